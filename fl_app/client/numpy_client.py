@@ -6,8 +6,9 @@ from typing import Any
 from flwr.client import NumPyClient
 from flwr.common import NDArrays, Scalar
 
+from fl_app.client.build import chain
 from fl_app.client.trainer import LocalTrainer
-from fl_app.client.transform import Trainer, chain
+from fl_app.client.transform import Trainer
 from fl_app.core.types import Order, State
 
 

@@ -6,12 +6,9 @@ A trainer knows nothing of it.
 """
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from fl_app.core.types import Order, Scores, Upload
-
-if TYPE_CHECKING:
-    from fl_app.client.trainer import LocalTrainer
 
 
 class Trainer(Protocol):
@@ -64,23 +61,3 @@ class Transformed:
     def score(self, order: Order) -> Scores:
         """Measure a model; scores are sent as they are."""
         return self.trainer.score(self.transformation.receive(order))
-
-
-def chain(trainer: "LocalTrainer", *further: Transformation) -> Trainer:
-    """A trainer within what its settings ask for, and within further transformations.
-
-    Args:
-        trainer: does the training.
-        further: the innermost first.
-    """
-    from fl_app.client.compression import Compressed
-    from fl_app.client.private import Private  # torch, which this module does not need
-
-    compression, layout = trainer.compression, trainer.model.layout
-    parts: list[Transformation] = [Private(trainer.model)] if trainer.private else []
-    if compression.changes:
-        parts.append(Compressed(compression, layout))
-    whole: Trainer = trainer
-    for transformation in (*parts, *further):
-        whole = Transformed(whole, transformation)
-    return whole

@@ -25,7 +25,8 @@ from fl_app.record.score import score_of_task
 from fl_app.record.tensorboard import TensorBoard
 from fl_app.runner import earlier
 from fl_app.runner.checkpoint import Checkpoints
-from fl_app.runner.factory import build_components, build_engine
+from fl_app.runner.components import build_components
+from fl_app.runner.factory import build_engine
 from fl_app.runner.given import NOTHING, Given
 from fl_app.runner.signals import interruptible
 

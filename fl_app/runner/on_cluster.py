@@ -8,7 +8,7 @@ from fl_app.cluster.connection import connect, disconnect, room
 from fl_app.cluster.mailbox import ClusterMailbox
 
 if TYPE_CHECKING:
-    from fl_app.runner.factory import Components
+    from fl_app.runner.components import Components
 
 
 def build_cluster_mailbox(components: "Components") -> ClusterMailbox:

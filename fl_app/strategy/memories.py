@@ -1,7 +1,6 @@
 """What a server remembers of every client: its last gradient, as a row of one array."""
 
 import math
-import os
 from collections.abc import Callable, Iterable, Mapping
 from copy import deepcopy
 from dataclasses import dataclass
@@ -10,7 +9,6 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from fl_app.core.algorithm import Algorithm
 from fl_app.core.errors import require
 from fl_app.core.hyper import POSITIVE, bounded, count, one_of, or_none
 from fl_app.core.rates import LinearDecay
@@ -21,37 +19,6 @@ from fl_app.strategy.strategy import AsyncStrategy
 FEW = 8  # rows that are reserved if nobody says how many clients there are
 
 Sum = NDArray[np.float64]
-
-
-def memory_cost(strategy: Algorithm, size: int, num_clients: int) -> str:
-    """What a strategy keeps of its clients, in one sentence; "" if nothing.
-
-    Args:
-        strategy: of the run.
-        size: number of trainable entries.
-        num_clients: of the federation; 0 = not known.
-
-    Raises:
-        ValueError: this machine has less memory than it keeps at least.
-    """
-    name = type(strategy).__name__
-    num_clients = max(num_clients, getattr(strategy, "num_clients", None) or 0)
-    least, most = strategy.memory_bytes(size, num_clients)
-    if not most:
-        return ""
-    if not num_clients:
-        each = strategy.memory_bytes(size, 1)[0] - least
-        return f"{name} keeps {each / 1e6:,.1f} MB of each client's gradient, and sums of these"
-    available = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    require(
-        least <= available,
-        "algorithm.strategy.memory_dtype",
-        getattr(strategy, "memory_dtype", "float32"),
-        f"a type with which {num_clients} clients' gradients of {size} numbers fit into the "
-        f"{available} bytes of this machine's memory",
-        f"{name} keeps at least {least} bytes; take float16, fewer clients or a smaller model",
-    )
-    return f"{name} keeps up to {most / 1e6:,.1f} MB of {num_clients} clients' gradients"
 
 
 class Memories:

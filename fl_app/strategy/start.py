@@ -1,4 +1,4 @@
-"""A run of `AsyncStrategy.start`: in real time, over any Grid of Flower."""
+"""A run of `Startable.start`: in real time, over any Grid of Flower."""
 
 import logging
 import math
@@ -36,8 +36,7 @@ from fl_app.flower import codec
 from fl_app.flower.grid import GridMailbox
 from fl_app.flower.nodes import count_nodes
 from fl_app.schedule import Schedule
-from fl_app.strategy.memories import memory_cost
-from fl_app.strategy.strategy import AsyncStrategy, described
+from fl_app.strategy.startable import Startable, described
 
 AGAIN = "call start again with another output folder: it cannot resume a run"
 
@@ -47,7 +46,7 @@ log = logging.getLogger("flwr")
 
 
 def run(
-    strategy: AsyncStrategy,
+    strategy: Startable,
     grid: Grid,
     initial_arrays: ArrayRecord,
     num_versions: int,
@@ -98,8 +97,8 @@ def run(
         results = _Results(strategy, layout, num_versions, evaluate)
         strategy.summary()
         num_nodes = _count_nodes(grid, schedule)
-        if any(strategy.memory_bytes(layout.num_trainable, 1)):
-            log.info(memory_cost(strategy, layout.num_trainable, num_nodes))
+        if told := strategy.memory_cost(layout.num_trainable, num_nodes):
+            log.info(told)
         mailbox = GridMailbox(
             grid,
             layout,
@@ -219,7 +218,7 @@ class _Results:
 
     def __init__(
         self,
-        strategy: AsyncStrategy,
+        strategy: Startable,
         layout: Layout,
         num_versions: int,
         evaluate: Callable[[int, ArrayRecord], MetricRecord | None] | None,

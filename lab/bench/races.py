@@ -21,7 +21,8 @@ from fl_app.cluster.mailbox import ClusterMailbox
 from fl_app.core.events import Arrived, Event
 from fl_app.engine.clock import Mailbox
 from fl_app.engine.workers import Workers
-from fl_app.runner.factory import build_components, build_engine
+from fl_app.runner.components import build_components
+from fl_app.runner.factory import build_engine
 from fl_app.tasks.task import Task
 from lab.bench.sides import Count, Federation, Limit, Side, Tally, memory_mb, pss_mb, race, train
 from lab.bench.workloads import LOCAL_LR, NOISE, WORKLOADS, Workload

@@ -19,7 +19,8 @@ from fl_app.client.build import build_trainer
 from fl_app.core.events import from_json
 from fl_app.core.types import GlobalModel, Update, Vector
 from fl_app.record.history import History
-from fl_app.runner.factory import build_components, build_engine
+from fl_app.runner.components import build_components
+from fl_app.runner.factory import build_engine
 from fl_app.runner.validate import build_schedule, build_strategy, validate_config
 from fl_app.schedule import RandomK
 from fl_app.strategy import AsyncStrategy

@@ -16,8 +16,7 @@ from helpers import order_for
 from torch import Tensor
 
 from fl_app.client import TrainingTask
-from fl_app.client.build import build_task, build_trainer
-from fl_app.client.transform import chain
+from fl_app.client.build import build_task, build_trainer, chain
 from fl_app.core.types import GlobalModel
 from fl_app.runner.validate import build_strategy
 

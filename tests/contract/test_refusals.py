@@ -13,7 +13,8 @@ from omegaconf import DictConfig, OmegaConf
 from fl_app.cli import CONF
 from fl_app.client.build import build_trainer
 from fl_app.core.types import KINDS
-from fl_app.runner.factory import build_components, build_engine
+from fl_app.runner.components import build_components
+from fl_app.runner.factory import build_engine
 from fl_app.runner.validate import build_strategy, validate_config
 
 TASK = HeadedQuadratic.scattered(12)

@@ -21,7 +21,8 @@ from omegaconf import DictConfig
 from fl_app.client.build import transformed
 from fl_app.core.types import GlobalModel, Order, Update, Upload, Vector
 from fl_app.flower import codec
-from fl_app.runner.factory import build_components, build_engine
+from fl_app.runner.components import build_components
+from fl_app.runner.factory import build_engine
 from fl_app.runner.validate import build_strategy, validate_config
 from fl_app.secure import masked
 from fl_app.secure.masks import Integers

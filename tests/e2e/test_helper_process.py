@@ -23,7 +23,8 @@ from fl_app.core.types import Update
 from fl_app.field.make import add_helper, new_kit
 from fl_app.field.processes import free_ports
 from fl_app.node.handler import MessageHandler
-from fl_app.runner.factory import build_components, build_engine
+from fl_app.runner.components import build_components
+from fl_app.runner.factory import build_engine
 from fl_app.runner.validate import validate_config
 from fl_app.secure.folder import _keys_in, server_context
 from fl_app.secure.remote import RemoteHelper

@@ -15,7 +15,7 @@ from helpers import Quadratic, Recorder, order_for, vec
 
 from fl_app.algorithms.area import AREA
 from fl_app.algorithms.area.trainer import AREATrainer
-from fl_app.client.transform import chain
+from fl_app.client.build import chain
 from fl_app.core.snapshot import Encoder, decode
 from fl_app.core.types import RESIDUAL, GlobalModel, Order, Update, Upload, Vector
 from fl_app.devices import Fleet, UniformRatio

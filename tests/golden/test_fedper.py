@@ -19,7 +19,7 @@ from fl_app.algorithms.overlap_fedavg.trainer import OverlapTrainer
 from fl_app.algorithms.scaffold import SCAFFOLD
 from fl_app.algorithms.scaffold.trainer import SCAFFOLDTrainer
 from fl_app.client import LocalTrainer
-from fl_app.client.transform import chain
+from fl_app.client.build import chain
 from fl_app.schedule import synchronous
 
 

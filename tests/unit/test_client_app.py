@@ -16,8 +16,7 @@ from helpers import order_for
 from omegaconf import OmegaConf
 
 from fl_app import client_app
-from fl_app.client.build import build_trainer
-from fl_app.client.transform import chain
+from fl_app.client.build import build_trainer, chain
 from fl_app.core.types import Order, Vector
 from fl_app.engine.clock import NO_VECTOR
 from fl_app.flower import codec

@@ -13,7 +13,7 @@ from configs import composed
 from helpers import Quadratic, run, vec
 
 import fl_app
-from fl_app.client.transform import chain
+from fl_app.client.build import chain
 from fl_app.schedule import Buffered
 
 ROOT = Path(__file__).resolve().parents[2]

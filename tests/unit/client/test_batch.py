@@ -9,7 +9,7 @@ from torch import nn
 
 from fl_app.client import LocalTrainer
 from fl_app.client.batch import BatchTrainer, obstacle
-from fl_app.client.transform import chain
+from fl_app.client.build import chain
 from fl_app.core.types import Order, Upload, Vector
 from fl_app.tasks.models import architecture
 from fl_app.tasks.objective import Classification, MultiLabel, Objective, Regression

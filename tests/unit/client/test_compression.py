@@ -16,8 +16,9 @@ import pytest
 from helpers import Quadratic, Scripted, order_for, run, vec
 
 from fl_app.client import LocalTrainer
+from fl_app.client.build import chain
 from fl_app.client.compression import Compressed, Compression
-from fl_app.client.transform import Transformed, chain
+from fl_app.client.transform import Transformed
 from fl_app.core.layout import Layout, check_vector
 from fl_app.core.types import Upload, Vector
 from fl_app.schedule import Buffered

@@ -8,7 +8,7 @@ from omegaconf import DictConfig
 
 from fl_app.client.build import instantiate
 from fl_app.devices import Fleet
-from fl_app.runner.factory import build_components
+from fl_app.runner.components import build_components
 from fl_app.runner.validate import PARTS, validate_config
 
 CONF = Path(__file__).parents[3] / "conf"

@@ -9,7 +9,7 @@ from configs import composed
 from fl_app.client.build import build_trainer
 from fl_app.core.rates import LinearDecay
 from fl_app.runner.cell import run_cell
-from fl_app.runner.factory import Sizes, build_components, build_sizes
+from fl_app.runner.components import Sizes, build_components, build_sizes
 from fl_app.runner.validate import build_schedule, build_strategy, validate_config
 from fl_app.schedule.clustered_quorum import ClusteredQuorum
 

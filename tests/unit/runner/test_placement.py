@@ -6,7 +6,7 @@ import pytest
 import torch
 from configs import composed
 
-from fl_app.runner.factory import build_components
+from fl_app.runner.components import build_components
 from fl_app.runner.placement import Placement, placement
 from fl_app.runner.validate import validate_config
 

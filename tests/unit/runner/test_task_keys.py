@@ -13,7 +13,8 @@ from torch import nn
 
 from fl_app.client.build import build_task, complete_task
 from fl_app.runner.cell import run_cell
-from fl_app.runner.factory import build_components, build_engine
+from fl_app.runner.components import build_components
+from fl_app.runner.factory import build_engine
 from fl_app.runner.validate import validate_config
 from fl_app.tasks.objective import Regression
 from fl_app.tasks.task import Task

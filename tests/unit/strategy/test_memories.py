@@ -11,7 +11,7 @@ from fl_app.algorithms.cana import CANA
 from fl_app.algorithms.fedstaleasync import FedStaleAsync
 from fl_app.core.snapshot import Encoder, decode
 from fl_app.core.types import GlobalModel, Update
-from fl_app.strategy.memories import Memories, memory_cost
+from fl_app.strategy.memories import Memories
 
 SIZE = 5
 
@@ -140,7 +140,7 @@ def test_a_checkpoint_of_another_type_is_refused():
 
 def test_more_than_the_machine_has_is_refused():
     with pytest.raises(ValueError, match=r"^algorithm\.strategy\.memory_dtype=float32 must be a"):
-        memory_cost(CA2FL(), 10**12, 1000)
+        CA2FL().memory_cost(10**12, 1000)
 
 
 def test_a_client_that_nobody_counted_counts():

@@ -1,0 +1,182 @@
+"""The objects of a run that do not depend on its folder, built from the configuration."""
+
+from copy import deepcopy
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from omegaconf import DictConfig, OmegaConf
+
+from fl_app.client import TrainingTask
+from fl_app.client.build import asks_for_masks, build_task, build_trainer, instantiate
+from fl_app.client.gpus import prepare
+from fl_app.client.recipe import Recipe
+from fl_app.core.algorithm import Algorithm
+from fl_app.core.types import Vector
+from fl_app.devices import Fleet, Overlapping
+from fl_app.runner.given import NOTHING, Given
+from fl_app.runner.placement import Placement, placement
+from fl_app.runner.validate import (
+    PARTS,
+    build_schedule,
+    build_strategy,
+)
+from fl_app.schedule import Schedule
+
+if TYPE_CHECKING:
+    from fl_app.client import LocalTrainer
+    from fl_app.client.flat import FlatModel
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """Bytes per message, extra vectors included; the same for every client.
+
+    Attributes:
+        model: of a model's vector.
+        order: of an order.
+        upload: of an upload.
+        fixed: of the fixed part of the model (`fl_app.client.flat.FlatModel`), which travels with a
+            client's first order; 0 if clients build it themselves, or there is none.
+    """
+
+    model: int
+    order: int
+    upload: int
+    fixed: int = 0
+
+
+@dataclass(frozen=True)
+class Components:
+    """The objects of a run that do not depend on its folder.
+
+    Attributes:
+        config: the run's, with the number of local epochs that nodes are to train.
+        trainer: of the task; does the training where no Flower nodes do.
+        strategy: how updates become the next model.
+        schedule: when clients start and updates are aggregated.
+        devices: of all clients; None where the schedule or real nodes decide how long orders take.
+        initial: w_0.
+        sizes: of messages.
+        placement: of the processes that train.
+        given: objects in place of parts of the configuration.
+    """
+
+    config: DictConfig
+    trainer: "LocalTrainer"
+    strategy: Algorithm
+    schedule: Schedule
+    devices: Fleet | Overlapping | None
+    initial: Vector
+    sizes: Sizes
+    placement: Placement
+    given: Given = NOTHING
+
+    def recipe(self, batch: int = 1) -> Recipe:
+        """What a process that inherits nothing makes a trainer from.
+
+        Args:
+            batch: largest number of clients that are trained in one operation.
+        """
+        trainer = self.trainer
+        fixed = trainer.model.fixed_bytes() if self.sizes.fixed else None
+        return Recipe(self.config, trainer.task, self.given.trainer, fixed, batch)
+
+
+def build_components(
+    config: DictConfig, task: TrainingTask | None = None, given: Given = NOTHING
+) -> Components:
+    """Build what `config` describes; `config` itself is not changed.
+
+    Args:
+        config: composed from ``conf/``, and accepted by `validate_config`.
+        task: as `build_task` gives it; None = build it.
+        given: objects in place of parts of the configuration.
+
+    Raises:
+        ValueError: a value is refused.
+    """
+    task = build_task(config) if task is None else task
+    masked = asks_for_masks(config)
+    if masked:
+        from fl_app.secure import run as secure  # a leaf, which few runs need
+        from fl_app.secure.seals import SEAL_BYTES
+
+        # Clients and helper need the numbers that follow from others.
+        config = secure.with_scale(
+            config, build_strategy(config, given), build_schedule(config, given)
+        )
+    placed = placement(config)
+    prepare(placed.device)
+    trainer = build_trainer(config, task, given.trainer, placed.device)
+    from fl_app.client.initial import build_model  # torch, after what is refused without it
+
+    first = build_model(
+        task, config.seed, private=trainer.private, weights=config.task.get("weights")
+    )
+    strategy, schedule = build_strategy(config, given), build_schedule(config, given)
+    sizes = build_sizes(strategy, trainer, first)
+    if masked:
+        secure.refuse_buffers(trainer.model.layout)
+        sizes = replace(sizes, upload=sizes.upload + SEAL_BYTES)
+    devices = None
+    if config.runtime.name != "deployment" and schedule.devices is None:
+        devices = _build_devices(config, trainer, sizes)
+    if isinstance(devices, Overlapping):
+        # These devices know how many local epochs cover a transfer.
+        config = deepcopy(config)
+        config.algorithm.client.local_epochs = devices.local_epochs
+        trainer = build_trainer(config, task, given.trainer, placed.device)
+    if sizes.fixed:
+        trainer.model.load_fixed(first.fixed_bytes())
+    return Components(
+        config, trainer, strategy, schedule, devices, first.read(), sizes, placed, given
+    )
+
+
+def build_sizes(
+    strategy: Algorithm, trainer: "LocalTrainer", first: "FlatModel | None" = None
+) -> Sizes:
+    """The bytes of an algorithm's orders and uploads, known before the first order.
+
+    Args:
+        strategy: of the run.
+        trainer: as a client builds it.
+        first: the server's model before training, if its fixed part may be another one.
+    """
+    layout = trainer.model.layout
+    sent = first is not None and first.fixed_digest != trainer.model.fixed_digest
+    return Sizes(
+        model=4 * layout.size,
+        order=4 * layout.size * (1 + len(strategy.order_extra)),
+        upload=trainer.compression.num_bytes(layout) * (1 + len(strategy.upload_extra)),
+        fixed=trainer.model.num_fixed_bytes if sent else 0,
+    )
+
+
+def _build_devices(
+    config: DictConfig, trainer: "LocalTrainer", sizes: Sizes
+) -> Fleet | Overlapping:
+    task, settings = trainer.task, config.devices
+    facts = {
+        "num_clients": config.num_clients,
+        "seed": config.seed,
+        "num_bytes": sizes.model,
+        "download_share": sizes.order / sizes.model,
+        "upload_share": sizes.upload / sizes.model,
+        "num_examples": [task.train_indices(i).size for i in range(config.num_clients)],
+    }
+    own = [key for key in settings if key not in PARTS]
+    compute = instantiate(OmegaConf.masked_copy(settings, own), facts)
+    facts["mean_seconds"] = compute.mean_seconds
+    network, energy = (
+        instantiate(settings[part], facts) if part in settings else None
+        for part in ("network", "energy")
+    )
+    fleet = usual = Fleet(compute, network, energy)
+    if sizes.fixed and network is not None:
+        facts["download_share"] = (sizes.order + sizes.fixed) / sizes.model
+        fleet = Fleet(compute, network, energy, first=instantiate(settings["network"], facts))
+    if not trainer.overlaps:
+        return fleet
+    most = config.algorithm.strategy.max_local_epochs
+    return Overlapping(fleet, config.num_clients, most, usual)
