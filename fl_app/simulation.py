@@ -51,9 +51,7 @@ def run_in_flower(
         server_app=server_app,
         client_app=client_app,
         num_supernodes=config.runtime.num_nodes,
-        backend_config={
-            "client_resources": {"num_cpus": config.runtime.cpus_per_node, "num_gpus": 0.0}
-        },
+        backend_config={"client_resources": {"num_cpus": 1, "num_gpus": 0.0}},
     )
     if problems:
         raise problems[0]

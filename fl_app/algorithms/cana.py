@@ -46,7 +46,7 @@ of one mini-batch at w_o.
 
 Symbols: eta server_lr, tau_i = t - o_i the age, o_i the version that upload i started from, h_c the
 last gradient of client c that was aggregated, p exponent, A = memory_span N / K, N num_clients,
-c(i) the client of upload i, beta calibration, rho calibration_rate, alpha fusion, L fusion_length.
+c(i) the client of upload i, beta calibration, rho = 0.1, alpha fusion, L fusion_length.
 
 Deviations: none, there is no paper. Limits: p = 0 and beta = 0 is the mean of K gradients; p = 1
 and beta = 0 is DynSGD; p = 0, any age and beta = 1 is CA2FL once everybody was heard (before, a
@@ -63,13 +63,14 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from fl_app.core.hyper import POSITIVE, at_least, bounded, count, one_of, or_none, within
+from fl_app.core.hyper import POSITIVE, at_least, bounded, count, or_none, within
 from fl_app.core.staleness import polynomial
 from fl_app.core.types import GlobalModel, Update, Vector
 from fl_app.core.vector import combine, cosines, norm
 from fl_app.strategy.averaging import AveragesVersions
 from fl_app.strategy.memories import RemembersClients
 
+RATE = 0.1  # rho
 SHORTEST = 1e-12  # the direction of a shorter v is rounding noise
 
 
@@ -85,9 +86,6 @@ class CANA(RemembersClients, AveragesVersions):
         exponent: how fast weights fall with age; 0 = not at all.
         memory_span: A K / N, where A is the greatest age of a memory that counts; None = any age.
         calibration: beta; None = it is measured.
-        calibration_rate: rho, of the running mean of the measured coefficients.
-        age_from: where a memory's age in A begins: the version that it was ``"computed"`` on, or
-            the one at which it ``"arrived"``.
         fusion: alpha; 0 = past steps are not added.
         fusion_length: L, number of past steps.
         fusion_falls: whether alpha is multiplied by min(1, L K / N).
@@ -112,10 +110,6 @@ class CANA(RemembersClients, AveragesVersions):
     calibration: float | None = bounded(
         None, or_none(within("[0, 1]")), "it is the share of the memories that is used"
     )
-    calibration_rate: float = bounded(0.1, within("(0, 1]"), "it is a share")
-    age_from: str = bounded(
-        "computed", one_of("computed", "arrived"), "ages count from no other version"
-    )
     fusion: float = bounded(0.0, at_least(0), "history would be subtracted")
     fusion_length: int = bounded(10, count(), "it is a number of steps")
     fusion_falls: bool = False
@@ -126,7 +120,6 @@ class CANA(RemembersClients, AveragesVersions):
         super().__post_init__()
         self.state |= {
             "measured": None,
-            "arrived": {},
             "num_past": 0,
             "age_sums": {},
             "age_counts": {},
@@ -149,7 +142,6 @@ class CANA(RemembersClients, AveragesVersions):
         if beta > 0 and matched:
             direction += self._calibration(model, weights, own, beta)
         self.remember(updates, uploads, split)
-        self.state["arrived"] |= {update.client_id: model.version for update in updates}
         if self.fusion > 0:
             self._keep_step(direction)
         if self.normalise and (length := norm(direction)) >= SHORTEST:
@@ -184,10 +176,7 @@ class CANA(RemembersClients, AveragesVersions):
         memory = self.memory
         if self.memory_span is not None:
             since = model.version - self.memory_span * self.population(updates) / len(updates)
-            if self.age_from == "computed":
-                memory.forget_before(since)
-            else:
-                memory.forget([c for c, at in self.state["arrived"].items() if at < since])
+            memory.forget_before(since)
         return [i for i, update in enumerate(updates) if memory.counts(update.client_id)]
 
     def _coefficient(self, gradients: Sequence[Vector], own: dict[int, Vector]) -> float:
@@ -204,8 +193,8 @@ class CANA(RemembersClients, AveragesVersions):
             length = float(np.vecdot(h, h).sum(dtype=np.float64))
             if differ and length > 0:
                 product = float(np.vecdot(g, h).sum(dtype=np.float64))
-                fit, rate = min(max(product / length, 0.0), 1.0), self.calibration_rate
-                measured = fit if measured is None else (1 - rate) * measured + rate * fit
+                fit = min(max(product / length, 0.0), 1.0)
+                measured = fit if measured is None else (1 - RATE) * measured + RATE * fit
                 self.state["measured"] = measured
         return measured or 0.0
 

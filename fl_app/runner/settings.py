@@ -211,11 +211,9 @@ class InFlower(Runtime):
 
     Attributes:
         num_nodes: simulated SuperNodes; each does one order at a time, for any client.
-        cpus_per_node: processors of each.
     """
 
     num_nodes: int = bounded(10, count(), "nobody would train")
-    cpus_per_node: float = bounded(1, POSITIVE, "nothing would train")
 
 
 @dataclass(kw_only=True)

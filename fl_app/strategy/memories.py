@@ -51,7 +51,6 @@ class Memories:
         self._total: Sum = np.zeros(0)
         self._groups: dict[int, Sum] = {}  # version -> sum of the gradients computed on it
         self._sizes: dict[int, int] = {}  # version -> how many they are
-        self._forgotten: set[int] = set()  # clients whose gradient counts no more
 
     def __len__(self) -> int:
         return len(self._slots)
@@ -72,8 +71,7 @@ class Memories:
 
     def counts(self, client_id: int) -> bool:
         """Whether the client has a gradient that was not forgotten."""
-        fresh = self.versions.get(client_id, -1) >= self.oldest
-        return fresh and client_id not in self._forgotten
+        return self.versions.get(client_id, -1) >= self.oldest
 
     def forget_before(self, version: float) -> None:
         """Leave gradients that were computed before `version` out of all sums, for good."""
@@ -81,13 +79,6 @@ class Memories:
             self.oldest = math.ceil(version)
         for old in [each for each in self._groups if each < self.oldest]:
             del self._groups[old], self._sizes[old]
-
-    def forget(self, clients: Iterable[int]) -> None:
-        """Leave the gradients of these clients out of all sums, until they have another."""
-        for client_id in clients:
-            if self.counts(client_id):
-                self._leave_group(self.versions[client_id], self.row(client_id))
-                self._forgotten.add(client_id)
 
     def weighted(self, weight: Callable[[int], float]) -> tuple[Sum, float]:
         """Weighted sum of the gradients that count, and the sum of their weights.
@@ -115,7 +106,6 @@ class Memories:
             self._total -= before
             if self.counts(client_id):
                 self._leave_group(self.versions[client_id], before)
-            self._forgotten.discard(client_id)
         scale = np.float32(1)
         if self._dtype != "float32":
             scale = _power_of_two(gradient)

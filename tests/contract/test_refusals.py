@@ -77,7 +77,7 @@ BEYOND = {
     "asyncfeded": "offset=0 epoch_rate=0",
     "aso_fed": "decay=1.0 num_clients=0",
     "ca2fl": "calibration=1.5 num_clients=0",
-    "cana": "exponent=51 memory_span=0 calibration=2 calibration_rate=0 fusion_length=0",
+    "cana": "exponent=51 memory_span=0 calibration=2 fusion_length=0",
     "dp_fedbuff": "clip_norm=0 clip_norm=null noise_multiplier=0 delta=1 max_epsilon=0",
     "fadas": "momentum=1 second_momentum=1 epsilon=0",
     "fedasync": "mixing=0 mixing=1.1",

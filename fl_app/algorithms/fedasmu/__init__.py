@@ -23,8 +23,7 @@ is the fall of a batch's loss by the merge.
 
 Symbols: mu_a mixing_scale, lambda_0 lambda0, sigma_0 sigma0, iota_0 iota0, their rates lambda_lr,
 sigma_lr, iota_lr; tau max_staleness; mu_b client.merge_scale, gamma_0 client.gamma0, upsilon_0
-client.upsilon0, their rates client.gamma_lr, client.upsilon_lr; eta_RL rl_lr, rho reward_rate;
-Q-learning's phi client.q_lr, psi client.q_discount.
+client.upsilon0, their rates client.gamma_lr, client.upsilon_lr; eta_RL rl_lr.
 
 Deviations: the paper's control gradients have the opposite sign (they climb the loss; option:
 `signs`) and, for sigma, ln(sigma) instead of lambda ln(s). Here they are the derivatives. The

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 STATIC_MIXING, STATIC_EXPONENT = 0.6, 0.5  # FedAsync's, for the ablations without dynamic weights
 MAX_SIGMA = 5.0
 MERGE = "merge"  # extra vector of an upload: what the merge with a fresh model moved it by
+REWARD_RATE = 0.1  # [A], of the rewards' running mean
 RATE = "rate"  # metric of an upload: the device's learning rate
 TELL_RATE, TELL_MERGE = "tell_rate", "tell_merge"  # of an order: whether the device adds them
 
@@ -68,7 +69,6 @@ class FedASMU(AsyncStrategy):
         max_staleness: tau; an upload with more is refused.
         local_epochs: L_max of the devices, which may ask for a fresh model between two epochs.
         rl_lr: eta_RL, of the meta-model.
-        reward_rate: rho, of the rewards' running mean.
         dynamic: False = FedAsync's polynomial weight 0.6 s^-0.5 (ablation FedASMU-DA).
         refresh: False = devices never ask for a fresh model (ablation FedASMU-FA; with DA:
             FedASMU-0).
@@ -109,7 +109,6 @@ class FedASMU(AsyncStrategy):
     max_staleness: int = bounded(99, count(), "every upload would be refused")
     local_epochs: int = 5
     rl_lr: float = bounded(0.001, at_least(0), "it would climb the loss")
-    reward_rate: float = bounded(0.1, within("(0, 1]"), "it is a share")
     dynamic: bool = True
     refresh: InitVar[bool] = True  # the name of a method, see below
     version_after_merge: bool = False
@@ -295,7 +294,7 @@ class FedASMU(AsyncStrategy):
             )
             if _meta_model().usable(theta, self.num_slots):
                 self.state["theta"] = theta
-        self.state["baseline"] += self.reward_rate * advantage
+        self.state["baseline"] += REWARD_RATE * advantage
 
 
 # The default of the keyword `refresh` has taken the place of the method of that name.

@@ -14,6 +14,7 @@ from fl_app.core.errors import require, require_count
 from fl_app.core.hyper import POSITIVE, at_least, bounded, one_of, within
 from fl_app.core.types import Config, Order, Upload, Vector
 
+Q_LR, Q_DISCOUNT = 0.1, 0.9  # Q-learning's phi and psi [A]
 FIXED = ("first", "middle", "last")
 
 
@@ -59,8 +60,6 @@ class FedASMUTrainer(LocalTrainer):
         upsilon_lr: eta_upsilon >= 0.
         slot: ``"learned"``, or always ``"first"`` (H1), ``"middle"`` (H2, L_max / 2 rounded down),
             ``"last"`` (H3).
-        q_lr: Q-learning's phi, in (0, 1].
-        q_discount: Q-learning's psi, in [0, 1).
         epsilon: share of random actions, in [0, 1].
         local_epochs: L_max >= 2.
 
@@ -74,8 +73,6 @@ class FedASMUTrainer(LocalTrainer):
     gamma_lr: float = bounded(1e-4, at_least(0), "it would climb the loss")
     upsilon_lr: float = bounded(1e-4, at_least(0), "it would climb the loss")
     slot: str = bounded("learned", one_of("learned", *FIXED), "no other choice exists")
-    q_lr: float = bounded(0.1, within("(0, 1]"), "it is a share")
-    q_discount: float = bounded(0.9, within("[0, 1)"), "values grow")
     epsilon: float = bounded(0.1, within("[0, 1]"), "it is a share")
 
     def __post_init__(self) -> None:
@@ -178,8 +175,8 @@ class FedASMUTrainer(LocalTrainer):
                 int(self.state["came_from"]),
                 int(self.state["action"]),
                 reward,
-                self.q_lr,
-                self.q_discount,
+                Q_LR,
+                Q_DISCOUNT,
             )
 
     def _values(self) -> Any:
