@@ -307,6 +307,7 @@ def run(
     availability: Any = None,
     deadline: float = math.inf,
     epochs: int = 1,
+    pauses: bool = False,
     evaluation_share: Callable[[int], float] | None = None,
     workers: int = 0,
     patience: float = 60.0,
@@ -329,7 +330,6 @@ def run(
         initial = np.zeros(size, np.float32)
     if devices is None:
         devices = Fleet(UniformRatio(ratio=5, num_clients=num_clients, seed=seed))
-    pauses = False
     if isinstance(trainer, LocalTrainer):
         epochs, pauses = trainer.epochs, trainer.pauses
     if batch > 1 and isinstance(trainer, LocalTrainer) and not obstacle(trainer):

@@ -1,17 +1,15 @@
 """Virtual and real time."""
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
-import helpers
-import numpy as np
 import pytest
-from helpers import Stays, Times, vec
+from helpers import MeanDelta, Scripted, Stays, Times, run, toward_own_number, vec
 
-from fl_app.core.types import Order, Parts, Reply, Upload, Vector
+from fl_app.core.types import Config, GlobalModel, Order, Parts, Reply, Update, Upload, Vector
 from fl_app.devices import Churn
 from fl_app.engine.clock import (
     Alarm,
@@ -22,12 +20,9 @@ from fl_app.engine.clock import (
     Returned,
     Stray,
 )
-from fl_app.engine.engine import Engine, Stop
 from fl_app.engine.lookahead import READY_LIMIT
-from fl_app.engine.presence import Presence
 from fl_app.engine.virtual import VirtualClock
 from fl_app.engine.wall import WallClock
-from fl_app.engine.workers import Inline
 from fl_app.schedule import Buffered
 
 UPLOAD = Upload(vec(1, 1), "delta", 10, 0.5)
@@ -73,12 +68,20 @@ def virtual(mailbox: Shelf, seconds: Any, **more: Any) -> VirtualClock:
     return VirtualClock(mailbox, Times(seconds), 100, **more)
 
 
-def drain(clock: VirtualClock) -> list[tuple[float, str, int]]:
-    events = []
+def drain(clock: VirtualClock) -> list[tuple[float, str, Any]]:
+    """When what happens: to the order of a number, or who comes, or goes with how many orders."""
+    happened = []
     while (event := clock.next(math.inf)) is not None:
-        assert isinstance(event, Replied | Expired | Returned)
-        events.append((clock.now, type(event).__name__, event.order.number))
-    return events
+        what: Any
+        match event:
+            case Joined(client_id):
+                what = client_id
+            case Left(client_id, lost, "went offline"):
+                what = (client_id, len(lost))
+            case Replied(given, _) | Expired(given) | Returned(given):
+                what = given.number
+        happened.append((clock.now, type(event).__name__, what))
+    return happened
 
 
 # -- virtual --------------------------------------------------------------------------------------
@@ -135,14 +138,6 @@ def test_a_late_order_expires_and_returns_and_is_never_computed() -> None:
     assert sorted(events[1:4]) == [(3.0, "Expired", 1), (3.0, "Expired", 2), (3.0, "Replied", 3)]
     assert events[4:] == [(7.0, "Returned", 1)]
     assert sorted(mailbox.pushed) == [0, 3]
-
-
-def test_a_late_order_does_not_keep_its_model_version() -> None:
-    clock = virtual(Shelf(), lambda *_: 7.0, deadline=3.0)
-    clock.dispatch(order(0))
-    expired = clock.next(math.inf)
-    assert isinstance(expired, Expired)
-    assert expired.order.vector.size == 0
 
 
 def test_time_stops_where_it_is_told_to() -> None:
@@ -320,59 +315,34 @@ def test_a_client_pauses_when_it_says_and_goes_on_with_the_rest() -> None:
     assert clock.now == pytest.approx(13.0)
 
 
-@pytest.mark.parametrize("computed", [False, True])
-def test_a_recall_shortens_an_order_to_its_epoch(computed: bool) -> None:
-    """At 6, in the third of 5 epochs of 2 s after 1 s of download: it ends at 7, arrives at 8."""
-    mailbox = Answers({})
-    clock = VirtualClock(
-        mailbox,
-        Parted(lambda client, sequence: 4.0 if client else 10.0),
-        2,
-        epochs=5,
-    )
-    late, other = order(0), order(1, client_id=1)
-    clock.dispatch(late)
-    clock.dispatch(other)
-    if computed:  # its workers ran ahead
-        assert isinstance(clock.next(math.inf), Replied)
-        mailbox.pull(None)
-    else:
-        mailbox._capacity = 1  # only the next one is computed
-        assert isinstance(clock.next(math.inf), Replied)
-    assert clock.now == 6.0
-    assert clock.recall(late)
-    mailbox._capacity = 4
-    event = clock.next(math.inf)
-    assert isinstance(event, Replied)
-    assert event.order is late
-    assert clock.now == pytest.approx(8.0)
-    assert mailbox.given[-1].config == {"local_epochs": 3}
-    assert clock.next(math.inf) is None
+def at_the_arrival_of_another(mailbox: Answers, pauses: bool) -> tuple[VirtualClock, Order]:
+    """A clock at 6, and an order under way: in the third of 5 epochs of 2 s after 1 s of download.
 
-
-def at_the_arrival_of_another(mailbox: Answers) -> tuple[VirtualClock, Order]:
-    """A clock at 6, and an order of ten seconds under way."""
-    times = Parted(lambda client, sequence: 4.0 if client else 10.0)
-    clock = VirtualClock(mailbox, times, 2, epochs=5, pauses=True)
-    late, other = order(0), order(1, client_id=1)
-    clock.dispatch(late)
-    clock.dispatch(other)
+    There is one more, of 9 s.
+    """
+    times = Parted(lambda client, sequence: (10.0, 4.0, 9.0)[client])
+    clock = VirtualClock(mailbox, times, 3, epochs=5, pauses=pauses)
+    late = order(0)
+    for each in (late, order(1, client_id=1), order(2, client_id=2)):
+        clock.dispatch(each)
     assert isinstance(clock.next(math.inf), Replied)
+    assert clock.now == 6.0
     return clock, late
 
 
-def test_a_recall_shortens_an_order_too_that_was_seen_not_to_pause() -> None:
-    """As above; what was computed for the whole order is forgotten, here and at the mailbox."""
+@pytest.mark.parametrize(
+    ("capacity", "pauses"), [(1, False), (4, False), (4, True)], ids=["waits", "is_done", "is_seen"]
+)
+def test_a_recall_shortens_an_order_to_its_epoch(capacity: int, pauses: bool) -> None:
+    """It ends at 7 and arrives at 8; what was computed for the whole order is forgotten."""
     mailbox = Answers({-1: replace(UPLOAD, loss=0.25)})
-    clock, late = at_the_arrival_of_another(mailbox)
-    assert clock.now == 6.0
+    mailbox._capacity = capacity
+    clock, late = at_the_arrival_of_another(mailbox, pauses)
     assert clock.recall(late)
-    assert clock.state_dict()["early"] == {}
-    event = clock.next(math.inf)
-    assert isinstance(event, Replied)
-    assert (clock.now, event.order) == (pytest.approx(8.0), late)
-    assert event.reply.upload is not None
-    assert event.reply.upload.loss == 0.25
+    assert clock.next(math.inf) == Replied(late, Reply(-1, mailbox.uploads[-1]))
+    assert clock.now == pytest.approx(8.0)
+    assert {"local_epochs": 3} in [given.config for given in mailbox.given]
+    assert [number for _, _, number in drain(clock)] == [2]
 
 
 def test_a_client_that_sends_what_it_has_is_not_recalled_into_more() -> None:
@@ -395,7 +365,7 @@ def test_a_client_that_sends_what_it_has_is_not_recalled_into_more() -> None:
 def test_a_client_that_is_about_to_pause_is_not_recalled() -> None:
     """It asks after its fourth epoch, at 9; the other is there at 6."""
     mailbox = Answers({0: paused(0.8)})
-    clock, late = at_the_arrival_of_another(mailbox)
+    clock, late = at_the_arrival_of_another(mailbox, pauses=True)
     assert not clock.recall(late)
     event = clock.next(math.inf)
     assert isinstance(event, Replied)
@@ -427,99 +397,104 @@ def test_no_client_is_recalled_in_its_last_epoch_or_when_it_is_gone() -> None:
     assert not clock.recall(other)
 
 
-def make_clock(availability: Any, seconds: float, deadline: float = math.inf) -> VirtualClock:
-    return VirtualClock(
-        Inline(helpers.Scripted(helpers.toward_own_number)),
-        helpers.Times(lambda client, sequence: seconds),
-        2,
-        deadline=deadline,
-        availability=availability,
-    )
-
-
-def order_presence(client_id: int, number: int = 0) -> Order:
-    return Order(number, client_id, 0, 0, helpers.vec(0.0, 0.0), {}, 0.0)
-
-
-def events(clock: VirtualClock) -> list[Any]:
-    """What happens, as (time, kind, client, orders lost)."""
-    happened = []
-    while (event := clock.next(math.inf)) is not None:
-        match event:
-            case Replied(given, _) | Expired(given) | Returned(given):
-                happened.append((clock.now, type(event), given.client_id))
-            case Joined(client_id):
-                happened.append((clock.now, Joined, client_id))
-            case Left(client_id, orders, reason):
-                assert reason == "went offline"
-                happened.append((clock.now, Left, client_id, len(orders)))
-    return happened
-
-
-def test_presence_gives_changes_in_the_order_of_time() -> None:
-    presence = Presence(Stays({0: [3.0, 4.0], 2: [2.0]}, offline=[2]), 3)
-    assert list(presence.online) == [0, 1]
-    assert presence.until(0) == 3.0
-    changes = []
-    while presence.due < math.inf:
-        changes.append((presence.due, *presence.change()))
-    assert changes == [(2.0, 2, True), (3.0, 0, False), (7.0, 0, True)]
-    assert set(presence.online) == {0, 1, 2}
-    assert presence.until(0) == math.inf
+# -- comings and goings ---------------------------------------------------------------------------
 
 
 def test_who_goes_offline_loses_its_order_and_comes_back() -> None:
-    clock = make_clock(Stays({0: [3.0, 4.0]}), seconds=5.0)
-    clock.dispatch(order_presence(0))
-    clock.dispatch(order_presence(1, number=1))
-    assert events(clock) == [(3.0, Left, 0, 1), (5.0, Replied, 1), (7.0, Joined, 0)]
+    clock = virtual(Shelf(), lambda *_: 5.0, availability=Stays({0: [3.0, 4.0]}))
+    clock.dispatch(order(0))
+    clock.dispatch(order(1, client_id=1))
+    assert drain(clock) == [(3.0, "Left", (0, 1)), (5.0, "Replied", 1), (7.0, "Joined", 0)]
 
 
-def test_a_deadline_that_passes_before_the_client_leaves_fails_the_order_once() -> None:
-    clock = make_clock(Stays({0: [3.0]}), seconds=5.0, deadline=2.0)
-    clock.dispatch(order_presence(0))
-    assert events(clock) == [(2.0, Expired, 0), (3.0, Left, 0, 0)]
-    clock = make_clock(Stays({0: [6.0]}), seconds=5.0, deadline=2.0)
-    clock.dispatch(order_presence(0))
-    assert events(clock) == [(2.0, Expired, 0), (5.0, Returned, 0), (6.0, Left, 0, 0)]
+@pytest.mark.parametrize(
+    ("leaves", "then"), [(3.0, []), (6.0, [(5.0, "Returned", 0)])], ids=["early", "late"]
+)
+def test_a_deadline_that_passes_before_the_client_leaves_fails_the_order_once(
+    leaves: float, then: list[Any]
+) -> None:
+    clock = virtual(Shelf(), lambda *_: 5.0, availability=Stays({0: [leaves]}), deadline=2.0)
+    clock.dispatch(order(0))
+    assert drain(clock) == [(2.0, "Expired", 0), *then, (leaves, "Left", (0, 0))]
 
 
-def run(availability: Any, seconds: float, **settings: Any) -> tuple[Engine, helpers.Recorder]:
-    recorder = helpers.Recorder()
-    engine = Engine(
-        strategy=helpers.MeanDelta(),
-        clock=make_clock(availability, seconds),
-        initial=np.zeros(2, np.float32),
-        sinks=[recorder],
-        **settings,
-    )
-    return engine, recorder
+ONE = Buffered(concurrency=1, buffer_size=1)
 
 
 def test_an_offline_client_is_given_nothing_and_its_lost_order_is_a_failure() -> None:
-    engine, recorder = run(
-        Stays({0: [2.5, 10.0], 1: [4.5]}, offline=[1]),
-        1.0,
-        schedule=Buffered(concurrency=1, buffer_size=1),
-        stop=Stop(num_versions=5),
+    stays = Stays({0: [2.5, 10.0], 1: [4.5]}, offline=[1])
+    result = run(
+        ONE, devices=Times(lambda *_: 1.0), availability=stays, num_clients=2, num_versions=5
     )
-    outcome = engine.run()
-    dispatches = [(e["t"], e["client"]) for e in recorder.events if e["kind"] == "dispatch"]
+    dispatches = [(e["t"], e["client"]) for e in result.kind("dispatch")]
     assert dispatches == [(0.0, 0), (1.0, 0), (2.0, 0), (4.5, 1), (5.5, 1), (6.5, 1)]
-    (failure,) = [e for e in recorder.events if e["kind"] == "failure"]
-    del failure["order"]
-    assert failure == {
-        "kind": "failure", "t": 2.5, "client": 0, "base_version": 2, "reason": "went offline"
-    }  # fmt: skip
-    assert recorder.history.failures == 1
-    assert outcome.stopped == "num_versions"
+    (failure,) = result.kind("failure")
+    assert (failure["t"], failure["client"], failure["base_version"]) == (2.5, 0, 2)
+    assert failure["reason"] == "went offline"
+    assert result.outcome.stopped == "num_versions"
 
 
 def test_orders_that_no_stay_can_hold_stall_the_run() -> None:
-    engine, _ = run(
-        Churn(mean_online=1.0, mean_offline=1.0),
-        100.0,
-        schedule=Buffered(concurrency=1, buffer_size=1),
-        stop=Stop(num_versions=1),
+    churn = Churn(mean_online=1.0, mean_offline=1.0)
+    result = run(ONE, devices=Times(lambda *_: 100.0), availability=churn, num_clients=2)
+    assert "went offline" in result.outcome.stopped
+
+
+# -- `Update.seconds`: from the dispatch of an order to its arrival, on the run's clo --------------
+
+
+class Noting(MeanDelta):
+    """Notes the seconds of the updates that it is shown."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.state["noted"] = []
+
+    def aggregate(self, model: GlobalModel, updates: Sequence[Update]) -> Vector:
+        shown = sorted((update.client_id, update.seconds) for update in updates)
+        self.state["noted"].append(shown)
+        return super().aggregate(model, updates)
+
+    def refresh(self, model: GlobalModel, paused: Update) -> tuple[Vector, Config]:
+        self.state["paused"] = paused.seconds
+        return model.params, {}
+
+
+def test_in_virtual_time_they_are_those_of_the_device() -> None:
+    """Arrivals at 1 and 2, at 2.5 and 3, both at 4, and both at 5."""
+    times = Times(lambda client, _: (1.0, 2.5, 4.0)[client])
+    result = run(Buffered(3, 2), strategy=Noting(), devices=times, num_clients=3, num_versions=4)
+    assert result.strategy.state["noted"] == [
+        [(0, 1.0), (0, 1.0)],
+        [(0, 1.0), (1, 2.5)],
+        [(0, 1.0), (2, 4.0)],
+        [(0, 1.0), (1, 2.5)],
+    ]
+
+
+def test_a_pause_counts_and_its_own_seconds_are_those_until_then() -> None:
+    """1 s down, 10 s in 5 epochs, 1 s up: client 1 pauses after 2 epochs, at 5 s; 1 + 6 + 1 s."""
+
+    def script(client: int, sequence: int, received: Vector) -> Upload:
+        if (client, sequence) in paused:
+            paused.remove((client, sequence))
+            return Upload(vec(), "delta", 10, 0.5, done=False, progress=0.4)
+        return toward_own_number(client, sequence, received)
+
+    class Slow:
+        def parts(self, client_id: int, sequence: int, now: float) -> Parts:
+            return Parts(1.0, 10.0, 1.0) if client_id else Parts(0.0, 4.0, 0.0)
+
+    paused = [(1, 0)]
+    result = run(
+        Buffered(concurrency=2, buffer_size=1),
+        Scripted(script),
+        strategy=Noting(),
+        devices=Slow(),
+        num_clients=2,
+        num_versions=4,
+        epochs=5,
+        pauses=True,
     )
-    assert "went offline" in engine.run().stopped
+    assert result.strategy.state["paused"] == 5.0
+    assert result.strategy.state["noted"] == [[(0, 4.0)], [(0, 4.0)], [(0, 4.0)], [(1, 13.0)]]

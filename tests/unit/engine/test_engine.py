@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from helpers import (
     Flat,
     MeanDelta,
@@ -27,7 +26,7 @@ from helpers import (
 )
 
 from fl_app.core.errors import Diverged, RunError, Stalled
-from fl_app.core.events import Event, Sink, to_json
+from fl_app.core.events import Sink
 from fl_app.core.pool import ClientPool
 from fl_app.core.types import GlobalModel, Order, Reply, Update, Upload, Vector
 from fl_app.core.vector import read_only
@@ -35,6 +34,7 @@ from fl_app.devices import Fleet, UniformRatio
 from fl_app.engine.clock import Joined, Left
 from fl_app.engine.engine import Engine, Stop
 from fl_app.engine.federation import Federation
+from fl_app.engine.server import Server
 from fl_app.engine.virtual import VirtualClock
 from fl_app.engine.wall import WallClock
 from fl_app.engine.workers import Inline
@@ -42,6 +42,7 @@ from fl_app.schedule import Buffered, RandomK, Schedule, fully_async, k_async, s
 from fl_app.schedule.clustered_quorum import ClusteredQuorum
 
 SCHEDULE = Buffered(concurrency=5, buffer_size=3)
+BUSY = {"dispatch": 0.2, "receipt": 0.3, "aggregation": 0.1, "evaluation": 2.0, "poll": 0.7}
 
 
 def one_second(*_: int) -> float:
@@ -308,15 +309,7 @@ def half_are_refused(client_id: int, sequence: int, received: Vector) -> Upload:
         InBursts(),
         ClusteredQuorum(num_clusters=1, participation=0.3, recluster_every=9),
     ],
-    ids=[
-        "synchronous",
-        "k_async",
-        "buffered",
-        "fully_async",
-        "random_k",
-        "in_bursts",
-        "clustered_quorum",
-    ],
+    ids=lambda schedule: type(schedule).__name__,
 )
 @pytest.mark.parametrize("script", [toward_own_number, half_of_them_fail, half_are_refused])
 def test_versions_are_kept_exactly_while_somebody_cites_them(schedule: Any, script: Any) -> None:
@@ -426,18 +419,8 @@ def test_an_order_past_its_deadline_fails_and_its_place_is_refilled(schedule: Sc
     (failure,) = result.kind("failure")
     assert (failure["client"], failure["t"]) == (0, given + 3.0)
     assert failure["reason"] == "deadline passed"
-    # Four are at work again before any time passes, client 0 not among them.
-    busy, waiting = set(), 0
-    for event in result.events:
-        if event["kind"] == "dispatch" and event["t"] <= failure["t"]:
-            busy.add(event["client"])
-        elif event["kind"] in ("arrival", "failure") and event["t"] <= failure["t"]:
-            busy.discard(event["client"])
-            waiting += event["kind"] == "arrival"
-        elif event["kind"] == "aggregate" and event["t"] <= failure["t"]:
-            waiting -= len(event["client"])
-    assert 0 not in busy
-    assert len(busy) == (4 if getattr(schedule, "refill", "") == "at_once" else 4 - waiting)
+    after = result.events[result.events.index(failure) + 1]
+    assert (after["kind"], after["t"], after["client"] != 0) == ("dispatch", given + 3.0, True)
     # What it brings in the end is refused, and was never computed; it may start anew.
     (reject,) = result.kind("reject")
     assert (reject["client"], reject["t"]) == (0, given + 10.5)
@@ -578,11 +561,8 @@ def test_weights_that_are_not_finite_are_told() -> None:
     ("returned", "told"),
     [
         (np.zeros(2), "float64, expected float32: use .astype(np.float32)"),
-        (np.zeros(2, np.int64), "int64, expected float32: use .astype(np.float32)"),
         (np.zeros(1, np.float32), "shape (1,), expected that of model.params, (2,)"),
-        (np.zeros((2, 1), np.float32), "shape (2, 1), expected that of model.params, (2,)"),
         ([0.0, 0.0], "a list, expected a NumPy array: np.asarray(..., np.float32)"),
-        (torch.zeros(2), "a Tensor, expected a NumPy array: np.asarray(..., np.float32)"),
         (None, "None, expected a vector: a return statement is missing"),
     ],
 )
@@ -838,21 +818,11 @@ class Moody(Schedule):
         pass
 
 
-class Log:
-    """Keeps every event as it is written."""
-
-    def __init__(self) -> None:
-        self.events: list[dict[str, Any]] = []
-
-    def emit(self, event: Event) -> None:
-        self.events.append(to_json(event))
-
-    def close(self) -> None: ...
-
-
-def course(stop: Stop, kept: dict[str, Any] | None = None) -> tuple[list[dict[str, Any]], Any, str]:
+def course(
+    stop: Stop, kept: dict[str, Any] | None = None, server: Server | None = None
+) -> tuple[list[Flat], Any, str]:
     """The events of a run, what it kept at its end, and what ended it; `kept` is gone on with."""
-    log, ends = Log(), []
+    recorder, ends = Recorder(), []
     engine = Engine(
         strategy=MeanDelta(),
         schedule=Moody(),
@@ -860,19 +830,29 @@ def course(stop: Stop, kept: dict[str, Any] | None = None) -> tuple[list[dict[st
             Inline(Scripted(toward_own_number)),
             Fleet(UniformRatio(ratio=5, num_clients=10, seed=3)),
             10,
+            server=server,
         ),
         initial=vec(0, 0),
         stop=stop,
         evaluate=lambda version, _: {"accuracy": version / 100, "loss": 1.0},
         eval_every=7,
-        checkpoint=lambda _: ends.append((deepcopy(engine.state_dict()), len(log.events))),
+        checkpoint=lambda _: ends.append((deepcopy(engine.state_dict()), len(recorder.events))),
         checkpoint_final=True,
-        sinks=[log],
+        sinks=[recorder],
     )
     if kept is not None:
         engine.load_state_dict(kept)
     stopped = engine.run().stopped
-    return log.events, ends[-1], stopped
+    return recorder.events, ends[-1], stopped
+
+
+def check_extension(short: Stop, long: Stop, **server: float) -> None:
+    """A run with a later end than one before goes on as if it had never stopped."""
+    first, (kept, length), _ = course(short, server=Server(**server))
+    rest, _, stopped = course(long, kept, Server(**server))
+    whole, _, expected = course(long, server=Server(**server))
+    assert first[:length] + rest == whole
+    assert stopped == expected
 
 
 @pytest.mark.parametrize("short", [{key: n} for key in ("num_versions", "updates") for n in (5, 6)])
@@ -892,26 +872,20 @@ def test_two_ends_at_a_time() -> None:
     check_extension(Stop(updates=10, num_versions=10), Stop(updates=20, num_versions=20))
 
 
-def check_extension(short: Stop, long: Stop) -> None:
-    first, (kept, length), _ = course(short)
-    rest, _, stopped = course(long, kept)
-    whole, _, expected = course(long)
-    assert first[:length] + rest == whole
-    assert stopped == expected
+@pytest.mark.parametrize("seconds", np.arange(1.1, 10.0, 0.37))
+def test_events_are_those_of_one_long_run_whatever_the_server_was_at_work_at(
+    seconds: float,
+) -> None:
+    check_extension(Stop(seconds=seconds), Stop(seconds=20.0), **BUSY)
 
 
-def test_a_run_that_is_at_its_end_stays_there() -> None:
-    for end in ({"num_versions": 6}, {"seconds": 4.0}, {"updates": 9}):
-        events, (kept, length), stopped = course(Stop(**end))
-        again, _, likewise = course(Stop(**end), kept)
-        assert events[:length] + again == events
-        assert likewise == stopped
+@pytest.mark.parametrize("end", [{"num_versions": 6}, {"seconds": 4.0}, {"updates": 9}])
+def test_a_run_that_is_at_its_end_stays_there(end: dict[str, float]) -> None:
+    check_extension(Stop(**end), Stop(**end))
 
 
 def test_updates_end_a_run_with_what_they_complete() -> None:
     events, _, stopped = course(Stop(updates=8))
     assert stopped == "updates"
     kinds = [event["kind"] for event in events]
-    assert kinds.count("arrival") == 8
-    assert kinds.count("aggregate") == 8
-    assert kinds[-1] == "evaluate"
+    assert (kinds.count("arrival"), kinds.count("aggregate"), kinds[-1]) == (8, 8, "evaluate")

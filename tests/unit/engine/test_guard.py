@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from helpers import Scripted, Times, run, toward_own_number, vec
+from helpers import Run, Scripted, Times, run, toward_own_number, vec
 
-from fl_app.core.events import Benched, from_json, to_json
+from fl_app.core.events import from_json, to_json
 from fl_app.core.types import KINDS, RESIDUAL, GlobalModel, Update, Upload, Vector
 from fl_app.engine.guard import MALFORMED, Guard
 from fl_app.schedule import Buffered
@@ -102,58 +102,6 @@ def test_uploads_without_a_length_cannot_be_bounded(key: str) -> None:
         Guard(**{key: 9.0}).validate_kinds(["delta", RESIDUAL])
 
 
-# -- in a run -------------------------------------------------------------------------------------
-
-
-def huge(upload: Upload) -> Upload:
-    return replace(upload, vector=np.full_like(upload.vector, 1e30))
-
-
-def greedy(upload: Upload) -> Upload:
-    return replace(upload, num_examples=10**9)
-
-
-def lying(upload: Upload) -> Upload:
-    return replace(upload, kind="model", base_version=0)
-
-
-def outdated(upload: Upload) -> Upload:
-    return replace(upload, base_version=0)
-
-
-@pytest.mark.parametrize(
-    ("fault", "guard", "reason"),
-    [
-        (huge, {"max_norm_ratio": 10}, "running median"),
-        (greedy, {"max_examples": 1000}, "guard.max_examples"),
-        (lying, {}, "base_version=0 is one that no order under way cites"),
-        (outdated, {}, "base_version=0 is one that no order under way cites"),
-    ],
-)
-def test_a_client_that_misbehaves_is_kept_out_and_the_others_go_on(
-    fault: Callable[[Upload], Upload], guard: dict[str, Any], reason: str
-) -> None:
-    def script(client_id: int, sequence: int, received: Vector) -> Upload:
-        upload = toward_own_number(client_id, sequence, received)
-        return fault(upload) if client_id == 9 and sequence >= 2 else upload
-
-    result = run(
-        Buffered(10, 5),
-        Scripted(script),
-        devices=Times(lambda client, _: 1.0 + client / 10),
-        num_versions=30,
-        guard=Guard(**guard),
-    )
-    rejects = result.kind("reject")
-    assert {event["client"] for event in rejects} == {9}
-    assert len(rejects) > 3
-    assert all(reason in event["reason"] for event in rejects)
-    used = [client for event in result.kind("aggregate") for client in event["client"]]
-    assert used.count(9) == 2
-    assert result.outcome.stopped == "num_versions"
-    assert np.abs(result.outcome.params).max() < 10
-
-
 def test_extra_vectors_are_compared_with_those_of_their_name() -> None:
     """Lengths 1 and 100, ten times; then one of them is four times as long."""
 
@@ -171,13 +119,38 @@ def test_extra_vectors_are_compared_with_those_of_their_name() -> None:
     assert "of extra vector 'b'" in guard.refuse(MODEL, sent(1, 310), 0.0)
 
 
+# -- in a run -------------------------------------------------------------------------------------
+
+Fault = Callable[[Upload], Upload]
+
+
+def huge(upload: Upload) -> Upload:
+    return replace(upload, vector=np.full_like(upload.vector, 1e30))
+
+
 def not_finite(upload: Upload) -> Upload:
     return replace(upload, vector=np.full_like(upload.vector, np.nan))
 
 
+def greedy(upload: Upload) -> Upload:
+    return replace(upload, num_examples=10**9)
+
+
+def lying(upload: Upload) -> Upload:
+    return replace(upload, kind="model", base_version=0)
+
+
+def outdated(upload: Upload) -> Upload:
+    return replace(upload, base_version=0)
+
+
+def unreadable(upload: Upload) -> Upload:
+    raise ValueError("of the node")
+
+
 def federation(
-    bad: Callable[[int], bool], fault: Callable[[Upload], Upload] = huge, **guard: Any
-) -> Any:
+    fault: Fault, bad: Callable[[int], bool] = lambda sequence: sequence >= 2, **guard: Any
+) -> Run:
     """Ten clients of which client 9 misbehaves in some of its orders, by their sequence."""
 
     def script(client_id: int, sequence: int, received: Vector) -> Upload:
@@ -189,29 +162,47 @@ def federation(
         Scripted(script),
         devices=Times(lambda client, _: 1.0 + client / 10),
         num_versions=30,
-        guard=Guard(max_norm=1000, **guard),
+        guard=Guard(**guard),
     )
 
 
-def orders_of(result: Any, client: int) -> int:
-    return sum(event["client"] == client for event in result.kind("dispatch"))
+@pytest.mark.parametrize(
+    ("fault", "guard", "reason"),
+    [
+        (huge, {"max_norm_ratio": 10}, "running median"),
+        (greedy, {"max_examples": 1000}, "guard.max_examples"),
+        (lying, {}, "base_version=0 is one that no order under way cites"),
+        (outdated, {}, "base_version=0 is one that no order under way cites"),
+    ],
+)
+def test_a_client_that_misbehaves_is_kept_out_and_the_others_go_on(
+    fault: Fault, guard: dict[str, Any], reason: str
+) -> None:
+    result = federation(fault, **guard)
+    rejects = result.kind("reject")
+    assert {event["client"] for event in rejects} == {9}
+    assert len(rejects) > 3
+    assert all(reason in event["reason"] for event in rejects)
+    used = [client for event in result.kind("aggregate") for client in event["client"]]
+    assert used.count(9) == 2
+    assert result.outcome.stopped == "num_versions"
+    assert np.abs(result.outcome.params).max() < 10
 
 
 @pytest.mark.parametrize("fault", [huge, not_finite])
-def test_it_is_benched_and_the_event_says_why(fault: Callable[[Upload], Upload]) -> None:
-    result = federation(lambda sequence: sequence >= 2, fault, bench_after=3)
+def test_it_is_benched_and_the_event_says_why(fault: Fault) -> None:
+    result = federation(fault, bench_after=3, max_norm=1000)
     (event,) = result.kind("bench")
     assert (event["client"], event["uploads"]) == (9, 3)
     assert event["reason"] == result.kind("reject")[-1]["reason"]
-    assert orders_of(result, 9) == 5
+    assert sum(event["client"] == 9 for event in result.kind("dispatch")) == 5
     assert len(result.kind("reject")) == 3
     assert result.outcome.stopped == "num_versions"
-    assert from_json(event) == Benched(**{k: v for k, v in event.items() if k != "kind"})
     assert to_json(from_json(event)) == event
 
 
 def test_an_accepted_update_ends_the_row() -> None:
-    result = federation(lambda sequence: sequence % 3 != 0, bench_after=3)
+    result = federation(huge, lambda sequence: sequence % 3 != 0, bench_after=3, max_norm=1000)
     assert result.kind("bench") == []
     assert len(result.kind("reject")) > 3
 
@@ -229,23 +220,13 @@ def test_updates_that_are_too_old_do_not_count() -> None:
     assert result.kind("bench") == []
 
 
-def test_replies_that_cannot_be_read_count() -> None:
-    def script(client_id: int, sequence: int, received: Vector) -> Any:
-        if client_id == 9:
-            raise ValueError("of the node")
-        return toward_own_number(client_id, sequence, received)
-
+def test_replies_that_cannot_be_read_count_and_other_failures_do_not() -> None:
+    """A device that cannot read its data rests between its orders."""
     guard = Guard(bench_after=2)
-    assert guard.count_refused(9, f"{MALFORMED}: it holds 0 arrays") == 0
-    assert guard.count_refused(9, f"{MALFORMED}: it holds 0 arrays") == 2
-    assert guard.count_refused(9, f"{MALFORMED}: it holds 0 arrays") == 0  # it is benched already
+    counts = [guard.count_refused(9, f"{MALFORMED}: it holds 0 arrays") for _ in range(3)]
+    assert counts == [0, 2, 0]  # it is benched already
     assert guard.benched == {9}
-    # Other failures do not: a device that cannot read its data rests between its orders.
-    result = run(
-        Buffered(10, 5), Scripted(script), devices=Times(lambda client, _: 1.0 + client / 10),
-        num_versions=10, guard=Guard(bench_after=1),
-    )  # fmt: skip
-    assert result.kind("bench") == []
+    assert federation(unreadable, bench_after=1).kind("bench") == []
 
 
 def test_the_bench_outlives_a_resumed_run() -> None:

@@ -1,26 +1,12 @@
-"""The server's own work: what waits for it, and that it follows from the events alone."""
+"""The server's own work: what waits for it."""
 
-import math
-from copy import deepcopy
 from typing import Any
 
-import numpy as np
 import pytest
-from helpers import (
-    MeanDelta,
-    Recorder,
-    Run,
-    Scripted,
-    Times,
-    run,
-    toward_own_number,
-)
+from helpers import Run, Times, run
 
 from fl_app.core.events import Aggregated, from_json, to_json
-from fl_app.engine.engine import Engine, Stop
 from fl_app.engine.server import WORK, Server
-from fl_app.engine.virtual import VirtualClock
-from fl_app.engine.workers import Inline
 from fl_app.schedule import Buffered, Schedule, synchronous
 
 BUSY: dict[str, Any] = {
@@ -133,51 +119,3 @@ def test_busy_time_adds_up_and_is_read_from_the_log() -> None:
     assert event.busy == last["busy"]
     assert "busy" not in event.report
     assert to_json(event) == last
-
-
-# -- it follows from the events alone -------------------------------------------------------------
-
-
-def engine(recorder: Recorder, stop: Stop, checkpoints: list[Any] | None = None) -> Engine:
-    made: Engine
-
-    def keep(version: int) -> None:
-        if checkpoints is not None:
-            checkpoints.append((len(recorder.events), deepcopy(made.state_dict())))
-
-    made = Engine(
-        strategy=MeanDelta(),
-        schedule=Buffered(6, 3),
-        clock=VirtualClock(
-            Inline(Scripted(toward_own_number)),
-            Times(lambda client, order: 1.0 + client % 3 + 0.25 * order % 2),
-            10,
-            server=Server(**BUSY),
-        ),
-        initial=np.zeros(2, np.float32),
-        stop=stop,
-        evaluate=evaluated,
-        checkpoint=keep,
-        checkpoint_every=2,
-        checkpoint_final=True,
-        sinks=[recorder],
-    )
-    return made
-
-
-@pytest.mark.parametrize("seconds", np.arange(3.1, 12.0, 0.37))
-def test_a_run_that_ended_by_its_seconds_can_go_on(seconds: float) -> None:
-    """At whatever the server was at work."""
-    whole = Recorder()
-    engine(whole, Stop(seconds=30.0)).run()
-    first, states = Recorder(), []
-    ended = engine(first, Stop(seconds=seconds), states).run()
-    assert ended.stopped == "seconds"
-    assert ended.seconds >= seconds
-    written, state = states[-1]
-    rest = Recorder()
-    again = engine(rest, Stop(seconds=30.0))
-    again.load_state_dict(state)
-    again.run()
-    assert first.events[:written] + rest.events == whole.events
-    assert math.isclose(whole.events[-1]["t"], 30.0, abs_tol=3.0)

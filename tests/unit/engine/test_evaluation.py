@@ -1,10 +1,14 @@
 """Evaluation on clients: who measures what and when, and what it adds up to."""
 
 import math
+import multiprocessing
+import os
+import signal
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import pytest
 from helpers import (
     Flat,
@@ -20,9 +24,12 @@ from helpers import (
 )
 
 from fl_app.client import LocalTrainer
-from fl_app.core.types import GlobalModel, Scores, Update, Vector
+from fl_app.core.errors import RunError
+from fl_app.core.types import GlobalModel, Order, Scores, Update, Upload, Vector
 from fl_app.engine.client_evaluation import ClientEvaluation, figures, unusable
+from fl_app.engine.evaluation import Background
 from fl_app.engine.guard import Guard
+from fl_app.engine.workers import Workers
 from fl_app.schedule import (
     Buffered,
     RoundBlocking,
@@ -46,16 +53,17 @@ def evaluated(
     every: int = 2,
     fraction: float = 1.0,
     seconds: Sequence[float] = (1.0, 3.2),
+    shares: Sequence[float] = (0.5,) * 10,
     measure: Any = scores,
     **more: Any,
 ) -> Run:
-    """Evaluations take half as long as an order's training."""
+    """`shares`: of the time of an order's training that an evaluation takes."""
     return run(
         schedule,
         Scripted(toward_own_number, measure),
         num_clients=len(seconds),
         devices=Times(lambda client, _: seconds[client]),
-        evaluation_share=lambda client: 0.5,
+        evaluation_share=lambda client: shares[client],
         client_evaluation=ClientEvaluation(every, fraction),
         **more,
     )
@@ -119,13 +127,8 @@ def test_a_metric_that_is_not_defined_on_a_clients_examples_counts_for_the_other
     assert (found["r2_mean"], found["r2_std"], found["r2_worst_decile"]) == (0.5, 0.0, 0.5)
     assert math.isnan(found["f1_mean"])
     assert found["loss_mean"] == 2.0
-
-
-def test_scores_of_a_client_that_diverged_count() -> None:
-    diverged = Scores({"rmse": math.nan, "loss": math.nan}, 10)
-    found = figures([Scores({"rmse": 1.0, "loss": 1.0}, 10), diverged])
-    assert math.isnan(found["rmse_mean"])
-    assert math.isnan(found["loss_mean"])
+    diverged = Scores({"r2": math.nan, "loss": math.nan}, 10)
+    assert math.isnan(figures([Scores({"r2": 1.0, "loss": 1.0}, 10), diverged])["r2_mean"])
 
 
 def test_scores_that_cannot_be_counted() -> None:
@@ -234,7 +237,8 @@ def test_the_share_of_the_clients_that_is_drawn(fraction: float, count: int) -> 
 
 def test_equal_runs_have_equal_logs_with_any_number_of_workers() -> None:
     def once(workers: int) -> Run:
-        trainer = LocalTrainer(Quadratic.scattered(8, 20), local_lr=0.1, batch_size=5)
+        task = Quadratic.scattered(8, 20)
+        trainer = LocalTrainer(task, local_lr=0.1, batch_size=5, momentum=0.5)
         return run(
             Buffered(5, 2),
             trainer,
@@ -245,10 +249,11 @@ def test_equal_runs_have_equal_logs_with_any_number_of_workers() -> None:
             client_evaluation=ClientEvaluation(3, 0.5),
         )
 
-    inline, forked = once(0), once(2)
-    assert inline.events == forked.events
-    assert inline.final == forked.final
+    inline = once(0)
     assert inline.kind("clients_evaluate")
+    for workers in (0, 1, 4):
+        other = once(workers)
+        assert (other.events, other.final) == (inline.events, inline.final)
 
 
 @pytest.mark.parametrize(
@@ -310,46 +315,31 @@ def test_a_client_that_cannot_evaluate_trains_on() -> None:
     assert min(result.history.arrivals.values()) > 100
 
 
-def test_bad_scores_are_failures() -> None:
-    def measure(client_id: int, version: int, vector: Vector) -> Scores:
-        return Scores({"accuracy": 0.5}, (0, 10**9)[client_id])
+@pytest.mark.parametrize("workers", [0, 1])
+def test_whatever_a_client_returns_as_scores_the_run_goes_on(workers: int) -> None:
+    def measure(client_id: int, version: int, vector: Vector) -> Any:
+        bad = (({"accuracy": 0.5}, 3), Scores({"accuracy": "high"}, 3), Scores({"f1": 0.5}, 10**9))  # type: ignore[dict-item]
+        return bad[client_id]
 
     result = evaluated(
-        seconds=(1.0, 1.1), measure=measure, num_versions=4, guard=Guard(max_examples=100)
+        seconds=(1.0, 1.1, 1.2),
+        measure=measure,
+        num_versions=4,
+        workers=workers,
+        guard=Guard(max_examples=100),
     )
     assert {e["reason"] for e in result.kind("failure")} == {
-        "evaluation: num_examples=0 must be at least 1: the client has nothing to evaluate on",
+        "evaluation: the client returned tuple instead of Scores",
+        "evaluation: metric 'accuracy'='high' must have a name and be a number",
         "evaluation: num_examples=1000000000 is above guard.max_examples=100",
     }
     assert result.kind("clients_evaluate") == []
     assert result.outcome.stopped == "num_versions"
 
 
-@pytest.mark.parametrize("workers", [0, 1])
-def test_whatever_a_client_returns_as_scores_the_run_goes_on(workers: int) -> None:
-    def measure(client_id: int, version: int, vector: Vector) -> Any:
-        return (({"accuracy": 0.5}, 3), Scores({"accuracy": "high"}, 3))[client_id]  # type: ignore[dict-item]
-
-    result = evaluated(seconds=(1.0, 1.1), measure=measure, num_versions=4, workers=workers)
-    assert {e["reason"] for e in result.kind("failure")} == {
-        "evaluation: the client returned tuple instead of Scores",
-        "evaluation: metric 'accuracy'='high' must have a name and be a number",
-    }
-    assert result.outcome.stopped == "num_versions"
-
-
 def test_an_evaluation_that_passes_its_deadline_is_given_up() -> None:
     """Client 1 trains for 3 s and evaluates for 4.5 s, and the deadline is after 4 s."""
-    result = run(
-        ALL_AT_WORK,
-        Scripted(toward_own_number, scores),
-        num_clients=2,
-        num_versions=12,
-        deadline=4.0,
-        devices=Times(lambda client, _: (1.0, 3.0)[client]),
-        evaluation_share=lambda client: (0.5, 1.5)[client],
-        client_evaluation=ClientEvaluation(2),
-    )
+    result = evaluated(seconds=(1.0, 3.0), shares=(0.5, 1.5), deadline=4.0, num_versions=12)
     mine = [e for e in told(result.events, "evaluate_order", "failure", "reject") if e[3] == 1]
     assert mine[:3] == [
         ("evaluate_order", 3.0, 2, 1),
@@ -368,15 +358,11 @@ def test_an_evaluation_that_passes_its_deadline_is_given_up() -> None:
 def test_a_client_that_leaves_is_left_out() -> None:
     """v2 is due at 1.5. Client 1 waits for it until it leaves at 3; client 2 evaluates for 1.5 s,
     and leaves at 2.5."""
-    result = run(
-        ALL_AT_WORK,
-        Scripted(toward_own_number, scores),
-        num_clients=3,
-        num_versions=5,
+    result = evaluated(
+        seconds=(1.0, 30.0, 1.5),
+        shares=(1.0,) * 3,
         availability=Stays({1: [3.0, 50.0], 2: [2.5, 50.0]}),
-        devices=Times(lambda client, _: (1.0, 30.0, 1.5)[client]),
-        evaluation_share=lambda client: 1.0,
-        client_evaluation=ClientEvaluation(2),
+        num_versions=5,
     )
     assert told(result.events, "failure") == [("failure", 2.5, 2, 2), ("failure", 3.0, 0, 1)]
     assert result.kind("failure")[0]["reason"] == "evaluation: went offline"
@@ -408,15 +394,7 @@ def test_the_servers_accuracy_goes_first() -> None:
 
 def test_training_is_called_off_before_the_last_evaluation() -> None:
     """Client 1 would train until 100 s."""
-    result = run(
-        ALL_AT_WORK,
-        Scripted(toward_own_number, scores),
-        num_clients=2,
-        num_versions=3,
-        devices=Times(lambda client, _: (1.0, 100.0)[client]),
-        evaluation_share=lambda client: 0.01,
-        client_evaluation=ClientEvaluation(50),
-    )
+    result = evaluated(every=50, seconds=(1.0, 100.0), shares=(0.01, 0.01), num_versions=3)
     assert told(result.events, *EVALUATION) == [
         ("evaluate_order", 3.0, 3, 0),
         ("evaluate_order", 3.0, 3, 1),
@@ -429,16 +407,8 @@ def test_training_is_called_off_before_the_last_evaluation() -> None:
 @pytest.mark.parametrize("num_versions", range(3, 15))
 def test_the_last_version_is_evaluated_whoever_is_late(num_versions: int) -> None:
     """Client 1 passes the deadline of every evaluation, and may be chosen again meanwhile."""
-    result = run(
-        ALL_AT_WORK,
-        Scripted(toward_own_number, scores),
-        num_clients=2,
-        num_versions=num_versions,
-        deadline=4.0,
-        devices=Times(lambda client, _: (1.0, 3.0)[client]),
-        evaluation_share=lambda client: (0.5, 1.5)[client],
-        client_evaluation=ClientEvaluation(2),
-    )
+    settings: Any = {"seconds": (1.0, 3.0), "shares": (0.5, 1.5), "deadline": 4.0}
+    result = evaluated(num_versions=num_versions, **settings)
     last = result.events[-1]
     assert (last["kind"], last["version"], last["clients"]) == (EVALUATION[2], num_versions, 1)
 
@@ -456,3 +426,152 @@ def test_an_interrupt_ends_the_last_evaluation_and_not_the_run() -> None:
     assert result.outcome.stopped == "num_versions"
     last = result.kind("clients_evaluate")[-1]
     assert (last["version"], last["clients"], last["t"]) == (5, 1, 5.5)
+
+
+# -- evaluation beside the engine: the sinks receive the same events in the same orde --------------
+
+SCHEDULE = Buffered(concurrency=5, buffer_size=3)
+
+
+def measured(version: int, vector: Vector) -> dict[str, float]:
+    return {"accuracy": version / 100, "loss": float(np.square(vector).sum())}
+
+
+class Measures:
+    def __init__(self, test: Callable[[int, Vector], Mapping[str, float]]) -> None:
+        self._test = test
+
+    def train(self, order: Order) -> Upload:
+        raise NotImplementedError
+
+    def score(self, order: Order) -> Scores:
+        return Scores(self._test(order.base_version, order.vector), 1)
+
+
+def beside(
+    test: Callable[[int, Vector], Mapping[str, float]] = measured, instead: Any = None
+) -> Background:
+    return Background(Workers(Measures(test), 1, 2), instead)
+
+
+@pytest.fixture(autouse=True)
+def no_process_is_left() -> Iterator[None]:
+    yield
+    assert multiprocessing.active_children() == []
+
+
+def trained(evaluate: Any, **more: Any) -> Run:
+    return run(SCHEDULE, evaluate=evaluate, **{"eval_every": 2, **more})
+
+
+class Gate:
+    """A measurement that takes until somebody asks for its result."""
+
+    def __init__(self, log: list[str], version: int, vector: Vector) -> None:
+        self._log, self._version, self._vector = log, version, vector.copy()
+
+    def done(self) -> bool:
+        return False
+
+    def result(self) -> Mapping[str, float]:
+        self._log.append(f"waits for {self._version}")
+        return measured(self._version, self._vector)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_same_events_as_an_engine_that_waits(workers: int) -> None:
+    waited, went_on = trained(measured), trained(beside(), workers=workers)
+    assert went_on.events == waited.events
+    assert went_on.final == waited.final
+    assert len(waited.kind("evaluate")) == 11
+
+
+def test_the_engine_goes_on_until_the_next_evaluation() -> None:
+    log: list[str] = []
+
+    class Strategy(MeanDelta):
+        def aggregate(self, model: Any, updates: Any) -> Vector:
+            log.append(f"makes {model.version + 1}")
+            return super().aggregate(model, updates)
+
+    result = trained(
+        lambda version, vector: Gate(log, version, vector), num_versions=4, strategy=Strategy()
+    )
+    assert log == [
+        *("makes 1", "makes 2", "waits for 0", "makes 3", "makes 4", "waits for 2"),
+        "waits for 4",
+    ]
+    assert result.events == trained(measured, num_versions=4).events
+
+
+def test_a_limit_of_accuracy_ends_the_run_at_the_same_version() -> None:
+    runs = [
+        trained(evaluate, target_accuracy=0.06)
+        for evaluate in (measured, beside(), lambda *at: Gate([], *at))
+    ]
+    assert [each.outcome.version for each in runs] == [6, 6, 6]
+    assert runs[0].events == runs[1].events == runs[2].events
+
+
+def test_a_checkpoint_finds_all_events_sent() -> None:
+    seen: list[list[tuple[str, Any]]] = []
+    for evaluate in (measured, lambda *at: Gate([], *at)):
+        recorder = Recorder()
+        states: list[tuple[str, Any]] = []
+
+        def save(version: int, states: Any = states, recorder: Recorder = recorder) -> None:
+            states.append((version, len(recorder.events)))
+
+        trained(evaluate, sinks=[recorder], checkpoint=save, checkpoint_every=3)
+        seen.append(states)
+    assert seen[0] == seen[1]
+    assert len(seen[0]) == 6
+
+
+def test_a_version_that_cannot_be_measured_beside_is_measured_here(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    mine = os.getpid()
+
+    def dies(version: int, vector: Vector) -> dict[str, float]:
+        if version == 4 and os.getpid() != mine:
+            os.kill(os.getpid(), signal.SIGKILL)
+        if version == 8 and os.getpid() != mine:
+            raise OSError("no memory")
+        return measured(version, vector)
+
+    result = trained(beside(dies, measured))
+    assert result.events == trained(measured).events
+    assert caplog.messages == [
+        "version 4 is evaluated in the main process: worker process died (exit code -9)",
+        "version 8 is evaluated in the main process: OSError: no memory",
+    ]
+
+
+def test_without_another_way_the_run_ends_and_says_why() -> None:
+    def fails(version: int, vector: Vector) -> dict[str, float]:
+        if version == 4:
+            raise OSError("out of memory")
+        return measured(version, vector)
+
+    result = trained(beside(fails))
+    error = "version 4 could not be evaluated: OSError: out of memory"
+    assert isinstance(result.outcome.error, RunError)
+    assert str(result.outcome.error) == error
+    assert [event["version"] for event in result.kind("evaluate")] == [0, 2]
+    # What had happened meanwhile is told.
+    assert result.events[-1]["t"] > result.kind("evaluate")[-1]["t"]
+
+
+def test_ctrl_c_leaves_what_was_measured() -> None:
+    class CtrlC:
+        def emit(self, event: Any) -> None:
+            if getattr(event, "version", 0) == 5 and event.kind == "aggregate":
+                raise KeyboardInterrupt
+
+        def close(self) -> None: ...
+
+    results = [trained(evaluate, sinks=[CtrlC()]) for evaluate in (measured, beside())]
+    for result in results:
+        assert result.outcome.stopped == "interrupted"
+        assert result.kind("evaluate")[-1]["version"] == 4
