@@ -10,10 +10,9 @@ from torch import nn
 from fl_app.client import LocalTrainer
 from fl_app.client.batch import BatchTrainer, obstacle
 from fl_app.client.build import chain
-from fl_app.core.types import Order, Upload, Vector
+from fl_app.core.types import Order, Upload
 from fl_app.tasks.models import architecture
 from fl_app.tasks.objective import Classification, MultiLabel, Objective, Regression
-from fl_app.tasks.scaling import Scaling
 from fl_app.tasks.task import Task
 
 SIZES = (7, 1, 12, 4, 30, 5)  # examples of each client
@@ -256,65 +255,3 @@ def test_trainers_that_do_not_say_they_can(trainer: type[LocalTrainer], reason: 
 def test_uploads_that_pass_through_something_else_are_made_alone(settings: Any, name: str) -> None:
     reason = obstacle(chain(LocalTrainer(task(), **settings)))
     assert reason == f"each upload passes through {name}"
-
-
-def test_a_trainer_that_says_it_can_is_asked_for_each_client() -> None:
-    class Together(Corrected):
-        batches = True
-
-        def begin(self, config: Any, rng: np.random.Generator) -> None:
-            self.shift = float(rng.standard_normal()) * self.client_id
-
-        def correct(self, grad: Any, step: int) -> Any:
-            return [g / (1 + step) + self.shift * p for g, p in zip(grad, self.model.params)]  # noqa: B905
-
-        def finish(self, order: Order, upload: Upload) -> Upload:
-            end: Vector = self.model.read()
-            return Upload(
-                upload.vector,
-                upload.kind,
-                upload.num_examples,
-                upload.loss,
-                upload.rate_sum,
-                state={"end": end - order.vector, "shift": np.array(self.shift)},
-            )
-
-    trainer = Together(task(), batch_size=5, local_epochs=2)
-    assert obstacle(trainer) == ""
-    given = orders(trainer)
-    together = BatchTrainer(trainer, 6).train_together(given)
-    for one, order in zip(together, given, strict=True):
-        assert_equal(one, trainer.train(order))
-
-
-# -- a device that is not the processor -----------------------------------------------------------
-
-
-def test_data_are_copied_to_the_device_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """On "meta", which refuses to mix with the processor; what leaves it is made up."""
-    copied: list[tuple[int, ...]] = []
-    to, cpu = torch.Tensor.to, torch.Tensor.cpu
-
-    def counted(tensor: torch.Tensor, *args: Any, **more: Any) -> torch.Tensor:
-        moved = to(tensor, *args, **more)
-        if moved.is_meta and not tensor.is_meta:
-            copied.append(tuple(tensor.shape))
-        return moved
-
-    monkeypatch.setattr(torch.Tensor, "to", counted)
-    monkeypatch.setattr(
-        torch.Tensor, "cpu", lambda t: torch.zeros(t.shape, dtype=t.dtype) if t.is_meta else cpu(t)
-    )
-    scaling = Scaling(torch.tensor([0.5]), torch.tensor([0.1]))
-    trainer = LocalTrainer(task("cnn", prepare=scaling), batch_size=5, local_steps=8, device="meta")
-    assert trainer.task.inputs.is_meta  # type: ignore[attr-defined]
-    given = orders(trainer)
-    batch = BatchTrainer(trainer, 6)
-    copied.clear()
-    assert None not in batch.train_together(given)
-    # One table of indices, and one of weights.
-    assert copied == [(8, 6, 5), (8, 6, 5)]
-    copied.clear()
-    monkeypatch.setattr(torch.Tensor, "__float__", lambda tensor: 1.0)
-    trainer.train(given[4])  # 30 examples: six mini-batches an epoch
-    assert copied == [(30,), (30,)]

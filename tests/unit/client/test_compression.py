@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from helpers import Quadratic, Scripted, order_for, run, vec
+from helpers import Quadratic, Scripted, order_for, vec
 
 from fl_app.client import LocalTrainer
 from fl_app.client.build import chain
@@ -21,7 +21,6 @@ from fl_app.client.compression import Compressed, Compression
 from fl_app.client.transform import Transformed
 from fl_app.core.layout import Layout, check_vector
 from fl_app.core.types import Upload, Vector
-from fl_app.schedule import Buffered
 
 LAYOUT = Layout.of_arrays(
     {"w": np.zeros((2, 3), np.float32), "running_mean": np.zeros(1, np.float32)}
@@ -30,16 +29,16 @@ LAYOUT = Layout.of_arrays(
 
 def test_what_is_left_out_is_sent_later() -> None:
     compression = Compression(dtype="float32", top_k=1 / 3, kind="delta")
-    first = vec(5, -4, 3, 0, 0, 1, 9).copy()
-    residual = compression.apply(first, LAYOUT, None)
-    assert first.tolist() == [5, -4, 0, 0, 0, 0, 9]
-    assert residual is not None
-    assert residual.tolist() == [0, 0, 3, 0, 0, 1]
-    second = vec(1, 0, 3, 0, -3, 1, 8).copy()
-    residual = compression.apply(second, LAYOUT, residual)
-    assert second.tolist() == [0, 0, 6, 0, -3, 0, 8]
-    assert residual is not None
-    assert residual.tolist() == [1, 0, 0, 0, 0, 2]
+    residual = None
+    for upload, sent, kept in (
+        ((5, -4, 3, 0, 0, 1, 9), [5, -4, 0, 0, 0, 0, 9], [0, 0, 3, 0, 0, 1]),
+        ((1, 0, 3, 0, -3, 1, 8), [0, 0, 6, 0, -3, 0, 8], [1, 0, 0, 0, 0, 2]),
+    ):
+        vector = vec(*upload).copy()
+        residual = compression.apply(vector, LAYOUT, residual)
+        assert vector.tolist() == sent
+        assert residual is not None
+        assert residual.tolist() == kept
 
 
 def test_nothing_is_ever_lost() -> None:
@@ -54,9 +53,7 @@ def test_nothing_is_ever_lost() -> None:
         assert np.count_nonzero(upload) == 10
         assert (upload == upload.astype(np.float16)).all()
         sent += upload
-    assert residual is not None
     np.testing.assert_allclose(sent + residual, wanted, atol=1e-4)
-    assert np.abs(residual).max() < 10
 
 
 def test_half_precision_alone_keeps_nothing() -> None:
@@ -77,15 +74,10 @@ def test_an_upload_that_is_not_finite_stays_so_and_leaves_the_residual_alone(
     dtype: str, top_k: float | None, bad: float
 ) -> None:
     compression = Compression(dtype=dtype, top_k=top_k, kind="delta")
-    healthy = vec(6, 5, 4, 3, 2, 1, 9)
-    before = compression.apply(healthy.copy(), LAYOUT, None)
+    before = compression.apply(vec(6, 5, 4, 3, 2, 1, 9).copy(), LAYOUT, None)
     spoiled = vec(6, 5, 1e6, bad, 2, 1, 9).copy()
-    after = compression.apply(spoiled, LAYOUT, before)
+    assert compression.apply(spoiled, LAYOUT, before) is before
     assert check_vector(spoiled, LAYOUT.size) == "payload has non-finite entries"
-    assert after is before
-    again = healthy.copy()
-    compression.apply(again, LAYOUT, after)
-    assert check_vector(again, LAYOUT.size) == ""
 
 
 @pytest.mark.parametrize(
@@ -155,28 +147,6 @@ def test_a_pause_leaves_the_residual_alone() -> None:
     )
     assert paused.vector.size == 0
     assert paused.state["residual"].tolist() == [0, 0, 2, 1]
-
-
-def test_training_gets_there_with_a_third_of_the_entries() -> None:
-    """As near to the optimum as with all, which error feedback promises."""
-    task = Quadratic.scattered(10)
-
-    def distance(**settings: Any) -> float:
-        trainer = LocalTrainer(task, upload="delta", local_lr=0.1, local_steps=3, **settings)
-        result = run(
-            Buffered(5, 5),
-            chain(trainer),
-            num_versions=80,
-            initial=np.zeros(task.dim, np.float32),
-            upload_bytes=trainer.compression.num_bytes(trainer.model.layout),
-        )
-        assert result.history.bytes_up == result.history.client_updates * (
-            4 * task.dim if not settings else (2 + 4)
-        )
-        return float(np.linalg.norm(result.outcome.params - task.optimum))
-
-    assert task.dim == 3
-    assert distance(top_k=1 / 3, upload_dtype="float16") < max(3 * distance(), 0.3)
 
 
 def test_extra_vectors_have_residuals_of_their_own_and_what_is_kept_stays_whole() -> None:

@@ -18,13 +18,16 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from helpers import Quadratic, order_for, vec
+from helpers import Quadratic, Times, order_for, run, vec
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from fl_app.algorithms.afl import AFL
 from fl_app.client import LocalTrainer, initial_vector
+from fl_app.client.first_only import FirstOnlyTrainer
 from fl_app.client.numpy_client import TrainerClient
 from fl_app.core.types import Config, GlobalModel, Scores, Update, Upload, Vector
+from fl_app.schedule import k_async
 
 ONE = Quadratic([[[3.0]]])
 
@@ -95,43 +98,21 @@ def test_the_initial_model_depends_on_the_seed_alone() -> None:
 
 
 @pytest.mark.parametrize(
-    ("settings", "expected"),
+    ("settings", "expected", "loss"),
     [
-        ({}, 2.5),
-        ({"weight_decay": 0.5}, 1.9375),
-        ({"proximal": 0.5}, 2.25),
-        ({"momentum": 0.5}, 3.0),
-        ({"weight_decay": 0.5, "proximal": 0.5, "momentum": 0.5}, 2.125),
+        ({}, 2.5, 1.25),
+        ({"weight_decay": 0.5}, 1.9375, 1.390625),
+        ({"proximal": 0.5}, 2.25, 1.25),
+        ({"momentum": 0.5}, 3.0, 1.25),
+        ({"weight_decay": 0.5, "proximal": 0.5, "momentum": 0.5}, 2.125, 1.390625),
     ],
 )
-def test_two_steps(settings: dict[str, float], expected: float) -> None:
+def test_two_steps(settings: dict[str, float], expected: float, loss: float) -> None:
+    """The loss is the mean of both steps, 1/2 (1 - 3)^2 = 2 and 1/2 (w - 3)^2."""
     upload = trained(LocalTrainer(ONE, local_lr=0.5, local_steps=2, **settings), vec(1))
     assert upload.vector.tolist() == [expected]
     assert (upload.kind, upload.num_examples, upload.rate_sum) == ("model", 1, 1.0)
-
-
-def test_the_loss_is_the_mean_over_steps_without_penalties() -> None:
-    """1/2 (1 - 3)^2 = 2 and 1/2 (2 - 3)^2 = 1/2: mean 1.25."""
-    trainer = LocalTrainer(ONE, local_lr=0.5, local_steps=2, proximal=9.0)
-    assert trained(trainer, vec(1)).loss == 1.25
-
-
-@pytest.mark.parametrize("settings", [{"momentum": 0.5}, {}])
-def test_orders_do_not_leak_into_each_other(settings: dict[str, float]) -> None:
-    """Neither momentum nor weights."""
-    trainer = LocalTrainer(ONE, local_lr=0.5, local_steps=2, **settings)
-    first = trained(trainer, vec(1)).vector.tolist()
-    trained(trainer, vec(100), order=1)
-    assert trained(trainer, vec(1)).vector.tolist() == first
-
-
-def test_epochs_over_few_examples() -> None:
-    """3 examples in batches of 2, twice: 4 steps that each halve the way from 0 to 16."""
-    task = Quadratic([[[16.0], [16.0], [16.0]]])
-    upload = trained(LocalTrainer(task, local_lr=0.5, batch_size=2, local_epochs=2), vec(0))
-    assert upload.vector.tolist() == [16 * (1 - 1 / 2**4)]
-    assert upload.rate_sum == 2.0
-    assert upload.num_examples == 3
+    assert upload.loss == loss
 
 
 @pytest.mark.parametrize(
@@ -237,11 +218,11 @@ def test_uploads_share_nothing(kind: str) -> None:
 
 @pytest.mark.parametrize("upload", ["model", "gradient"])
 def test_randomness_comes_from_seed_client_and_order_alone(upload: str) -> None:
-    """Batches and dropout are the same whatever was trained before, and differ otherwise."""
+    """What was trained before leaves no trace, in batches, dropout or momentum."""
     received = initial_vector(Blobs(), 0)[0]
 
     def result(seed: int, client_id: int, order: int, before: int = 0) -> list[float]:
-        trainer = LocalTrainer(Blobs(), upload=upload, batch_size=4, seed=seed)
+        trainer = LocalTrainer(Blobs(), upload=upload, batch_size=4, momentum=0.5, seed=seed)
         for number in range(before):
             trained(trainer, received, client_id=0, order=number)
             torch.rand(number + 1)
@@ -285,16 +266,6 @@ def test_penalty_hook_equals_the_built_in_proximal_term() -> None:
     np.testing.assert_allclose(hook.vector, built_in.vector, atol=1e-5)
     assert np.abs(hook.vector - without.vector).max() > 1e-2
     assert trained(Penalised(ONE, local_lr=0.5, local_steps=2), vec(1)).vector.tolist() == [2.25]
-
-
-def test_penalty_hook_acts_on_a_gradient_upload_too() -> None:
-    class Pull(LocalTrainer):
-        def penalty(self, params: list[Tensor], received: list[Tensor]) -> Tensor:
-            return 10.0 * params[0].sum()
-
-    upload = trained(Pull(ONE, upload="gradient"), vec(1))
-    assert upload.vector.tolist() == [-2 + 10]
-    assert upload.loss == 2.0
 
 
 @pytest.mark.parametrize(
@@ -388,17 +359,15 @@ def test_long_gradients_are_cut_and_short_ones_left() -> None:
     trainer = LocalTrainer(ONE, local_lr=0.5, local_steps=2, max_grad_norm=1.75)
     assert trained(trainer, vec(1)).vector.tolist() == [2.4375]
 
-
-def test_the_cut_is_by_the_length_over_all_parameters() -> None:
     received, layout = initial_vector(Blobs(), 0)
     split = layout.num_trainable
     whole, cut = (
-        trained(LocalTrainer(Blobs(), upload="gradient", max_grad_norm=most), received)
+        trained(LocalTrainer(Blobs(), upload="gradient", max_grad_norm=most), received).vector
         for most in (None, 0.01)
     )
-    length = np.linalg.norm(whole.vector[:split])
+    length = np.linalg.norm(whole[:split])  # over all parameters
     assert length > 0.1
-    np.testing.assert_allclose(cut.vector[:split], 0.01 / length * whole.vector[:split], rtol=1e-4)
+    np.testing.assert_allclose(cut[:split], 0.01 / length * whole[:split], rtol=1e-4)
 
 
 @pytest.mark.parametrize("upload", ["model", "delta"])
@@ -517,3 +486,34 @@ def test_what_came_beside_the_model_is_there_before_a_pause_and_after_it() -> No
     fresh = {"c": vec(8, 0, 0)}
     trainer.train(order_for(0, 0, vec(0, 0, 0), {"continues": True}, paused.state, fresh))
     assert seen == [7, 1, 7, 8]
+
+
+# -- wKAFL's published code ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_only_first_gradients_are_stale(workers: int) -> None:
+    """WKAFL's published code by hand: f_i(w) = 1/2 (w - x_i)^2, x = 4 and 8, w_0 = 0, eta = 1/2.
+
+    Client 0 reports every second, client 1 after 3.5. A gradient is that of the newest model, but for
+    a client's first; ages count from the model that was sent.
+
+        second      1     2     3     3.5         4
+        client      0     0     0     1           0
+        sent        w_0   w_1   w_2   w_0         w_3
+        age         0     0     0     3           1
+        gradient   -4    -2    -1    -8 (at w_0)  7.5 - 4 = 3.5 (at w_4; at w_3 it were -0.5)
+        w           2     3     3.5   7.5         5.75
+    """
+    result = run(
+        k_async(1),
+        FirstOnlyTrainer(Quadratic([[[4.0]], [[8.0]]]), upload="gradient"),
+        num_clients=2,
+        num_versions=5,
+        devices=Times(lambda client_id, _: (1.0, 3.5)[client_id]),
+        strategy=AFL(server_lr=0.5),
+        workers=workers,
+    )
+    assert [event["t"] for event in result.kind("aggregate")] == [1, 2, 3, 3.5, 4]
+    assert [event["age"] for event in result.kind("aggregate")] == [[0], [0], [0], [3], [1]]
+    assert result.outcome.params.tolist() == [5.75]

@@ -1,0 +1,217 @@
+"""What a trainer is built from: first weights from a file, GPUs, and a node's own data."""
+
+import os
+import pickle
+import re
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from helpers import Quadratic
+from omegaconf import OmegaConf
+from safetensors.torch import save_file
+from torch import nn
+
+from fl_app.client import initial_vector
+from fl_app.client.gpus import gpus_of, prepare
+from fl_app.client.node_data import AnyId, own_config, too_few
+from fl_app.client.weights import load_weights
+
+
+def model(seed: int = 0, width: int = 4) -> nn.Module:
+    torch.manual_seed(seed)
+    return nn.Sequential(nn.Linear(3, width), nn.BatchNorm1d(width), nn.Linear(width, 2))
+
+
+def save(path: Path, weights: dict[str, Any]) -> str:
+    if path.suffix == ".safetensors":
+        save_file(weights, path)
+    elif path.suffix == ".npz":
+        np.savez(path, **{name: tensor.numpy() for name, tensor in weights.items()})
+    else:
+        torch.save(weights, path)
+    return str(path)
+
+
+@pytest.mark.parametrize("name", ["a.safetensors", "a.npz", "a.pt"])
+def test_weights_are_those_of_the_file(tmp_path: Path, name: str) -> None:
+    saved, loaded = model(seed=1), model(seed=2)
+    load_weights(loaded, save(tmp_path / name, saved.state_dict()))
+    for key, tensor in saved.state_dict().items():
+        assert torch.equal(loaded.state_dict()[key], tensor)
+
+
+def test_they_are_the_first_model_of_a_run(tmp_path: Path) -> None:
+    file = save(tmp_path / "a.safetensors", {"w": torch.tensor([1.0, 2.0])})
+    vector, _ = initial_vector(Quadratic([[[3.0, 4.0]]]), seed=0, weights=file)
+    assert vector.tolist() == [1.0, 2.0]
+
+
+def test_weights_that_do_not_fit_are_named(tmp_path: Path) -> None:
+    weights = model(width=5).state_dict()
+    del weights["2.bias"]
+    weights["head.bias"] = torch.zeros(2)
+    weights["2.weight"][0, 0] = torch.nan
+    file = save(tmp_path / "a.pt", weights)
+    with pytest.raises(ValueError, match=re.escape(f"task.weights={file} must hold")) as refusal:
+        load_weights(model(), file)
+    for part in (
+        "2.weight is not finite;",
+        'Missing key(s) in state_dict: "2.bias"',
+        'Unexpected key(s) in state_dict: "head.bias"',
+        "size mismatch for 0.weight",
+    ):
+        assert part in str(refusal.value)
+
+
+def test_tied_weights_need_one_of_their_names(tmp_path: Path) -> None:
+    def tied() -> nn.Module:
+        first, second = nn.Linear(2, 2, bias=False), nn.Linear(2, 2, bias=False)
+        second.weight = first.weight
+        return nn.Sequential(first, second)
+
+    saved, loaded = tied(), tied()
+    weights = {"0.weight": saved.state_dict()["0.weight"]}  # as safetensors has them
+    load_weights(loaded, save(tmp_path / "a.safetensors", weights))
+    assert torch.equal(loaded.state_dict()["1.weight"], weights["0.weight"])
+    with pytest.raises(ValueError, match=r'Missing .*"0.weight", "1.weight".*Unexpected .*"other"'):
+        load_weights(loaded, save(tmp_path / "b.pt", {"other": torch.zeros(1)}))
+
+
+class Runs:
+    """Runs a command where it is unpickled."""
+
+    def __init__(self, trace: Path) -> None:
+        self.trace = trace
+
+    def __reduce__(self) -> Any:
+        return os.mkdir, (str(self.trace),)
+
+
+@pytest.mark.parametrize("name", ["a.pt", "a.safetensors", "a.npz"])
+def test_nothing_is_unpickled(tmp_path: Path, name: str) -> None:
+    path, trace = tmp_path / name, tmp_path / "trace"
+    path.write_bytes(pickle.dumps({"w": Runs(trace)}))
+    with pytest.raises(ValueError, match=r"task\.weights=.*nothing but tensors by name"):
+        load_weights(model(), str(path))
+    assert not trace.exists()
+
+
+def test_a_file_with_more_than_tensors(tmp_path: Path) -> None:
+    file = save(tmp_path / "a.pt", {"epoch": 3})
+    with pytest.raises(ValueError, match="TypeError: 'epoch' is a int"):
+        load_weights(model(), file)
+
+
+# -- which GPUs a run uses: those that torch says are visible, of which there are non --------------
+
+
+@pytest.fixture
+def two(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+
+
+@pytest.mark.usefixtures("two")
+@pytest.mark.parametrize(
+    ("device", "expected"),
+    [
+        ("cuda", ["cuda:0", "cuda:1"]),
+        ("auto", ["cuda:0", "cuda:1"]),
+        ("cuda:1", ["cuda:1"]),
+        ("cpu", []),
+        ("meta", []),
+    ],
+)
+def test_a_device_stands_for_all_visible_gpus_or_for_one(device: str, expected: list[str]) -> None:
+    assert gpus_of(device) == expected
+
+
+@pytest.mark.usefixtures("two")
+@pytest.mark.parametrize("device", ["cuda:2", "cuda:x", "cuda:-1", "cuda:01"])
+def test_a_gpu_that_is_not_there(device: str) -> None:
+    expected = rf"^runtime\.device={device} must be .*: the visible GPUs are cuda:0 to cuda:1$"
+    with pytest.raises(ValueError, match=expected):
+        gpus_of(device)
+
+
+def test_no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
+    assert gpus_of("auto") == []
+    monkeypatch.setattr(torch.version, "cuda", None)
+    with pytest.raises(ValueError, match=r"^runtime\.device=cuda must be .* without CUDA$"):
+        gpus_of("cuda")
+    monkeypatch.setattr(torch.version, "cuda", "13.0")
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    with pytest.raises(ValueError, match=r"cuda:0 must be .*: there is no GPU, or no driver"):
+        gpus_of("cuda:0")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "7")
+    with pytest.raises(ValueError, match=r": no GPU is visible with CUDA_VISIBLE_DEVICES=7$"):
+        gpus_of("cuda")
+
+
+def test_a_process_computes_repeatably_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    chosen: list[str] = []
+    monkeypatch.setattr(torch.cuda, "set_device", chosen.append)
+    monkeypatch.delenv("CUBLAS_WORKSPACE_CONFIG", raising=False)
+    cudnn, filling = torch.backends.cudnn, torch.utils.deterministic
+    before = cudnn.benchmark, cudnn.allow_tf32, filling.fill_uninitialized_memory  # type: ignore[attr-defined]
+    cudnn.benchmark = True
+    try:
+        for device in ("cpu", "meta", "auto"):
+            prepare(device)
+        assert not torch.are_deterministic_algorithms_enabled()
+        assert chosen == []
+        prepare("cuda:1")
+        assert torch.are_deterministic_algorithms_enabled()
+        assert torch.is_deterministic_algorithms_warn_only_enabled()
+        assert not cudnn.benchmark
+        assert not cudnn.allow_tf32
+        assert chosen == ["cuda:1"]
+    finally:
+        torch.use_deterministic_algorithms(False)
+        cudnn.benchmark, cudnn.allow_tf32, filling.fill_uninitialized_memory = before  # type: ignore[attr-defined]
+
+
+# -- the task of a node with data of its own -------------------------------------------------------
+
+CONFIG = """
+num_clients: null
+task: {_target_: a.task, path: server.csv, schema: "{}", test_path: t.csv, client: who, model: mlp}
+partition: {_target_: a.partition}
+"""
+
+
+def test_all_examples_of_the_path_are_the_clients() -> None:
+    config = OmegaConf.create(CONFIG)
+    own = own_config(config, "/srv/mine.csv")  # type: ignore[arg-type]
+    assert own.task == {
+        **{"_target_": "a.task", "path": "/srv/mine.csv", "schema": "{}"},
+        **{"test_path": None, "client": None, "model": "mlp"},
+    }
+    assert own.num_clients == 1
+    assert own.partition == {"_target_": "fl_app.tasks.partition.Iid"}
+    assert config == OmegaConf.create(CONFIG)
+
+
+def test_one_client_under_any_id() -> None:
+    parts = AnyId(np.arange(3))
+    assert len(parts) == 1
+    for client_id in (0, 7, 2**64 - 1):
+        assert parts[client_id].tolist() == [0, 1, 2]
+    assert len(list(parts)) == 1
+
+
+@pytest.mark.parametrize(
+    ("train", "kept", "holdout", "enough"),
+    [(1, 0, 0.0, True), (0, 0, 0.0, False), (1, 1, 0.1, True), (1, 0, 0.1, False)],
+)
+def test_too_few(train: int, kept: int, holdout: float, enough: bool) -> None:
+    task = SimpleNamespace(
+        partition=[np.arange(train)],
+        validation=[np.arange(kept)] if holdout else (),
+        holdout=holdout,
+    )
+    assert (too_few(task) == "") == enough
