@@ -16,7 +16,6 @@ from run_folders import (
     write_cell,
 )
 
-from fl_app.core.events import Checkpointed, Refreshed
 from fl_app.record.score import ACCURACY, LOSS
 from fl_app.report.cells import read_cell, read_run
 
@@ -117,11 +116,6 @@ def test_late_and_duplicate_replies_are_counted_and_train_nothing(tmp_path):
     assert [trouble.t for trouble in cell.troubles] == [2.0, 3.0, 3.5, 5.0]
 
 
-def test_evaluation_without_finite_accuracy_is_left_out(tmp_path):
-    write_cell(tmp_path, events=[evaluate(0.0, 0, None), evaluate(1.0, 1, 0.3)])
-    assert [e.t for e in read_cell(tmp_path).evaluations] == [1.0]
-
-
 @pytest.mark.parametrize("torn", range(1, 90, 11))
 def test_log_torn_anywhere_is_read_up_to_there(tmp_path, torn):
     write_cell(tmp_path, events=ASYNCHRONOUS, algorithm="fedasync")
@@ -132,12 +126,6 @@ def test_log_torn_anywhere_is_read_up_to_there(tmp_path, torn):
     whole = len(path.read_text().splitlines()) - 1
     assert cell.summary == {}
     assert len(cell.aggregations) == sum(e["kind"] == "aggregate" for e in ASYNCHRONOUS[:whole])
-
-
-def test_run_without_cells_is_one_cell_named_after_its_algorithm(tmp_path):
-    write_cell(tmp_path, events=ROUNDS, algorithm="fedbuff", runtime="deployment")
-    (cell,) = read_run(tmp_path)
-    assert (cell.name, cell.algorithm, cell.on_wall_clock) == ("fedbuff", "fedbuff", True)
 
 
 def test_cells_come_in_the_order_of_algorithms_then_of_numbers_in_names(tmp_path):
@@ -177,44 +165,10 @@ def test_jobs_come_in_the_order_of_the_command_and_cells_in_that_of_their_experi
     }
 
 
-def test_cells_of_an_experiment_that_differ_in_their_seed_share_a_label(tmp_path):
-    for name in ("fedavg-seed0", "fedavg-seed12", "fedavg-slow", "seed3"):
-        write_cell(tmp_path / name, events=[])
-    assert [(cell.name, cell.label) for cell in read_run(tmp_path)] == [
-        ("fedavg-seed0", "fedavg"),
-        ("fedavg-seed12", "fedavg"),
-        ("fedavg-slow", "fedavg-slow"),
-        ("seed3", "seed3"),
-    ]
-
-
-def test_cell_that_wrote_only_one_of_its_files_is_a_cell(tmp_path):
-    write_cell(tmp_path / "a", summary={"stopped": "interrupted"})
-    write_cell(tmp_path / "b", events=[])
-    assert [(cell.name, cell.stopped) for cell in read_run(tmp_path)] == [
-        ("a", "interrupted"),
-        ("b", ""),
-    ]
-
-
 def test_folder_without_cells_is_refused(tmp_path):
     for folder in (tmp_path, tmp_path / "missing"):
         with pytest.raises(ValueError, match=re.escape(f"run_folder={folder} must hold")):
             read_run(folder)
-
-
-def test_moments_of_an_order_are_marks_whatever_version_its_update_cites(tmp_path):
-    events = [
-        dispatch(0.0, 7, 0),
-        aggregate(1.0, 1, [3], [0]),
-        {"kind": "refresh", "t": 2.0, "client": 7, "version": 1},
-        {"kind": "checkpoint", "t": 2.0, "version": 5},
-        arrival(5.0, 7, 1, 0),
-    ]
-    write_cell(tmp_path, events=events)
-    cell = read_cell(tmp_path)
-    assert orders_of(cell) == [(7, 0.0, 5.0, "arrival", 0, 0, "")]
-    assert [type(mark) for mark in cell.marks] == [Refreshed, Checkpointed]
 
 
 def test_configuration_says_what_was_run(tmp_path):

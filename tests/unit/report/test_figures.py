@@ -2,9 +2,11 @@
 
 import csv
 import io
+from pathlib import Path
 
 import numpy as np
 import pytest
+from omegaconf import OmegaConf
 from run_folders import (
     ASYNCHRONOUS,
     EVENTFUL,
@@ -21,7 +23,7 @@ from fl_app.report import figures, lanes
 from fl_app.report.cells import Cell, Series, group, read_run
 from fl_app.report.figures import save
 from fl_app.report.lanes import activity, timeline
-from fl_app.report.style import WAITING, looks
+from fl_app.report.style import ALGORITHMS, WAITING, looks
 
 
 def tables(chart):
@@ -80,13 +82,6 @@ def test_curve_of_seeds_is_their_mean_and_range_interpolated_where_every_seed_ha
     assert figures.curve(Series("x", cells[2:]), "t", "accuracy").empty
 
 
-def test_a_curve_that_never_is_at_the_target_says_so(series):
-    (row, *_) = tables(figures.learning(series[:1], DRAWN[:1], ["accuracy"], 1.0))[
-        "x mean low high cell over"
-    ]
-    assert row["cell"] == "fedavg: never 100%"
-
-
 def test_staleness_is_a_share_of_each_age(series):
     rows = tables(figures.staleness(series, DRAWN))["age share left right"]
     assert [(row["age"], row["share"]) for row in rows] == [
@@ -138,14 +133,6 @@ def test_timeline_has_transfers_below_the_training_and_every_sign(tmp_path):
         "update lost", "gets a fresh model", "checkpoint", "clusters formed", "new version",
         "late or duplicate reply", "recalled",
     }  # fmt: skip
-
-
-def test_timeline_begins_with_the_first_order(tmp_path):
-    """Real nodes get their first order long after the start."""
-    late = [{**event, "t": event["t"] + 100.0} for event in ASYNCHRONOUS]
-    write_cell(tmp_path, events=late, algorithm="fedasync")
-    bars = tables(timeline(group(read_run(tmp_path)), looks(["fedasync"])))
-    assert bars["kind client low high start end colour opacity told"][0]["start"] == "100"
 
 
 def test_lanes_are_sorted_by_the_last_clusters_and_marks_say_what_the_event_says(tmp_path):
@@ -233,3 +220,24 @@ def test_a_picture_is_written_again_in_the_formats_that_are_there(tmp_path, seri
     assert path.read_bytes() == first  # equal figures give equal bytes
     assert path.with_suffix(".pdf").read_bytes().startswith(b"%PDF")
     assert {each.name for each in path.parent.iterdir()} == {"staleness.png", "staleness.pdf"}
+
+
+# -- how cells are drawn ---------------------------------------------------------------------------
+
+CONF = Path(__file__).resolve().parents[3] / "conf"
+
+
+def test_every_algorithm_has_a_look_of_its_own_under_the_name_that_runs_report():
+    names = [OmegaConf.load(path).name for path in (CONF / "algorithm").glob("*.yaml")]
+    assert sorted(ALGORITHMS) == sorted(names)
+    for shown in (ALGORITHMS, ["fedbuff"] * 36, ["fedbuff"] * 12 + ["fedasync"] * 12):
+        assert len(set(looks(shown))) == len(shown)
+
+
+def test_colour_of_an_algorithm_does_not_depend_on_its_company():
+    for name in ("fedbuff", "my_own"):
+        (alone,) = looks([name])
+        assert alone.colour in {known.colour for known in looks(ALGORITHMS)}
+        one, other = looks(["fedavg", name, name])[1:]
+        assert one.colour == other.colour == alone.colour
+        assert one.dashes != other.dashes

@@ -137,11 +137,9 @@ def test_warnings_stand_on_top(tmp_path):
     assert 'class="warning"' not in page(tmp_path)
 
 
-def test_span_is_the_first_view_of_the_timeline_and_has_a_length(tmp_path):
+def test_span_is_the_first_view_of_the_timeline(tmp_path):
     write_cell(tmp_path, events=ROUNDS)
     assert '"scale":{"domain":[1.0,2.0],"nice":false}' in page(tmp_path, span=(1.0, 2.0))
-    with pytest.raises(ValueError, match=r"span=\(2.0, 1.0\) must be two times"):
-        write_report(tmp_path, figures=False, span=(2.0, 1.0))
 
 
 def test_page_of_a_run_without_a_test_set_goes_by_what_its_clients_measured(tmp_path):
@@ -174,22 +172,18 @@ def test_page_of_several_cells_shows_each_partition_once(tmp_path):
 # -- the command -----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("words", "kinds"), [([], {"png"}), (["--pdf", "--svg"], {"png", "pdf", "svg"})]
-)
-def test_command_writes_table_and_figures_and_prints_the_table(tmp_path, capsys, words, kinds):
+def test_command_writes_table_and_figures_and_prints_the_table(tmp_path, capsys):
     write_cell(tmp_path / "fedavg", events=ROUNDS, algorithm="fedavg")
-    main([str(tmp_path), "--target-accuracy", "0.5", *words])
+    main([str(tmp_path), "--target-accuracy", "0.5", "--svg"])
     lines = (tmp_path / "table.csv").read_text().splitlines()
     assert lines[1].startswith("fedavg,fedavg,-,0.95,0.95,0.5166666666666667,3.0,2,")
     assert {path.name for path in (tmp_path / "figures").iterdir()} == {
         f"{name}.{kind}"
         for name in ("accuracy", "staleness", "timeline", "overview")
-        for kind in kinds
+        for kind in ("png", "svg")
     }
     out = capsys.readouterr().out
     assert f"page: {tmp_path / 'report.html'}" in out
-    assert "at 50%" in out
     assert "fedavg  95.0%" in out
 
 
@@ -208,15 +202,23 @@ def test_report_of_some_cells_has_all_their_seeds(tmp_path):
     table = write_report(tmp_path, figures=False, only=["fedavg"])
     runs = [row["cell"] for row in table.rows if row["statistic"] == "run"]
     assert runs == ["fedavg-seed0", "fedavg-seed1"]
-    with pytest.raises(ValueError, match=r"only=fedbuff must be among fedasync, fedavg: "):
-        write_report(tmp_path, only=["fedbuff"])
 
 
-@pytest.mark.parametrize("target", [0, 90, -0.1, float("nan")])
-def test_target_that_is_no_fraction_is_refused(tmp_path, target):
-    write_cell(tmp_path, events=ROUNDS)
-    with pytest.raises(ValueError, match=r"target_accuracy=.* must be above 0 and at most 1"):
-        write_report(tmp_path, target)
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"only": ["fedbuff"]}, r"only=fedbuff must be among fedavg: "),
+        ({"span": (2.0, 1.0)}, r"span=\(2.0, 1.0\) must be two times"),
+        *(
+            ({"target_accuracy": share}, r"target_accuracy=.* must be above 0 and at most 1")
+            for share in (0, 90, -0.1, float("nan"))
+        ),
+    ],
+)
+def test_reports_that_are_refused(tmp_path, options, told):
+    write_cell(tmp_path / "fedavg", events=ROUNDS)
+    with pytest.raises(ValueError, match=told):
+        write_report(tmp_path, figures=False, **options)
 
 
 def test_command_refuses_a_folder_without_cells(tmp_path, capsys):

@@ -87,14 +87,6 @@ def test_the_first_score_is_the_mean_of_as_many_evaluations_as_asked_for(tmp_pat
             make_table(read_run(tmp_path), 0.9, last=last)
 
 
-def test_csv_has_dashes_for_the_unknown(tmp_path):
-    write_pair(tmp_path)
-    first, second = csv_of(table_of(tmp_path, target=0.93), tmp_path)
-    assert (first["seconds_to_target"], first["updates_to_target"]) == ("6.0", "4")
-    assert second["seconds_to_target"] == second["stopped"] == "-"
-    assert second["target_accuracy"] == "0.93"
-
-
 def test_seeds_are_followed_by_their_mean_and_sample_deviation(tmp_path):
     """Accuracy .85 and .92: mean .885, deviation .07 / 2^.5. Updates 3 and 2: 2.5 and .5^.5."""
     write_seeds(tmp_path)
@@ -150,22 +142,17 @@ def errors(*values):
 def test_a_run_judged_by_its_error_has_the_lowest_first_and_no_column_of_accuracies(tmp_path):
     write_cell(tmp_path / "good", events=errors(30.0, 7.5, 5.0), summary=RMSE, algorithm="fedavg")
     write_cell(tmp_path / "worse", events=errors(30.0, 8.0, 9.25), summary=RMSE, algorithm="x")
-    table = report.write_report(tmp_path)
+    table = report.write_report(tmp_path, figures=False)
     rows = [(row["final_rmse"], row["best_rmse"]) for row in table.rows]
     assert rows == [(5.0, 5.0), (9.25, 8.0)]
     assert table.scores == [Score("rmse", higher_is_better=False)]
     text = printed(table, force_terminal=True, width=200)
     assert "\x1b[1m5\x1b[0m" in text
-    assert printed(table).split()[0] == "rmse"
     page = (tmp_path / report.PAGE).read_text().partition("Summary and configuration")[0]
     body = page.partition("</head>")[2]
     for words in ("accuracy", "acc.", "at 90%", "First at", "Stays at"):
         assert words not in "".join(table.rows[0]) + text + body
     assert "Lower values of rmse are better." in body
-    assert "Test rmse and loss of the global models." in body
-    assert {path.stem for path in (tmp_path / "figures").glob("*.png")} == {
-        *("rmse", "staleness", "timeline", "overview"),
-    }
 
 
 def test_runs_judged_by_different_scores_or_by_none_share_a_table(tmp_path):
@@ -215,10 +202,11 @@ def test_printed_mean_has_its_spread_and_only_means_compete(tmp_path):
 def test_what_a_reader_must_know_is_told_below_and_brackets_are_no_markup(tmp_path):
     write_cell(tmp_path / "[red]", events=ROUNDS, summary={**SUMMARY, "data": "stand-in"})
     write_cell(tmp_path / "x", events=ROUNDS, summary={**SUMMARY, "stopped": "Diverged: [red]"})
-    assert printed(table_of(tmp_path)).splitlines()[-2:] == [
-        "NOT THE REAL DATA but a stand-in: [red]",
-        "NOT RUN TO THEIR END: x (Diverged: [red])",
-    ]
+    write_cell(tmp_path / "y", events=ASYNCHRONOUS, summary=SUMMARY)
+    *_, work, data, ends = printed(table_of(tmp_path)).splitlines()
+    assert work.startswith("Unequal work: 3 to 4 client updates a cell")
+    assert data == "NOT THE REAL DATA but a stand-in: [red]"
+    assert ends == "NOT RUN TO THEIR END: x (Diverged: [red])"
 
 
 LONG = "fedasync local_lr=0.1 staleness_function=polynomial partition=dirichlet"
@@ -233,16 +221,13 @@ def test_a_narrow_terminal_gets_the_columns_that_matter_most_and_folded_names(
     shown = {}
     for width in (100, 80):
         lines = printed(table, force_terminal=True, no_color=True, width=width).splitlines()
-        shown[width] = [Text.from_ansi(line).plain.rstrip() for line in lines]
-        assert max(map(len, shown[width])) <= width
-    assert len(shown[80][1].split()) < len(shown[100][1].split())
-    assert [" ".join(line.split()) for line in shown[80][2:6]] == [
-        "fedasync local_lr=0.1 95.0% 95.0% 6.0 4",
-        "staleness_function=polynomial",
-        "partition=dirichlet",
-        "fedbuff 95.0% 95.0% 6.0 4",
-    ]
-    assert shown[80][6].startswith("Left out for lack of room: ")
+        lines = [Text.from_ansi(line).plain.rstrip() for line in lines]
+        assert max(map(len, lines)) <= width
+        shown[width] = [line.split() for line in lines]
+    assert len(shown[80][1]) < len(shown[100][1])
+    assert shown[80][2][1:] == ["local_lr=0.1", "95.0%", "95.0%", "6.0", "4"]
+    assert shown[80][3:5] == [["staleness_function=polynomial"], ["partition=dirichlet"]]
+    assert shown[80][6][:3] == ["Left", "out", "for"]
     monkeypatch.setenv("COLUMNS", "80")  # likewise of a pipe
     assert max(map(len, printed(table).splitlines())) <= 80
 
@@ -289,12 +274,3 @@ def test_what_cells_do_for_an_update_is_told_where_it_differs():
         "Cells differ in what they do per update: 10 steps, 1 mini-batch, and in how many clients "
         "are at work: 3 to 10."
     )
-
-
-def test_table_and_page_tell_of_unequal_work(tmp_path):
-    for name, events in (("fedavg", ROUNDS), ("fedasync", ASYNCHRONOUS)):
-        write_cell(tmp_path / name, events=events, summary=SUMMARY, algorithm=name)
-    table = report.write_report(tmp_path, figures=False)
-    told = "Unequal work: 3 to 4 client updates a cell"
-    assert told in printed(table)
-    assert told in (tmp_path / report.PAGE).read_text()
