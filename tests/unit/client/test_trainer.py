@@ -495,7 +495,7 @@ def test_what_came_beside_the_model_is_there_before_a_pause_and_after_it() -> No
 def test_only_first_gradients_are_stale(workers: int) -> None:
     """WKAFL's published code by hand: f_i(w) = 1/2 (w - x_i)^2, x = 4 and 8, w_0 = 0, eta = 1/2.
 
-    Client 0 reports every second, client 1 after 3.5. A gradient is that of the newest model, but for
+    Client 0 reports every second, client 1 after 3.5. A gradient is of the newest model, but for
     a client's first; ages count from the model that was sent.
 
         second      1     2     3     3.5         4

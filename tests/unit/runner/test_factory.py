@@ -7,7 +7,6 @@ import pytest
 from configs import composed
 
 from fl_app.client.build import build_trainer
-from fl_app.core.rates import LinearDecay
 from fl_app.runner.cell import run_cell
 from fl_app.runner.components import Sizes, build_components, build_sizes
 from fl_app.runner.validate import build_schedule, build_strategy, validate_config
@@ -35,17 +34,15 @@ def test_eafls_schedule_goes_by_the_strategys_keys() -> None:
     assert build_strategy(config).schedule == build_schedule(config)
 
 
+from fl_app.runner.factory import Sizes, build_components, build_sizes
+
+
 def test_an_algorithm_may_refuse_the_length_of_a_run() -> None:
     settings = ["algorithm=fedhist", "algorithm.strategy.norm_decay=0.01"]
     validate_config(composed(*settings, "num_versions=99"))
     validate_config(composed(*settings, "num_versions=100", "algorithm.strategy.norm_floor=0.2"))
     with pytest.raises(ValueError, match=r"norm_decay=0.01 must be below 1 / num_versions=0.01"):
         validate_config(composed(*settings, "num_versions=100"))
-
-
-def test_bounds_on_lengths_are_refused_where_uploads_have_none() -> None:
-    with pytest.raises(ValueError, match=r"^guard\.max_norm_ratio=4 must be null with uploads of"):
-        validate_config(composed("algorithm=area", "guard.max_norm_ratio=4"))
 
 
 @pytest.mark.parametrize(("settings", "upload"), [([], 8), (["upload_dtype=float16"], 4)])

@@ -79,16 +79,13 @@ def test_a_run_that_goes_on_ends_as_one_that_was_not_interrupted(tmp_path: Path,
 
 def test_a_run_does_not_go_on_with_other_frozen_parameters(tmp_path: Path) -> None:
     federation(tmp_path, HEAD, "num_versions=2")
-    fixed = build_model(
-        build_task(composed("algorithm=fedbuff", *SMALL, HEAD)), seed=0
-    ).fixed_digest
-    saved = Checkpoints(tmp_path).load()
-    assert saved["fixed"] == fixed
-    refuse_other_fixed(fixed, saved["fixed"], tmp_path)
+    task = build_task(composed("algorithm=fedbuff", *SMALL, HEAD))
+    saved = Checkpoints(tmp_path).load()["fixed"]
+    assert saved == build_model(task, seed=0).fixed_digest
+    refuse_other_fixed(saved, saved, tmp_path)
     message = re.escape(f"{tmp_path} holds a run of another model: its frozen parameters")
     with pytest.raises(ValueError, match=message):
-        refuse_other_fixed("0" * 64, saved["fixed"], tmp_path)
-    assert "fixed" not in saved["engine"]
+        refuse_other_fixed("0" * 64, saved, tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -96,12 +93,8 @@ def test_a_run_does_not_go_on_with_other_frozen_parameters(tmp_path: Path) -> No
     [
         ("task.trainable=[]", "task.trainable=[] must be a list of patterns such as [head.*] or "),
         ("task.trainable=head", "task.trainable=head must be a list of patterns such as [head.*]"),
-        ("task.trainable=[1]", "task.trainable=[1] must be a list of patterns such as [head.*]"),
-        ("algorithm.client.private=[]", "client.private=[] must be a list of patterns such as "),
         ("algorithm.client.private=3", "client.private=3 must be a list of patterns such as "),
-        ("task.trainable=[head.*]", "task.trainable='head.*' matches no name in the model"),
         ("algorithm.client.private=[7.*]", "client.private='7.*' matches no name in the model"),
-        ("algorithm.client.private=['*']", "client.private=['*'] matches all trainable parameters"),
     ],
 )
 def test_bad_patterns_are_refused_before_anything_is_written(

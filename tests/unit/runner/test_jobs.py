@@ -16,7 +16,7 @@ from fl_app.core.errors import Interrupted, RunError
 from fl_app.core.types import GlobalModel, Update, Vector
 from fl_app.runner import jobs
 from fl_app.runner.given import Given
-from fl_app.runner.jobs import Job, Plan, _with_its_share, carry_out
+from fl_app.runner.jobs import Job, Plan, _with_its_share
 from fl_app.runner.run import Ran, run_cells
 from fl_app.runner.validate import checked_cells
 
@@ -49,16 +49,6 @@ def interrupted_at_the_end(folder: Path) -> Job:
     last = job(folder / "a", "algorithm=fedavg_k", "num_versions=2", "max_updates=null")
     given = Given(strategy=InterruptedAtTheEnd())
     return replace(last, plan=replace(last.plan, given=given))
-
-
-def test_ctrl_c_at_the_end_of_a_run_begins_no_other_one(tmp_path: Path) -> None:
-    """It comes too late to end the run early, and is not lost."""
-    first = interrupted_at_the_end(tmp_path)
-    ((ran, ended),) = carry_out([first, job(tmp_path / "b")], show=False)
-    assert ran is first
-    assert ended.interrupted
-    assert ended.summary is not None
-    assert ended.summary["stopped"] == "num_versions"
 
 
 @pytest.mark.parametrize("others", [0, 1])
@@ -97,18 +87,14 @@ def ran(folder: Path, *words: str) -> list[str]:
     return sorted(path.parent.name for path in folder.glob("*/summary.json"))
 
 
-def test_further_seeds_of_a_cell_join_its_means(tmp_path: Path) -> None:
-    ran(tmp_path, "experiment.seeds=[0,1]")
-    assert len(ran(tmp_path, "experiment.seeds=[0,1,2]", "resume=auto")) == 3
-
-
-def test_a_mean_has_the_runs_of_the_command_alone(tmp_path: Path) -> None:
+def test_a_mean_has_the_runs_of_the_command_alone_and_further_seeds_join_it(tmp_path: Path) -> None:
     """With one seed, the folder of a cell has the cell's name, with several it has the seed's."""
     ran(tmp_path, "experiment.seeds=[0]")
     with pytest.raises(ValueError, match=r"/fedbuff is a run of a cell that is not to run now"):
         ran(tmp_path, "experiment.seeds=[0,1]", "resume=auto")
     assert [*tmp_path.glob("*/summary.json")] == [tmp_path / "fedbuff" / "summary.json"]
     assert len(ran(tmp_path, "experiment.seeds=[0,1]", "overwrite=true")) == 2
+    assert len(ran(tmp_path, "experiment.seeds=[0,1,2]", "resume=auto")) == 3
 
 
 def test_a_single_run_is_replaced_by_cells(tmp_path: Path) -> None:
