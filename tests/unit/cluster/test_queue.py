@@ -1,9 +1,14 @@
 """Which orders go to workers together, which go again after a loss, and how they travel."""
 
+import socket
+
 import numpy as np
+import pytest
 from helpers import vec
 
+from fl_app.cluster.connection import connect
 from fl_app.cluster.queue import CALL_SECONDS, MOST_DEATHS, MOST_ORDERS, OrderQueue, pack, unpack
+from fl_app.core.errors import RunError
 from fl_app.core.types import NO_EXTRA, Order
 from fl_app.engine.clock import NO_VECTOR
 
@@ -80,3 +85,15 @@ def test_orders_of_a_call_share_their_vectors() -> None:
         (1, 6, 1, True),
         (2, 5, 1, False),
     ]
+
+
+# -- what is refused before Ray tries for minutes --------------------------------------------------
+
+
+def test_an_address_where_nobody_listens_is_refused() -> None:
+    pytest.importorskip("ray")
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        with pytest.raises(RunError, match=rf"no Ray cluster answers at {address} .*--head"):
+            connect(address, 1)

@@ -1,6 +1,8 @@
 """Events and their form in the log."""
 
 import json
+import logging
+from collections.abc import Iterator
 from typing import get_args
 
 import pytest
@@ -10,12 +12,12 @@ from fl_app.core.events import (
     Aggregated,
     Arrived,
     Dispatched,
-    Evaluated,
     Event,
     Rejected,
     from_json,
     to_json,
 )
+from fl_app.core.json_log import LOGGER, install, wanted
 
 
 def test_every_event_has_a_kind_of_its_own() -> None:
@@ -26,10 +28,6 @@ def test_every_event_has_a_kind_of_its_own() -> None:
 @pytest.mark.parametrize(
     ("event", "line"),
     [
-        (
-            Dispatched(0.5, 3, 7, version=2, bytes=8),
-            '{"kind": "dispatch", "t": 0.5, "client": 3, "order": 7, "version": 2, "bytes": 8}',
-        ),
         (
             Dispatched(0.5, 3, 7, version=2, parts=[1, 2, 1], beside=True),
             '{"kind": "dispatch", "t": 0.5, "client": 3, "order": 7, "version": 2, "bytes": 0, '
@@ -45,10 +43,6 @@ def test_every_event_has_a_kind_of_its_own() -> None:
             '{"kind": "aggregate", "t": 2.0, "version": 4, "client": [3], "order": [7], '
             '"age": [1], "weight": [1.0]}',
         ),
-        (
-            Evaluated(2.0, 4, {"accuracy": 0.5}),
-            '{"kind": "evaluate", "t": 2.0, "version": 4, "accuracy": 0.5}',
-        ),
         (Rejected(3.0, reason="duplicate"), '{"kind": "reject", "t": 3.0, "reason": "duplicate"}'),
     ],
 )
@@ -62,3 +56,40 @@ def test_what_is_no_event_is_refused() -> None:
         from_json({"kind": "party", "t": 1.0})
     with pytest.raises(ValueError, match=r"missing .* 'version'.*: {'kind': 'checkpoint'"):
         from_json({"kind": "checkpoint", "t": 1.0})
+
+
+# -- log records as lines of JSON ------------------------------------------------------------------
+
+
+@pytest.fixture
+def logger() -> Iterator[logging.Logger]:
+    """Flower's logger, whose handlers come back."""
+    found = logging.getLogger(LOGGER)
+    before, level = list(found.handlers), found.level
+    found.setLevel(logging.INFO)
+    yield found
+    found.handlers[:] = before
+    found.setLevel(level)
+
+
+def test_every_record_is_one_line(
+    logger: logging.Logger, capsys: pytest.CaptureFixture[str]
+) -> None:
+    install({"LOG_FORMAT": "json"})
+    logger.info("run %d\nbegins", 7)
+    logger.info("")  # as Flower does between messages
+    try:
+        raise ValueError("a 'quoted' reason")
+    except ValueError:
+        logger.exception("it failed")
+    first, second = (json.loads(line) for line in capsys.readouterr().err.splitlines())
+    assert first["message"] == "run 7\nbegins"
+    assert (first["level"], first["logger"]) == ("info", LOGGER)
+    assert first["t"].endswith("+00:00")
+    assert first["pid"] > 0
+    assert second["traceback"].endswith("ValueError: a 'quoted' reason")
+
+
+def test_a_format_without_meaning_is_refused() -> None:
+    with pytest.raises(ValueError, match="LOG_FORMAT=xml must be json or text: it says what"):
+        wanted({"LOG_FORMAT": "xml"})

@@ -3,6 +3,7 @@
 import math
 import re
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -75,21 +76,20 @@ def test_a_refusal_names_key_value_bound_and_consequence() -> None:
     require(True, "schedule.buffer_size", 4, "between 1 and 4", "")
 
 
-@pytest.mark.parametrize("value", [0, -1.0, math.nan, math.inf, True, "1", None])
-def test_not_positive(value: object) -> None:
-    with pytest.raises(
-        ValueError, match=rf"^lr={value} must be a finite number above 0: it stops$"
-    ):
-        require_positive("lr", value, "it stops")  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize("value", [0.5, math.nan, math.inf, True, None])
-def test_below_the_bound(value: object) -> None:
-    with pytest.raises(ValueError, match=rf"^n={value} must be a finite number >= 1: none$"):
-        require_at_least("n", value, 1, "none")  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize("value", [0, -3, 2.0, 2.5, math.nan, True, "2", None])
-def test_not_a_count(value: object) -> None:
-    with pytest.raises(ValueError, match=rf"^k={value} must be an integer >= 1: none$"):
-        require_count("k", value, "none")  # type: ignore[arg-type]
+@pytest.mark.parametrize(
+    ("refuse", "values", "bound"),
+    [
+        (
+            require_positive,
+            [0, -1.0, math.nan, math.inf, True, "1", None],
+            "a finite number above 0",
+        ),
+        (partial(require_at_least, bound=1), [0.5, math.nan, True, None], "a finite number >= 1"),
+        (require_count, [0, 2.0, 2.5, math.nan, True, "2", None], "an integer >= 1"),
+    ],
+)
+def test_numbers_that_are_refused(refuse: Any, values: list[Any], bound: str) -> None:
+    for value in values:
+        with pytest.raises(ValueError, match=f"^lr={value} must be {bound}: none$"):
+            refuse("lr", value, consequence="none")
+    refuse("lr", 1, consequence="none")

@@ -1,9 +1,14 @@
-"""Arithmetic on flat vectors."""
+"""Flat vectors: arithmetic, names and places; and functions of staleness."""
+
+import math
 
 import numpy as np
 import pytest
 from helpers import vec
 
+from fl_app.core import staleness
+from fl_app.core.layout import Layout, check_vector
+from fl_app.core.rates import LinearDecay
 from fl_app.core.types import GlobalModel, Update, Vector
 from fl_app.core.vector import (
     BLOCK,
@@ -133,3 +138,134 @@ def test_base_is_the_version_that_was_cited() -> None:
     assert MODEL.base(update("delta", vec(0, 0, 0), version=5)) is MODEL.params
     with pytest.raises(KeyError, match=r"client 7 cites version 4, .* not in the history \[3, 5\]"):
         MODEL.base(update("model", vec(0, 0, 0), version=4))
+
+
+# -- names and places of arrays in one vector ------------------------------------------------------
+
+ARRAYS = {
+    "conv.weight": np.arange(6, dtype=np.float32).reshape(2, 3),
+    "bn.running_mean": np.array([7.0, 8.0], np.float32),
+    "bn.num_batches_tracked": np.array(9, np.int64),
+    "head.bias": np.array([10.0], np.float64),
+}
+LAYOUT = Layout.of_arrays(ARRAYS)
+
+
+def test_trainable_entries_come_first() -> None:
+    assert LAYOUT.size == 10
+    assert LAYOUT.num_trainable == 7
+    vector = LAYOUT.flatten(list(ARRAYS.values()))
+    assert vector.tolist() == [0, 1, 2, 3, 4, 5, 10, 7, 8, 9]
+    assert LAYOUT.slices["head.bias"] == slice(6, 7)
+
+
+def test_round_trip_keeps_names_order_shapes_and_dtypes() -> None:
+    back = LAYOUT.named(LAYOUT.flatten(list(ARRAYS.values())))
+    assert list(back) == list(ARRAYS)
+    for name, array in ARRAYS.items():
+        assert back[name].dtype == array.dtype
+        np.testing.assert_array_equal(back[name], array)
+
+
+def test_integers_are_rounded_to_the_nearest() -> None:
+    """A mean of counters, such as 9.6, is nearer to 10 than to 9."""
+    vector = LAYOUT.flatten(list(ARRAYS.values()))
+    vector[-1] = 9.6
+    assert LAYOUT.named(vector)["bn.num_batches_tracked"] == 10
+
+
+def test_arrays_that_do_not_fit() -> None:
+    arrays = list(ARRAYS.values())
+    with pytest.raises(ValueError, match=r"^got 3 arrays, the model has 4$"):
+        LAYOUT.flatten(arrays[:3])
+    arrays[0] = arrays[0].T
+    with pytest.raises(
+        ValueError, match=r"^array 'conv.weight' has shape \(3, 2\), the model's has \(2, 3\)$"
+    ):
+        LAYOUT.flatten(arrays)
+
+
+@pytest.mark.parametrize(
+    ("vector", "reason"),
+    [
+        (np.zeros(3, np.float32), ""),
+        (np.full(3, 1e30, np.float32), ""),  # finite, though its squares are not
+        (np.array([0, np.nan, 0], np.float32), "payload has non-finite entries"),
+        (np.array([0, np.inf, -np.inf], np.float32), "payload has non-finite entries"),
+        (np.zeros(4, np.float32), "payload has shape (4,), expected (3,)"),
+        (np.zeros((3, 1), np.float32), "payload has shape (3, 1), expected (3,)"),
+        (np.zeros(3), "payload is float64, expected float32"),
+        (np.zeros(3, np.int32), "payload is int32, expected float32"),
+        ([0.0, 0.0, 0.0], "payload is list, expected float32"),
+        (None, "payload is NoneType, expected float32"),
+    ],
+)
+def test_what_may_enter_an_aggregation(vector: object, reason: str) -> None:
+    assert check_vector(vector, 3) == reason
+
+
+# -- staleness functions against hand-derived values -----------------------------------------------
+
+
+def test_by_hand() -> None:
+    """(3 + 1)^-0.5 = 1/2; (8 + 1)^-1 = 1/9; hinge of slope 10 from age 4: 1 / (10 (6 - 4) + 1)."""
+    assert staleness.polynomial(3, 0.5) == 0.5
+    assert staleness.polynomial(8, 1.0) == pytest.approx(1 / 9)
+    assert staleness.hinge(6, 10.0, 4.0) == pytest.approx(1 / 21)
+    assert staleness.constant(1000) == 1.0
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        staleness.constant,
+        lambda age: staleness.polynomial(age, 0.5),
+        lambda age: staleness.hinge(age, 10.0, 4.0),
+    ],
+)
+def test_one_when_fresh_and_never_growing(function) -> None:
+    values = [function(age) for age in range(12)]
+    assert values[0] == 1.0
+    assert values == sorted(values, reverse=True)
+    assert values[-1] > 0
+
+
+def test_hinge_is_continuous_where_it_bends() -> None:
+    assert staleness.hinge(4, 10.0, 4.0) == 1.0
+    assert staleness.hinge(5, 0.0, 4.0) == 1.0
+
+
+def test_exponential_falls_by_half_every_226_hundredths() -> None:
+    """(e/2)^-1 = 2/e; ln 2 / ln(e/2) = 0.693147 / 0.306853 = 2.258891."""
+    assert staleness.exponential(1) == pytest.approx(2 / math.e)
+    assert staleness.exponential(2.258891) == pytest.approx(0.5, rel=1e-6)
+
+
+def test_freshness_by_hand() -> None:
+    """Ages 3 and 4: 1 and 2/e, over their sum."""
+    assert staleness.freshness([3, 4]) == pytest.approx([1 / (1 + 2 / math.e), 2 / (math.e + 2)])
+
+
+def test_freshness_of_ages_whose_weights_no_float_could_hold() -> None:
+    assert staleness.exponential(5000) == 0
+    assert staleness.freshness([5000, 5001]) == pytest.approx(staleness.freshness([0, 1]))
+    assert staleness.freshness([0, 5000]).tolist() == [1, 0]
+
+
+def test_linear_decay_by_hand() -> None:
+    """From 1 to 0.2 over 4 versions: 0.2 less each, and no less after the last."""
+    decay = LinearDecay(to=0.2, versions=4)
+    assert [decay.factor(v) for v in range(6)] == pytest.approx([1, 0.8, 0.6, 0.4, 0.2, 0.2])
+
+
+@pytest.mark.parametrize(
+    ("to", "versions", "text"),
+    [
+        (1.5, 10, r"to=1.5 must be in \[0, 1\]"),
+        (-0.1, 10, "to=-0.1 must be"),
+        (0.5, 0, "versions=0 must be an integer >= 1"),
+    ],
+)
+def test_refused(to: float, versions: int, text: str) -> None:
+    with pytest.raises(ValueError, match=rf"^algorithm\.strategy\.lr_schedule\.{text}"):
+        LinearDecay(to, versions)

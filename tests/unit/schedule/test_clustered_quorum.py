@@ -1,13 +1,11 @@
 """EAFL's schedule: quorums of clusters, who is waited for, and when clusters are formed."""
 
-import math
-import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import pytest
-from helpers import MeanDelta, Run, Scripted, Times, run, toward_own_number, vec
+from helpers import MeanDelta, Times, run, vec
 
 from fl_app.core.pool import ClientPool
 from fl_app.core.types import GlobalModel, Update
@@ -137,40 +135,21 @@ def test_clusters_are_formed_every_so_many_iterations(
 
 
 class ByParity(MeanDelta):
-    """Even and odd clients; remembers whom it was shown."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.shown: list[list[int]] = []
+    """Even and odd clients."""
 
     def cluster(self, model: GlobalModel, updates: Sequence[Update]) -> Mapping[int, int]:
-        self.shown.append([update.client_id for update in updates])
         return {update.client_id: update.client_id % 2 for update in updates}
 
 
-def quorums(
-    num_clients: int = 6,
-    num_versions: int = 30,
-    script: Any = toward_own_number,
-    availability: Any = None,
-    deadline: float = math.inf,
-    **settings: Any,
-) -> Run:
+def test_what_was_trained_for_the_clusters_makes_no_version() -> None:
     """Client i takes 1 + i/10 seconds."""
-    return run(
-        ClusteredQuorum(num_clusters=2, **settings),
-        Scripted(script),
-        num_clients=num_clients,
-        num_versions=num_versions,
+    result = run(
+        ClusteredQuorum(num_clusters=2, participation=0.5),
+        num_clients=6,
+        num_versions=30,
         devices=Times(lambda client, order: 1 + client / 10),
-        availability=availability,
-        deadline=deadline,
         strategy=ByParity(),
     )
-
-
-def test_what_was_trained_for_the_clusters_makes_no_version() -> None:
-    result = quorums(participation=0.5)
     first = result.events.index(result.kind("cluster")[0])
     before, after = result.events[:first], result.events[first:]
     assert [e["kind"] for e in before] == ["dispatch"] * 6 + ["arrival"] * 6
@@ -188,24 +167,3 @@ def test_what_was_trained_for_the_clusters_makes_no_version() -> None:
     first_version = result.kind("aggregate")[0]
     assert first_version["t"] == 1.5 + 1.3  # client 3 is the second of the odd
     assert first_version["client"] == [0, 1, 2, 3]
-
-
-# -- refusals -------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("make", "text"),
-    [
-        (lambda: ClusteredQuorum(num_clusters=0), "num_clusters=0 must be an integer >= 1"),
-        (lambda: ClusteredQuorum(participation=0), "participation=0 must be in (0, 1]"),
-        (lambda: ClusteredQuorum(participation=1.5), "participation=1.5 must be in (0, 1]"),
-        (lambda: ClusteredQuorum(recluster_every=0), "recluster_every=0 must be an integer >= 1"),
-        (
-            lambda: ClusteredQuorum(num_clusters=5).validate_population(num_clients=4),
-            "num_clusters=5 must be at most num_clients=4: the server would wait for ever",
-        ),
-    ],
-)
-def test_impossible_schedules(make: Any, text: str) -> None:
-    with pytest.raises(ValueError, match=f"^algorithm.schedule.{re.escape(text)}"):
-        make()

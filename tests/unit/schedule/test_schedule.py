@@ -1,5 +1,6 @@
 """When clients start and updates are aggregated."""
 
+import math
 import re
 from collections import Counter
 from typing import Any
@@ -20,6 +21,7 @@ from fl_app.schedule import (
     synchronous,
 )
 from fl_app.schedule.bounded_staleness import BoundedStaleness
+from fl_app.schedule.clustered_quorum import ClusteredQuorum
 from fl_app.schedule.periodic import Periodic
 
 
@@ -177,6 +179,22 @@ def test_random_k_skips_iterations_that_passed() -> None:
             lambda: RandomK(2, 5, 0).validate_population(num_clients=9),
             "num_clients=5 must be num_clients=9",
         ),
+        (lambda: Periodic(period=0), "period=0"),
+        (lambda: Periodic(burst=0), "burst=0"),
+        (lambda: Periodic().validate_population(4), "concurrency=10 must be at most num_clients=4"),
+        (lambda: BoundedStaleness(staleness_bound=0), "staleness_bound=0"),
+        (
+            lambda: BoundedStaleness().validate_population(4),
+            "concurrency=10 must be at most num_clients=4",
+        ),
+        (lambda: ClusteredQuorum(num_clusters=0), "num_clusters=0 must be an integer >= 1"),
+        (lambda: ClusteredQuorum(participation=0), "participation=0 must be in (0, 1]"),
+        (lambda: ClusteredQuorum(participation=1.5), "participation=1.5 must be in (0, 1]"),
+        (lambda: ClusteredQuorum(recluster_every=0), "recluster_every=0 must be an integer >= 1"),
+        (
+            lambda: ClusteredQuorum(num_clusters=5).validate_population(num_clients=4),
+            "num_clusters=5 must be at most num_clients=4: the server would wait for ever",
+        ),
     ],
 )
 def test_impossible_schedules(make: Any, text: str) -> None:
@@ -201,64 +219,30 @@ def test_a_round_may_begin_with_one_model_for_all(restart: str) -> None:
     assert all(sorted(takers[i : i + 3]) == [0, 1, 2] for i in range(0, 30, 3))
 
 
-def starts(schedule: Periodic, **more: object) -> list[float]:
-    made = run(
-        schedule,
-        helpers.Scripted(helpers.toward_own_number),
-        num_clients=20,
-        num_versions=8,
-        devices=Times(lambda client, sequence: 12.0),
-        **more,  # type: ignore[arg-type]
-    )
-    return [event["t"] for event in made.events if event["kind"] == "dispatch"]
+@pytest.mark.parametrize(
+    ("schedule", "expected"),
+    [
+        # With two at a time the third waits for the tick after the first is back.
+        (Periodic(period=5.0, burst=1, concurrency=2), [0, 5, 15, 20, 30]),
+        (Periodic(period=10.0, burst=3, concurrency=4), [0, 0, 0, 10, 20]),
+    ],
+)
+def test_clients_start_at_ticks_up_to_the_bound(schedule: Periodic, expected: list[float]) -> None:
+    """Each takes 12 s; who starts is drawn."""
+    devices = Times(lambda client, sequence: 12.0)
+    made = run(schedule, num_clients=20, num_versions=8, devices=devices)
+    assert [event["t"] for event in made.kind("dispatch")][:5] == expected
+    assert len({event["client"] for event in made.kind("dispatch")}) > 4
 
 
-def test_one_client_every_five_seconds_up_to_the_bound() -> None:
-    """Each takes 12 s: with two at a time the third waits for the tick after the first is back."""
-    assert starts(Periodic(period=5.0, burst=1, concurrency=2))[:5] == [0, 5, 15, 20, 30]
-
-
-def test_a_burst_fills_the_places() -> None:
-    assert starts(Periodic(period=10.0, burst=3, concurrency=4))[:5] == [0, 0, 0, 10, 20]
-
-
-def test_every_arrival_is_taken_alone() -> None:
-    schedule = Periodic()
-    assert schedule.wake(0.0) == 5.0
-    assert schedule.wake(4.9) == 5.0
-    assert schedule.wake(5.0) == 10.0
-    assert schedule.wake(31.0) == 35.0
-
-
-def test_time_goes_on_whatever_rounding_does() -> None:
+def test_a_tick_is_later_than_now_whatever_rounding_does() -> None:
+    assert [Periodic().wake(now) for now in (0.0, 4.9, 5.0, 31.0)] == [5.0, 5.0, 10.0, 35.0]
     schedule, now = Periodic(period=0.1), 0.0
     for _ in range(10_000):
         later = schedule.wake(now)
         assert later > now
         now = later
     assert now == pytest.approx(1000.0)
-
-
-def test_bounds() -> None:
-    with pytest.raises(ValueError, match=r"schedule.period=0"):
-        Periodic(period=0)
-    with pytest.raises(ValueError, match=r"schedule.burst=0"):
-        Periodic(burst=0)
-    with pytest.raises(ValueError, match=r"schedule.concurrency=10 must be at most num_clients=4"):
-        Periodic().validate_population(4)
-
-
-def test_who_starts_is_drawn() -> None:
-    made = run(
-        Periodic(period=1.0, concurrency=5),
-        helpers.Scripted(helpers.toward_own_number),
-        num_clients=50,
-        num_versions=20,
-        devices=Times(lambda client, sequence: 3.5),
-    )
-    clients = [event["client"] for event in made.events if event["kind"] == "dispatch"]
-    assert len(set(clients)) > 10
-    assert np.ptp(clients) > 10
 
 
 class SlowFirst:
@@ -279,8 +263,15 @@ class Epochs:
         return helpers.toward_own_number(order.client_id, order.sequence, order.vector)
 
 
-@pytest.mark.parametrize("epochs", [10, 1])
-def test_the_server_waits_for_the_late_one_or_gets_part_of_its_work(epochs: int) -> None:
+@pytest.mark.parametrize(
+    ("epochs", "deadline", "second"),
+    [(10, math.inf, 10.0), (1, math.inf, 100.0), (1, 20.0, 20.0)],
+    ids=["recalled", "waited_for", "lost"],
+)
+def test_the_server_waits_for_the_late_one_or_gets_part_of_its_work(
+    epochs: int, deadline: float, second: float
+) -> None:
+    """At the end of an epoch of 10 s; who is lost is not waited for."""
     trainer = Epochs()
     made = run(
         BoundedStaleness(concurrency=4, buffer_size=2, staleness_bound=3),
@@ -289,35 +280,13 @@ def test_the_server_waits_for_the_late_one_or_gets_part_of_its_work(epochs: int)
         num_versions=12,
         devices=SlowFirst(),
         epochs=epochs,
+        deadline=deadline,
     )
+    assert made.outcome.version == 12
     assert max(made.history.ages) <= 3
-    versions = [event["t"] for event in made.events if event["kind"] == "aggregate"]
-    recalled = [event["client"] for event in made.events if event["kind"] == "recall"]
-    if epochs == 10:  # at the end of an epoch of 10 s
-        assert versions[3] == pytest.approx(10.0)
-        assert recalled[0] == 0
-        assert (0, 1) in trainer.ordered
-    else:
-        assert versions[3] == pytest.approx(100.0)
-        assert recalled == []
-
-
-def test_who_is_lost_is_not_waited_for() -> None:
-    made = run(
-        BoundedStaleness(concurrency=4, buffer_size=2, staleness_bound=3),
-        helpers.Scripted(helpers.toward_own_number),
-        num_clients=4,
-        num_versions=6,
-        devices=SlowFirst(),
-        deadline=20.0,
+    assert made.kind("aggregate")[3]["t"] == pytest.approx(
+        second, abs=2.0 if deadline < 99 else 0.1
     )
-    assert made.outcome.version == 6
-    versions = [event["t"] for event in made.events if event["kind"] == "aggregate"]
-    assert versions[3] == pytest.approx(20.0, abs=2.0)
-
-
-def test_bounds_bounded() -> None:
-    with pytest.raises(ValueError, match=r"schedule.staleness_bound=0"):
-        BoundedStaleness(staleness_bound=0)
-    with pytest.raises(ValueError, match=r"schedule.concurrency=10 must be at most num_clients=4"):
-        BoundedStaleness().validate_population(4)
+    recalled = [event["client"] for event in made.kind("recall")]
+    assert recalled[:1] == ([0] if epochs == 10 else [])
+    assert ((0, 1) in trainer.ordered) == (epochs == 10)

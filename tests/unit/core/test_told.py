@@ -1,0 +1,93 @@
+"""What users are told: which errors are bugs of theirs, and what they must install."""
+
+import re
+import sys
+import tomllib
+from importlib.metadata import packages_distributions
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fl_app.cli import PLUGINS
+from fl_app.core.bugs import place_of, traceback_of
+from fl_app.core.errors import Diverged
+from fl_app.core.extras import (
+    EXTRAS,
+    MissingExtra,
+    lacking,
+    require_installed,
+    told_if_missing,
+)
+from fl_app.core.layout import Layout
+
+
+def _raised(error: Exception) -> Exception:
+    try:
+        raise error
+    except Exception as caught:
+        return caught
+
+
+@pytest.mark.parametrize(
+    "error", [Diverged("x"), FloatingPointError("x"), OverflowError("x"), OSError("made by hand")]
+)
+def test_divergence_is_no_bug(error: Exception) -> None:
+    assert traceback_of(error if isinstance(error, OSError) else _raised(error)) == ""
+
+
+def test_only_the_users_frames_are_shown_and_of_every_error_in_the_chain() -> None:
+    def hook(vector: Any) -> None:
+        try:
+            Layout.of_arrays({"w": np.zeros(2, np.float32)}).unflatten(vector)
+        except Exception as error:
+            raise KeyError("mine") from error
+
+    with pytest.raises(KeyError) as caught:
+        hook(None)
+    told = traceback_of(caught.value)
+    assert told.count('File "') == told.count(f'File "{__file__}"') == 3
+    assert "the direct cause" in told
+    assert traceback_of(caught.value, chain=False).count('File "') == 2
+    assert len(place_of(told)) == 3
+
+
+def test_without_a_users_frame_all_are_shown() -> None:
+    with pytest.raises(ValueError, match="shape") as caught:
+        Layout.of_arrays({"w": np.zeros(2, np.float32)}).flatten([np.zeros(3, np.float32)])
+    error = caught.value.with_traceback(caught.value.__traceback__.tb_next)
+    assert 'layout.py"' in traceback_of(error)
+
+
+# -- commands name the extra that installs what they lack ------------------------------------------
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+def test_each_extra_installs_what_the_messages_say() -> None:
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"][
+        "optional-dependencies"
+    ]
+    by_flower = {
+        "dp_accounting": "flwr[dp]",
+        "ray": "flwr[simulation]",
+        "datasets": "flwr-datasets",
+        "prometheus_client": "prometheus-client",
+    }
+    distributions = packages_distributions()
+    for package, extra in EXTRAS.items():
+        wanted = by_flower.get(package) or distributions[package][0].lower()
+        names = [re.split("[<>=]", line)[0] for line in extras[extra]]
+        assert wanted in names, package
+    assert {*PLUGINS.values()} <= extras.keys()
+
+
+def test_a_missing_package_is_told_with_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "tensorboard", None)  # as if it were not installed
+    told = r"^tensorboard is not installed: pip install 'fl-app\[server\]'$"
+    with pytest.raises(MissingExtra, match=told), told_if_missing():
+        import tensorboard  # noqa: F401
+    with pytest.raises(MissingExtra, match=told):
+        require_installed("ray", "tensorboard")
+    assert lacking("ray") is None
