@@ -1,7 +1,7 @@
 """Shared by tests: a federation whose optimum is known, fake clients and devices, whole runs."""
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from fl_app.client import LocalTrainer
 from fl_app.client.batch import BatchTrainer, obstacle
 from fl_app.core.algorithm import Algorithm
-from fl_app.core.events import Event, Sink, from_json, to_json
+from fl_app.core.events import Event, Sink, to_json
 from fl_app.core.types import (
     NO_EXTRA,
     Config,
@@ -369,22 +369,3 @@ def run(
         **more,
     )
     return Run(engine.run(), recorder.events, recorder.history, strategy)
-
-
-def events_of(flats: Iterable[Mapping[str, Any]]) -> Iterator[Event]:
-    """Events of a log in which orders need no numbers: a client's last order is meant."""
-    last: dict[int | None, int] = {}
-    buffer: dict[int, list[int]] = {}
-    for flat in flats:
-        client: Any = flat.get("client")
-        order: Any = None
-        if flat["kind"] == "dispatch":
-            last[client] = max(last.values(), default=-1) + 1
-        if flat["kind"] in ("aggregate", "cluster"):
-            gone = flat["client"] if flat["kind"] == "aggregate" else flat["dropped"]
-            order = [buffer[each].pop(0) for each in gone]
-        elif client is not None:
-            order = last.get(client)
-        if flat["kind"] == "arrival":
-            buffer.setdefault(flat["client"], []).append(last[client])
-        yield from_json({**flat, **({} if order is None else {"order": order})})

@@ -2,6 +2,7 @@
 
 import json
 from collections import defaultdict
+from itertools import count
 
 from fl_app.record.history import Evaluation, History, OrderRecord
 
@@ -21,14 +22,14 @@ def write_cell(folder, *, events=None, summary=None, algorithm=None, runtime="in
 
 def numbered(events):
     """The events with the numbers of their orders, by client and, if it is told, version."""
-    last, given, waiting = {}, {}, defaultdict(list)
+    last, given, waiting, numbers = {}, {}, defaultdict(list), count()
     for event in events:
         kind, client = event["kind"], event.get("client")
         if "order" in event or client is None:
             yield event
             continue
         if kind == "dispatch":
-            last[client] = given[client, event["version"]] = len(given)
+            last[client] = given[client, event["version"]] = next(numbers)
         if kind in ("aggregate", "cluster"):
             order = [(waiting[each] or [-1]).pop(0) for each in event.get("dropped", client)]
         elif kind == "reject":

@@ -1,3 +1,5 @@
+"""The files of a run, and its progress on the console."""
+
 import io
 import json
 import math
@@ -44,18 +46,6 @@ def evaluation(version, t, **metrics):
     return Evaluated(t, version, metrics)
 
 
-def test_event_is_one_compact_line_in_the_order_of_its_keys(tmp_path):
-    sink = JsonLines(tmp_path / "events.jsonl")
-    sink.emit(dispatch(0.0))
-    sink.emit(Aggregated(1.2, 1, client=[3, 7], order=[0, 4], age=[0, 1], report={"kept": 2}))
-    sink.close()
-    assert (tmp_path / "events.jsonl").read_text() == (
-        '{"kind":"dispatch","t":0.0,"client":3,"order":0,"version":0,"bytes":8}\n'
-        '{"kind":"aggregate","t":1.2,"version":1,"client":[3,7],"order":[0,4],"age":[0,1],'
-        '"kept":2}\n'
-    )
-
-
 @pytest.mark.parametrize(
     ("value", "written"),
     [
@@ -73,10 +63,9 @@ def test_event_values_are_always_valid_json(tmp_path, value, written):
     sink = JsonLines(tmp_path / "events.jsonl")
     sink.emit(Evaluated(1.0, 1, {"loss": value}))
     sink.close()
+    line = json.dumps(written, separators=(",", ":"))
     text = (tmp_path / "events.jsonl").read_text()
-    assert json.loads(text) == {"kind": "evaluate", "t": 1.0, "version": 1, "loss": written}
-    assert "NaN" not in text
-    assert "Infinity" not in text
+    assert text == f'{{"kind":"evaluate","t":1.0,"version":1,"loss":{line}}}\n'
 
 
 def test_events_reach_the_disk_after_seconds_of_wall_time_or_many_events(tmp_path):

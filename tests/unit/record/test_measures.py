@@ -1,4 +1,4 @@
-"""What runs are judged by; expected values are derived in the docstrings."""
+"""What runs are judged by; and when they reach their target. Values are derived in docstrings."""
 
 import math
 from collections.abc import Iterable
@@ -7,10 +7,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from helpers import events_of
+from run_folders import numbered
 from torch import Tensor, nn
 
-from fl_app.record.history import History
+from fl_app.core.events import from_json
+from fl_app.record import targets
+from fl_app.record.history import Evaluation, History
 from fl_app.record.measures import (
     columns,
     gini,
@@ -83,8 +85,8 @@ EVENTS: list[dict[str, Any]] = [
 
 def history(flats: Iterable[dict[str, Any]] = EVENTS, **settings: Any) -> History:
     counted = History(**settings)
-    for event in events_of(flats):
-        counted.emit(event)
+    for event in numbered(flats):
+        counted.emit(from_json(event))
     return counted
 
 
@@ -237,3 +239,48 @@ def test_accuracy_over_the_clients() -> None:
         "client_accuracy_mean",
         "client_accuracy_worst_decile",
     }
+
+
+# -- when a run reaches its target -----------------------------------------------------------------
+
+# Means of five from number 4 on: .38, .52, .6, .56, .6
+NOISY = [0.1, 0.2, 0.7, 0.4, 0.5, 0.8, 0.6, 0.5, 0.6]
+
+
+def version(of, accuracies, *arguments):
+    """That of the evaluation which `of` finds in evaluations with these accuracies."""
+    evaluations = [
+        Evaluation(number, 10.0 * number, 3 * number, {"accuracy": accuracy})
+        for number, accuracy in enumerate(accuracies)
+    ]
+    found = of(evaluations, *arguments)
+    return found and found.version
+
+
+def first_at(*arguments):
+    return version(targets.first_at, *arguments)
+
+
+def stays_at(*arguments):
+    return version(targets.stays_at, *arguments)
+
+
+def test_lucky_evaluation_is_the_first_but_does_not_stay():
+    assert first_at(NOISY, 0.5) == 2
+    assert first_at(NOISY, 0.5, 5) == 5
+    assert stays_at(NOISY, 0.5) == 5
+    assert stays_at(NOISY, 0.59) == 8  # after the .56
+    assert first_at(NOISY, 0.59, 5) == 6
+    assert stays_at(NOISY, 0.9) is first_at(NOISY, 0.9) is None
+
+
+def test_it_is_the_definition():
+    """From there on every mean of five is at the target, and the one before is not."""
+    rng = np.random.default_rng(0)
+    for _ in range(200):
+        values = rng.random(rng.integers(5, 20)).tolist()
+        means = [np.mean(values[end - 5 : end]) for end in range(5, len(values) + 1)]
+        expected = next(
+            (at for at in range(len(means)) if all(mean >= 0.45 for mean in means[at:])), None
+        )
+        assert stays_at(values, 0.45) == (None if expected is None else expected + 4)
