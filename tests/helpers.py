@@ -1,7 +1,7 @@
 """Shared by tests: a federation whose optimum is known, fake clients and devices, whole runs."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 

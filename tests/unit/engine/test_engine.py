@@ -6,7 +6,7 @@ import math
 import re
 import weakref
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import replace
 from typing import Any
@@ -17,7 +17,6 @@ from helpers import (
     Flat,
     MeanDelta,
     Recorder,
-    Run,
     Scripted,
     Times,
     run,
@@ -26,10 +25,8 @@ from helpers import (
 )
 
 from fl_app.core.errors import Diverged, RunError, Stalled
-from fl_app.core.events import Sink
 from fl_app.core.pool import ClientPool
 from fl_app.core.types import GlobalModel, Order, Reply, Update, Upload, Vector
-from fl_app.core.vector import read_only
 from fl_app.devices import Fleet, UniformRatio
 from fl_app.engine.clock import Joined, Left
 from fl_app.engine.engine import Engine, Stop
@@ -103,19 +100,6 @@ def test_the_log_of_two_rounds() -> None:
     np.testing.assert_allclose(outcome.params, [second, -second])
 
 
-def test_weights_that_do_not_fit_the_updates_are_told_where_they_are_made() -> None:
-    class Careless(MeanDelta):
-        def aggregate(self, model: GlobalModel, updates: Sequence[Update]) -> Vector:
-            self.report["weight"] = [1.0]
-            return super().aggregate(model, updates)
-
-    result = run(SCHEDULE, strategy=Careless())
-    assert result.outcome.stopped == (
-        "RunError: aggregation of version 1: report['weight'] has 1 entries, expected one for each "
-        "of 3 updates"
-    )
-
-
 def test_an_update_that_is_not_admitted_makes_no_version() -> None:
     class Choosy(MeanDelta):
         def admit(self, model: GlobalModel, update: Update) -> str | None:
@@ -165,36 +149,39 @@ def test_what_a_client_keeps_comes_with_its_next_order_also_if_its_update_was_re
     assert result.history.bytes_up == 8 * result.history.client_updates
 
 
-class InBursts(Schedule):
-    """Once four updates wait, releases them one by one, but keeps the last."""
+class Moody(Schedule):
+    """Draws whenever it is asked, and makes two versions of every two updates that wait."""
 
     def __init__(self) -> None:
-        self._bursting = False
+        self.asked = 0
+        self.left = 0
 
-    def start(self, *situation: Any) -> Sequence[int]:
-        return Buffered(5, 1).start(*situation)
+    def state_dict(self) -> dict[str, Any]:
+        return {"asked": self.asked, "left": self.left}
 
-    def validate_population(self, num_clients: int) -> None:
-        Buffered(5, 1).validate_population(num_clients)
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self.asked, self.left = state["asked"], state["left"]
+
+    def start(
+        self,
+        idle: ClientPool,
+        busy: Collection[int],
+        buffer: Sequence[Update],
+        rng: np.random.Generator,
+    ) -> Sequence[int]:
+        self.asked += 1
+        return idle.draw(int(rng.integers(3)) if len(busy) > 2 else 3, rng)
 
     def take(self, buffer: Sequence[Update]) -> Sequence[Update]:
-        self._bursting = len(buffer) > (1 if self._bursting else 3)
-        return buffer[:1] if self._bursting else ()
+        if len(buffer) >= 2:
+            self.left = len(buffer)
+        if not self.left:
+            return ()
+        self.left -= 1
+        return buffer[:1]
 
-
-@pytest.mark.parametrize("num_versions", [6, 7, 8, 9])
-def test_what_the_schedule_leaves_waits_and_what_is_over_the_end_is_not_aggregated(
-    num_versions: int,
-) -> None:
-    """Three versions at the 4th arrival, the 7th, and the 10th."""
-    result = run(InBursts(), num_versions=num_versions)
-    arrivals = result.kind("arrival")
-    assert len(arrivals) == 4 + 3 * ((num_versions - 1) // 3)
-    assert result.outcome.version == num_versions
-    used = [event["client"] for event in result.kind("aggregate")]
-    assert used == [[event["client"]] for event in arrivals[:num_versions]]
-    times = [event["t"] for event in result.kind("aggregate")]
-    assert times == [arrivals[3 + 3 * (v // 3)]["t"] for v in range(num_versions)]
+    def validate_population(self, num_clients: int) -> None:
+        pass
 
 
 # -- clusters -------------------------------------------------------------------------------------
@@ -306,7 +293,7 @@ def half_are_refused(client_id: int, sequence: int, received: Vector) -> Upload:
         Buffered(8, 3),
         fully_async(8),
         RandomK(3, 10, 0),
-        InBursts(),
+        Moody(),
         ClusteredQuorum(num_clusters=1, participation=0.3, recluster_every=9),
     ],
     ids=lambda schedule: type(schedule).__name__,
@@ -436,87 +423,62 @@ def test_an_order_past_its_deadline_fails_and_its_place_is_refilled(schedule: Sc
 # -- runs that cannot go on -----------------------------------------------------------------------
 
 
-def test_all_clients_failing_always_ends_the_run_with_the_last_reason() -> None:
-    def script(client_id: int, sequence: int, received: Vector) -> Upload:
-        raise OSError("disk is full")
-
-    result = run(SCHEDULE, Scripted(script))
-    assert isinstance(result.outcome.error, Stalled)
-    assert result.outcome.version == 0
-    text = "201 orders in a row brought nothing usable, the last one: OSError: disk is full"
-    assert str(result.outcome.error) == text
-    assert result.outcome.stopped == f"Stalled: {text}"
-    assert result.history.failures == 201
-
-
-class Nodes:
-    """A mailbox of real nodes of which only the coming and going is heard; then Ctrl-C."""
-
-    def __init__(self, heard: Sequence[Sequence[Joined | Left]]) -> None:
-        self._heard = list(heard)
-
-    def share(self, vector: Vector) -> Vector:
-        return read_only(vector)
-
-    def capacity(self) -> int:
-        return 1
-
-    def push(self, order: Order) -> None:
-        pass
-
-    def pull(self, timeout: float | None) -> Iterable[Reply | Joined | Left]:
-        if not self._heard:
-            raise KeyboardInterrupt
-        return self._heard.pop(0)
-
-    def close(self) -> None:
-        pass
-
-
-def on_nodes(heard: Sequence[Sequence[Joined | Left]], sink: Sink | None = None) -> Engine:
-    return Engine(
-        strategy=MeanDelta(),
-        schedule=Buffered(None, 1),
-        clock=WallClock(Nodes(heard)),
-        initial=vec(0, 0),
-        stop=Stop(num_versions=9),
-        sinks=[] if sink is None else [sink],
-    )
-
-
-def test_a_network_that_loses_all_nodes_at_once_does_not_end_the_run() -> None:
-    """However many they are: each of them failed once, and all come back."""
-    coming = [Joined(client_id) for client_id in range(300)]
-    going = [Left(client_id) for client_id in range(300)]
-    recorder = Recorder()
-    engine = on_nodes([coming, going, coming], recorder)
-    outcome = engine.run()
-    assert outcome.stopped == "interrupted"
-    assert recorder.history.failures == 300
-    assert len(engine.clients[1]) == 300
-
-
-def test_a_server_that_is_started_anew_outlives_the_orders_of_many_nodes() -> None:
-    before = on_nodes([[Joined(client_id) for client_id in range(300)]])
-    before.run()
-    recorder = Recorder()
-    after = on_nodes([], recorder)
-    after.load_state_dict(deepcopy(before.state_dict()))
-    after.run()
-    assert recorder.history.failures == 300
-
-
-def test_failures_count_in_a_row_only() -> None:
-    """Three of four orders fail, for ever; the run reaches its end."""
+@pytest.mark.parametrize("share", [1, 4])
+def test_failures_in_a_row_end_the_run_with_the_last_reason(share: int) -> None:
+    """All orders fail, or three of four, for ever."""
 
     def script(client_id: int, sequence: int, received: Vector) -> Upload:
-        if sequence % 4:
+        if share == 1 or sequence % share:
             raise OSError("disk is full")
         return toward_own_number(client_id, sequence, received)
 
     result = run(SCHEDULE, Scripted(script), num_versions=100)
-    assert result.outcome.version == 100
-    assert result.history.failures > 400
+    if share == 4:
+        assert result.outcome.version == 100
+        assert result.history.failures > 400
+        return
+    assert isinstance(result.outcome.error, Stalled)
+    text = "201 orders in a row brought nothing usable, the last one: OSError: disk is full"
+    assert str(result.outcome.error) == text
+    assert result.outcome.stopped == f"Stalled: {text}"
+    assert (result.outcome.version, result.history.failures) == (0, 201)
+
+
+class Nodes(Inline):
+    """A mailbox of 300 real nodes of which only the coming and going is heard; then Ctrl-C."""
+
+    def __init__(self, *heard: Callable[[int], Joined | Left]) -> None:
+        super().__init__(Scripted(toward_own_number))
+        self._heard = list(heard)
+
+    def pull(self, timeout: float | None) -> Iterable[Reply | Joined | Left]:
+        if not self._heard:
+            raise KeyboardInterrupt
+        return map(self._heard.pop(0), range(300))
+
+
+def on_nodes(*heard: Callable[[int], Joined | Left], recorder: Recorder) -> Engine:
+    return Engine(
+        strategy=MeanDelta(),
+        schedule=Buffered(None, 1),
+        clock=WallClock(Nodes(*heard)),
+        initial=vec(0, 0),
+        stop=Stop(num_versions=9),
+        sinks=[recorder],
+    )
+
+
+def test_orders_of_many_nodes_that_are_lost_at_once_do_not_end_the_run() -> None:
+    """All nodes leave and come back; then the server is started anew."""
+    recorder = Recorder()
+    engine = on_nodes(Joined, Left, Joined, recorder=recorder)
+    assert engine.run().stopped == "interrupted"
+    assert recorder.history.failures == 300
+    assert len(engine.clients[1]) == 300
+    again = on_nodes(recorder=recorder)
+    again.load_state_dict(deepcopy(engine.state_dict()))
+    assert again.run().stopped == "interrupted"
+    assert recorder.history.failures == 600
 
 
 def test_nobody_at_work_and_nobody_to_start() -> None:
@@ -576,6 +538,18 @@ def test_what_is_no_model_is_called_what_it_is(returned: Any, told: str) -> None
     assert type(outcome.error) is RunError
     assert str(outcome.error) == f"Wrong.aggregate returned {told}"
     assert outcome.version == 0
+
+
+def test_weights_that_do_not_fit_the_updates_are_told_where_they_are_made() -> None:
+    class Careless(MeanDelta):
+        def aggregate(self, model: GlobalModel, updates: Sequence[Update]) -> Vector:
+            self.report["weight"] = [1.0]
+            return super().aggregate(model, updates)
+
+    told = (
+        "aggregation of version 1: report['weight'] has 1 entries, expected one for each of 3 upd"
+    )
+    assert str(run(SCHEDULE, strategy=Careless()).outcome.error).startswith(told)
 
 
 def test_uploads_that_diverge_blame_the_learning_rates() -> None:
@@ -692,15 +666,15 @@ def test_ctrl_c_while_a_version_is_published_leaves_the_one_before() -> None:
 # -- ends and evaluations -------------------------------------------------------------------------
 
 
-def evaluations(result: Run) -> list[int]:
-    versions = [event["version"] for event in result.kind("evaluate")]
-    assert versions == [evaluation.version for evaluation in result.history.evaluations]
-    return versions
-
-
 @pytest.mark.parametrize(
     ("every", "last", "expected"),
-    [(1, 3, [0, 1, 2, 3]), (3, 7, [0, 3, 6, 7]), (3, 6, [0, 3, 6]), (10, 4, [0, 4])],
+    [
+        (1, 3, [0, 1, 2, 3]),
+        (3, 7, [0, 3, 6, 7]),
+        (3, 6, [0, 3, 6]),
+        (10, 4, [0, 4]),
+        (4, 100, [0, 4, 8]),  # where its accuracy is reached
+    ],
 )
 def test_every_so_many_versions_and_both_ends_are_evaluated(
     every: int, last: int, expected: list[int]
@@ -708,10 +682,13 @@ def test_every_so_many_versions_and_both_ends_are_evaluated(
     result = run(
         SCHEDULE,
         num_versions=last,
+        target_accuracy=0.8,
         eval_every=every,
-        evaluate=lambda version, params: {"accuracy": 0.5, "loss": 1.0},
+        evaluate=lambda version, params: {"accuracy": version / 10, "loss": 1.0},
     )
-    assert evaluations(result) == expected
+    assert [event["version"] for event in result.kind("evaluate")] == expected
+    assert result.outcome.version == expected[-1]
+    assert result.outcome.stopped == ("num_versions" if last < 8 else "target_accuracy")
 
 
 def test_stop_at_a_time() -> None:
@@ -723,25 +700,13 @@ def test_stop_at_a_time() -> None:
         eval_every=100,
         evaluate=lambda version, params: {"accuracy": 0.5, "loss": 1.0},
     )
-    assert result.outcome.stopped == "seconds"
-    assert result.outcome.seconds == 3.5
+    assert (result.outcome.stopped, result.outcome.seconds) == ("seconds", 3.5)
     assert result.outcome.version == 5  # 5 arrivals a second, K = 3
     assert result.kind("arrival")[-1]["t"] == 3.0
-    assert evaluations(result) == [0, 5]
-    assert result.events[-1]["t"] == 3.5
-
-
-def test_stop_at_an_accuracy() -> None:
-    result = run(
-        SCHEDULE,
-        num_versions=100,
-        target_accuracy=0.6,
-        eval_every=2,
-        evaluate=lambda version, params: {"accuracy": version / 10, "loss": 1.0},
-    )
-    assert result.outcome.stopped == "target_accuracy"
-    assert result.outcome.version == 6
-    assert evaluations(result) == [0, 2, 4, 6]
+    assert [event["t"] for event in result.kind("evaluate")] == [0.0, 3.5]
+    never = run(SCHEDULE, devices=Times(lambda *_: math.inf), seconds=1000.0)
+    assert isinstance(never.outcome.error, Stalled)
+    assert never.outcome.seconds == 0.0
 
 
 @pytest.mark.parametrize(
@@ -774,48 +739,6 @@ def test_ends_that_are_refused(settings: dict[str, float], text: str) -> None:
 def test_engines_that_are_refused(settings: dict[str, Any], text: str) -> None:
     with pytest.raises(ValueError, match=text):
         run(SCHEDULE, **settings)
-
-
-@pytest.mark.parametrize("seconds", [math.inf, 1000.0])
-def test_orders_that_never_end_stall_the_run_whatever_its_limit(seconds: float) -> None:
-    result = run(SCHEDULE, devices=Times(lambda *_: math.inf), seconds=seconds)
-    assert isinstance(result.outcome.error, Stalled)
-    assert result.outcome.seconds == 0.0
-
-
-class Moody(Schedule):
-    """Draws whenever it is asked, and makes two versions of every two updates that wait."""
-
-    def __init__(self) -> None:
-        self.asked = 0
-        self.left = 0
-
-    def state_dict(self) -> dict[str, Any]:
-        return {"asked": self.asked, "left": self.left}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        self.asked, self.left = state["asked"], state["left"]
-
-    def start(
-        self,
-        idle: ClientPool,
-        busy: Collection[int],
-        buffer: Sequence[Update],
-        rng: np.random.Generator,
-    ) -> Sequence[int]:
-        self.asked += 1
-        return idle.draw(int(rng.integers(3)) if len(busy) > 2 else 3, rng)
-
-    def take(self, buffer: Sequence[Update]) -> Sequence[Update]:
-        if len(buffer) >= 2:
-            self.left = len(buffer)
-        if not self.left:
-            return ()
-        self.left -= 1
-        return buffer[:1]
-
-    def validate_population(self, num_clients: int) -> None:
-        pass
 
 
 def course(
