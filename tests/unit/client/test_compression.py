@@ -16,7 +16,6 @@ import pytest
 from helpers import Quadratic, Scripted, order_for, vec
 
 from fl_app.client import LocalTrainer
-from fl_app.client.build import chain
 from fl_app.client.compression import Compressed, Compression
 from fl_app.client.transform import Transformed
 from fl_app.core.layout import Layout, check_vector

@@ -9,32 +9,7 @@ from configs import composed
 from fl_app.client.build import build_trainer
 from fl_app.runner.cell import run_cell
 from fl_app.runner.components import Sizes, build_components, build_sizes
-from fl_app.runner.validate import build_schedule, build_strategy, validate_config
-from fl_app.schedule.clustered_quorum import ClusteredQuorum
-
-
-def test_the_rate_falls_over_the_configured_run() -> None:
-    config = composed(
-        "algorithm=twafl", "num_versions=80", "algorithm.strategy.lr_schedule.to=0.25"
-    )
-    assert build_strategy(config).lr_schedule == LinearDecay(to=0.25, versions=80)
-
-
-def test_eafls_schedule_goes_by_the_strategys_keys() -> None:
-    keys = {
-        "num_clusters": 3,
-        "participation": 0.2,
-        "recluster_every": 7,
-        "synchronous": False,
-        "recluster": False,
-    }
-    overrides = [f"algorithm.strategy.{key}={value}" for key, value in keys.items()]
-    config = composed("algorithm=eafl", *overrides)
-    assert build_schedule(config) == ClusteredQuorum(**keys)
-    assert build_strategy(config).schedule == build_schedule(config)
-
-
-from fl_app.runner.factory import Sizes, build_components, build_sizes
+from fl_app.runner.validate import build_strategy, validate_config
 
 
 def test_an_algorithm_may_refuse_the_length_of_a_run() -> None:

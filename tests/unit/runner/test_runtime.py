@@ -10,7 +10,8 @@ from configs import composed
 from helpers import HeadedQuadratic, Recorder
 
 from fl_app.runner.cell import run_cell
-from fl_app.runner.factory import build_components, build_engine
+from fl_app.runner.components import build_components
+from fl_app.runner.factory import build_engine
 from fl_app.runner.placement import Placement, placement
 from fl_app.runner.validate import validate_config
 
