@@ -1,8 +1,11 @@
 """Masked uploads by hand: some simulated devices, a helper, and the server's half."""
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import replace
+from functools import partial
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 
@@ -11,13 +14,24 @@ from fl_app.core.weighting import Weighting
 from fl_app.secure.helper import Helper
 from fl_app.secure.ledger import Ledger
 from fl_app.secure.masked import Masked
-from fl_app.secure.request import Member, Request
+from fl_app.secure.masks import Integers
+from fl_app.secure.request import Member, Request, Terms
 from fl_app.secure.server import SecureAggregation
-from fl_app.secure.simulated import SimulatedDevices, device_key, helper_key
-from fl_app.secure.terms import Terms
+from fl_app.secure.simulated import SimulatedDevices, helper_key
+from fl_app.secure.simulated import keys as simulated_keys
 
 SIZE, CLIENTS = 64, 6
+KEYS = partial(simulated_keys, 0)
 TERMS = Terms("task", "fedbuff", "", "delta", SIZE, 4.0, 2.0**18)
+
+
+class NoMask:
+    """Stands for a mask; the seed has no effect."""
+
+    def __init__(self, seed: bytes) -> None: ...
+
+    def next(self, count: int) -> Integers:
+        return np.zeros(count, np.uint32)
 
 
 def upload(vector: Vector, examples: int = 10) -> Upload:
@@ -32,18 +46,16 @@ def masked(
     base_version: int = 3,
     examples: int = 10,
     terms: Terms = TERMS,
-    keys: Any = "simulated",
+    keys: Any = KEYS,
     losses: bool = True,
+    bare: bool = False,
 ) -> Update:
-    """The update that a client's masked upload becomes."""
-    if keys == "simulated":
-
-        def keys(client: int) -> Any:
-            return helper_key(0).public_key(), device_key(0, client)
-
+    """The update that a client's masked upload becomes; bare it is rounded and not masked."""
     order = Order(9, client, sequence, base_version, vector, {"run": terms.run}, 0.0)
     mask = Masked(replace(terms, run=""), seed=0, losses=losses, keys=keys)
-    return Update.of(mask.send(order, upload(vector, examples)), client, base_version, 9)
+    with patch("fl_app.secure.masked.Mask", NoMask) if bare else nullcontext():
+        sent = mask.send(order, upload(vector, examples))
+    return Update.of(sent, client, base_version, 9)
 
 
 def vectors(count: int = CLIENTS, seed: int = 0, size: int = SIZE) -> list[Vector]:

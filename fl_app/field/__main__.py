@@ -9,6 +9,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import NoReturn
@@ -249,11 +250,15 @@ def _helper(arguments: argparse.Namespace) -> int:
         address = f"secure_aggregation.address={hosts[0]}:{arguments.port}"
         print(f"  secure_aggregation=helper {address} secure_aggregation.clip_norm=5")
         return 0
-    from fl_app.secure.service import serve
+    import uvicorn
+
+    from fl_app.secure.service import configured
 
     least = 2 if arguments.min_clients is None else arguments.min_clients
-    host = (arguments.host or ["0.0.0.0"])[0]
-    serve(arguments.folder.resolve(), host, arguments.port, least, arguments.noise_multiplier)
+    host, noise = (arguments.host or ["0.0.0.0"])[0], arguments.noise_multiplier
+    folder = arguments.folder.resolve()
+    with suppress(KeyboardInterrupt):  # after it has shut down
+        uvicorn.Server(configured(folder, host, arguments.port, least, noise)).run()
     return 0
 
 

@@ -102,7 +102,7 @@ def build_components(
         from fl_app.secure.seals import SEAL_BYTES
 
         # Clients and helper need the numbers that follow from others.
-        config = secure.with_scale(
+        config = secure.settled(
             config, build_strategy(config, given), build_schedule(config, given)
         )
     placed = placement(config)

@@ -58,16 +58,14 @@ class FixedPoint:
     def _longest(self) -> float:
         return self.clip_norm - math.sqrt(self.size) / self.scale
 
-    def quantise(
-        self, vector: Vector, rng: np.random.Generator, out: Integers, mask: Mask | None
-    ) -> None:
+    def quantise(self, vector: Vector, rng: np.random.Generator, out: Integers, mask: Mask) -> None:
         """Clip, round and mask an upload.
 
         Args:
             vector: v, shape ``(d,)``, finite.
             rng: of the rounding.
             out: for the result, shape ``(d,)``; it may be the memory of `vector`.
-            mask: added; None = none.
+            mask: added.
 
         Raises:
             FloatingPointError: the length of the upload is not finite.
@@ -82,9 +80,7 @@ class FixedPoint:
             exact *= factor
             exact += rng.random(exact.size)
             values = np.floor(exact).astype(np.int64).astype(np.uint32)  # modulo 2^32
-            if mask is not None:
-                values += mask.next(values.size)
-            out[place] = values
+            out[place] = values + mask.next(values.size)
 
     def mean(self, total: Integers, divisor: float) -> Vector:
         """The vector ``(d,)`` that a sum of integers stands for, divided by `divisor`."""
@@ -103,24 +99,3 @@ def largest_scale(clip_norm: float, members: int, noise_multiplier: float = 0.0)
     """
     most = (LIMIT - 1) / (LARGEST * clip_norm * (members + TAIL * noise_multiplier))
     return 2.0 ** math.floor(math.log2(most))
-
-
-def check_overflow(
-    clip_norm: float, scale: float, members: int, noise_multiplier: float = 0.0
-) -> None:
-    """Refuse a scale with which a sum could overflow: 16 (K + 12 z) C s must be below 2^31.
-
-    Raises:
-        ValueError: naming the largest scale.
-    """
-    largest = LARGEST * clip_norm * scale * (members + TAIL * noise_multiplier)
-    noise = f", secure_aggregation.noise_multiplier={noise_multiplier:g}"
-    require(
-        largest < LIMIT,
-        "secure_aggregation.scale",
-        f"{scale:g}",
-        f"at most {largest_scale(clip_norm, members, noise_multiplier):g} with "
-        f"secure_aggregation.clip_norm={clip_norm:g}{noise if noise_multiplier else ''} and "
-        f"algorithm.schedule.buffer_size={members}",
-        "a sum could reach 2^31 and overflow",
-    )

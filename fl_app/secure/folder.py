@@ -97,14 +97,13 @@ class RegisteredDevices:
         folder: of the keys.
 
     Attributes:
-        faults: file -> why it holds no key; such a file is read again, as it may not be complete.
+        faults: file -> why it holds no key, when the folder was read last.
     """
 
     def __init__(self, folder: Path) -> None:
         self.faults: dict[Path, str] = {}
         self._folder = folder
         self._keys: dict[bytes, DevicePublicKey] = {}
-        self._seen: set[Path] = set()
 
     def __len__(self) -> int:
         self._read()
@@ -117,9 +116,8 @@ class RegisteredDevices:
         return self._keys.get(device)
 
     def _read(self) -> None:
+        self.faults = {}
         for path in sorted(self._folder.glob("*.pub")):
-            if path in self._seen:
-                continue
             try:
                 key = serialization.load_ssh_public_key(path.read_bytes())
                 check_curve(key, str(path))
@@ -128,8 +126,6 @@ class RegisteredDevices:
                 continue
             assert isinstance(key, DevicePublicKey)
             self._keys[device_id(key)] = key
-            self._seen.add(path)
-            self.faults.pop(path, None)
 
 
 def server_context(folder: Path) -> ssl.SSLContext:

@@ -15,7 +15,7 @@ from fl_app.secure.noise import LARGEST as LARGEST_DEVIATION
 from fl_app.secure.noise import KeyOfNoise, add_noise, deviation, noise_key
 from fl_app.secure.request import Member, Refused, Request
 from fl_app.secure.seals import DevicePublicKey, is_signed, open_seal
-from fl_app.secure.weights import LARGEST, hides_all, integer_weights
+from fl_app.secure.weights import hides_all, integer_weights
 
 LEAST = 2  # devices: a sum over one shows its upload
 MOST = 10_000  # uploads of one sum
@@ -67,18 +67,10 @@ class Helper:
         least_noise: float = 0.0,
         key_of_noise: KeyOfNoise = noise_key,
     ) -> None:
-        require_at_least(
-            "secure_aggregation.min_clients",
-            least,
-            LEAST,
-            "the sum over one client would be its upload",
-        )
-        require_at_least(
-            "secure_aggregation.noise_multiplier",
-            least_noise,
-            0.0,
-            "noise has no negative deviation",
-        )
+        key, shown = "secure_aggregation.min_clients", "the sum over one client would be its upload"
+        require_at_least(key, least, LEAST, shown)
+        key = "secure_aggregation.noise_multiplier"
+        require_at_least(key, least_noise, 0.0, "noise has no negative deviation")
         self._private_key = private_key
         self._registry = registry
         self._ledger = ledger
@@ -100,7 +92,7 @@ class Helper:
             )
         if terms.size < 1:
             raise Refused(f"size={terms.size} must be at least 1: there is nothing to sum")
-        self._check_signed(request)
+        self._refuse(members, self._unsigned(request))
         devices = [member.seal.device for member in members]
         if len(set(devices)) < self._least:
             raise Refused(
@@ -108,10 +100,23 @@ class Helper:
                 "would show too much of a single one"
             )
         weights = integer_weights(request.exact_weights())
-        check_weights(weights, devices)
+        if not hides_all(weights, devices):
+            raise Refused(
+                f"weights {weights} have a common divisor without those of one device: the sum "
+                "modulo that divisor would show this device's upload"
+            )
+        if not terms.noise_multiplier >= self._least_noise:
+            raise Refused(
+                f"noise_multiplier={terms.noise_multiplier:g} must be at least "
+                f"{self._least_noise:g} for this helper: the sum would show more of single uploads"
+            )
         sigma = deviation(terms, weights, devices)
-        check_noise(terms.noise_multiplier, self._least_noise, sigma)
-        seeds = self._open(members, request)
+        if sigma > LARGEST_DEVIATION:
+            raise Refused(
+                f"noise with the deviation {sigma} must have at most {LARGEST_DEVIATION}: the sum "
+                "would overflow"
+            )
+        seeds = self._open(request)
         if spent := self._ledger.use(seeds, request.digest()):
             raise Refused(
                 f"{len(spent)} seeds were used before: the difference of two sums would show "
@@ -123,83 +128,31 @@ class Helper:
             add_noise(total, self._key_of_noise(request, seeds), sigma)
         return total
 
-    def _check_signed(self, request: Request) -> None:
-        """Refuse members that are not what a registered device has signed."""
+    def _unsigned(self, request: Request) -> dict[int, str]:
+        """Place -> why this member is not what a registered device has signed."""
         faults = {}
         for place, member in enumerate(request.members):
             key = self._registry.find(member.seal.device, member.client)
-            statement = member.statement(request.terms)
             if key is None:
                 faults[place] = "its device is not registered"
-            elif not is_signed(member.seal, key, statement):
+            elif not is_signed(member.seal, key, member.statement(request.terms)):
                 faults[place] = "its device has not signed run, order, version, examples and terms"
             elif not 0 <= member.base_version <= request.version or member.examples < 1:
                 faults[place] = (
                     f"base_version={member.base_version} must be between 0 and "
                     f"{request.version}, and examples={member.examples} at least 1"
                 )
+        return faults
+
+    def _open(self, request: Request) -> list[bytes]:
+        key, terms = self._private_key, request.terms
+        seeds = [open_seal(m.seal, key, m.statement(terms)) for m in request.members]
+        why = "its seal is for another helper, or of another statement"
+        self._refuse(request.members, {i: why for i, seed in enumerate(seeds) if seed is None})
+        return [seed for seed in seeds if seed is not None]
+
+    @staticmethod
+    def _refuse(members: Sequence[Member], faults: dict[int, str]) -> None:
         if faults:
-            raise Refused(_listed(request.members, faults), faults)
-
-    def _open(self, members: Sequence[Member], request: Request) -> list[bytes]:
-        seeds, faults = [], {}
-        for place, member in enumerate(members):
-            seed = open_seal(member.seal, self._private_key, member.statement(request.terms))
-            if seed is None:
-                faults[place] = "its seal is for another helper, or of another statement"
-            else:
-                seeds.append(seed)
-        if faults:
-            raise Refused(_listed(members, faults), faults)
-        return seeds
-
-
-def check_weights(weights: Sequence[int], devices: Sequence[bytes]) -> None:
-    """Refuse weights that decode an upload.
-
-    Args:
-        weights: a_i of K uploads.
-        devices: whose they are.
-
-    Raises:
-        Refused: a weight is not from 1 to 16, or all weights but those of one device have a common
-            divisor.
-    """
-    for weight in weights:
-        if not 1 <= weight <= LARGEST:
-            raise Refused(
-                f"weight {weight} must be between 1 and {LARGEST}: digits of larger weights would "
-                "show single uploads"
-            )
-    if not hides_all(weights, devices):
-        raise Refused(
-            f"weights {list(weights)} have a common divisor without those of one device: the sum "
-            "modulo that divisor would show this device's upload"
-        )
-
-
-def check_noise(noise_multiplier: float, least: float, sigma: int) -> None:
-    """Refuse less noise than this helper requires, and noise that cannot be drawn.
-
-    Args:
-        noise_multiplier: z, as the devices have signed it.
-        least: smallest one that is accepted.
-        sigma: deviation of the noise, as an integer.
-
-    Raises:
-        Refused: one of them is out of its bounds.
-    """
-    if not noise_multiplier >= max(least, 0.0):
-        raise Refused(
-            f"noise_multiplier={noise_multiplier:g} must be at least {least:g} for this helper: "
-            "the sum would show more of single uploads than it may"
-        )
-    if sigma > LARGEST_DEVIATION:
-        raise Refused(
-            f"noise with the deviation {sigma} must have at most {LARGEST_DEVIATION}: the sum "
-            "would overflow"
-        )
-
-
-def _listed(members: Sequence[Member], faults: dict[int, str]) -> str:
-    return "; ".join(f"client {members[place].client}: {why}" for place, why in faults.items())
+            listed = (f"client {members[place].client}: {why}" for place, why in faults.items())
+            raise Refused("; ".join(listed), faults)

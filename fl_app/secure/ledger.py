@@ -4,13 +4,14 @@ Both are in one SQLite file, so a helper that has lost the record has lost the k
 opens no seal of before. SQLite flushes every transaction to the disk before it returns.
 """
 
+import hashlib
 import os
 import sqlite3
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
 from fl_app.core.files import sync_folder
@@ -19,6 +20,10 @@ _TABLES = """
 CREATE TABLE IF NOT EXISTS key (private BLOB NOT NULL);
 CREATE TABLE IF NOT EXISTS used (seed BLOB PRIMARY KEY, request BLOB NOT NULL) WITHOUT ROWID;
 """
+
+
+class _Undone(Exception):
+    """Undoes a transaction."""
 
 
 class Ledger:
@@ -89,26 +94,19 @@ class Ledger:
             The places of seeds that another request has used, or that occur twice; then nothing
             was noted.
         """
-        marks = [_mark(seed) for seed in seeds]
-        first = {mark: place for place, mark in reversed([*enumerate(marks)])}
-        with self._lock:
-            self._database.execute("BEGIN IMMEDIATE")
-            try:
-                spent = [
-                    place
-                    for place, mark in enumerate(marks)
-                    if first[mark] < place or self._request_of(mark) not in (None, request)
-                ]
-                if not spent:
-                    self._database.executemany(
-                        "INSERT OR IGNORE INTO used VALUES (?, ?)",
-                        [(mark, request) for mark in marks],
-                    )
-                self._database.execute("ROLLBACK" if spent else "COMMIT")
-            except BaseException:
-                if self._database.in_transaction:
-                    self._database.execute("ROLLBACK")
-                raise
+        marks = [hashlib.sha256(seed).digest() for seed in seeds]
+        with self._lock, self._writing() as database:
+            spent, first = [], dict[bytes, int]()
+            for place, mark in enumerate(marks):
+                asked = "SELECT request FROM used WHERE seed = ?"
+                found = database.execute(asked, (mark,)).fetchone()
+                if first.setdefault(mark, place) < place or (
+                    found is not None and found[0] != request
+                ):
+                    spent.append(place)
+            if not spent:
+                rows = [(mark, request) for mark in marks]
+                database.executemany("INSERT OR IGNORE INTO used VALUES (?, ?)", rows)
         return spent
 
     def count(self) -> int:
@@ -123,25 +121,17 @@ class Ledger:
         Raises:
             sqlite3.Error: the record cannot be written.
         """
-        with self._lock:
-            self._database.execute("BEGIN IMMEDIATE")
-            try:
-                self._database.execute("INSERT INTO used VALUES (?, ?)", (b"", b""))
-            finally:
-                self._database.execute("ROLLBACK")
+        with self._lock, suppress(_Undone), self._writing() as database:
+            database.execute("INSERT INTO used VALUES (?, ?)", (b"", b""))
+            raise _Undone
 
     def close(self) -> None:
         """Close the file."""
         self._database.close()
 
-    def _request_of(self, mark: bytes) -> bytes | None:
-        found = self._database.execute(
-            "SELECT request FROM used WHERE seed = ?", (mark,)
-        ).fetchone()
-        return None if found is None else bytes(found[0])
-
-
-def _mark(seed: bytes) -> bytes:
-    digest = hashes.Hash(hashes.SHA256())
-    digest.update(seed)
-    return digest.finalize()
+    @contextmanager
+    def _writing(self) -> Iterator[sqlite3.Connection]:
+        """A transaction, which is undone if anything is raised in it."""
+        self._database.execute("BEGIN IMMEDIATE")
+        with self._database:
+            yield self._database

@@ -4,6 +4,7 @@ import math
 import secrets
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -14,8 +15,10 @@ from fl_app.core.types import Order, Upload
 from fl_app.secure import simulated
 from fl_app.secure.fixed_point import FixedPoint
 from fl_app.secure.masks import SEED_BYTES, Mask
-from fl_app.secure.seals import DEVICE_BYTES, NUMBER_BYTES, SEALED_BYTES, DeviceKey, Seal, new_seal
-from fl_app.secure.terms import Terms, terms_of
+from fl_app.secure.request import Terms
+from fl_app.secure.seals import DeviceKey, new_seal
+
+Keys = Callable[[int], tuple[X25519PublicKey, DeviceKey]]
 
 ROUNDING = 0x5EC0  # of the generator that rounds, which no other draw uses
 
@@ -30,8 +33,7 @@ class Masked(Transformation):
         seed: of the run, which decides the rounding in a simulation, so that results can be
             repeated; None = rounding is nobody's to predict, as on real devices.
         losses: whether clients tell their mean training loss.
-        keys: gives the helper's public key and the device's key of a client; None = nothing is
-            masked, as where the costs of a run are modelled.
+        keys: gives the helper's public key and the device's key of a client.
     """
 
     def __init__(
@@ -40,7 +42,7 @@ class Masked(Transformation):
         *,
         seed: int | None,
         losses: bool = True,
-        keys: Callable[[int], tuple[X25519PublicKey, DeviceKey]] | None,
+        keys: Keys,
     ) -> None:
         self._terms = terms
         self._point = FixedPoint(terms.clip_norm, terms.scale, terms.size)
@@ -63,18 +65,14 @@ class Masked(Transformation):
         rng = np.random.default_rng()
         if self._seed is not None:
             rng = np.random.default_rng((self._seed, order.client_id, order.sequence, ROUNDING))
-        if self._keys is None:
-            mask, seal = None, unsealed(order.sequence)
-        else:
-            seed = secrets.token_bytes(SEED_BYTES)
-            terms = replace(self._terms, run=str(order.config.get("run", "")))
-            statement = terms.statement(
-                order.client_id, order.sequence, order.base_version, upload.num_examples
-            )
-            helper, device = self._keys(order.client_id)
-            mask = Mask(seed)
-            seal = new_seal(seed, helper, device, statement, order.sequence)
-        self._point.quantise(upload.vector, rng, integers, mask)
+        mask_seed = secrets.token_bytes(SEED_BYTES)
+        self._point.quantise(upload.vector, rng, integers, Mask(mask_seed))
+        terms = replace(self._terms, run=str(order.config.get("run", "")))
+        statement = terms.statement(
+            order.client_id, order.sequence, order.base_version, upload.num_examples
+        )
+        helper, device = self._keys(order.client_id)
+        seal = new_seal(mask_seed, helper, device, statement, order.sequence)
         return replace(
             upload,
             vector=vector,
@@ -90,27 +88,11 @@ def masked(config: Mapping[str, Any], size: int) -> Masked:
         config: of the run, with clip norm and scale filled in.
         size: d.
     """
-    secure, seed = config["secure_aggregation"], int(config["seed"])
-    keys: Callable[[int], tuple[X25519PublicKey, DeviceKey]] | None = None
-    real = config["runtime"]["name"] == "deployment"
-    if real:
-        from fl_app.secure.folder import keys_of_device
-
-        keys = keys_of_device
-    elif secure["simulate"] == "helper":
-        helper = simulated.helper_key(seed).public_key()
-
-        def keys(client: int) -> tuple[X25519PublicKey, DeviceKey]:
-            return helper, simulated.device_key(seed, client)
-
-    return Masked(
-        terms_of(config, size, ""),
-        seed=None if real else seed,
-        losses=bool(secure["losses"]),
-        keys=keys,
-    )
-
-
-def unsealed(sequence: int) -> Seal:
-    """A seal of the usual length that seals nothing."""
-    return Seal(sequence, bytes(DEVICE_BYTES), bytes(SEALED_BYTES), bytes(2 * NUMBER_BYTES))
+    seed: int | None = None
+    if config["runtime"]["name"] == "deployment":
+        from fl_app.secure.folder import keys_of_device as keys
+    else:
+        seed = int(config["seed"])
+        keys = partial(simulated.keys, seed)
+    losses = bool(config["secure_aggregation"]["losses"])
+    return Masked(Terms.of(config, size, ""), seed=seed, losses=losses, keys=keys)

@@ -22,8 +22,7 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from numpy.typing import NDArray
 
 from fl_app.secure.masks import BLOCK, SEED_BYTES, Integers, Mask
-from fl_app.secure.request import Request
-from fl_app.secure.terms import Terms
+from fl_app.secure.request import Request, Terms
 
 KeyOfNoise = Callable[[Request, Sequence[bytes]], bytes]
 

@@ -7,7 +7,6 @@ is as long as a model, which gRPC would have to be told; HTTP sends it as it is.
 import logging
 import ssl
 import time
-from collections.abc import Callable
 from contextlib import suppress
 from http import HTTPStatus
 
@@ -15,14 +14,13 @@ import httpx
 import numpy as np
 
 from fl_app.core.errors import RunError
-from fl_app.secure.folder import kit_folder, server_context
 from fl_app.secure.masks import Integers
 from fl_app.secure.request import Refused, Request
 
 log = logging.getLogger("flwr")
 
 SUM, HEALTH = "/sum", "/health"
-PAUSE, LONGEST = 0.5, 10.0  # seconds between two attempts, which double
+PAUSE = 2.0  # seconds between two attempts
 # Seconds for one answer, and more for every entry. Measured: drawing noise takes 0.7 us an entry on
 # a desktop's core. Assumed: a board's core is some times slower.
 ANSWER, AN_ENTRY = 120.0, 5e-6
@@ -36,25 +34,11 @@ class RemoteHelper:
     Args:
         address: host:port.
         patience: seconds to wait for a helper that does not answer.
-        context: TLS; None = that of the kit's folder.
-        sleep: waits for a number of seconds.
-        now: seconds of a clock.
+        context: TLS (`fl_app.secure.folder.server_context`).
     """
 
-    def __init__(
-        self,
-        address: str,
-        *,
-        patience: float,
-        context: ssl.SSLContext | None = None,
-        sleep: Callable[[float], None] = time.sleep,
-        now: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._address = address
-        self._patience = patience
-        self._context = server_context(kit_folder()) if context is None else context
-        self._sleep = sleep
-        self._now = now
+    def __init__(self, address: str, *, patience: float, context: ssl.SSLContext) -> None:
+        self._address, self._patience, self._context = address, patience, context
 
     def sum(self, request: Request) -> Integers:
         """As of `fl_app.secure.helper.Helper`.
@@ -63,8 +47,7 @@ class RemoteHelper:
             Refused: a check failed.
             RunError: the helper did not answer in time, or answered something else.
         """
-        body = request.to_bytes()
-        began, pause = self._now(), PAUSE
+        body, began = request.to_bytes(), time.monotonic()
         while True:
             try:
                 response = httpx.post(
@@ -79,19 +62,15 @@ class RemoteHelper:
                 problem = f"status {response.status_code}"
             except (httpx.TransportError, ssl.SSLError) as error:
                 problem = repr(error)
-            waited = self._now() - began
+            waited = time.monotonic() - began
             if waited >= self._patience:
                 raise RunError(
                     f"the helper at {self._address} has not answered for {waited:.0f} s, and "
                     f"secure_aggregation.patience={self._patience:g}: {problem}; resume=auto goes "
                     "on when it is back"
                 )
-            log.warning(
-                "the helper at %s does not answer (%s): asking again in %g s",
-                *(self._address, problem, pause),
-            )
-            self._sleep(pause)
-            pause = min(2 * pause, LONGEST)
+            log.warning("the helper at %s does not answer (%s)", self._address, problem)
+            time.sleep(PAUSE)
 
 
 def _sum_in(response: httpx.Response, request: Request) -> Integers:

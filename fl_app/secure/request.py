@@ -1,16 +1,18 @@
-"""What the server asks the helper: the sum of the masks of one aggregation."""
+"""What uploads of one sum have in common, and what the server asks the helper about them."""
 
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from typing import Any, NamedTuple, Protocol
 
+from fl_app.core.errors import is_number
 from fl_app.core.types import Update
 from fl_app.core.weighting import Weighting
 from fl_app.secure.masks import Integers
 from fl_app.secure.seals import Seal
-from fl_app.secure.terms import Terms
+
+PROTOCOL = "fl-app secure aggregation 1"
 
 
 class Refused(Exception):
@@ -25,6 +27,80 @@ class Refused(Exception):
     def __init__(self, reason: str, members: Mapping[int, str] | None = None) -> None:
         super().__init__(reason)
         self.members = dict(members or {})
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """What all uploads of one sum must agree on.
+
+    Attributes:
+        task: what is learned.
+        algorithm: its name.
+        run: identifies the run.
+        kind: of the uploads, such as ``"delta"``.
+        size: d, entries of an upload.
+        clip_norm: C.
+        scale: s.
+        noise_multiplier: z, of the noise that the helper adds; 0 = none.
+
+    Raises:
+        ValueError: a value is of another type, or not finite.
+    """
+
+    task: str
+    algorithm: str
+    run: str
+    kind: str
+    size: int
+    clip_norm: float
+    scale: float
+    noise_multiplier: float = 0.0
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if not (is_number(value) if field.type is float else type(value) is field.type):
+                text = f"terms.{field.name}={value!r} is of another type, or not finite"
+                raise ValueError(text)
+
+    @classmethod
+    def of(cls, config: Mapping[str, Any], size: int, run: str) -> "Terms":
+        """The terms of a configured run.
+
+        Args:
+            config: of the run, with the clip norm and the scale filled in.
+            size: d.
+            run: identifies the run; "" in simulation.
+        """
+        task, secure = config["task"], config["secure_aggregation"]
+        return cls(
+            task=str(task.get("_target_", task.get("data", ""))),
+            algorithm=str(config["algorithm"]["name"]),
+            run=run,
+            kind=str(config["algorithm"]["client"]["upload"]),
+            size=size,
+            clip_norm=float(secure["clip_norm"]),
+            scale=float(secure["scale"]),
+            noise_multiplier=float(secure["noise_multiplier"] or 0.0),
+        )
+
+    def statement(self, client: int, sequence: int, base_version: int, examples: int) -> bytes:
+        """The associated data of one upload, which its device signs.
+
+        Args:
+            client: client id.
+            sequence: how many training orders the client had before.
+            base_version: that the client started from.
+            examples: number of training examples.
+        """
+        own = {
+            "protocol": PROTOCOL,
+            "client": client,
+            "sequence": sequence,
+            "base_version": base_version,
+            "examples": examples,
+        }
+        return json.dumps({**asdict(self), **own}, sort_keys=True).encode()
 
 
 class Member(NamedTuple):
@@ -81,48 +157,31 @@ class Request:
 
     def to_bytes(self) -> bytes:
         """The request as JSON; equal requests give equal bytes."""
-        return json.dumps(
-            {
-                "terms": self.terms.plain,
-                "version": self.version,
-                "weighting": asdict(self.weighting),
-                "members": [
-                    [m.client, m.base_version, m.examples, m.seal.to_bytes().hex()]
-                    for m in self.members
-                ],
-            },
-            sort_keys=True,
-        ).encode()
+        plain = {
+            "terms": asdict(self.terms),
+            "version": self.version,
+            "weighting": self.weighting.plain,
+            "members": [[*member[:3], member.seal.to_bytes().hex()] for member in self.members],
+        }
+        return json.dumps(plain, sort_keys=True).encode()
 
     @classmethod
     def of(cls, data: bytes) -> "Request":
         """The inverse of `to_bytes`.
 
         Raises:
-            ValueError: it is no request.
+            ValueError, TypeError, AttributeError, KeyError: it is no request.
         """
         plain = json.loads(data)
-        if not isinstance(plain, Mapping) or plain.keys() != {
-            *("terms", "version", "weighting", "members")
-        }:
-            raise ValueError("a request has terms, version, weighting and members")
         members = []
-        for entry in plain["members"]:
-            if not isinstance(entry, list) or len(entry) != 4:
-                raise ValueError("a member has client, base version, examples and seal")
-            *numbers, seal = entry
-            if not all(type(number) is int for number in numbers) or not isinstance(seal, str):
-                raise ValueError("client, base version and examples are integers, a seal is a text")
+        for *numbers, seal in plain["members"]:
             client, base_version, examples = numbers
             members.append(Member(client, base_version, examples, Seal.of(bytes.fromhex(seal))))
-        if type(plain["version"]) is not int:
-            raise ValueError(f"version={plain['version']!r} must be an integer")
-        return cls(
-            Terms.of(plain["terms"]),
-            plain["version"],
-            Weighting.of(plain["weighting"]),
-            members,
-        )
+        numbers = [number for member in members for number in member[:3]]
+        if not all(type(number) is int for number in (plain["version"], *numbers)):
+            raise ValueError("versions, clients and numbers of examples must be integers")
+        weighting = Weighting.of(plain["weighting"])
+        return cls(Terms(**plain["terms"]), plain["version"], weighting, members)
 
     def digest(self) -> bytes:
         """SHA-256 of the request."""

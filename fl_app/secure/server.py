@@ -11,11 +11,9 @@ from fl_app.core.types import GlobalModel, Update
 from fl_app.core.weighting import Weighting
 from fl_app.engine.intake import Intake, Opened
 from fl_app.secure.fixed_point import FixedPoint
-from fl_app.secure.masks import Integers
-from fl_app.secure.noise import KeyOfNoise, add_noise, deviation
-from fl_app.secure.request import Member, Refused, Request, Summer
+from fl_app.secure.noise import deviation
+from fl_app.secure.request import Member, Refused, Request, Summer, Terms
 from fl_app.secure.seals import SEAL_BYTES
-from fl_app.secure.terms import Terms
 from fl_app.secure.weights import integer_weights, rounding
 from fl_app.strategy.privacy import Account
 
@@ -156,23 +154,3 @@ class SecureAggregation(Intake):
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         if self._account is not None:
             self._account.state = dict(state)
-
-
-@dataclass(frozen=True)
-class NoMasks:
-    """Stands for the helper where uploads are not masked, and their costs are modelled.
-
-    Attributes:
-        key_of_noise: as of `fl_app.secure.helper.Helper`.
-    """
-
-    key_of_noise: KeyOfNoise
-
-    def sum(self, request: Request) -> Integers:
-        """The noise alone, shape ``(d,)``."""
-        total = np.zeros(request.terms.size, np.uint32)
-        weights = integer_weights(request.exact_weights())
-        sigma = deviation(request.terms, weights, [member.client for member in request.members])
-        if sigma:
-            add_noise(total, self.key_of_noise(request, ()), sigma)
-        return total

@@ -1,7 +1,6 @@
 """The helper as a process: HTTPS, with a record that outlives it."""
 
 import ssl
-from contextlib import suppress
 from http import HTTPStatus
 from pathlib import Path
 
@@ -21,11 +20,17 @@ from fl_app.secure.request import Refused, Request
 LARGEST_REQUEST = 16 << 20  # bytes; 10,000 members take 6 MB
 
 
-def served(folder: Path, least: int, least_noise: float = 0.0) -> Starlette:
-    """The HTTP interface of the helper of a folder of the kit: ``POST /sum`` and ``GET /health``.
+def configured(
+    folder: Path, host: str, port: int, least: int, least_noise: float = 0.0
+) -> uvicorn.Config:
+    """A server for the helper of a folder of the kit: ``POST /sum`` and ``GET /health``.
+
+    Only a server with a certificate of the kit's authority is answered.
 
     Args:
-        folder: with ``helper.db`` and ``keys/``.
+        folder: of the kit, with certificates, ``helper.db`` and ``keys/``.
+        host: to listen on.
+        port: to listen on.
         least: T, fewest different devices of a sum.
         least_noise: smallest noise multiplier of a sum.
 
@@ -38,26 +43,23 @@ def served(folder: Path, least: int, least_noise: float = 0.0) -> Starlette:
 
     async def tell_sum(http: HttpRequest) -> Response:
         body = b""
-        async for chunk in http.stream():
-            body += chunk
-            if len(body) > LARGEST_REQUEST:
-                return _bad(f"the request is longer than {LARGEST_REQUEST} bytes")
         try:
+            async for chunk in http.stream():
+                body += chunk
+                if len(body) > LARGEST_REQUEST:
+                    raise ValueError(f"the request is longer than {LARGEST_REQUEST} bytes")
             request = Request.of(body)
-        except (ValueError, TypeError, AttributeError) as error:
-            return _bad(f"{error}")
+        except (ValueError, TypeError, AttributeError, KeyError) as error:
+            return JSONResponse({"reason": str(error)}, HTTPStatus.BAD_REQUEST)
         try:
             total = await run_in_threadpool(helper.sum, request)
         except Refused as error:
-            return JSONResponse(
-                {"reason": str(error), "members": error.members}, HTTPStatus.CONFLICT
-            )
+            told = {"reason": str(error), "members": error.members}
+            return JSONResponse(told, HTTPStatus.CONFLICT)
         return Response(total.astype("<u4", copy=False).tobytes())
 
     async def tell_health(http: HttpRequest) -> Response:
-        del http
         about = {
-            "fl_app": "helper",
             "key": fingerprint(key.public_key()),
             "devices": len(devices),
             "min_clients": least,
@@ -65,33 +67,8 @@ def served(folder: Path, least: int, least_noise: float = 0.0) -> Starlette:
         }
         return JSONResponse(about)
 
-    return Starlette(
-        routes=[
-            Route(SUM, tell_sum, methods=["POST"]),
-            Route(HEALTH, tell_health, methods=["GET"]),
-        ]
-    )
-
-
-def configured(
-    folder: Path, host: str, port: int, least: int, least_noise: float = 0.0
-) -> uvicorn.Config:
-    """A server for the helper of a folder of the kit.
-
-    Only a server with a certificate of the kit's authority is answered.
-
-    Args:
-        folder: of the kit, with certificates.
-        host: to listen on.
-        port: to listen on.
-        least: T.
-        least_noise: smallest noise multiplier of a sum.
-
-    Raises:
-        ValueError: as of `served`.
-    """
     return uvicorn.Config(
-        served(folder, least, least_noise),
+        Starlette(routes=[Route(SUM, tell_sum, methods=["POST"]), Route(HEALTH, tell_health)]),
         host=host,
         port=port,
         ws="none",
@@ -102,14 +79,3 @@ def configured(
         ssl_ca_certs=str(folder / "ca.crt"),
         ssl_cert_reqs=ssl.CERT_REQUIRED,
     )
-
-
-def serve(folder: Path, host: str, port: int, least: int, least_noise: float = 0.0) -> None:
-    """Serve until SIGTERM or SIGINT; arguments and errors as of `configured`."""
-    server = uvicorn.Server(configured(folder, host, port, least, least_noise))
-    with suppress(KeyboardInterrupt):  # after it has shut down
-        server.run()
-
-
-def _bad(reason: str) -> Response:
-    return JSONResponse({"reason": reason}, HTTPStatus.BAD_REQUEST)

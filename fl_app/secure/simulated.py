@@ -8,7 +8,7 @@ from functools import lru_cache
 
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from fl_app.secure.masks import SEED_BYTES
@@ -32,6 +32,11 @@ def device_key(seed: int, client: int) -> DeviceKey:
 def helper_key(seed: int) -> X25519PrivateKey:
     """The private key of the simulated helper."""
     return X25519PrivateKey.from_private_bytes(_derived("helper", seed, 32))
+
+
+def keys(seed: int, client: int) -> tuple[X25519PublicKey, DeviceKey]:
+    """The helper's public key, and the private key of a client's device."""
+    return helper_key(seed).public_key(), device_key(seed, client)
 
 
 def key_of_noise(seed: int) -> KeyOfNoise:

@@ -6,7 +6,6 @@ from collections import Counter
 from copy import deepcopy
 from dataclasses import replace
 from itertools import pairwise
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -17,6 +16,7 @@ from flwr.app import Message, RecordDict
 from flwr.common.serde import message_to_proto
 from helpers import Recorder
 from omegaconf import DictConfig
+from secure_world import NoMask
 
 from fl_app.client.build import transformed
 from fl_app.core.types import GlobalModel, Order, Update, Upload, Vector
@@ -24,12 +24,12 @@ from fl_app.flower import codec
 from fl_app.runner.components import build_components
 from fl_app.runner.factory import build_engine
 from fl_app.runner.validate import build_strategy, validate_config
-from fl_app.secure import masked
+from fl_app.secure import simulated
 from fl_app.secure.masks import Integers
 from fl_app.secure.request import Request
 from fl_app.secure.run import linear_kinds
 from fl_app.secure.server import SecureAggregation
-from fl_app.secure.simulated import device_key, helper_key
+from fl_app.secure.simulated import keys
 from fl_app.strategy.privacy import epsilon
 
 FITS = {
@@ -120,7 +120,6 @@ def test_a_subclass_with_other_equations_inherits_no_declaration() -> None:
         (["secure_aggregation.scale=1e9"], r"scale=1e\+09 must be at most 4.1943e\+06 with"),
         (["secure_aggregation.min_clients=1"], "min_clients=1 must be between 2 and"),
         (["runtime.train=false"], "runtime.train=false must be true with secure_aggregation"),
-        (["secure_aggregation.simulate=no"], "simulate=no must be helper or cost"),
         (["secure_aggregation.address=a:1"], "address=a:1 must be host:port with runtime=dep"),
         (["runtime=deployment"], "address=None must be host:port with runtime=deployment"),
         (["secure_aggregation.noise_multiplier=0"], "noise_multiplier=0 must be a finite number"),
@@ -247,27 +246,26 @@ def test_staleness_weights_are_kept_up_to_the_rounding_that_is_told() -> None:
             assert "effective_clients" not in event
 
 
-def test_a_modelled_run_has_the_same_events_and_the_same_model() -> None:
-    masked, modelled = (
-        Run(secure("fedbuff", "num_versions=6", f"secure_aggregation.simulate={how}"))
-        for how in ("helper", "cost")
-    )
-    assert masked.recorder.events == modelled.recorder.events
-    assert (masked.outcome.params == modelled.outcome.params).all()
+def test_masks_change_neither_events_nor_the_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    masked = Run(secure("fedbuff", "num_versions=6"))
+    without_masks(monkeypatch)
+    bare = Run(secure("fedbuff", "num_versions=6"))
+    assert masked.recorder.events == bare.recorder.events
+    assert (masked.outcome.params == bare.outcome.params).all()
     arrival = next(e for e in masked.recorder.events if e["kind"] == "arrival")
     assert arrival["bytes"] == 4 * masked.outcome.params.size + 216
 
 
+def without_masks(monkeypatch: pytest.MonkeyPatch) -> None:
+    for place in ("masked", "masks"):  # of the clients, and of the helper
+        monkeypatch.setattr(f"fl_app.secure.{place}.Mask", NoMask)
+
+
 @pytest.mark.slow
 def test_the_helpers_noise_is_accounted_for() -> None:
-    """Masked or modelled, resumed or not: the same noise, and the same epsilon."""
+    """Resumed or not: the same epsilon."""
     noise = [*NOISE, "num_versions=4", "secure_aggregation.max_epsilon=30"]
-    masked, modelled = (
-        Run(secure("fedbuff", *noise, f"secure_aggregation.simulate={how}"))
-        for how in ("helper", "cost")
-    )
-    assert masked.recorder.events == modelled.recorder.events
-    assert (masked.outcome.params == modelled.outcome.params).all()
+    masked = Run(secure("fedbuff", *noise))
     assert masked.outcome.totals["epsilon"] == epsilon(4.0, 4, 1e-5)
     counts = Counter(
         client
@@ -292,7 +290,7 @@ def test_the_helpers_noise_is_accounted_for() -> None:
 
 
 @pytest.mark.slow
-def test_nothing_that_the_server_holds_is_like_an_upload() -> None:
+def test_nothing_that_the_server_holds_is_like_an_upload(monkeypatch: pytest.MonkeyPatch) -> None:
     """All messages of a run and the server's memory at its end, beside what clients computed.
 
     A guess of whose upload is whose, for every pair of an aggregation, is right by chance alone.
@@ -300,10 +298,10 @@ def test_nothing_that_the_server_holds_is_like_an_upload() -> None:
     requests and answers of the helper hold the end of any upload, exact or rounded.
     """
     shares, runs = {}, {}
-    for how in ("helper", "cost"):
-        run = runs[how] = Run(
-            secure("fedbuff", "num_versions=25", f"secure_aggregation.simulate={how}")
-        )
+    for how in ("masked", "bare"):
+        if how == "bare":
+            without_masks(monkeypatch)
+        run = runs[how] = Run(secure("fedbuff", "num_versions=25"))
         right = total = 0
         for updates, _ in run.seen:
             plain = [run.secrets[u.client_id, sequence_of(u)] for u in updates]
@@ -315,16 +313,16 @@ def test_nothing_that_the_server_holds_is_like_an_upload() -> None:
                     total += 1
         shares[how] = right / total
     assert total == 150
-    assert shares["cost"] == 1.0
-    assert abs(shares["helper"] - 0.5) < 4.5 * 0.5 / np.sqrt(150)
+    assert shares["bare"] == 1.0
+    assert abs(shares["masked"] - 0.5) < 4.5 * 0.5 / np.sqrt(150)
 
-    masked, modelled = runs["helper"], runs["cost"]
+    masked, modelled = runs["masked"], runs["bare"]
     rounded = [u.vector for updates, _ in modelled.seen for u in updates]
     ends = [bytes(vector.data)[-24:] for vector in (*masked.secrets.values(), *rounded)]
     assert len(set(ends)) == len(ends) >= 200
     held = {how: written_down(run) for how, run in runs.items()}
-    assert not [end for end in ends if end in held["helper"]]
-    assert len([end for end in ends if end in held["cost"]]) == len(rounded)
+    assert not [end for end in ends if end in held["masked"]]
+    assert len([end for end in ends if end in held["bare"]]) == len(rounded)
     assert "seal" not in json.dumps(masked.recorder.events)
 
 
@@ -351,11 +349,9 @@ def test_an_update_that_the_helper_refuses_is_dropped_and_the_run_goes_on(
     config = secure("fedbuff", "num_versions=12")
     components = build_components(config)
     liar = 3
-    of_others = SimpleNamespace(
-        helper_key=helper_key,
-        device_key=lambda seed, client: device_key(seed, 4 if client == liar else client),
+    monkeypatch.setattr(
+        simulated, "keys", lambda seed, client: keys(seed, 4 if client == liar else client)
     )
-    monkeypatch.setattr(masked, "simulated", of_others)
     recorder = Recorder()
     engine = build_engine(components, sinks=[recorder])
     assert engine.run().stopped == "num_versions"

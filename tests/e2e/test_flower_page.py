@@ -11,6 +11,7 @@ import pytest
 from fake_grid import FakeGrid
 from flwr.app import Context, RecordDict
 
+from fl_app.field.control import COMMANDS
 from fl_app.field.demo import Federation
 
 PAGE = (Path(__file__).parents[2] / "docs/flower.md").read_text()
@@ -68,9 +69,10 @@ def test_real_nodes(tmp_path: Path) -> None:
     folder.mkdir()
     federation = Federation(tmp_path / "federation", 3)
     home = {**os.environ, "FLWR_HOME": str(federation.kit.folder / "flower")}
+    home["PATH"] = f"{COMMANDS}{os.pathsep}{home['PATH']}"
     try:
         federation.start()
-        command = ["flwr", "run", str(app(folder, SERVERS[0])), "field", "--stream"]
+        command = [COMMANDS / "flwr", "run", str(app(folder, SERVERS[0])), "field", "--stream"]
         done = subprocess.run(command, env=home, capture_output=True, text=True, timeout=300)
         assert found(done.stdout + done.stderr) == pytest.approx([2, 1], abs=0.1)
     finally:

@@ -52,10 +52,9 @@ class Party:
             self._process.wait()
             self._process = None
 
-    def remote(self, **more: Any) -> RemoteHelper:
+    def remote(self, patience: float = 50.0) -> RemoteHelper:
         context = server_context(self.kit / "server")
-        more.setdefault("patience", 50.0)
-        return RemoteHelper(f"localhost:{self.port}", context=context, **more)
+        return RemoteHelper(f"localhost:{self.port}", context=context, patience=patience)
 
 
 @pytest.fixture(scope="module")
@@ -87,7 +86,9 @@ def test_devices_and_helper_of_a_kit_come_to_the_sum(party: Party) -> None:
     assert np.abs(opened(party, uploads(party)) - sum(vectors(5))).max() < 5 / TERMS.scale
 
 
-def test_killed_and_started_again_it_answers_the_same_and_uses_nothing_twice(party: Party) -> None:
+def test_killed_and_started_again_it_answers_the_same_and_uses_nothing_twice(
+    party: Party, monkeypatch: pytest.MonkeyPatch
+) -> None:
     mine = uploads(party, sequence=1)
     before = party.remote().sum(request(mine[:4]))
     party.kill()
@@ -100,7 +101,9 @@ def test_killed_and_started_again_it_answers_the_same_and_uses_nothing_twice(par
         threading.Event().wait(seconds)
 
     # The server waits for it, and goes on when it is back.
-    again = party.remote(sleep=pause).sum(request(mine[:4]))
+    with monkeypatch.context() as patched:
+        patched.setattr("fl_app.secure.remote.time.sleep", pause)
+        again = party.remote().sum(request(mine[:4]))
     assert (again == before).all()
     assert len(waits) >= 2
     with pytest.raises(Refused, match="3 seeds were used before") as caught:
@@ -109,15 +112,8 @@ def test_killed_and_started_again_it_answers_the_same_and_uses_nothing_twice(par
 
 
 def test_a_server_waits_for_its_patience_and_no_longer(party: Party) -> None:
-    clock = iter(range(0, 1000, 4))
-    nowhere = RemoteHelper(
-        f"localhost:{free_ports(1)[0]}",
-        patience=10.0,
-        context=server_context(party.kit / "server"),
-        sleep=lambda seconds: None,
-        now=lambda: float(next(clock)),
-    )
-    with pytest.raises(RunError, match=r"has not answered for 12 s, and .*patience=10"):
+    nowhere = Party(party.kit, free_ports(1)[0]).remote(patience=1.0)
+    with pytest.raises(RunError, match=r"has not answered for 2 s, and .*patience=1"):
         nowhere.sum(request(uploads(party, sequence=2)))
 
 
@@ -149,7 +145,9 @@ def test_a_run_through_flowers_messages(party: Party, monkeypatch: pytest.Monkey
                 return client_app.query(message, context)
             return handlers.setdefault(partition, MessageHandler()).handle(message, context)
 
-    monkeypatch.setattr("fl_app.secure.remote.kit_folder", lambda: party.kit / "server")
+    context = server_context(party.kit / "server")
+    monkeypatch.setattr("fl_app.secure.folder.server_context", lambda folder: context)
+    monkeypatch.setenv("FL_APP_KIT", "that of each node is set with its order")
     config = composed(
         *("runtime=deployment", "num_clients=5", "num_versions=4", "partition=iid"),
         *("secure_aggregation=helper", "secure_aggregation.clip_norm=5", "deadline=60"),

@@ -6,13 +6,20 @@ import numpy as np
 import pytest
 
 from fl_app.core.types import Vector
-from fl_app.secure.fixed_point import FixedPoint, check_overflow, largest_scale
-from fl_app.secure.masks import Mask
+from fl_app.secure.fixed_point import FixedPoint, largest_scale
+from fl_app.secure.masks import Integers, Mask
+
+
+class Zeros(Mask):
+    """A mask that hides nothing."""
+
+    def next(self, count: int) -> Integers:
+        return np.zeros(count, np.uint32)
 
 
 def quantised(point: FixedPoint, vector: Vector, seed: int = 0) -> np.ndarray:
     out = np.empty(point.size, np.uint32)
-    point.quantise(vector, np.random.default_rng(seed), out, None)
+    point.quantise(vector, np.random.default_rng(seed), out, Zeros(bytes(32)))
     return out
 
 
@@ -58,15 +65,9 @@ def test_an_upload_that_is_not_finite_is_refused(bad: float) -> None:
 def test_a_sum_at_the_bound_does_not_overflow() -> None:
     members, clip_norm = 10, 3.0
     scale = largest_scale(clip_norm, members)
-    check_overflow(clip_norm, scale, members)
     point = FixedPoint(clip_norm, scale, 1)
     largest = quantised(point, np.array([1e15], np.float32)).view(np.int32)[0]
     assert 2**29 < 16 * members * int(largest) < 2**31
-    with pytest.raises(
-        ValueError,
-        match=r"^secure_aggregation.scale=.* must be at most .*: a sum could reach 2\^31",
-    ):
-        check_overflow(clip_norm, 2 * scale, members)
 
 
 def test_a_scale_that_only_leaves_rounding_is_refused() -> None:
@@ -77,6 +78,3 @@ def test_a_scale_that_only_leaves_rounding_is_refused() -> None:
 def test_noise_takes_its_part_of_the_range() -> None:
     """16 (10 + 12 x 5) C s < 2^31: a seventh of the scale without noise, and so an eighth."""
     assert largest_scale(3.0, 10, 5.0) == largest_scale(3.0, 10) / 8
-    check_overflow(3.0, largest_scale(3.0, 10, 5.0), 10, 5.0)
-    with pytest.raises(ValueError, match=r"must be at most .*multiplier=5 and .*schedule.buf"):
-        check_overflow(3.0, largest_scale(3.0, 10), 10, 5.0)

@@ -14,6 +14,7 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from secure_world import CLIENTS, SIZE, TERMS, helper, masked, request, vectors
 
 from fl_app.core.types import Update
+from fl_app.core.weighting import Weighting
 from fl_app.secure.helper import Helper
 from fl_app.secure.ledger import Ledger
 from fl_app.secure.masks import Mask
@@ -107,6 +108,16 @@ def test_a_seal_for_another_helper() -> None:
 
     error = refused(request([*updates(3), masked(vectors()[0], 4, keys=keys)]))
     assert error.members == {3: "its seal is for another helper, or of another statement"}
+
+
+def test_weights_of_which_one_device_has_all_that_are_odd() -> None:
+    """2 x, 2 y, and 1 and 1 of one device: modulo 2 the sum shows that device's lowest bits."""
+    mine = [
+        masked(v, i, examples=n) for i, (v, n) in enumerate(zip(vectors(3), (2, 2, 1), strict=True))
+    ]
+    mine.append(masked(vectors()[0], 2, examples=1, sequence=1))
+    asked = request(mine, weighting=Weighting(by_examples=True))
+    assert str(refused(asked)).startswith("weights [2, 2, 1, 1] have a common divisor without")
 
 
 def test_a_seed_is_used_once() -> None:
@@ -236,7 +247,7 @@ def test_masks_are_those_of_the_devices() -> None:
     [b"[]", b"{}", b"nothing", b'{"terms": 1, "version": 1, "weighting": 1, "members": 1}'],
 )
 def test_what_is_no_request(data: bytes) -> None:
-    with pytest.raises((ValueError, TypeError, AttributeError)):
+    with pytest.raises((ValueError, TypeError, AttributeError, KeyError)):
         Request.of(data)
 
 
@@ -251,7 +262,7 @@ def noisy(count: int = 4, **more: object) -> list[Update]:
 
 def noise_of(asked: Request, mine: Sequence[Update], tells: Helper) -> np.ndarray:
     """What is left of a sum with equal weights, in units of the noise's deviation 0.5 C s."""
-    bare = [masked(v, i, keys=None).vector.view(np.uint32) for i, v in enumerate(vectors(4))]
+    bare = [masked(v, i, bare=True).vector.view(np.uint32) for i, v in enumerate(vectors(4))]
     total = sum(update.vector.view(np.uint32) for update in mine) - tells.sum(asked)
     return (total - sum(bare)).view(np.int32) / (0.5 * TERMS.clip_norm * TERMS.scale)
 

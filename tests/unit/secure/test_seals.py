@@ -10,6 +10,7 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from cryptography.hazmat.primitives.kdf.hkdf import HKDFExpand
 
+from fl_app.secure.request import Terms
 from fl_app.secure.seals import (
     SEAL_BYTES,
     Seal,
@@ -20,7 +21,6 @@ from fl_app.secure.seals import (
     open_seal,
 )
 from fl_app.secure.simulated import SimulatedDevices, device_key, helper_key
-from fl_app.secure.terms import Terms
 
 HELPER = X25519PrivateKey.from_private_bytes(bytes(range(32)))
 SEED = bytes(range(100, 132))

@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from fl_app.core.types import GlobalModel, Order, Update, Upload, Vector
 from fl_app.core.weighting import Weighting
 from fl_app.secure.masked import Masked
 from fl_app.secure.request import Refused
+from fl_app.secure.simulated import keys as simulated_keys
 from fl_app.secure.weights import integer_weights
 
 MODEL = GlobalModel(np.zeros(SIZE, np.float32), 5)
@@ -83,7 +85,7 @@ def test_a_pause_and_another_kind_are_refused() -> None:
     for changes, text in (({"done": False}, "paused"), ({"kind": "model"}, "is a model")):
         upload: Any = replace(Upload(vectors(1)[0], "delta", 10, 0.5), **changes)  # type: ignore[arg-type]
         with pytest.raises(ValueError, match=text):
-            Masked(TERMS, seed=0, keys=None).send(order, upload)
+            Masked(TERMS, seed=0, keys=partial(simulated_keys, 0)).send(order, upload)
 
 
 # -- the transcript -------------------------------------------------------------------------------
@@ -108,12 +110,12 @@ def test_the_server_cannot_tell_two_clients_uploads_apart() -> None:
     plain = [rng.standard_normal(size).astype(np.float32) / 100 for _ in range(4)]
     swapped = [plain[1], plain[0], *plain[2:]]
 
-    def seen(order: list[Vector], keys: Any) -> list[Update]:
-        return [masked(v, i, keys=keys, terms=big) for i, v in enumerate(order)]
+    def seen(order: list[Vector], bare: bool) -> list[Update]:
+        return [masked(v, i, bare=bare, terms=big) for i, v in enumerate(order)]
 
-    for keys, least, most in (("simulated", -4.5, 4.5), (None, 150.0, 400.0)):
+    for bare, least, most in ((False, -4.5, 4.5), (True, 150.0, 400.0)):
         for order, sign in ((plain, 1), (swapped, -1)):
-            assert least < sign * told_apart(seen(order, keys), plain[0], plain[1]) < most
+            assert least < sign * told_apart(seen(order, bare), plain[0], plain[1]) < most
 
 
 def test_a_masked_upload_is_uniform_whatever_it_holds() -> None:
@@ -123,7 +125,7 @@ def test_a_masked_upload_is_uniform_whatever_it_holds() -> None:
     counts = np.bincount(masked(zeros, 0, terms=terms).vector.view(np.uint8), minlength=256)
     expected = 4 * size / 256
     assert ((counts - expected) ** 2 / expected).sum() < 255 + 6 * math.sqrt(2 * 255)
-    bare = np.bincount(masked(zeros, 0, keys=None, terms=terms).vector.view(np.uint8))
+    bare = np.bincount(masked(zeros, 0, bare=True, terms=terms).vector.view(np.uint8))
     assert bare[0] == 4 * size
 
 
