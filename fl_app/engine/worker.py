@@ -5,19 +5,23 @@ import signal
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from inspect import signature
 from multiprocessing.connection import Connection
+from operator import attrgetter
 from queue import SimpleQueue
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import Any, Generic, NamedTuple, Protocol, TypeAlias, TypeVar, runtime_checkable
 
 import numpy as np
 
 from fl_app.core.bugs import traceback_of
 from fl_app.core.errors import RunError
 from fl_app.core.layout import check_extra, check_shape
-from fl_app.core.types import NO_EXTRA, Order, Reply, Scores, Upload, Vector
+from fl_app.core.types import Extra, Order, Reply, Scores, Upload, Vector
 from fl_app.engine.arena import Arena
 from fl_app.engine.clock import NO_VECTOR
+
+T = TypeVar("T")
+VECTORS = ("vector", "extra")
 
 NOTHING = -1  # in place of a slot: an empty vector, the client continues with its model
 
@@ -44,17 +48,42 @@ class BatchTrainer(Trainer, Protocol):
         ...
 
 
+class Beside(Generic[T]):
+    """What orders or uploads have beside their vectors: a tuple, much sooner pickled than arrays.
+
+    Args:
+        kind: `Order` or `Upload`.
+    """
+
+    def __init__(self, kind: type[T]) -> None:
+        self._kind: Callable[..., T] = kind
+        self._names = [name for name in signature(kind).parameters if name not in VECTORS]
+        self.of: Callable[[T], tuple[Any, ...]] = attrgetter(*self._names)
+
+    def whole(self, values: tuple[Any, ...], vector: Vector, extra: Extra) -> T:
+        """The order or upload with these vectors."""
+        named = dict(zip(self._names, values, strict=True))
+        return self._kind(vector=vector, extra=extra, **named)
+
+
+ORDER, UPLOAD = Beside(Order), Beside(Upload)
+
+# A reply as it is; or its number, what its upload has beside the vectors, which are in their slots,
+# and whether it was computed together with others.
+Answer: TypeAlias = Reply | tuple[int, tuple[Any, ...], bool]
+
+
 class Message(NamedTuple):
     """An order on its way to a worker, whose vectors are in shared memory.
 
     Attributes:
-        order: without vectors.
+        order: beside its vectors.
         places: slots of what the client receives: the model, and the extra vectors `names`.
         names: of the extra vectors of the order.
         results: slots for the upload's vector, and for its extra vectors.
     """
 
-    order: Order
+    order: tuple[Any, ...]
     places: Sequence[int]
     names: Sequence[str]
     results: Sequence[int]
@@ -100,7 +129,7 @@ def work(
 ) -> None:
     """A worker's life: read orders, train, write the results into their slots, say so.
 
-    Every answer is a list of replies, each with whether its vectors are in their slots.
+    It sends a list of `Answer`.
 
     Args:
         pipe: to the engine's process.
@@ -129,7 +158,7 @@ def work(
         send(
             pipe,
             [
-                _without_vectors(reply, places, upload_extra)
+                _answer(reply, places, upload_extra)
                 for reply, places in zip(replies, results, strict=True)
             ],
         )
@@ -140,21 +169,18 @@ def _received(message: Message, arena: Arena) -> Order:
     for vector in vectors:
         vector.flags.writeable = False  # it is the server's, and other clients' too
     vector, *extra = vectors
-    named = dict(zip(message.names, extra, strict=True))
-    return replace(message.order, vector=vector, extra=named)
+    return ORDER.whole(message.order, vector, dict(zip(message.names, extra, strict=True)))
 
 
-def _without_vectors(
-    reply: Reply, results: Sequence[Vector], names: Sequence[str]
-) -> tuple[Reply, bool]:
-    """The reply without vectors and True if these fit into shared memory, else as it is."""
+def _answer(reply: Reply, results: Sequence[Vector], names: Sequence[str]) -> Answer:
+    """A reply whose vectors are written into their slots if they fit."""
     upload, size = reply.upload, results[0].size
     if upload is None or check_shape(upload.vector, size) or check_extra(upload.extra, names, size):
-        return reply, False
+        return reply
     vectors = (upload.vector, *(upload.extra[name] for name in names))
     for result, vector in zip(results, vectors, strict=True):
         np.copyto(result, vector)
-    return replace(reply, upload=replace(upload, vector=NO_VECTOR, extra=NO_EXTRA)), True
+    return reply.number, UPLOAD.of(upload), reply.together
 
 
 def _receive(pipe: Connection, messages: SimpleQueue[list[Message] | None]) -> None:

@@ -9,7 +9,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
@@ -21,8 +21,18 @@ from fl_app.core.errors import RunError
 from fl_app.core.types import NO_EXTRA, Order, Reply, Vector
 from fl_app.core.vector import read_only
 from fl_app.engine.arena import Arena
-from fl_app.engine.clock import NO_VECTOR
-from fl_app.engine.worker import NOTHING, BatchTrainer, Message, Trainer, carry_out, send, work
+from fl_app.engine.worker import (
+    NOTHING,
+    ORDER,
+    UPLOAD,
+    Answer,
+    BatchTrainer,
+    Message,
+    Trainer,
+    carry_out,
+    send,
+    work,
+)
 
 # One at work, one waiting, so that a worker never waits for the engine; batches count as one.
 ORDERS_PER_WORKER = 2
@@ -206,17 +216,13 @@ class Workers:
         ]
         places = [NOTHING if (slot := self._arena.slot(v)) is None else slot for v in received]
         new = [self._arena.new() for _ in range(1 + len(self._upload_extra))]
-        message = Message(
-            replace(order, vector=NO_VECTOR, extra=NO_EXTRA),
-            places,
-            list(order.extra),
-            [slot for _, slot in new],
-        )
+        slots = [slot for _, slot in new]
+        message = Message(ORDER.of(order), places, list(order.extra), slots)
         return _Given(order, received, [vector for vector, _ in new]), message
 
     def _read(self, worker: _Worker) -> list[Reply]:
         try:
-            answers: list[tuple[Reply, bool]] | RunError = worker.pipe.recv()
+            answers: list[Answer] | RunError = worker.pipe.recv()
         except (EOFError, OSError):
             worker.process.join(1.0)
             code = worker.process.exitcode
@@ -231,15 +237,16 @@ class Workers:
         batch = worker.orders.popleft()
         worker.since = self._monotonic()
         return [
-            _sealed(self._with_vectors(reply, given) if shared else reply)
-            for given, (reply, shared) in zip(batch, answers, strict=True)
+            _sealed(answer if isinstance(answer, Reply) else self._with_vectors(given, *answer))
+            for given, answer in zip(batch, answers, strict=True)
         ]
 
-    def _with_vectors(self, reply: Reply, given: _Given) -> Reply:
-        assert reply.upload is not None
+    def _with_vectors(
+        self, given: _Given, number: int, values: tuple[Any, ...], together: bool
+    ) -> Reply:
         vector, *extra = given.results
         named = dict(zip(self._upload_extra, extra, strict=True)) if extra else NO_EXTRA
-        return replace(reply, upload=replace(reply.upload, vector=vector, extra=named))
+        return Reply(number, UPLOAD.whole(values, vector, named), together=together)
 
     def _due(self, worker: _Worker) -> float:
         """When the worker has had its oldest batch for too long; inf = it has none."""

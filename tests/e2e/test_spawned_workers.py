@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from configs import composed
 
-from fl_app.runner import factory
+from fl_app.runner import components
 from fl_app.runner.cell import run_cell
 from fl_app.runner.placement import Placement
 
@@ -14,7 +14,7 @@ from fl_app.runner.placement import Placement
 @pytest.fixture
 def gpus(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two, which are the processor by another name."""
-    monkeypatch.setattr(factory, "placement", lambda config: Placement("cpu", 2, ("cpu", "cpu")))
+    monkeypatch.setattr(components, "placement", lambda config: Placement("cpu", 2, ("cpu", "cpu")))
 
 
 def carry_out(folder: Path, *words: str) -> dict[str, Any]:
