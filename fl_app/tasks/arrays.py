@@ -8,9 +8,9 @@ from typing import Any, ClassVar
 import numpy as np
 
 from fl_app.core.errors import require
-from fl_app.tasks import cache
+from fl_app.tasks.items import pair, table_of
 from fl_app.tasks.kind import scaling
-from fl_app.tasks.own_data import OwnData, Part, encode, existing
+from fl_app.tasks.own_data import OwnData, Part, existing
 from fl_app.tasks.sources import reading
 
 
@@ -26,8 +26,7 @@ class Arrays(OwnData):
     Args:
         client: whether each value of the array ``client`` is a client; False = partition=
             distributes all examples.
-        kind: classification, multi_label, regression, or auto: as of task=csv, but integers are
-            always classes.
+        kind: classification, regression, or auto: as of task=csv, but integers are always classes.
         scaling: raw255 (original values), unit (bytes to [0, 1]) or standardised (of every entry,
             or of every channel).
     """
@@ -41,17 +40,9 @@ class Arrays(OwnData):
     def files(self) -> Sequence[Path]:
         return [existing(self.path or "", "task.path", "file")]
 
-    def encoded(self) -> cache.Arrays:
-        train, test = self.read()
+    def kind_of(self, train: Part) -> str:
         integers = [dtype.kind in "iu" for dtype in train.targets.dtypes] == [True]
-        return encode(
-            train,
-            test,
-            schema=self.known,
-            test_share=self.test_share,
-            kind="classification" if self.kind == "auto" and integers else self.kind,
-            scaling=self.scaling,
-        )
+        return "classification" if self.kind == "auto" and integers else self.kind
 
     def read(self) -> tuple[Part, Part | None]:
         import pandas as pd
@@ -82,28 +73,14 @@ def _part(found: Mapping[str, Any], name: str, where: str) -> Part:
     Raises:
         ValueError: an array is missing or does not fit the others.
     """
-    import pandas as pd
-
     x, y = f"x_{name}", f"y_{name}"
     for needed in (x, y):
         if needed not in found:
             raise ValueError(f"{where} has no {needed}, only {', '.join(found)}")
-    inputs, targets = found[x], found[y]
-    shapes = f"{where}: {x} has the type {inputs.dtype} and the shape {inputs.shape}, and {y} "
-    shapes += f"the shape {targets.shape}: "
-    if inputs.dtype.kind not in "biuf" or inputs.ndim < 2 or len(inputs) == 0:
-        raise ValueError(f"{shapes}{x} must be numbers of shape (n, ...), a row per example")
-    if targets.ndim not in (1, 2) or len(targets) != len(inputs):
-        raise ValueError(f"{shapes}{y} must have the shape (n,) or (n, k), a row per example")
+    inputs, targets = pair(found[x], found[y], f"{where}: {x}", y)
     if inputs.dtype == np.uint8 and inputs.ndim == 3:
         inputs = inputs[:, None]
     elif inputs.dtype == np.uint8 and inputs.ndim == 4:
         last = inputs.shape[3] in (1, 3, 4) and inputs.shape[1] not in (1, 3, 4)
         inputs = np.ascontiguousarray(inputs.transpose(0, 3, 1, 2)) if last else inputs
-    for key, values in ((x, inputs), (y, targets)):
-        if values.dtype.kind == "f" and not np.isfinite(values).all():
-            row = int((~np.isfinite(values.reshape(len(values), -1)).all(1)).argmax())
-            raise ValueError(f"{where}: {key} has NaN or an infinite number in row {row + 1}")
-    names = ["y_train"] if targets.ndim == 1 else [*map(str, range(targets.shape[1]))]
-    table = pd.DataFrame(targets.reshape(len(targets), -1), columns=names)
-    return Part(f"{where}: {x}", inputs, table)
+    return Part(f"{where}: {x}", inputs, table_of(targets, y))

@@ -6,11 +6,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import IO, TYPE_CHECKING, Any, ClassVar
+from typing import IO, TYPE_CHECKING, ClassVar
 
 from fl_app.core.errors import require
 from fl_app.core.extras import told_if_missing
-from fl_app.tasks.items import column_of, label_names
+from fl_app.tasks.items import column_of, pair
 from fl_app.tasks.own_data import ImageKeys, Part, TableData, existing, names_of
 from fl_app.tasks.partition import Partitioner
 from fl_app.tasks.sources import said
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
 
 @dataclass(kw_only=True)
 class Huggingface(ImageKeys, TableData):
-    """Predict columns of a data set from a column of images, or from columns of numbers and texts.
+    """Predict a column of a data set, or several, from other columns.
 
     The path is a folder that ``save_to_disk`` has written or that holds files of data, or a name on
-    the hub. A column of lists of numbers becomes as many columns as its lists are long. Names of
-    classes are those of the data set. A target of lists of classes makes a label of each class.
+    the hub. Inputs are a column of images or of arrays, or columns of numbers and texts. Names of
+    classes are those of the data set.
 
     Args:
         subset: of a data set on the hub that has several.
@@ -69,46 +69,46 @@ class Huggingface(ImageKeys, TableData):
         """The examples of one part of a data set.
 
         Raises:
-            ValueError: a column is missing or cannot be an input, or an image cannot be read.
+            ValueError: a column is missing or cannot be an input.
         """
         import datasets
+        import pandas as pd
 
         from fl_app.tasks.pictures import decode
 
         images = [name for name, kind in data.features.items() if isinstance(kind, datasets.Image)]
-        inputs = images if self.inputs is None else names_of(self.inputs)
-        image = next((name for name in images if name in inputs), None)
-        if image is not None and len(inputs) > 1:
-            raise ValueError(
-                f"task.inputs={inputs} must be one column of images, or columns of numbers and "
-                "texts: the model takes one kind"
-            )
+        inputs, targets = names_of(self.inputs) or images, names_of(self.target)
+        client, ignore = names_of(self.client), names_of(self.ignore)
         there = f"a column of {where}, which has {', '.join(data.column_names)}"
-        for key in (
-            ("inputs", "target", "client") if inputs else ()
-        ):  # else entries are columns, too
-            for name in names_of(getattr(self, key)):
-                known = name in data.column_names
-                require(known, f"task.{key}", name, there, "it cannot be read")
-        targets, ignored = names_of(self.target), names_of(self.ignore)
-        used = {*targets, *inputs, self.client, *(self.known.targets if self.known else ())}
-        if not inputs:  # all columns may be some
-            used |= {*data.column_names} - {*ignored}
-        names = [name for name in data.column_names if name in used and name not in images]
-        table, made = _table(data, names, where, needed=self.known is None)
-        if image is not None:
-            table[image] = True  # so that it is there; images have no missing values
-        reader = replace(
-            self,
-            target=[new for old in targets for new in made.get(old, [old])],
-            inputs=[new for old in inputs for new in made.get(old, [old])] or None,
-            ignore=[name for name in ignored if name not in data.column_names],
+        given = {"inputs": inputs, "target": targets, "client": client, "ignore": ignore}
+        for key, name in ((key, name) for key, names in given.items() for name in names):
+            require(name in data.column_names, f"task.{key}", name, there, "it cannot be read")
+        known = self.known
+        targets = targets or [*(known.targets if known else ())]
+        inputs = [column.name for column in known.columns] if known and known.columns else inputs
+        others = {*targets, *ignore, *client}
+        inputs = inputs or [name for name in data.column_names if name not in others]
+        flat = (datasets.ClassLabel, datasets.Value)
+        deep = next(
+            (n for n, k in data.features.items() if n in inputs and not isinstance(k, flat)), None
         )
-        part = reader.part_of(table, where)
-        if image is None:
+        if deep is not None and len(inputs) > 1:
+            raise ValueError(
+                f"task.inputs={inputs} must be one column of images or of arrays, as {deep!r} is, "
+                f"or columns of numbers and texts; leave others out (task.ignore=[{deep}])"
+            )
+        used = [n for n in data.column_names if n in {*targets, *inputs, *client} - {deep}]
+        table = pd.DataFrame({name: column_of(data, name) for name in used})
+        if deep is not None:
+            table[deep] = True  # so that it is there; images and arrays have no missing values
+        part = replace(self, inputs=deep or self.inputs, ignore=()).part_of(table, where)
+        if deep is None:
             return part
         kept = data.select(part.targets.index)
-        return replace(part, inputs=decode(stored_images(kept, image, where), self.shape))
+        if deep in images:
+            return replace(part, inputs=decode(stored_images(kept, deep, where), self.shape))
+        arrays, _ = pair(column_of(kept, deep), part.targets, f"{where}: {deep}", "its targets")
+        return replace(part, inputs=arrays)
 
 
 def folder_of(path: str, key: str) -> Path | None:
@@ -179,46 +179,3 @@ def stored_images(data: "Dataset", column: str, where: str) -> list[tuple[str, P
         )
         for row, image in enumerate(stored, 1)
     ]
-
-
-def _table(
-    data: "Dataset", names: Sequence[str], where: str, *, needed: bool
-) -> tuple[Any, dict[str, list[str]]]:
-    """Columns as a table, and what takes the place of a column of lists: one for each entry.
-
-    Args:
-        data: one part of a data set.
-        names: of the columns.
-        where: the data, for messages.
-        needed: whether a column that has no place in a table is an error; else it is left out.
-
-    Raises:
-        ValueError: a column is needed and has no place in a table.
-    """
-    import pandas as pd
-
-    table: dict[str, Any] = {}
-    made: dict[str, list[str]] = {}
-    for name in names:
-        try:
-            values = column_of(data, name)
-            first = values.flat[0] if values.size else None
-            if values.ndim > 2 or values.dtype.kind in "mM" or isinstance(first, dict | bytes):
-                raise ValueError(f"the column {name!r} has the type {data.features[name]}")
-        except ValueError as error:
-            if not needed:
-                continue
-            raise ValueError(
-                f"{where}: {error}; a table has numbers, texts, classes, lists of classes, and "
-                f"lists of numbers of one length: leave it out with task.ignore=[{name}]"
-            ) from error
-        if values.ndim == 1:
-            table[name] = values
-            continue
-        labels = label_names(data, name)
-        places = [f"[{place}]" for place in range(values.shape[1])]
-        made[name] = [
-            f"{name}{end}" for end in (places if labels is None else map(".{}".format, labels))
-        ]
-        table |= dict(zip(made[name], values.T, strict=True))
-    return pd.DataFrame(table), made

@@ -1,12 +1,11 @@
 """Objectives: what a task's targets are, with their loss and their metrics.
 
-A target is a class (`Classification`), several labels at once (`MultiLabel`), or one or more
-numbers (`Regression`).
+A target is a class (`Classification`), or one or more numbers (`Regression`).
 """
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Self, TypeAlias
 
@@ -32,7 +31,7 @@ class Objective(ABC):
         criterion: mean loss over a batch instead of the usual one.
 
     Attributes:
-        kind: ``"classification"``, ``"multi_label"`` or ``"regression"``.
+        kind: ``"classification"`` or ``"regression"``.
         score: name of the main metric.
         higher_is_better: whether a higher score is better.
     """
@@ -53,9 +52,12 @@ class Objective(ABC):
         """Whether ``"accuracy"`` is among the metrics."""
         return self.score == "accuracy"
 
-    @abstractmethod
     def loss(self, output: Tensor, target: Tensor) -> Tensor:
         """Mean loss over a batch, a scalar."""
+        output, target = self._compared(output, target)
+        if self.criterion is not None:
+            return self.criterion(output, target)
+        return self._usual(output, target, "mean")
 
     def losses(self, output: Tensor, target: Tensor) -> Tensor:
         """Loss of every example, shape ``(n,)``, whose mean is `loss`.
@@ -65,12 +67,16 @@ class Objective(ABC):
         """
         if self.criterion is not None:
             raise NotImplementedError("a loss of its own has no loss of each example")
-        losses = self._losses(output, target)
+        losses = self._usual(*self._compared(output, target), "none").view(target.shape)
         return losses if losses.ndim == 1 else losses.flatten(1).mean(1)
 
-    def _losses(self, output: Tensor, target: Tensor) -> Tensor:
-        """The usual loss of every entry of the targets, in their shape."""
-        raise NotImplementedError("it has no loss of each example")
+    def _compared(self, output: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
+        """Output and target as a loss takes them."""
+        return output, target
+
+    @abstractmethod
+    def _usual(self, output: Tensor, target: Tensor, reduction: str) -> Tensor:
+        """The loss where there is no `criterion`, with torch's ``reduction``."""
 
     @abstractmethod
     def output_shape(self, target: Tensor) -> tuple[int, ...]:
@@ -116,16 +122,8 @@ class Classification(Objective):
     score = "accuracy"
     higher_is_better = True
 
-    def loss(self, output: Tensor, target: Tensor) -> Tensor:
-        if self.criterion is not None:
-            return self.criterion(output, target)
-        return F.cross_entropy(output.flatten(0, -2), target.flatten())
-
-    def _losses(self, output: Tensor, target: Tensor) -> Tensor:
-        if not self.sequences:
-            return F.cross_entropy(output, target, reduction="none")
-        losses = F.cross_entropy(output.flatten(0, -2), target.flatten(), reduction="none")
-        return losses.view(target.shape)
+    def _usual(self, output: Tensor, target: Tensor, reduction: str) -> Tensor:
+        return F.cross_entropy(output.flatten(0, -2), target.flatten(), reduction=reduction)
 
     def output_shape(self, target: Tensor) -> tuple[int, ...]:
         return (*target.shape, self.num_outputs)
@@ -153,56 +151,6 @@ class Classification(Objective):
 
 
 @dataclass(frozen=True, eq=False)
-class MultiLabel(Objective):
-    """Each target says of every label whether it applies, 0 or 1; outputs are logits.
-
-    Metrics: ``accuracy``, the share of entries that are right; ``loss`` (binary cross-entropy);
-    ``exact_match``, the share of examples whose labels are all right; ``f1``, over all entries
-    (NaN if nothing is positive or predicted so).
-
-    Args:
-        labels: names of the labels, in the order of the model's outputs; () = 0 to C - 1.
-    """
-
-    labels: tuple[Any, ...] = ()
-
-    kind = "multi_label"
-    score = "accuracy"
-    higher_is_better = True
-
-    def loss(self, output: Tensor, target: Tensor) -> Tensor:
-        if self.criterion is not None:
-            return self.criterion(output, target)
-        return F.binary_cross_entropy_with_logits(output, target)
-
-    def _losses(self, output: Tensor, target: Tensor) -> Tensor:
-        return F.binary_cross_entropy_with_logits(output, target, reduction="none")
-
-    def output_shape(self, target: Tensor) -> tuple[int, ...]:
-        return len(target), self.num_outputs
-
-    def strata(self, targets: Tensor) -> NDArray[np.int64]:
-        """Examples with equal labels are one class."""
-        return np.unique(targets, axis=0, return_inverse=True)[1].reshape(-1).astype(np.int64)
-
-    def counts(self, output: Tensor, target: Tensor) -> Tensor:
-        predicted, wanted = output > 0, target > 0.5
-        right = predicted == wanted
-        sums = (right, right.all(-1), predicted & wanted, predicted, wanted)
-        return torch.stack([part.sum() for part in sums]).cpu()
-
-    def figures(self, counts: Tensor, loss: float, total: int) -> dict[str, float]:
-        right, exact, both, predicted, wanted = counts.tolist()
-        positive = predicted + wanted
-        return {
-            "accuracy": right / total,
-            "loss": loss,
-            "exact_match": exact * self.num_outputs / total,
-            "f1": 2 * both / positive if positive else math.nan,
-        }
-
-
-@dataclass(frozen=True, eq=False)
 class Regression(Objective):
     """Each target is ``num_outputs`` numbers, which the model predicts.
 
@@ -223,25 +171,18 @@ class Regression(Objective):
     score = "rmse"
     higher_is_better = False
 
-    def loss(self, output: Tensor, target: Tensor) -> Tensor:
-        # Else an output of shape (n,) and a target of shape (n, 1) would give n x n differences.
-        output = output.reshape(target.shape)
-        target = self._standardised(target)
-        if self.criterion is not None:
-            return self.criterion(output, target)
-        return F.mse_loss(output, target)
-
-    def _losses(self, output: Tensor, target: Tensor) -> Tensor:
-        standardised = self._standardised(target)
-        return F.mse_loss(output.reshape(target.shape), standardised, reduction="none")
-
     def with_loss(self, loss: Loss) -> Self:
         return replace(self, criterion=loss, mean=(), deviation=())
 
-    def _standardised(self, target: Tensor) -> Tensor:
-        if not self.mean:
-            return target
-        return (target - target.new_tensor(self.mean)) / target.new_tensor(self.deviation)
+    def _compared(self, output: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
+        # Else an output of shape (n,) and a target of shape (n, 1) would give n x n differences.
+        output = output.reshape(target.shape)
+        if self.mean:
+            target = (target - target.new_tensor(self.mean)) / target.new_tensor(self.deviation)
+        return output, target
+
+    def _usual(self, output: Tensor, target: Tensor, reduction: str) -> Tensor:
+        return F.mse_loss(output, target, reduction=reduction)
 
     def output_shape(self, target: Tensor) -> tuple[int, ...]:
         return tuple(target.shape)
@@ -255,7 +196,10 @@ class Regression(Objective):
     def counts(self, output: Tensor, target: Tensor) -> Tensor:
         """Sums over examples for each output, shape ``(5, num_outputs)``."""
         output, target = output.cpu().double(), target.cpu().double()
-        error = self._predicted(output, target) - target
+        output = output.reshape(target.shape)
+        if self.mean:  # in the unit of the targets
+            output = output * output.new_tensor(self.deviation) + output.new_tensor(self.mean)
+        error = output - target
         parts = (error.square(), error.abs(), target, target.square(), torch.ones_like(target))
         return torch.stack([part.sum(0) for part in parts])
 
@@ -272,33 +216,21 @@ class Regression(Objective):
             "r2": float(np.where(known, explained, math.nan).mean()),
         }
 
-    def _predicted(self, output: Tensor, target: Tensor) -> Tensor:
-        """The prediction in the unit of the targets."""
-        output = output.reshape(target.shape)
-        if self.mean:
-            output = output * output.new_tensor(self.deviation) + output.new_tensor(self.mean)
-        return output
-
 
 def objective_of(
     kind: str,
-    outputs: tuple[str, ...],
+    outputs: Sequence[str],
     mean: tuple[float, ...] = (),
     deviation: tuple[float, ...] = (),
-    num_outputs: int | None = None,
 ) -> Objective:
     """The objective of a kind of targets, one of `fl_app.tasks.schema.KINDS`.
 
     Args:
         kind: of the targets.
-        outputs: names of the classes or labels, in the order of the model's outputs; () = none.
+        outputs: names of the classes, or of the numbers to predict.
         mean: of each number to predict, see `Regression`.
         deviation: see `Regression`.
-        num_outputs: of the model; None = as many as there are names.
     """
-    count = len(outputs) if num_outputs is None else num_outputs
     if kind == "classification":
-        return Classification(count, classes=outputs)
-    if kind == "multi_label":
-        return MultiLabel(count, labels=outputs)
-    return Regression(count, mean=mean, deviation=deviation)
+        return Classification(len(outputs), classes=(*outputs,))
+    return Regression(len(outputs), mean=mean, deviation=deviation)

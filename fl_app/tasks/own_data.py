@@ -119,13 +119,20 @@ class OwnData(TaskKind):
             ValueError: the data cannot be read.
         """
 
+    def kind_of(self, train: Part) -> str:
+        """The kind of the targets, or ``"auto"``."""
+        del train
+        return str(getattr(self, "kind", "classification"))
+
     def encoded(self) -> Arrays:
         """Arrays of the task, and its schema in bytes."""
+        train, test = self.read()
         return encode(
-            *self.read(),
+            train,
+            test,
             schema=self.known,
             test_share=self.test_share,
-            kind=getattr(self, "kind", "classification"),
+            kind=self.kind_of(train),
             categories=names_of(getattr(self, "categories", ())),
             missing=self.rule,
             scaling=getattr(self, "scaling", "standardised"),
@@ -234,9 +241,8 @@ class TableData(OwnData):
         categories: input columns whose numbers are names, such as postcodes; texts are anyway.
         client: column that says whose a row is; each value is a client (or num_clients of them),
             and partition= has no effect.
-        kind: classification, multi_label (columns of 0 and 1), regression, or auto: texts and up to
-            20 different whole numbers are classes, columns of 0 and 1 are labels, other numbers are
-            predicted.
+        kind: classification, regression, or auto: texts and up to 20 different whole numbers are
+            classes, other numbers are predicted.
         missing: rows without a value: refuse, drop, or median (of the training rows; of texts the
             commonest one); None = as the schema says, else refuse. A row without target or client
             is never filled.

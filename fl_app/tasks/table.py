@@ -214,7 +214,7 @@ def fit_targets(targets: pd.DataFrame, kind: str, where: str) -> tuple[str, tupl
     """The kind of task, and the names of the model's outputs.
 
     ``"auto"`` takes texts, booleans, and up to `FEW` different whole numbers in one column for
-    classes, several columns of 0 and 1 for labels, and all other numbers for regression.
+    classes, and all other numbers for regression.
 
     Args:
         targets: target columns, without missing values.
@@ -229,7 +229,7 @@ def fit_targets(targets: pd.DataFrame, kind: str, where: str) -> tuple[str, tupl
     kind = kind if told else _kind_of(targets, where)
     if kind != "classification":
         return kind, names
-    bound = f"multi_label or regression with the {len(names)} target columns {', '.join(names)}"
+    bound = f"regression with the {len(names)} target columns {', '.join(names)}"
     require(len(names) == 1, "task.kind", kind, bound, "an example has one class")
     classes = in_order(texts_of(targets.iloc[:, 0]))
     if len(classes) < 2:
@@ -248,8 +248,7 @@ def fit_targets(targets: pd.DataFrame, kind: str, where: str) -> tuple[str, tupl
 
 def _kind_of(targets: pd.DataFrame, where: str) -> str:
     if targets.shape[1] > 1:
-        found = pd.concat([numbers_of(targets[name], where) for name in targets], axis=1)
-        return "multi_label" if found.isin([0, 1]).all(axis=None) else "regression"
+        return "regression"
     values = targets.iloc[:, 0]
     flags = values.astype(str).str.lower().isin(FLAGS)
     if flags.all() or as_numbers(values).notna().mean() < 0.5:
@@ -284,13 +283,5 @@ def encode_targets(
     if kind == "classification":
         return codes_of(targets.iloc[:, 0], outputs, where)
     numbers = pd.concat([numbers_of(targets[name], where) for name in targets], axis=1)
-    wrong = ~numbers.isin([0, 1])
-    if kind == "multi_label" and wrong.any(axis=None):
-        name = numbers.columns[wrong.any()][0]
-        row = wrong[name].idxmax()
-        raise ValueError(
-            f"{where}: column {name!r} is {numbers[name][row]:g} in row {row + 1}, and must be 0 "
-            "or 1 for each label"
-        )
     encoded: NDArray[np.float32] = numbers.to_numpy(np.float32)
     return encoded

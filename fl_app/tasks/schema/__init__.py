@@ -16,7 +16,7 @@ from omegaconf import DictConfig
 from fl_app.core.errors import is_number
 
 FORMAT = 1  # of the file
-KINDS = ("classification", "multi_label", "regression")
+KINDS = ("classification", "regression")
 MISSING = ("refuse", "median", "drop")  # what becomes of rows of a table that lack a value
 COMMAND = "python -m fl_app.tasks.schema task=... task.path=... -o schema.json"
 
@@ -68,11 +68,11 @@ class Schema:
     """What is known of data without reading them.
 
     Attributes:
-        kind: ``"classification"``, ``"multi_label"`` or ``"regression"``.
+        kind: ``"classification"`` or ``"regression"``.
         input_shape: shape of one input, ``(d,)`` of a table, ``(channels, height, width)`` of an
             image.
-        outputs: names of the classes, of the labels, or of the numbers to predict, in the order of
-            the model's outputs.
+        outputs: names of the classes or of the numbers to predict, in the order of the model's
+            outputs.
         targets: target columns of a table; empty for data without columns.
         columns: input columns of a table; empty for other data.
         mean: of every channel of training images, or every entry of other inputs; empty = unknown.

@@ -12,7 +12,7 @@ from fl_app.client.batch import BatchTrainer, obstacle
 from fl_app.client.build import chain
 from fl_app.core.types import Order, Upload
 from fl_app.tasks.models import architecture
-from fl_app.tasks.objective import Classification, MultiLabel, Objective, Regression
+from fl_app.tasks.objective import Classification, Objective, Regression
 from fl_app.tasks.task import Task
 
 SIZES = (7, 1, 12, 4, 30, 5)  # examples of each client
@@ -27,8 +27,6 @@ def task(model: Any = "mlp", objective: Objective | None = None, **more: Any) ->
     inputs = torch.randn(count, *shape, generator=generator)
     objective = objective or Classification(3)
     targets = torch.arange(count) % 3
-    if isinstance(objective, MultiLabel):
-        targets = torch.randint(2, (count, 3), generator=generator).float()
     if isinstance(objective, Regression):
         targets = torch.randn(count, 3, generator=generator)
     return Task(
@@ -128,7 +126,7 @@ def test_every_key_of_an_order(configs: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize(
-    "objective", [MultiLabel(3), Regression(3), Regression(3, mean=(1, 2, 3), deviation=(2, 2, 4))]
+    "objective", [Regression(3), Regression(3, mean=(1, 2, 3), deviation=(2, 2, 4))]
 )
 def test_every_objective(objective: Objective) -> None:
     compare(task("mlp", objective))

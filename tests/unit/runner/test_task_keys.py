@@ -112,7 +112,6 @@ def test_metrics_that_a_task_does_not_have_are_refused(task: Any, override: str,
 X = np.random.default_rng(0).standard_normal((60, 3))
 TARGETS = {
     "classification": np.arange(60) % 3,
-    "multi_label": np.stack([X[:, 0] > 0, X[:, 1] > 0], 1).astype(int),
     "regression": X @ [1.0, -2.0, 3.0] + 50,
 }
 

@@ -14,7 +14,7 @@ from PIL import Image
 from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
-from fl_app.tasks.objective import Classification, MultiLabel, Regression
+from fl_app.tasks.objective import Classification, Regression
 from fl_app.tasks.partition import Dirichlet
 from fl_app.tasks.task import Task
 
@@ -67,8 +67,7 @@ def test_bytes_of_images_are_pixels_and_other_integers_tokens() -> None:
         (Y[:, None], Classification, 4),
         (np.array(["no", "yes"])[Y % 2], Classification, 2),
         (pd.Series(["b", "a"] * 20, dtype="category"), Classification, 2),
-        (np.eye(4, dtype=bool)[Y], MultiLabel, 4),
-        (torch.eye(4)[Y], MultiLabel, 4),
+        (np.eye(4, dtype=bool)[Y], Regression, 4),
         (NUMBERS.astype(object), Regression, 1),
         (Y.astype(float), Regression, 1),  # an array has a type, which a table has not
         (Y.astype(object), Classification, 4),
@@ -188,7 +187,6 @@ def table(**changes: Any) -> Dataset:
         "size": (Value("float64"), [i / 4 for i in range(20)]),
         "point": (List(Value("float32")), X[:20].tolist()),
         "kind": (ClassLabel(names=["cat", "dog", "eel"]), [0, 1] * 10),
-        "tags": (List(ClassLabel(names=["a", "b"])), [[0, 1], []] * 10),
         "owner": (Value("string"), [f"owner {i % 4}" for i in range(20)]),
     } | changes
     features = Features({name: feature for name, (feature, _) in columns.items()})
@@ -214,9 +212,6 @@ def test_columns_of_a_data_set_of_hugging_face() -> None:
     numbers = hub(table(), ["size", "point"], "size")
     assert isinstance(numbers.objective, Regression)
     np.testing.assert_allclose(numbers.inputs[3], [0.75, *X[3]], rtol=1e-6)
-    labels = hub(table(), "size", "tags")
-    assert isinstance(labels.objective, MultiLabel)
-    assert labels.targets[:2].tolist() == [[1, 1], [0, 0]]
     pictures = [Image.new("RGB", (5, 4), (shade, 7, 8)) for shade in range(20)]
     images = hub(table(image=(datasets.Image(), pictures)), "image", "kind").inputs
     assert images[:, :, 1, 2].tolist() == [[shade, 7, 8] for shade in range(20)]
@@ -276,8 +271,7 @@ BYTES = PLANES.astype(np.uint8)
         ({"y": PLANES}, "y_train has the shape (40, 8, 8) and must have (n,) or (n, k)"),
         ({"x": X.astype(str)}, "x_train has '0.1257302210933933' where numbers are needed: turn"),
         ({"x": [[1.0], [1.0, 2.0]]}, "x_train is no array, since its rows differ in shape"),
-        ({"y": X, "objective": "multi_label"}, "is 0.12573 in row 1, and must be 0 or 1"),
-        ({"objective": "ranking"}, "objective=ranking must be one of classification, multi_label"),
+        ({"objective": "ranking"}, "objective=ranking must be one of classification, regression"),
         ({"holdout": 1}, "holdout=1 must be in [0, 1)"),
         ({"clients": "dirichlt"}, "clients='dirichlt' must be one of iid, dirichlet"),
         ({"clients": "iid"}, "num_clients is missing: clients=iid needs their number"),
@@ -285,7 +279,6 @@ BYTES = PLANES.astype(np.uint8)
         ({"clients": Y[:5]}, "clients has the shape (5,) and must have (40,)"),
         ({"clients": Y, "num_clients": 3}, "num_clients=3 must be 4, or left out"),
         ({"clients": [[1], [40]]}, "clients[1] must be an array of indices .* from 0 to 39"),
-        ({"clients": [[1], [2, 3, 2]]}, "clients[1] has an index twice"),
         ({"num_clients": 41}, "num_clients=41 must be at most 40"),
         (
             {"model": lambda: nn.Linear(3, 5)},

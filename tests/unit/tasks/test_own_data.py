@@ -29,7 +29,7 @@ from fl_app.tasks.cache import cache_folder
 from fl_app.tasks.csv import Csv
 from fl_app.tasks.huggingface import Huggingface
 from fl_app.tasks.image_folder import ImageFolder
-from fl_app.tasks.objective import Classification, MultiLabel, Regression
+from fl_app.tasks.objective import Classification, Regression
 from fl_app.tasks.own_data import choose_test
 from fl_app.tasks.partition import Iid
 from fl_app.tasks.schema import read_schema
@@ -98,7 +98,6 @@ KINDS: dict[str, Any] = {
     "vector": (List(Value("float32")), [[0.0, 1.0], [2.0, 1.0], [0.0, 1.0], [2.0, 1.0]]),
     "user": (Value("string"), ["b", "b", "a", "a"]),
     "label": (ClassLabel(names=["zebra", "ape"]), [1, 0, 1, 0]),
-    "tags": (List(ClassLabel(names=["big", "old"])), [[0, 1], [1], [], [0]]),
 }
 
 
@@ -176,8 +175,6 @@ def test_owners_decide_how_many_clients_there_are(
         ("1.5 2 4", {}, Regression, [[1.5], [2.0], [4.0]]),
         ("1 2 4", {"kind": "regression"}, Regression, [[1.0], [2.0], [4.0]]),
         ("1.5 2 1.5", {"kind": "classification"}, Classification, [0, 1, 0]),
-        ("1 0 1", {"kind": "multi_label"}, MultiLabel, [[1.0], [0.0], [1.0]]),
-        ("0,1 1,1 0,0", {"target": ["a", "b"]}, MultiLabel, [[0, 1], [1, 1], [0, 0]]),
         ("0,1.5 1,1 0,0", {"target": ["a", "b"]}, Regression, [[0, 1.5], [1, 1], [0, 0]]),
     ],
 )
@@ -358,20 +355,20 @@ def test_columns_of_a_data_set(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", "hub")
     Path("temporary").mkdir()
     monkeypatch.setattr(tempfile, "tempdir", "temporary")
-    task = hub(inputs=["vector", "city"])
+    task = hub(inputs=["age", "city"], client="user", num_clients=2)
     assert not [*Path("temporary").iterdir(), *Path.cwd().glob("hub/*")]
-    assert task.inputs.tolist() == [[-1, 0, 1, 0], [1, 0, 0, 1], [-1, 0, 1, 0], [1, 0, 1, 0]]
-    assert [column.name for column in task.schema.columns] == ["vector[0]", "vector[1]", "city"]
+    assert task.inputs[:, 1:].tolist() == [[1, 0], [0, 1], [1, 0], [1, 0]]
     assert isinstance(task.objective, Classification)
     assert (task.objective.classes, task.targets.tolist()) == (("ape", "zebra"), [0, 1, 0, 1])
     assert (task.name, task.source) == ("huggingface-set", "own")
-    task = hub(client="user", num_clients=2, ignore=["tags"])
-    assert [c.name for c in task.schema.columns] == ["age", "city", "vector[0]", "vector[1]"]
     assert [own.tolist() for own in task.partition] == [[2, 3], [0, 1]]
-    labels = hub(inputs="age", target="tags")
-    assert isinstance(labels.objective, MultiLabel)
-    assert labels.objective.labels == ("tags.big", "tags.old")
-    assert labels.targets.tolist() == [[1, 1], [0, 1], [0, 0], [1, 0]]
+    rest = hub(ignore=["vector"])
+    assert [column.name for column in rest.schema.columns] == ["age", "city", "user"]
+    arrays = hub(inputs="vector")
+    assert arrays.inputs.tolist() == [[-1, 0], [1, 0], [-1, 0], [1, 0]]
+    one = rows({name: (kind, values[1:2]) for name, (kind, values) in KINDS.items()})
+    device = hub(one, path="device", inputs="vector", schema=arrays.schema.to_json())
+    assert (device.inputs.tolist(), device.targets.tolist()) == ([[1, 0]], [1])
 
 
 def test_parts_and_gaps_of_a_data_set() -> None:
@@ -448,7 +445,7 @@ TEST = {"ignore": ["owner"], "test_path": "test.csv"}
         (ROWS, {"client": "owner", "num_clients": 3}, "num_clients=3 must be at most 2, the own"),
         (
             ROWS, {"target": ["age", "city"], "kind": "classification"},
-            "task.kind=classification must be multi_label or regression with the 2 target columns",
+            "task.kind=classification must be regression with the 2 target columns",
         ),
         ("", {}, "must be a table in UTF-8.* No columns"),
         ("x,bought\n1,no,2\n", {}, "must be a table in UTF-8.*Length of header"),
@@ -460,7 +457,6 @@ TEST = {"ignore": ["owner"], "test_path": "test.csv"}
             "x,bought\n1,no\n2,yes\n3x,yes\n", {},
             r"column 'x' needs finite numbers and has '3x' in row 3: .*task.categories=\[x\]",
         ),
-        ("x,bought\n1,0\n2,2\n", {"kind": "multi_label"}, "is 2 in row 2, and must be 0 or 1"),
         ("x,bought\n1,no\n2,yes\n", {"test_share": 0.5}, "2 examples, too few for a test set"),
         (
             "x,bought\n" + "".join(f"word{i},{i % 2}\n" for i in range(40)), {},
@@ -498,9 +494,9 @@ ARRAYS = {"x_train": X, "y_train": Y}
     [
         ({"x_train": X}, {}, "has no y_train, only x_train"),
         ({**ARRAYS, "x_test": X}, {}, "has no y_test"),
-        ({"x_train": X, "y_train": Y[:3]}, {}, r"y_train the shape \(3,\): y_train must"),
-        ({"x_train": np.where(X == 2, np.nan, X), "y_train": Y}, {}, "NaN .* in row 2"),
-        ({"x_train": X, "y_train": np.array([0, 1, np.nan, 1])}, {}, "y_train has NaN .* in row 3"),
+        ({"x_train": X, "y_train": Y[:3]}, {}, r"npz: x_train has .* and y_train \(3,\): each"),
+        ({"x_train": np.where(X == 2, np.nan, X), "y_train": Y}, {}, r"x_train\[1, 0\] must be a"),
+        ({"x_train": X, "y_train": np.array([0, 1, np.nan, 1])}, {}, r"y_train\[2\] has no value"),
         ({**ARRAYS, "x_test": X[:, :1], "y_test": Y}, {}, r"of shape \(1,\), and .* state \(2,\)"),
         (ARRAYS, {"scaling": "unit"}, "task.scaling=unit must be standard"),
         ({"x_train": X, "y_train": np.array([None, 1, 2, 3])}, {}, "objects are not read"),
@@ -552,16 +548,16 @@ ONE = {"label": (KINDS["label"][0], [0, 1])}
         ),
         (
             rows({"x": (List(Value("float64")), [[1.0], [1.0, 2.0]]), **ONE}), {},
-            "lists of numbers of one length",
+            "values of the column 'x' have different shapes",
         ),
         (
             rows({"x": ({"a": Value("int64")}, [{"a": 1}, {"a": 2}]), **ONE}), {},
-            "'x' has the type .*task.ignore",
+            "train: x has .* where numbers are needed",
         ),
         (
             rows({"x": (datasets.Image(), [Image.new("L", (2, 2))] * 2), "age": KINDS["age"], **ONE}
                  | {"age": (Value("int64"), [1, 2])}),
-            {"inputs": ["x", "age"]}, r"task.inputs=\['x', 'age'\] must be one column",
+            {"inputs": ["x", "age"]}, r"\['x', 'age'\] must be one column .*task.ignore=\[x\]",
         ),
     ],
 )  # fmt: skip

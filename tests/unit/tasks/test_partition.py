@@ -95,32 +95,6 @@ def test_disjoint_clients_share_nothing_and_cannot_have_more_than_there_is() -> 
 # -- what the papers say ---------------------------------------------------------------------------
 
 
-def test_a_clients_mix_is_dirichlet_with_the_datas_shares_as_mean() -> None:
-    """q ~ Dir(alpha p) has variance p (1 - p) / (alpha + 1); m drawn examples add a little."""
-    alpha, labels = 2.0, np.repeat([0, 1, 1, 1], 10_000)
-    partitioner = Dirichlet(alpha, 1, mode="by_client")
-    runs = [deal(partitioner, labels, 400, seed)[:200] for seed in range(8)]
-    shares = np.array([np.mean(labels[own] == 0) for parts in runs for own in parts])
-    assert shares.mean() == pytest.approx(0.25, abs=0.02)
-    assert shares.var() == pytest.approx(0.25 * 0.75 * (1 + alpha / 100) / (alpha + 1), rel=0.1)
-    assert {own.size for own in deal(Dirichlet(mode="by_client"), LABELS, 50)} == {28, 29}
-
-
-def test_label_quantity_is_wkafls_algorithm_4() -> None:
-    """Sizes of one class are uniform on 10..49; E max(u, v) / (u + v) is log 2."""
-    labels = np.arange(2000) % 10
-    sizes = np.array([own.size for own in deal(LabelQuantity(), labels, 1000)])
-    assert (sizes.min(), sizes.max()) == (10, 49)
-    assert sizes.mean() == pytest.approx(29.5, abs=1.5)
-    parts = deal(LabelQuantity(2, 40, 40), labels, 300)
-    counts = np.array([np.sort(np.bincount(labels[own], minlength=10))[-2:] for own in parts])
-    assert set(counts.sum(axis=1)) <= {39, 40, 41}
-    assert counts.max(axis=1).mean() / 40 == pytest.approx(np.log(2), abs=0.02)
-    for seed in range(30):  # of 6 independent draws of 4 classes half have not all
-        few = np.arange(400) % 4
-        assert np.unique(few[np.concatenate(deal(LabelQuantity(), few, 6, seed))]).size == 4
-
-
 def test_slow_clients_hold_their_own_labels() -> None:
     parts = deal(SlowLabels(0.3, [2, 7]), SORTED)
     seconds = TwoSpeed(num_clients=20, slow_share=0.3, slowdown=5.0).mean_seconds

@@ -37,7 +37,7 @@ def test_what_is_written_is_read(schema: Schema, tmp_path: Path) -> None:
     ("change", "message"),
     [
         ({"format": 2}, "format=2 must be 1"),
-        ({"kind": "ranking"}, "kind=ranking must be one of classification, multi_label"),
+        ({"kind": "ranking"}, "kind=ranking must be one of classification, regression"),
         ({"outputs": ["no", "no"]}, "2 or more distinct names"),
         ({"outputs": [0, 1]}, "2 or more distinct names"),
         ({"input_shape": [4]}, r"input_shape=\[4\] must be \[3\], its columns"),

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from fl_app.tasks.objective import Classification, MultiLabel, Objective, Regression
+from fl_app.tasks.objective import Classification, Objective, Regression
 from fl_app.tasks.partition import PARTITIONS, Iid
 from fl_app.tasks.task import Task
 
@@ -105,22 +105,13 @@ def test_metrics_of_sequences_are_means_over_tokens() -> None:
 
 
 @pytest.mark.parametrize("chunk", [500, 3, 1])
-def test_metrics_of_numbers_and_labels(chunk: int) -> None:
-    """Errors 1, -1, 0, 2 of targets 1, 2, 3, 6 with mean 3: 6 of a variation of 14.
-
-    Two of four labels are positive, three predicted so, two of them rightly.
-    """
+def test_metrics_of_numbers(chunk: int) -> None:
+    """Errors 1, -1, 0, 2 of targets 1, 2, 3, 6 with mean 3: 6 of a variation of 14."""
     outputs = torch.tensor([2.0, 1.0, 3.0, 8.0])  # as a model without a second dimension gives
     numbers = torch.tensor([[1.0], [2.0], [3.0], [6.0]])
     metrics = task_of(Regression(1), outputs, numbers, test_chunk=chunk).test(Same())
     expected = {"rmse": math.sqrt(1.5), "mae": 1.0, "loss": 1.5, "r2": 1 - 6 / 14}
     assert metrics == pytest.approx(expected)
-    outputs = torch.tensor([[1.0, 1.0], [-1.0, 1.0]])
-    labels = torch.tensor([[1.0, 0.0], [0.0, 1.0]])
-    metrics = task_of(MultiLabel(2), outputs, labels, test_chunk=chunk).test(Same())
-    expected = {"accuracy": 0.75, "loss": RIGHT + 0.25, "exact_match": 0.5, "f1": 0.8}
-    assert metrics == pytest.approx(expected)
-    assert MultiLabel(2).losses(outputs, labels).mean().item() == pytest.approx(RIGHT + 0.25)
 
 
 def test_metrics_that_cannot_be_known_are_no_numbers() -> None:
@@ -130,9 +121,6 @@ def test_metrics_that_cannot_be_known_are_no_numbers() -> None:
     assert task_of(Regression(2), outputs, targets).test(Same())["r2"] == pytest.approx(0.5)
     equal = torch.full((3, 1), 0.1)
     assert math.isnan(task_of(Regression(1), equal, equal).test(Same())["r2"])
-    nothing = task_of(MultiLabel(2), -outputs, torch.zeros(2, 2)).test(Same())
-    assert nothing["accuracy"] == 1.0
-    assert math.isnan(nothing["f1"])
     task = task_of(Regression(1), equal, equal, test_inputs=None, test_targets=None)
     with pytest.raises(ValueError, match="task=same has no test set: nothing can be tested"):
         task.test(Same())
@@ -155,11 +143,9 @@ def test_an_own_loss() -> None:
 # -- clients --------------------------------------------------------------------------------------
 
 
-def test_partitions_go_by_tenths_of_numbers_and_by_equal_labels() -> None:
+def test_partitions_go_by_tenths_of_numbers() -> None:
     numbers = torch.arange(40.0)[:, None]
     assert Regression(1).strata(numbers).tolist() == [i // 4 for i in range(40)]
-    first, second, third = MultiLabel(2).strata(torch.tensor([[1.0, 0.0], [0.0, 0.0], [1.0, 0.0]]))
-    assert first == third != second
     drawn = torch.randn(2000, 1, generator=torch.Generator().manual_seed(0))
     for name in PARTITIONS.keys() - {"natural"}:
         task = task_of(Regression(1), drawn, drawn).with_clients(PARTITIONS[name](), 10, seed=0)
