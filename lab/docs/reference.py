@@ -120,11 +120,11 @@ def reasons(tables: Iterable[Rows]) -> dict[str, int]:
 def _option(group: str, path: Path, own: Rows, shared: Rows, notes: Mapping[str, int]) -> list[str]:
     text = path.read_text()
     comment, is_for = heading(text), purpose(path)
+    if "\n  " in comment:  # a table
+        comment = f"Values of the paper: `--help {group}={path.stem}`."
     parts = [f"### {group}={path.stem}"]
-    if is_for not in _flat(comment):
-        parts.append(f"{_flat(is_for)}.")
-    if comment:  # tables in it stay as they are; sentences flow
-        parts.append(f"```text\n{comment}\n```" if "\n  " in comment else _flat(comment))
+    told = [] if is_for in _flat(comment) else [f"{_flat(is_for)}."]
+    parts += [" ".join([*told, _flat(comment)])] if told or comment else []
     brief, keys = [f"`{each}`" for each in chosen(group, text) if each not in USUAL], []
     for key, (value, told) in own.items():
         usual, meaning = shared.get(key, (None, ""))
