@@ -17,8 +17,10 @@ from fl_app.help import chosen, heading, options, package, purpose, rows
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference.md"
 LINKS = {
-    "algorithm": "All train with `algorithm/client=sgd`, unless they name another. A rate "
-    "`strategy.lr_schedule` falls as [`algorithm/lr_schedule=linear`](#algorithmlr_schedule) says. "
+    "algorithm": "All train with `algorithm/client=sgd`, unless they name another. All with "
+    "`strategy.server_lr` have `strategy.clip_norm` and `strategy.lr_schedule`, too, but "
+    "`overlap_fedavg` and `scaffold`. `strategy.lr_schedule` falls as "
+    "[`algorithm/lr_schedule=linear`](#algorithmlr_schedule) says. "
     "Equations: the docstring of the module in `fl_app/algorithms/`. To add one: "
     "[algorithms.md](algorithms.md).",
     "devices": "More: [devices.md](devices.md).",
@@ -31,8 +33,9 @@ LINKS = {
 }
 # What every algorithm chooses is said above.
 USUAL = {"algorithm/client=sgd", "algorithm/lr_schedule=linear"}
-# They mean the same in every option, whatever letter its equations have for it.
+# They mean the same in every option; an option is named that has another default.
 ALIKE = {"strategy.clip_norm", "strategy.lr_schedule"}
+SHORT = 5  # words of a meaning that needs no line of its own
 REASON = re.compile(r"\[A\]|class default")  # of a value: no meaning of its key
 INTRODUCTION = """\
 # Reference
@@ -128,10 +131,14 @@ def _option(group: str, path: Path, own: Rows, shared: Rows, notes: Mapping[str,
     brief, keys = [f"`{each}`" for each in chosen(group, text) if each not in USUAL], []
     for key, (value, told) in own.items():
         usual, meaning = shared.get(key, (None, ""))
+        if key in ALIKE and value == usual:
+            continue
         if told in ("", "[A]", meaning) or told in notes or key in ALIKE:
             name = f"`{key}`" if value == usual else f"`{key}={_flat(value)}`"
             note = f" ({notes[told]})" if told in notes else " [A]" if told == "[A]" else ""
             brief.append(name + note)
+        elif len(told.split()) <= SHORT:
+            brief.append(f"`{key}={_flat(value)}` ({_flat(told).rstrip('.')})")
         else:
             keys.append(_line(key, value, told))
     parts += [f"With {', '.join(brief)}."] if brief else []
