@@ -89,7 +89,7 @@ boards: setup ## Try services, compose files and an emulated ARM board: about 40
 
 .PHONY: superlink-demo
 superlink-demo: setup ## Run FedBuff on a real SuperLink and three SuperNodes
-	$(python) -m fl_app.field.demo
+	$(python) -m lab.demo
 
 .PHONY: constraints
 constraints: setup ## Renew constraints.txt with the newest versions

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -30,10 +30,10 @@ INTERRUPTED = 130  # what a shell reports for a command ended by Ctrl-C
 
 def main() -> int:
     """Run the command line; return 0 on success, 1 after a failure, 2 for refused arguments."""
-    arguments = _parser().parse_args()
+    arguments = vars(_parser().parse_args())
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C
     try:
-        status: int = arguments.command(arguments)
+        status: int = arguments.pop("carry_out")(**arguments)
     except (ValueError, FileExistsError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
@@ -51,14 +51,14 @@ def _parser() -> argparse.ArgumentParser:
 
     def command(carry_out: Callable[..., int], text: str, folder: str) -> Callable[..., object]:
         found = commands.add_parser(carry_out.__name__.removeprefix("_"), help=text)
-        found.set_defaults(command=carry_out)
+        found.set_defaults(carry_out=carry_out)
         found.add_argument(folder, type=Path, help=FOLDERS[folder])
         return found.add_argument
 
     add = command(_init, "write a ready folder for the server and every device", "out")
     add("--nodes", type=int, default=3, help="number of devices (3)")
     text = "name or address of the server; devices use the first (this machine's name)"
-    add("--host", "-H", action="append", default=[], help=text)
+    add("--host", "-H", action="append", help=text)
     add("--port", type=int, default=PORT, help=f"port to which devices connect ({PORT})")
     add("--days", type=int, default=3650, help="days until certificates expire (3650)")
     text = "no certificates and keys: anybody who reaches the port can read and join"
@@ -114,49 +114,39 @@ def _address(text: str) -> tuple[str, int]:
 # Each command imports what it needs: a health check on a small board must not load Flower.
 
 
-def _init(arguments: argparse.Namespace) -> int:
+def _init(out: Path, host: Sequence[str] | None, insecure: bool, port: int, **more: int) -> int:
     from fl_app.field.make import new_kit
     from fl_app.field.project import build_wheel
 
-    hosts = arguments.host or [socket.gethostname()]
+    hosts = host or [socket.gethostname()]
     with tempfile.TemporaryDirectory() as folder:
-        new_kit(
-            arguments.out,
-            nodes=arguments.nodes,
-            hosts=hosts,
-            port=arguments.port,
-            days=arguments.days,
-            insecure=arguments.insecure,
-            wheel=build_wheel(Path(folder)),
-        )
-    print(f"Copy {arguments.out}/server to the server, and each node-<i> to its device.")
+        wheel = build_wheel(Path(folder))
+        new_kit(out, hosts=hosts, insecure=insecure, port=port, wheel=wheel, **more)
+    print(f"Copy {out}/server to the server, and each node-<i> to its device.")
     print("Then run there, in the folder: sudo sh install.sh")
-    print(f"Devices reach the server as {hosts[0]}:{arguments.port}; --host chooses another name.")
-    if arguments.insecure:
+    print(f"Devices reach the server as {hosts[0]}:{port}; --host chooses another name.")
+    if insecure:
         print("INSECURE: anybody who reaches that port can read all messages and join.")
     else:
-        print(f"Keep {arguments.out}/ca to yourself: with it anybody can pose as the server.")
+        print(f"Keep {out}/ca to yourself: with it anybody can pose as the server.")
     return 0
 
 
-def _certificate(arguments: argparse.Namespace) -> int:
+def _certificate(ca: Path, out: Path, host: Sequence[str], days: int) -> int:
     from fl_app.field.certificates import new_certificate
     from fl_app.field.make import ALWAYS
 
-    arguments.out.mkdir(parents=True, exist_ok=True)
-    hosts = [*arguments.host, *ALWAYS]
-    new_certificate(arguments.ca, arguments.out, "server", hosts, arguments.days)
-    print(
-        f"Copy both files in {arguments.out} to the server's folder, and restart fl-superlink "
-        "and fl-caddy."
-    )
+    out.mkdir(parents=True, exist_ok=True)
+    new_certificate(ca, out, "server", [*host, *ALWAYS], days)
+    print(f"Copy both files in {out} to the server's folder.")
+    print("Restart fl-superlink and fl-caddy there.")
     return 0
 
 
-def _register(arguments: argparse.Namespace) -> int:
+def _register(server: Path, keys: Sequence[Path]) -> int:
     from fl_app.field.control import SuperLink, Unreachable
 
-    kit = Kit.read(arguments.server)
+    kit = Kit.read(server)
     link, until = SuperLink(kit), time.monotonic() + STARTS_WITHIN
     while True:  # start.sh calls it while the SuperLink starts
         try:
@@ -166,15 +156,15 @@ def _register(arguments: argparse.Namespace) -> int:
             if time.monotonic() > until:
                 raise
         time.sleep(0.5)
-    for key in arguments.keys or sorted((kit.folder / "keys").glob("*.pub")):
+    for key in keys or sorted((kit.folder / "keys").glob("*.pub")):
         print(f"{key.stem} {'may join' if link.register(key) else 'could join already'}")
     return 0
 
 
-def _keep(arguments: argparse.Namespace) -> NoReturn:
+def _keep(folder: Path) -> NoReturn:
     from fl_app.field.processes import end
 
-    kit = Kit.read(arguments.folder)
+    kit = Kit.read(folder)
     commands = [["sh", str(kit.folder / "start.sh")]]
     if kit.role == "server" and shutil.which("caddy"):
         commands.append([*commands[0], "caddy"])
@@ -195,21 +185,26 @@ def _keep(arguments: argparse.Namespace) -> NoReturn:
         time.sleep(RESTART)
 
 
-def _run(arguments: argparse.Namespace) -> int:
+def _run(
+    server: Path,
+    output: Path | None,
+    metrics: tuple[str, int] | None,
+    overrides: Sequence[str],
+) -> int:
     from fl_app.cli import compose
     from fl_app.field.control import SuperLink
     from fl_app.field.runs import Supervisor
 
-    kit = Kit.read(arguments.server)
-    words = arguments.overrides or kit.overrides
+    kit = Kit.read(server)
+    words = overrides or kit.overrides
     compose(words)  # refuses a key or an option that does not exist before Flower starts anything
-    output = (arguments.output or kit.folder / "run").resolve()
+    output = (output or kit.folder / "run").resolve()
     link = SuperLink(kit)
     supervisor = Supervisor(link, tell=partial(print, flush=True))
-    if arguments.metrics:
-        from fl_app.field.metrics import RunCollector, serve
+    if metrics:
+        from fl_app.field.metrics import serve
 
-        serve(RunCollector(supervisor, link.statuses), *arguments.metrics)
+        serve(supervisor, link.statuses, *metrics)
     try:
         supervisor.complete(words, output)
     except KeyboardInterrupt:
@@ -219,51 +214,52 @@ def _run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _status(arguments: argparse.Namespace) -> int:
+def _status(server: Path, output: Path | None) -> int:
     from fl_app.field.status import show
 
-    kit = Kit.read(arguments.server)
-    show(kit, arguments.output and arguments.output.resolve())
+    show(Kit.read(server), output and output.resolve())
     return 0
 
 
-def _doctor(arguments: argparse.Namespace) -> int:
+def _doctor(folder: Path, overrides: Sequence[str]) -> int:
     from fl_app.field.doctor import examine, show
 
-    return show(examine(Kit.read(arguments.folder), arguments.overrides))
+    return show(examine(Kit.read(folder), overrides))
 
 
-def _helper(arguments: argparse.Namespace) -> int:
-    if arguments.new:
+def _helper(
+    folder: Path,
+    new: bool,
+    host: Sequence[str] | None,
+    port: int,
+    min_clients: int | None,
+    noise_multiplier: float,
+) -> int:
+    if new:
         from fl_app.field.make import add_helper
 
-        hosts = arguments.host or [socket.gethostname()]
-        folder = add_helper(
-            arguments.folder,
-            hosts,
-            port=arguments.port,
-            least=arguments.min_clients,
-            noise_multiplier=arguments.noise_multiplier,
+        hosts = host or [socket.gethostname()]
+        made = add_helper(
+            folder, hosts, port=port, least=min_clients, noise_multiplier=noise_multiplier
         )
-        print(f"Give {folder} to the party that runs the helper, before devices get their folders.")
+        print(f"Give {made} to the party that runs the helper, before devices get their folders.")
         print("Add to OVERRIDES of server.env, with about the largest norm of an upload:")
-        address = f"secure_aggregation.address={hosts[0]}:{arguments.port}"
+        address = f"secure_aggregation.address={hosts[0]}:{port}"
         print(f"  secure_aggregation=helper {address} secure_aggregation.clip_norm=5")
         return 0
     import uvicorn
 
     from fl_app.secure.service import configured
 
-    least = 2 if arguments.min_clients is None else arguments.min_clients
-    host, noise = (arguments.host or ["0.0.0.0"])[0], arguments.noise_multiplier
-    folder = arguments.folder.resolve()
+    least = 2 if min_clients is None else min_clients
+    where = (host or ["0.0.0.0"])[0]
     with suppress(KeyboardInterrupt):  # after it has shut down
-        uvicorn.Server(configured(folder, host, arguments.port, least, noise)).run()
+        uvicorn.Server(configured(folder.resolve(), where, port, least, noise_multiplier)).run()
     return 0
 
 
-def _healthy(arguments: argparse.Namespace) -> int:
-    return 0 if Kit.read(arguments.folder).healthy() else 1
+def _healthy(folder: Path) -> int:
+    return 0 if Kit.read(folder).healthy() else 1
 
 
 if __name__ == "__main__":

@@ -48,14 +48,20 @@ class RunCollector(Collector):
         yield _labelled(GaugeMetricFamily, "nodes", "Nodes", "status", nodes)
 
 
-def serve(collector: Collector, host: str, port: int) -> None:
+def serve(run: Supervisor, nodes: Callable[[], Mapping[str, int]], host: str, port: int) -> None:
     """Let Prometheus scrape ``http://host:port/metrics``, in threads of this process.
+
+    Args:
+        run: as of `RunCollector`.
+        nodes: likewise.
+        host: to listen on.
+        port: to listen on.
 
     Raises:
         OSError: the port is taken.
     """
     registry = CollectorRegistry()
-    registry.register(collector)
+    registry.register(RunCollector(run, nodes))
     start_http_server(port, host, registry)
 
 

@@ -12,7 +12,7 @@ from fake_grid import FakeGrid
 from flwr.app import Context, RecordDict
 
 from fl_app.field.control import COMMANDS
-from fl_app.field.demo import Federation
+from lab.demo import Federation
 
 PAGE = (Path(__file__).parents[2] / "docs/flower.md").read_text()
 BLOCKS = re.findall(r"^`{3}(\w+)\n(.*?)^`{3}$", PAGE, re.MULTILINE | re.DOTALL)

@@ -88,7 +88,7 @@ def test_the_demo_runs_on_every_flower_that_is_allowed(
     )
     where, version = start(["-c", asked], flower, tmp_path, warm).split()
     assert Path(where).is_relative_to(flower)
-    demo = ["-m", "fl_app.field.demo", "--nodes", "2", "--versions", "4"]
+    demo = ["-m", "lab.demo", "--nodes", "2", "--versions", "4"]
     print(f"Flower {version}, WARM={warm}:", start(demo, flower, tmp_path, warm))
     logs = [path.read_text() for path in tmp_path.glob("outputs/*/logs/node-*.log")]
     assert len(logs) == 2

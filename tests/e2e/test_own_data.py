@@ -15,8 +15,8 @@ from configs import composed
 from sklearn.datasets import load_iris
 
 from fl_app.client.build import build_task
-from fl_app.field.demo import Federation
 from fl_app.tasks.task import Task
+from lab.demo import Federation
 
 pytestmark = pytest.mark.slow
 

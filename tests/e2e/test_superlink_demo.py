@@ -19,7 +19,7 @@ pytestmark = [
 
 def start(folder: Path, *arguments: str) -> "subprocess.Popen[str]":
     return subprocess.Popen(
-        [sys.executable, "-m", "fl_app.field.demo", *arguments],
+        [sys.executable, "-m", "lab.demo", *arguments],
         cwd=folder,
         env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
         stdout=subprocess.PIPE,

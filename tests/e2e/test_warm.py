@@ -7,8 +7,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from fl_app.field.demo import Federation
 from fl_app.record.log import read_events
+from lab.demo import Federation
 
 pytestmark = [
     pytest.mark.slow,

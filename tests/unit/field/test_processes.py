@@ -3,7 +3,6 @@
 import signal
 import subprocess
 import time
-from argparse import Namespace
 from pathlib import Path
 
 import pytest
@@ -48,7 +47,7 @@ def test_a_process_that_ends_is_started_again_and_ended_with_its_keeper(
 
     monkeypatch.setattr("time.sleep", pause)
     with pytest.raises(KeyboardInterrupt):
-        command._keep(Namespace(folder=tmp_path))
+        command._keep(tmp_path)
     assert lives.read_text() == "42\n" * 3
     assert capsys.readouterr().out.count("ended with status 7; starts again in 10 s") == 2
     assert pauses.count(10.0) == 2

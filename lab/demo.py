@@ -1,6 +1,6 @@
 """Real nodes on one machine: FedBuff on the wall clock, on a SuperLink and SuperNodes on loopback.
 
-    python -m fl_app.field.demo [--nodes 3] [--versions 4] [overrides]
+    python -m lab.demo [--nodes 3] [--versions 4] [overrides]
 
 It starts the folders of a kit, as a federation of machines does; only the addresses differ.
 """
@@ -149,7 +149,7 @@ class Federation:
 def main() -> int:
     """Run the command line; return 0 if the run succeeded, 130 after Ctrl-C, else 1."""
     parser = argparse.ArgumentParser(
-        prog="python -m fl_app.field.demo",
+        prog="python -m lab.demo",
         description="Run FedBuff on a SuperLink and SuperNodes that are processes on this machine.",
     )
     parser.add_argument("--nodes", type=int, default=3, help="SuperNodes to start (3)")
