@@ -126,8 +126,8 @@ def _option(group: str, path: Path, own: Rows, shared: Rows, notes: Mapping[str,
     if "\n  " in comment:  # a table
         comment = f"Values of the paper: `--help {group}={path.stem}`."
     parts = [f"### {group}={path.stem}"]
-    told = [] if is_for in _flat(comment) else [f"{_flat(is_for)}."]
-    parts += [" ".join([*told, _flat(comment)])] if told or comment else []
+    first = "" if is_for in _flat(comment) else f"{_flat(is_for)}. "
+    parts += [(first + _flat(comment)).rstrip()]
     brief, keys = [f"`{each}`" for each in chosen(group, text) if each not in USUAL], []
     for key, (value, told) in own.items():
         usual, meaning = shared.get(key, (None, ""))
