@@ -164,11 +164,11 @@ def test_an_untried_flower_runs_as_it_is_and_so_does_a_cold_node(
     monkeypatch.setattr(warm, "flower_supernode", lambda: started.append(list(sys.argv)))
     monkeypatch.setattr("sys.argv", ["warm", "--superlink", "server.lan:8100"])
     monkeypatch.setenv("WARM", value)
-    warm.main()
+    warm.supernode()
     assert started == [["warm", "--superlink", "server.lan:8100"]]
     monkeypatch.setenv("WARM", "auto")
     with pytest.raises(ValueError, match="WARM=auto must be 1 or 0"):
-        warm.main()
+        warm.supernode()
 
 
 def test_an_order_that_was_carried_out_does_not_end_its_process(
