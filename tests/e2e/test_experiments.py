@@ -25,8 +25,17 @@ from fl_app.runner.validate import validate_config
 QUICKSTART = ("fedbuff", "wkafl", "fedhist", "fedasmu", "overlap_fedavg", "eafl")  # and fedavg
 NAMES = sorted(path.stem for path in (CONF / "experiment").glob("*.yaml"))
 DOCS = (CONF.parent / "docs" / "experiments.md").read_text()
-# In code spans; commas outside of brackets separate the choices of a sweep.
-ROWS = sorted(set(re.findall(r"`((?:-m )?experiment=[^\s`]+ [^`]*)`", DOCS)))
+PAPER_PAGES = sorted((CONF.parent / "docs" / "papers").glob("*.md"))
+# In code spans and in lines of their own, in a paper's page without `experiment=`; commas outside
+# of brackets separate the choices of a sweep.
+ROW = rf"(?:`|fl_app )(-m )?(?:experiment=)?((?:{'|'.join(NAMES)}) [^`#\n]*=[^`#\n]+)"
+ROWS = sorted(
+    {
+        f"{sweep}experiment={words.strip()}"
+        for text in [DOCS, *(page.read_text() for page in PAPER_PAGES)]
+        for sweep, words in re.findall(ROW, text)
+    }
+)
 
 
 def composed(*overrides: str, last: bool = False) -> tuple[DictConfig, dict[str, DictConfig]]:
