@@ -19,7 +19,6 @@ log = logging.getLogger("flwr")
 
 STATE_DIR = "state-dir"  # of the node's own configuration
 VARIABLE = "FL_APP_STATE_DIR"
-COUNT = "fl_app:count"  # an array that version 0.1 wrote into every file
 KEPT_FOR = 7 * 86400.0  # seconds after a run's last order
 
 
@@ -51,7 +50,7 @@ def load(path: Path) -> State:
     """
     try:
         with path.open("rb") as file, reading, np.load(file, allow_pickle=False) as arrays:
-            return {name: array for name, array in arrays.items() if name != COUNT}
+            return dict(arrays)
     except FileNotFoundError:
         return {}
     except (ValueError, TypeError, AttributeError, OSError, EOFError, KeyError, BadZipFile) as bad:

@@ -1,9 +1,22 @@
+"""The kit: what is written, what a folder reads, and what tools say of its files."""
+
+import re
+import shlex
+import shutil
+import ssl
 import stat
 import subprocess
+import sys
+from pathlib import Path
 
 import pytest
+import yaml
+from cryptography.hazmat.primitives import serialization
 from flwr.common.config import parse_config_args
 
+from fl_app.field.__main__ import _parser
+from fl_app.field.certificates import new_authority, new_certificate, new_node
+from fl_app.field.control import public_bytes
 from fl_app.field.kit import Kit
 from fl_app.field.make import FILES, SHARED, add_helper, new_kit
 
@@ -56,18 +69,13 @@ def test_settings_are_read_as_they_were_written(tmp_path):
         ({"port": 65536}, "--port=65536 must be between 1 and 65535"),
         ({"days": -1}, "--days=-1 must be an integer >= 1: the certificate would have expired"),
         ({"hosts": ["a b"]}, "--host=a b must be an IP address or a host name"),
+        ({"out": Path("/etc")}, "out=/etc must be a new folder: keys that devices use"),
     ],
 )
 def test_a_kit_that_could_not_work_is_not_written(tmp_path, arguments, refusal):
     with pytest.raises(ValueError, match=refusal):
-        new_kit(tmp_path / "out", **{"nodes": 1, "hosts": ["server.lan"], **arguments})
+        new_kit(**{"out": tmp_path / "out", "nodes": 1, "hosts": ["server.lan"], **arguments})
     assert list(tmp_path.iterdir()) == []
-
-
-def test_an_existing_folder_is_not_overwritten(tmp_path):
-    (tmp_path / "out").mkdir()
-    with pytest.raises(ValueError, match=r"out=.*/out must be a new folder: keys that devices use"):
-        new_kit(tmp_path / "out", nodes=1, hosts=["server.lan"])
 
 
 @pytest.mark.parametrize(
@@ -80,90 +88,59 @@ def test_an_existing_folder_is_not_overwritten(tmp_path):
     ],
 )
 def test_settings_that_cannot_be_used_are_refused(tmp_path, settings, refusal):
+    with pytest.raises(
+        ValueError, match=r"must hold server.env or node.env or helper.env: it is no"
+    ):
+        Kit.read(tmp_path, {})
     (tmp_path / "node.env").write_text(settings)
     with pytest.raises(ValueError, match=refusal):
         Kit.read(tmp_path, {})
 
 
-def test_another_folder_is_refused(tmp_path):
-    with pytest.raises(
-        ValueError, match=r"must hold server.env or node.env or helper.env: it is no"
-    ):
-        Kit.read(tmp_path, {})
-
-
-@pytest.fixture
-def commands(tmp_path):
-    """Commands of Flower's names that tell how they were called."""
-    folder = tmp_path / "bin"
-    folder.mkdir()
-    for name in ("flower-superlink", "flower-supernode", "python"):
-        script = folder / name
-        asked = 'case "$*" in *register*) echo "$*" >../registers; exit 0 ;; esac'
-        script.write_text(f'#!/bin/sh\n{asked}\nprintf "%s\\n" "$0" "$FLWR_HOME" "$@"\n')
-        script.chmod(0o755)
-    return tmp_path
-
-
 @pytest.mark.parametrize("insecure", [False, True])
-def test_start_scripts_give_flower_what_the_folder_says(tmp_path, commands, insecure):
-    new_kit(tmp_path / "out", nodes=1, hosts=["server.lan"], port=9000, insecure=insecure)
-    said = {}
+def test_start_scripts_give_flower_what_the_folder_says(tmp_path, insecure):
+    """Commands of Flower's names tell how they were called; the data's path has a blank."""
+    (tmp_path / "bin").mkdir()
+    for name in ("flower-superlink", "flower-supernode", "python"):
+        script = tmp_path / "bin" / name
+        asked = 'case "$*" in *register*) echo "$*" >../registers; exit 0 ;; esac'
+        script.write_text(f'#!/bin/sh\n{asked}\nprintf "%s\\n" "$FLWR_HOME" "$@"\n')
+        script.chmod(0o755)
+    out, said = tmp_path / "out", {}
+    new_kit(out, nodes=1, hosts=["server.lan"], port=9000, insecure=insecure)
     for name in ("server", "node-0"):
-        folder = tmp_path / "out" / name
-        (settings,) = folder.glob("*.env")
-        settings.write_text(settings.read_text().replace("/opt/fl-app/.venv", str(commands)))
+        (path,) = (out / name).glob("*.env")
+        settings = path.read_text().replace("/opt/fl-app/.venv", str(tmp_path))
+        path.write_text(settings.replace('DATA=""', 'DATA="/srv/our data"'))
         result = subprocess.run(
-            ["sh", folder / "start.sh"],
+            ["sh", out / name / "start.sh"],
             env={"PATH": "/usr/bin:/bin"},
             text=True,
             capture_output=True,
         )
         assert result.stderr == ""
-        said[name] = result.stdout.splitlines()
-        assert said[name][1] == str(folder / "flower")
+        home, *said[name] = result.stdout.splitlines()
+        assert home == str(out / name / "flower")
     secure = ["--ssl-ca-certfile", "ca.crt", "--ssl-certfile", "server.crt"]
     secure += ["--ssl-keyfile", "server.key", "--enable-supernode-auth"]
-    assert said["server"][2:] == [
+    assert said["server"] == [
         *("--host", "127.0.0.1", "--port", "8099", "--database", "state.db"),
         *(["--insecure"] if insecure else secure),
     ]
-    assert said["node-0"][2:] == [
-        *("-m", "fl_app.node.warm"),
-        *("--superlink", "server.lan:9000", "--port", "9094"),
-        *("--node-config", "partition-id=0 num-partitions=1"),
-        *(
-            ["--insecure"]
-            if insecure
-            else ["--root-certificates", "ca.crt", "--auth-supernode-private-key", "node.key"]
-        ),
+    data = "partition-id=0 num-partitions=1 data='/srv/our data'"
+    secure = ["--root-certificates", "ca.crt", "--auth-supernode-private-key", "node.key"]
+    assert said["node-0"] == [
+        *("-m", "fl_app.node.warm", "--superlink", "server.lan:9000", "--port", "9094"),
+        *("--node-config", data, *(["--insecure"] if insecure else secure)),
     ]
-    asked = (tmp_path / "out" / "server" / "flower" / "config.toml").read_text()
-    trust = f'root-certificates = "{tmp_path}/out/server/ca.crt"'
+    assert parse_config_args([data])["data"] == "/srv/our data"
+    assert Kit.read(out / "node-0", {}).data == "/srv/our data"
+    asked = (out / "server" / "flower" / "config.toml").read_text()
+    trust = f'root-certificates = "{out}/server/ca.crt"'
     assert ("insecure = true" if insecure else trust) in asked
     assert 'address = "127.0.0.1:8099"' in asked
-    registers = tmp_path / "out" / "registers"
-    told = registers.read_text() if registers.exists() else ""
-    assert told == ("" if insecure else "-m fl_app.field register .\n")
-
-
-def test_data_of_a_devices_own_are_in_its_node_config(tmp_path, commands):
-    """In the form in which Flower reads it, also with a blank in the path."""
-    new_kit(tmp_path / "out", nodes=1, hosts=["server.lan"], insecure=True)
-    folder = tmp_path / "out" / "node-0"
-    settings = (folder / "node.env").read_text()
-    assert 'DATA=""\n' in settings
-    assert Kit.read(folder, {}).data is None
-    settings = settings.replace('DATA=""', 'DATA="/srv/our data"')
-    (folder / "node.env").write_text(settings.replace("/opt/fl-app/.venv", str(commands)))
-    assert Kit.read(folder, {}).data == "/srv/our data"
-    result = subprocess.run(
-        ["sh", folder / "start.sh"], env={"PATH": "/usr/bin:/bin"}, text=True, capture_output=True
-    )
-    words = result.stdout.splitlines()
-    node_config = words[words.index("--node-config") + 1]
-    assert node_config == "partition-id=0 num-partitions=1 data='/srv/our data'"
-    assert parse_config_args([node_config])["data"] == "/srv/our data"
+    assert (out / "registers").exists() != insecure
+    assert bool({*out.rglob("*.key"), *out.rglob("*.crt"), *out.rglob("*.pub")}) != insecure
 
 
 def test_the_files_of_a_kit_know_its_places():
@@ -192,3 +169,204 @@ def test_a_helpers_folder_has_what_installs_it(tmp_path):
     assert kit.settings["MADE"] == Kit.read(tmp_path / "out" / "server", {}).settings["MADE"]
     with pytest.raises(ValueError, match=r"PORT of .*helper.env=x must be between 1 and 65535"):
         Kit.read(helper, {"PORT": "x"})
+
+
+# -- keys and certificates ------------------------------------------------------------------------
+
+
+def handshake(server_folder, authority, host: str) -> None:
+    """Both ends of a TLS connection in memory, as devices and SuperLink would make it."""
+    server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    server.load_cert_chain(server_folder / "server.crt", server_folder / "server.key")
+    client = ssl.create_default_context(cafile=authority)
+    client.verify_flags |= ssl.VERIFY_X509_STRICT  # the default from Python 3.13 on
+    to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
+    ends = [
+        client.wrap_bio(to_client, to_server, server_hostname=host),
+        server.wrap_bio(to_server, to_client, server_side=True),
+    ]
+    while ends:
+        for end in list(ends):
+            try:
+                end.do_handshake()
+                ends.remove(end)
+            except ssl.SSLWantReadError:
+                continue
+
+
+@pytest.fixture
+def authority(tmp_path):
+    new_authority(tmp_path, days=10)
+    return tmp_path
+
+
+def test_a_device_trusts_the_server_under_its_names_and_no_other(authority, tmp_path):
+    names = ["server.lan", "192.168.1.7", "::1"]
+    new_certificate(authority, authority, "server", names, days=5)
+    for name in names:
+        handshake(authority, authority / "ca.crt", name)
+    with pytest.raises(ssl.SSLCertVerificationError, match="Hostname mismatch"):
+        handshake(authority, authority / "ca.crt", "other.lan")
+    (tmp_path / "other").mkdir()
+    new_authority(tmp_path / "other", days=10)
+    with pytest.raises(ssl.SSLCertVerificationError, match="verify failed"):
+        handshake(authority, tmp_path / "other" / "ca.crt", "server.lan")
+
+
+def test_private_keys_are_their_owners_alone_and_never_overwritten(authority):
+    new_certificate(authority, authority, "server", ["server.lan"], days=5)
+    new_node(authority, "node-0")
+    for name in ("ca.key", "server.key", "node.key"):
+        assert stat.S_IMODE((authority / name).stat().st_mode) == 0o600
+    for again in (
+        lambda: new_authority(authority, days=5),
+        lambda: new_certificate(authority, authority, "server", ["server.lan"], days=5),
+        lambda: new_node(authority, "node-0"),
+    ):
+        with pytest.raises(FileExistsError):
+            again()
+
+
+def test_node_keys_are_as_flower_wants_them(tmp_path):
+    new_node(tmp_path, "node-0")
+    private = (tmp_path / "node.key").read_bytes()
+    assert private.startswith(b"-----BEGIN OPENSSH PRIVATE KEY-----")
+    key = serialization.load_ssh_private_key(private, None)
+    assert key.curve.name == "secp384r1"
+    assert (tmp_path / "node.key.pub").read_text().startswith("ecdsa-sha2-nistp384 ")
+    assert public_bytes(tmp_path / "node.key.pub") == key.public_key().public_bytes(
+        serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo
+    )
+
+
+@pytest.mark.parametrize("host", ["server.lan:8100", "https://server", "", "two words", "-x"])
+def test_a_host_that_is_none_is_refused(authority, host):
+    with pytest.raises(ValueError, match=r"--host=.* must be an IP address or a host name"):
+        new_certificate(authority, authority, "server", [host], days=5)
+    assert not (authority / "server.key").exists()
+
+
+# -- what tools say of the files -------------------------------------------------------------------
+
+ROOT = Path(__file__).resolve().parents[3]
+TOOLS = Path(sys.executable).parent
+
+
+def examine(*command: object, cwd: Path = ROOT) -> str:
+    result = subprocess.run(
+        list(map(str, command)), cwd=cwd, text=True, capture_output=True, env={"PATH": "/usr/bin"}
+    )
+    assert result.returncode == 0, result.stdout + result.stderr
+    return result.stdout + result.stderr
+
+
+@pytest.fixture(scope="module")
+def kit(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("kit") / "out"
+    new_kit(folder, nodes=3, hosts=["server.lan"], port=9000)
+    return folder
+
+
+def test_dockerfile_has_no_lint():
+    assert examine(TOOLS / "hadolint", ROOT / "docker" / "Dockerfile") == ""
+
+
+def test_images_get_what_they_need_and_no_more():
+    """Else secrets, data or outputs of the clone would travel with them."""
+    wanted = (ROOT / "docker" / "Dockerfile.dockerignore").read_text().splitlines()
+    copied = {
+        word
+        for line in (ROOT / "docker" / "Dockerfile").read_text().splitlines()
+        if line.startswith("COPY ")
+        for word in line.split()[1:-1]
+    }
+    assert wanted[0] == "*"
+    assert {line[1:] for line in wanted if line.startswith("!")} == copied
+    assert all((ROOT / name).exists() for name in copied)
+
+
+def test_scripts_have_no_lint():
+    scripts = sorted(FILES.glob("*/*.sh"))
+    assert [script.name for script in scripts] == ["install.sh", *["start.sh"] * 3]
+    assert examine(TOOLS / "shellcheck", *scripts) == ""
+
+
+def test_settings_are_spelt_as_systemd_and_the_shell_read_them_alike(kit):
+    for path in kit.glob("*/*.env"):
+        assert re.fullmatch(r'([A-Z_]+="[^"$`\\]*"\n)+', path.read_text()), path
+
+
+def test_the_helpers_compose_file_follows_its_schema(tmp_path):
+    (tmp_path / "helper.env").write_text('PORT="8102"\n')
+    compose = (FILES / "helper" / "compose.yaml").read_text()
+    (tmp_path / "compose.yaml").write_text(compose)
+    words = ["--env-file", "helper.env", "config"]
+    output = examine(TOOLS / "docker-compose", *words, cwd=tmp_path)
+    (service,) = yaml.safe_load(output)["services"].values()
+    assert (service["ports"][0]["target"], service["ports"][0]["published"]) == (8102, "8102")
+
+
+@pytest.mark.parametrize("where", ["server", "node-1"])
+def test_compose_files_follow_their_schema(kit, where):
+    """``config`` validates against the Compose Specification."""
+    output = examine(TOOLS / "docker-compose", "--profile", "*", "config", cwd=kit / where)
+    services = yaml.safe_load(output)["services"]
+    wanted = {"server": {"superlink", "caddy", "run"}, "node-1": {"supernode"}}
+    assert services.keys() == wanted[where]
+    for name, service in services.items():
+        assert service["volumes"][0]["source"] == str(kit / where)
+        assert service["user"] == "1000:1000"
+        assert "restart" in service
+        assert service["environment"]["FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION"] == "1"
+        assert ("ports" in service) == (name == "caddy")
+        settings = Kit.read(kit / where, {}).settings  # Docker reads them as the shell does
+        ours = {"SUPERLINK": service["environment"]["SUPERLINK"]} if name == "caddy" else {}
+        assert service["environment"].items() >= (settings | ours).items()
+    if where == "server":
+        assert services["caddy"]["ports"][0]["published"] == "9000"
+
+
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd is not installed")
+def test_systemd_units_are_understood(kit, tmp_path):
+    """With a Python that exists here."""
+    units = [*kit.glob("server/*.service"), *kit.glob("node-0/*.service")]
+    units += FILES.glob("helper/*.service")
+    for unit in units:
+        text = unit.read_text().replace("/opt/fl-app/.venv/bin/python", sys.executable)
+        (tmp_path / unit.name).write_text(text)
+    assert len(units) == 5
+    assert examine("systemd-analyze", "verify", *sorted(tmp_path.iterdir())) == ""
+
+
+# -- what documents say of the commands ------------------------------------------------------------
+
+EDGE = [ROOT / "docs" / "edge.md", ROOT / "docs" / "edge-operations.md"]
+YOUR_DATA = ROOT / "docs" / "your-data.md"
+KIT = [FILES / role / "README.md" for role in ("node", "server")]
+PLACES = [*EDGE, YOUR_DATA, *KIT, FILES / "server" / "fl-run.service"]
+COMMAND = re.compile(r"python -m fl_app\.field ([^#`\n]+)")
+
+
+@pytest.mark.parametrize("place", PLACES, ids=lambda path: f"{path.parent.name}/{path.name}")
+def test_commands_exist(place):
+    commands = COMMAND.findall(place.read_text())
+    assert commands
+    for command in commands:
+        try:
+            _parser().parse_args(shlex.split(command))
+        except SystemExit:
+            pytest.fail(f"python -m fl_app.field {command}")
+
+
+def test_the_guide_shows_every_command_a_person_uses():
+    texts = [page.read_text() for page in EDGE]
+    documented = {command.split()[0] for text in texts for command in COMMAND.findall(text)}
+    assert documented == {
+        "init",
+        "certificate",
+        "register",
+        "keep",
+        "run",
+        "doctor",
+        "status",
+    }

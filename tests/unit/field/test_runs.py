@@ -1,10 +1,35 @@
-import json
+"""A run that is supervised, its figures for Prometheus, and processes that are kept running."""
 
+import json
+import re
+import signal
+import subprocess
+import time
+from pathlib import Path
+from typing import cast
+
+import promql_parser
 import pytest
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.parser import text_string_to_metric_families
 
 from fl_app.core.errors import RunError
-from fl_app.core.events import Aggregated, Arrived, Dispatched, Evaluated, Failed, to_json
-from fl_app.field.control import Unreachable
+from fl_app.core.events import (
+    Aggregated,
+    Arrived,
+    Benched,
+    Dispatched,
+    Evaluated,
+    Event,
+    Failed,
+    Rejected,
+    to_json,
+)
+from fl_app.field import __main__ as command
+from fl_app.field.control import SuperLink, Unreachable
+from fl_app.field.make import FILES
+from fl_app.field.metrics import RunCollector
+from fl_app.field.processes import end
 from fl_app.field.runs import Supervisor
 
 AWAY = "away"
@@ -94,13 +119,6 @@ DONE = (nothing, "starting", "running", "finished:completed")
 DIED = (log, "running", "finished:failed")
 
 
-def test_a_run_that_completes_is_submitted_once(tmp_path):
-    link = Scripted(tmp_path / "run", DONE)
-    link.complete("algorithm=fedbuff", "num_versions=3")
-    assert link.submitted == [["algorithm=fedbuff", "num_versions=3"]]
-    assert link.told[-1] == "run 1 is finished:completed"
-
-
 def test_a_run_whose_server_app_or_database_died_is_resumed(tmp_path):
     link = Scripted(tmp_path / "run", DIED, (log, "running", "finished:unknown"), DONE)
     link.complete("num_versions=3")
@@ -116,13 +134,6 @@ def test_a_run_whose_superlink_died_waits_for_it_and_is_resumed(tmp_path):
     assert link.told.count("waiting for the SuperLink: nobody answers") == 3  # told once each
 
 
-def test_a_run_is_not_replaced_whenever_it_died(tmp_path):
-    link = Scripted(tmp_path / "run", DONE)
-    with pytest.raises(ValueError, match="overwrite=true must be left out here: a run that died"):
-        link.complete("overwrite=true")
-    assert link.submitted == []
-
-
 def test_an_interrupted_run_is_resumed(tmp_path):
     """A ServerApp that is asked to end writes a summary, and has not ended of its own."""
     link = Scripted(tmp_path / "run", (ends("interrupted"), "running", "finished:failed"), DONE)
@@ -130,16 +141,16 @@ def test_an_interrupted_run_is_resumed(tmp_path):
     assert link.submitted == [[], ["resume=auto"]]
 
 
-def test_a_run_that_ended_of_its_own_is_not_submitted_again(tmp_path):
-    link = Scripted(tmp_path / "run", (ends("Diverged: not finite"), "finished:failed"))
-    with pytest.raises(RunError, match="the details; it ended with Diverged: not finite"):
-        link.complete()
-
-
-def test_a_run_that_the_user_stopped_is_not_submitted_again(tmp_path):
-    link = Scripted(tmp_path / "run", (log, "running", "finished:stopped"))
-    with pytest.raises(RunError, match="run 1 is finished:stopped"):
-        link.complete()
+@pytest.mark.parametrize(
+    ("run", "reason"),
+    [
+        ((ends("Diverged: not finite"), "finished:failed"), "it ended with Diverged: not finite"),
+        ((log, "running", "finished:stopped"), "run 1 is finished:stopped"),
+    ],
+)
+def test_a_run_that_ended_or_was_stopped_is_not_submitted_again(tmp_path, run, reason):
+    with pytest.raises(RunError, match=reason):
+        Scripted(tmp_path / "run", run).complete()
 
 
 def test_a_run_that_was_accepted_though_the_answer_was_lost_is_not_submitted_again(tmp_path):
@@ -190,9 +201,11 @@ def test_attempts_that_get_further_are_never_too_many(tmp_path):
     assert waits == ["10", "20", "5"] * 3  # they start anew
 
 
-def test_a_finished_run_is_not_overwritten(tmp_path):
+def test_a_run_is_neither_overwritten_nor_begun_anew_whenever_it_died(tmp_path):
     ends("num_versions")(tmp_path)
     link = Scripted(tmp_path)
+    with pytest.raises(ValueError, match="overwrite=true must be left out here: a run that died"):
+        link.complete("overwrite=true")
     with pytest.raises(ValueError, match=r"--output=.* must be a folder without a finished run"):
         link.complete()
 
@@ -221,12 +234,18 @@ def test_a_run_is_not_submitted_before_a_node_is_online(tmp_path):
 
 
 EVENTS = [
-    Evaluated(0.0, 0, {"rmse": 9.0, "loss": 81.0}),
-    Dispatched(0.0, 0, 0, 0),
-    Arrived(3.0, 0, 0, 0, age=0),
+    Evaluated(0.0, 0, {"accuracy": 0.1, "loss": 2.3}),
+    *(Dispatched(0.0, client, client, 0, bytes=100) for client in range(4)),
+    Arrived(3.0, 0, 0, 0, age=0, loss=0.5, bytes=40),
     Failed(4.0, 1, 1, 0, "deadline passed"),
+    Rejected(5.0, 2, 2, 0, "norm=8.91e+06 is above guard.max_norm=10"),
+    Dispatched(5.0, 0, 4, 0, bytes=100),
     Aggregated(6.0, 1, [0], [0], [0]),
-    Evaluated(6.0, 1, {"rmse": 0.5, "loss": 0.25}),
+    Arrived(45.0, 0, 4, 0, age=1, loss=0.4, bytes=40),
+    Aggregated(45.0, 2, [0], [4], [1]),
+    Dispatched(45.0, 0, 5, 2, bytes=100),
+    Arrived(45.5, 0, 5, 2, age=0, loss=0.4, bytes=40),
+    Benched(46.0, 2, 5, "norm=8.91e+06 is above guard.max_norm=10"),
 ]
 
 
@@ -241,4 +260,114 @@ def test_version_score_and_failures_are_told_every_minute(tmp_path, capsys):
     )
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) == 1 + round(sum(link.paused)) // 60 + 1  # soon, each minute, at the end
-    assert {*lines} == {"run 1: 1/40 versions 1 updates at 0/min rmse 0.5 1 failed"}
+    assert {*lines} == {"run 1: 2/40 versions 3 updates at 0/min acc 10.0% 1 failed 1 rejected"}
+    assert scraped(RunCollector(link.supervisor, dict))["fl_app_version"] == 2
+
+
+# -- figures for Prometheus -----------------------------------------------------------------------
+
+
+def collector(events: list[Event]) -> RunCollector:
+    """Of a supervised run in which so much has happened."""
+    run = Supervisor(cast("SuperLink", None))
+    for event in events:
+        run.history.emit(event)
+    return RunCollector(run, lambda: {"online": 3})
+
+
+def scraped(source: RunCollector) -> dict[str, float]:
+    registry = CollectorRegistry()
+    registry.register(source)
+    text = generate_latest(registry).decode()
+    return {
+        sample.name + "".join(f" {v}" for _, v in sorted(sample.labels.items())): sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+    }
+
+
+def test_a_run_in_figures() -> None:
+    found = scraped(collector(EVENTS))
+    wanted = {
+        "fl_app_version": 2,
+        "fl_app_seconds": 46,
+        "fl_app_arrivals_total 0": 3,
+        "fl_app_losses_total 1": 1,
+        "fl_app_losses_total 2": 1,
+        "fl_app_staleness_bucket 0": 1,
+        "fl_app_staleness_bucket 1": 2,
+        "fl_app_staleness_bucket +Inf": 2,
+        "fl_app_staleness_count": 2,
+        "fl_app_staleness_sum": 1,
+        "fl_app_bytes_total down": 600,
+        "fl_app_bytes_total up": 120,
+        "fl_app_orders_in_flight": 1,
+        "fl_app_updates_waiting": 1,
+        "fl_app_benched": 1,
+        "fl_app_evaluation accuracy": 0.1,
+        "fl_app_superlink_up": 1,
+        "fl_app_nodes online": 3,
+    }
+    assert {name: found.get(name) for name in wanted} == wanted
+
+
+DASHBOARD = json.loads((FILES / "server" / "grafana.json").read_text())
+QUERIES = [target["expr"] for panel in DASHBOARD["panels"] for target in panel["targets"]]
+
+
+def test_the_dashboard_asks_for_figures_that_exist() -> None:
+    known = {name.split()[0] for name in scraped(collector(EVENTS))}
+    assert len(QUERIES) > 8
+    for query in QUERIES:
+        promql_parser.parse(query)  # raises ValueError where Prometheus would
+        names = set(re.findall(r"\bfl_app_\w+", query))
+        assert names, query
+        assert names <= known, query
+
+
+# -- processes ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("first", "ended_by"), [("", signal.SIGTERM), ("trap '' TERM;", signal.SIGKILL)]
+)
+def test_a_process_is_ended_with_its_children(first, ended_by):
+    process = subprocess.Popen(
+        ["sh", "-c", f"{first} sleep 1000 & echo started; wait"],
+        stdout=subprocess.PIPE,
+        start_new_session=True,
+    )
+    with process.stdout as pipe:
+        assert pipe.readline() == b"started\n"
+        end(process, grace=0.2)
+        assert pipe.read() == b""  # nobody holds the other end: the child is gone, too
+    assert process.returncode == -ended_by
+
+
+def test_a_process_that_ends_is_started_again_and_ended_with_its_keeper(
+    tmp_path, monkeypatch, capsys
+):
+    (tmp_path / "node.env").write_text("SUPERLINK=server:8100\nMINE=42\n")
+    monkeypatch.chdir(tmp_path)
+    lives, wait, pauses = tmp_path / "lives", time.sleep, []
+    lives.touch()
+    (tmp_path / "start.sh").write_text(
+        f"echo $MINE >>{lives}; [ $(wc -l <{lives}) -lt 3 ] || exec sleep 1000; exit 7"
+    )
+
+    def pause(seconds: float) -> None:
+        pauses.append(seconds)
+        if lives.read_text().count("42") == 3 and "end" not in pauses:
+            pauses.append("end")  # once: what it has started is waited for
+            raise KeyboardInterrupt
+        wait(0.01)
+
+    monkeypatch.setattr("time.sleep", pause)
+    with pytest.raises(KeyboardInterrupt):
+        command._keep(tmp_path)
+    assert lives.read_text() == "42\n" * 3
+    assert capsys.readouterr().out.count("ended with status 7; starts again in 10 s") == 2
+    assert pauses.count(10.0) == 2
+    asked = subprocess.run(["pgrep", "-f", "sleep 1000"], capture_output=True, text=True)
+    homes = [Path(f"/proc/{pid}/cwd").resolve() for pid in asked.stdout.split()]
+    assert tmp_path not in homes

@@ -93,12 +93,6 @@ def test_a_node_trains_on_all_of_its_own_data_and_on_nothing_else(tmp_path: Path
         assert reply.content["metrics"]["num-examples"] == 5
 
 
-# -- other kinds of data ---------------------------------------------------------------------------
-
-
-# -- the number of examples, state, runs -----------------------------------------------------------
-
-
 def test_state_is_kept_under_the_id_by_which_the_server_knows_the_node(tmp_path: Path) -> None:
     text = CONFIG.replace("client.LocalTrainer", "algorithms.feddyn.trainer.FedDynTrainer")
     path = str(table(tmp_path / "a.csv", 20))
