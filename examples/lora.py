@@ -90,8 +90,6 @@ def compare(output: Path, *overrides: str) -> dict[str, dict[str, Any]]:
             inputs[tested],
             targets[tested],
             model=lambda lora=lora: Transformer(lora),
-            clients="dirichlet",
-            num_clients=10,
             name="chapters",
         )
         result = fl_app.run(
@@ -99,6 +97,7 @@ def compare(output: Path, *overrides: str) -> dict[str, dict[str, Any]]:
             "algorithm.schedule.buffer_size=5",
             "algorithm.client.local_lr=0.1",
             "algorithm.client.local_epochs=2",
+            "num_clients=10",
             "devices/network=link",
             "devices.network.down=125000",  # 1 Mbit/s
             "devices.network.up=62500",

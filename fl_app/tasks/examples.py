@@ -11,7 +11,7 @@ from torch import Tensor
 
 from fl_app.tasks.items import pair, table_of
 from fl_app.tasks.objective import Classification, Loss, Objective, objective_of
-from fl_app.tasks.partition import PARTITIONS, Indices, Partitioner
+from fl_app.tasks.partition import Indices
 from fl_app.tasks.partition.base import by_owner
 from fl_app.tasks.scaling import moments_of
 from fl_app.tasks.schema import KINDS
@@ -119,28 +119,6 @@ def _targets(y: NDArray[Any], name: str, objective: Objective) -> Tensor:
 # -- clients ---------------------------------------------------------------------------------------
 
 
-def partitioner_of(clients: Any) -> Partitioner | None:
-    """The partition that `clients` names or is; None if it says itself who has what.
-
-    Raises:
-        ValueError: no partition has this name, or it needs owners.
-    """
-    if isinstance(clients, str):
-        if clients not in PARTITIONS:
-            raise ValueError(
-                f"clients={clients!r} must be one of {', '.join(PARTITIONS)}, an object of "
-                "fl_app.tasks.partition, an array with a client id for each example, or one index "
-                "array for each client"
-            )
-        clients = PARTITIONS[clients]()
-    if not callable(clients):
-        return None
-    if getattr(clients, "by_owner", False):
-        raise ValueError(f"clients={clients} needs owners: give an array with an id per example")
-    partitioner: Partitioner = clients
-    return partitioner
-
-
 def given_partition(clients: Any, num_examples: int) -> list[Indices]:
     """Each client's indices in ascending order, from ids or index arrays.
 
@@ -161,7 +139,8 @@ def given_partition(clients: Any, num_examples: int) -> list[Indices]:
     if ids.shape not in ((num_examples,), (num_examples, 1)):
         raise ValueError(
             f"clients has the shape {ids.shape} and must have ({num_examples},), a client id for "
-            "each training example, or be a list of index arrays"
+            "each training example, or be a list of index arrays; without clients=, the words "
+            "partition= and num_clients= of a run deal the examples out"
         )
     ids = ids.reshape(-1)
     missing = pd.isna(ids)

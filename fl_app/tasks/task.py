@@ -10,9 +10,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from fl_app.core.errors import require, require_count
+from fl_app.core.errors import require
 from fl_app.core.hyper import within
-from fl_app.tasks.examples import examples_of, given_partition, partitioner_of
+from fl_app.tasks.examples import examples_of, given_partition
 from fl_app.tasks.items import class_names, column_of, dealt, read_columns, read_pairs, splits_of
 from fl_app.tasks.kind import CHUNK, chunk_of
 from fl_app.tasks.models import MODELS, TEXT_MODELS, architecture
@@ -84,12 +84,10 @@ class Task:
         *,
         model: Callable[..., nn.Module] | nn.Module | str,
         clients: Any = None,
-        num_clients: int | None = None,
         objective: str | Objective | None = None,
         loss: Loss | None = None,
         holdout: float = 0.0,
         augment: Callable[[Tensor], Tensor] | None = None,
-        seed: int = 0,
         name: str = "arrays",
     ) -> "Task":
         """A task on arrays of NumPy, torch or pandas.
@@ -100,29 +98,24 @@ class Task:
 
         Args:
             x_train: training inputs, shape ``(n, ...)``, n >= 1.
-            y_train: their targets. Integers, booleans or texts of shape ``(n,)`` are classes; 0 and
-                1 of shape ``(n, C)`` are labels that may apply together; other numbers, ``(n,)`` or
-                ``(n, k)``, are what the model predicts.
+            y_train: their targets. Integers, booleans or texts of shape ``(n,)`` are classes; other
+                numbers, ``(n,)`` or ``(n, k)``, are what the model predicts.
             x_test: the server's test set; None = there is none.
             y_test: its targets, as `y_train`.
             model: makes a new `torch.nn.Module`; called without arguments, or with the shape of one
                 input and the number of outputs if it takes them. Or a module, of which each model
                 is a copy, weights included; or a name as of the key ``task.model``.
-            clients: who has which training examples: a name in
-                `fl_app.tasks.partition.PARTITIONS` or a partition object, with `num_clients`; an
-                array with a client id for each example; or one index array for each client. None =
-                ``"iid"`` with `num_clients`, else the run's ``partition`` and ``num_clients``.
-            num_clients: N >= 1.
-            objective: ``"classification"``, ``"multi_label"``, ``"regression"``, or an `Objective`;
-                None = it follows from `y_train`.
-            loss: maps outputs and targets of a batch to their mean loss; None = cross-entropy,
-                binary cross-entropy or squared error. Without it, the numbers of a regression are
-                standardised: the model predicts ``(y - objective.mean) / objective.deviation``, and
-                all metrics but the loss have the unit of `y_train`.
+            clients: who has which training examples: an array with a client id for each example, or
+                one index array for each client; None = the run's ``partition`` and ``num_clients``.
+            objective: ``"classification"``, ``"regression"``, or an `Objective`; None = it follows
+                from `y_train`.
+            loss: maps outputs and targets of a batch to their mean loss; None = cross-entropy or
+                squared error. Without it, the numbers of a regression are standardised: the model
+                predicts ``(y - objective.mean) / objective.deviation``, and all metrics but the
+                loss have the unit of `y_train`.
             holdout: share of every client's examples kept for validation, in [0, 1).
             augment: random change of a training batch of `x_train`'s type; draws from torch's
                 global random state.
-            seed: seed of the partition and of the examples kept for validation.
             name: of the task.
 
         Raises:
@@ -145,7 +138,9 @@ class Task:
             **fields,
         )
         task.check_model()
-        return task._with_given(clients, num_clients, seed)
+        if clients is None:
+            return task
+        return task._dealt(given_partition(clients, len(task.targets)), seed=0)
 
     @classmethod
     def from_datasets(cls, train: Any, test: Any = None, **settings: Any) -> "Task":
@@ -183,7 +178,7 @@ class Task:
                 ``train`` and, if there is one, ``test`` are used. The partitions of a
                 `FederatedDataset` are the clients, unless `clients` are given.
             inputs: a column of images or of arrays, or columns of numbers that are put together.
-            target: column of the targets, or, of several labels, of lists of 0 and 1.
+            target: column of the targets.
             subset: of a data set on the hub that has several.
             settings: as of `from_arrays`; `clients` may name a column of client ids, or be a
                 partitioner of flwr-datasets.
@@ -328,28 +323,6 @@ class Task:
 
     # -- clients ----------------------------------------------------------------------------------
 
-    def _with_given(self, clients: Any, num_clients: int | None, seed: int) -> "Task":
-        """This task with the clients that `from_arrays` was given."""
-        if clients is None and num_clients is None:
-            return self
-        if num_clients is not None:
-            require_count("num_clients", num_clients, "there would be no client to train")
-        partitioner = partitioner_of("iid" if clients is None else clients)
-        if partitioner is not None:
-            if num_clients is None:
-                raise ValueError(f"num_clients is missing: clients={clients} needs their number")
-            return self.with_clients(partitioner, num_clients, seed)
-        parts = given_partition(clients, len(self.targets))
-        require(
-            num_clients in (None, len(parts)),
-            "num_clients",
-            num_clients,
-            f"{len(parts)}, or left out",
-            "that is how many clients there are in clients=",
-        )
-        dealt = replace(self, partition=parts)
-        return dealt.with_holdout(self.holdout, seed) if self.holdout else dealt
-
     @property
     def has_test_set(self) -> bool:
         return self.test_targets is not None
@@ -395,7 +368,10 @@ class Task:
             ValueError: as `make_partition`.
         """
         strata = self.objective.strata(self.targets)
-        parts = make_partition(partitioner, strata, num_clients, seed)
+        return self._dealt(make_partition(partitioner, strata, num_clients, seed), seed)
+
+    def _dealt(self, parts: Sequence[NDArray[np.int64]], seed: int) -> Self:
+        """This task with these clients' examples, a share of them kept for validation."""
         dealt = replace(self, partition=parts, validation=())
         return dealt.with_holdout(self.holdout, seed) if self.holdout else dealt
 

@@ -290,7 +290,7 @@ from fl_app.client import LocalTrainer
 rng = np.random.default_rng(0)
 x = rng.normal(size=(2000, 10)).astype(np.float32)
 y = x[:, 0] > 0
-mine = fl_app.Task.from_arrays(x, y, x, y, model=lambda: nn.Linear(10, 2), num_clients=10)
+mine = fl_app.Task.from_arrays(x, y, x, y, model=lambda: nn.Linear(10, 2))
 
 
 class Own(LocalTrainer):
@@ -299,7 +299,8 @@ class Own(LocalTrainer):
 
 
 for name, runtime in (("here", ["runtime.workers=0"]), ("there", sys.argv[2:])):
-    fl_app.run("num_versions=5", Own, *runtime, task=mine, output=f"{sys.argv[1]}/{name}")
+    words = ["num_versions=5", "num_clients=10", *runtime]
+    fl_app.run(Own, *words, task=mine, output=f"{sys.argv[1]}/{name}")
 """
 
 
@@ -322,7 +323,7 @@ from fl_app.client import LocalTrainer
 
 x = np.random.default_rng(0).normal(size=(200, 10)).astype(np.float32)
 y = x[:, 0] > 0
-task = fl_app.Task.from_arrays(x, y, x, y, model=lambda: nn.Linear(10, 2), num_clients=10)
+task = fl_app.Task.from_arrays(x, y, x, y, model=lambda: nn.Linear(10, 2))
 
 
 class Hangs(LocalTrainer):
@@ -332,7 +333,7 @@ class Hangs(LocalTrainer):
         return super().train(order)
 
 
-fl_app.run("num_versions=5", Hangs, *sys.argv[2:], task=task, output=sys.argv[1])
+fl_app.run("num_versions=5", "num_clients=10", Hangs, *sys.argv[2:], task=task, output=sys.argv[1])
 """
 
 

@@ -21,20 +21,7 @@ from fl_app.tasks.partition.label_quantity import LabelQuantity
 from fl_app.tasks.partition.shards import Shards
 from fl_app.tasks.partition.slow_labels import SlowLabels
 
-# By name, with their own defaults.
-PARTITIONS: dict[str, type[Partitioner]] = {
-    "iid": Iid,
-    "dirichlet": Dirichlet,
-    "label_quantity": LabelQuantity,
-    "iid_fraction": IidFraction,
-    "shards": Shards,
-    "natural": Natural,
-    "slow_labels": SlowLabels,
-    "flwr": Flwr,
-}
-
 __all__ = [
-    "PARTITIONS",
     "Dirichlet",
     "Flwr",
     "Iid",

@@ -15,7 +15,6 @@ from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
 from fl_app.tasks.objective import Classification, Regression
-from fl_app.tasks.partition import Dirichlet
 from fl_app.tasks.task import Task
 
 RNG = np.random.default_rng(0)
@@ -122,17 +121,13 @@ def test_numbers_are_standardised_for_the_model_alone() -> None:
     assert own.test(model)["loss"] == pytest.approx((NUMBERS**2).mean(), rel=1e-5)
 
 
-def test_clients_are_ids_or_indices_or_a_partition() -> None:
+def test_clients_are_ids_or_indices() -> None:
     ids = np.array(["zoe", "al", "bo", "al"] * 10)
     for given in (ids, ids.tolist(), pd.Series(ids)):
         parts = made(clients=given).partition
         assert [set(ids[part]) for part in parts] == [{"al"}, {"bo"}, {"zoe"}]
     task = made(clients=[[3, 1], np.arange(4, 9)])
     assert [part.tolist() for part in task.partition] == [[1, 3], [4, 5, 6, 7, 8]]
-    dirichlet = [made(clients=Dirichlet(0.1, 2), num_clients=5, seed=3) for _ in range(2)]
-    first, again = ([part.tolist() for part in task.partition] for task in dirichlet)
-    assert first == again
-    assert [part.size for part in made(num_clients=4).partition] == [10] * 4
     assert made().num_clients == 0  # the run decides
     kept = made(clients=Y, holdout=0.2)
     sizes = [(t.size, v.size) for t, v in zip(kept.partition, kept.validation, strict=True)]
@@ -273,13 +268,9 @@ BYTES = PLANES.astype(np.uint8)
         ({"x": [[1.0], [1.0, 2.0]]}, "x_train is no array, since its rows differ in shape"),
         ({"objective": "ranking"}, "objective=ranking must be one of classification, regression"),
         ({"holdout": 1}, "holdout=1 must be in [0, 1)"),
-        ({"clients": "dirichlt"}, "clients='dirichlt' must be one of iid, dirichlet"),
-        ({"clients": "iid"}, "num_clients is missing: clients=iid needs their number"),
-        ({"clients": "natural", "num_clients": 2}, "clients=Natural(min_size=1) needs owners"),
         ({"clients": Y[:5]}, "clients has the shape (5,) and must have (40,)"),
-        ({"clients": Y, "num_clients": 3}, "num_clients=3 must be 4, or left out"),
+        ({"clients": "dirichlet"}, "clients has the shape () and must have (40,)"),
         ({"clients": [[1], [40]]}, "clients[1] must be an array of indices .* from 0 to 39"),
-        ({"num_clients": 41}, "num_clients=41 must be at most 40"),
         (
             {"model": lambda: nn.Linear(3, 5)},
             "the model gives outputs of shape (2, 5) for 2 examples and must give (2, 4)",
