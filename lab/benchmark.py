@@ -322,19 +322,21 @@ def _choice(
 
 
 def _ranks(found: Benchmark) -> Part:
-    ranks, in_time = found.ranks(), found.ranks(found.late(found.settings))
+    ranks, late = found.ranks(), found.late(found.settings)
     text = (
         f"Mean over {len(found.settings)} settings, of methods with results in each of them; "
-        "and the accuracy in each setting, %."
+        "and the accuracy in each setting, %. *: takes more time than the others."
     )
     tables = [found.table([setting]) for setting in found.settings]
     rows = [
-        [name]
-        + [of[name].short(1) if name in of else "-" for of in (ranks, in_time)]
-        + [interval(list(table[name])).short() for table in tables]
-        for name in ranks
+        [
+            f"{name} *" if name in late else name,
+            rank.short(1),
+            *(interval(list(table[name])).short() for table in tables),
+        ]
+        for name, rank in ranks.items()
     ]
-    header = ["method", "mean rank", "among those in time", *found.settings]
+    header = ["method", "mean rank", *found.settings]
     return Part("Mean rank", [text], header, rows)
 
 

@@ -56,8 +56,8 @@ class TaskKind(ABC):
     """The keys of a task. A call loads its data.
 
     Args:
-        model: a name in `fl_app.tasks.models.MODELS`, a classification model of torchvision, or
-            package.module:callable.
+        model: a name, a classification model of torchvision, or package.module:callable; None (own
+            data) = cnn for images, else mlp.
 
     Raises:
         ValueError: a value is out of its bounds, or the model takes other inputs.

@@ -67,8 +67,8 @@ class OwnData(TaskKind):
         path: where the data are; None = no data, only a schema.
         test_share: share of the examples for the test set if the data have none, in [0, 1); 0 = no
             test set.
-        model: a name, a classification model of torchvision, or package.module:callable; None = cnn
-            for images, else mlp.
+        model: a name, a classification model of torchvision, or package.module:callable; None (own
+            data) = cnn for images, else mlp.
         schema: file of `python -m fl_app.tasks.schema`, or its contents; None = as the training
             examples say.
 
