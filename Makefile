@@ -32,7 +32,7 @@ $(installed): pyproject.toml constraints.txt
 	fi; \
 	echo "Installing into .venv (minutes and a gigabyte or more, when it is new) ..."; \
 	$$found fl_app/field/packages.py --venv .venv --torch $(TORCH) --constraints constraints.txt \
-	    --keep-cache --editable '.[dev]'
+	    --editable '.[dev]'
 	@touch $@
 
 .PHONY: run

@@ -1,13 +1,13 @@
 """Writes the edge kit: one folder for the server, one for every device, and one for a helper."""
 
 import re
-import shlex
 import shutil
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from string import Template
 
 from fl_app.core.errors import require, require_at_least, require_count
 from fl_app.field.certificates import (
@@ -41,15 +41,8 @@ VENV = "/opt/fl-app/.venv"  # as in the systemd units and the images
 DAYS = 3650  # until certificates expire
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
 ALWAYS = (*LOOPBACK, "superlink")  # the last is its service in compose files
-# Devices often have no network but the server's, and their dependencies are installed already.
-OFFLINE = {
-    "FLWR_TELEMETRY_ENABLED": "0",
-    "FLWR_DISABLE_UPDATE_CHECK": "1",
-    "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
-}
 # What a Caddyfile has for certificates.
 OF_TLS = re.compile(r"\n\ttls [^\n]*| \{\n\t*transport http \{.*?\n\t\t\}", re.DOTALL)
-DEADLINE, CHECKPOINT_EVERY = 600, 10  # seconds and versions, for the run in server.env
 
 
 def new_kit(
@@ -80,58 +73,36 @@ def new_kit(
     require_count("--nodes", nodes, "there would be nobody to learn from")
     require(0 < port < 65536, "--port", port, "between 1 and 65535", "no server can listen there")
     require(not out.exists(), "out", out, "a new folder", "keys that devices use would be lost")
-    trust = {"MADE": str(int(time.time())), **({"INSECURE": "1"} if insecure else {})}
+    values = {
+        "host": f"[{hosts[0]}]" if ":" in hosts[0] else hosts[0],
+        "port": port,
+        "link": LINK_PORT,
+        "nodes": nodes,
+        "buffer": max(1, nodes // 2),
+        "made": int(time.time()),
+    }
     with _new_folder(out) as draft:
-        server = draft / "server"
-        _write_program(server, "server", port, wheel)
-        run = [
-            *("algorithm=fedbuff", "task=digits", "runtime=deployment", f"num_clients={nodes}"),
-            f"algorithm.schedule.concurrency={nodes}",
-            f"algorithm.schedule.buffer_size={max(1, nodes // 2)}",
-            f"deadline={DEADLINE}",
-            f"checkpoint_every={CHECKPOINT_EVERY}",
-        ]
-        _write_settings(
-            server / "server.env",
-            {
-                "SUPERLINK": f"127.0.0.1:{LINK_PORT}",
-                "PORT": str(port),  # of Caddy
-                "OVERRIDES": shlex.join(run),
-                "VENV": VENV,
-                **OFFLINE,
-                **trust,
-            },
-        )
+        server, ca = draft / "server", draft / "ca"
+        _write_program(server, "server", wheel, values, insecure)
+        compose = server / "compose.yaml"
+        compose.write_text(compose.read_text().replace(str(PORT), str(port)))
         if insecure:
             caddyfile = server / "Caddyfile"
             plain = OF_TLS.sub("", caddyfile.read_text()).replace("https://", "http://")
             caddyfile.write_text(plain)
         else:
-            (draft / "ca").mkdir(mode=0o700)
+            ca.mkdir(mode=0o700)
             (server / "keys").mkdir()
-            new_authority(draft / "ca", days)
-            new_certificate(draft / "ca", server, "server", [*hosts, *ALWAYS], days)
-            shutil.copy(draft / "ca" / "ca.crt", server)
-        host = f"[{hosts[0]}]" if ":" in hosts[0] else hosts[0]
+            new_authority(ca, days)
+            new_certificate(ca, server, "server", [*hosts, *ALWAYS], days)
+            shutil.copy(ca / "ca.crt", server)
         for i in range(nodes):
             node = draft / f"node-{i}"
-            _write_program(node, "node", port, wheel)
-            _write_settings(
-                node / "node.env",
-                {
-                    "SUPERLINK": f"{host}:{port}",
-                    "NODE_CONFIG": f"partition-id={i} num-partitions={nodes}",
-                    "DATA": "",  # path of the device's own data
-                    "PORT": str(NODE_PORT + i),
-                    "WARM": "1",  # or 0: whether a process stays between two orders
-                    "VENV": VENV,
-                    **OFFLINE,
-                    **trust,
-                },
-            )
+            own = {"node": i, "own_port": NODE_PORT + i}
+            _write_program(node, "node", wheel, values | own, insecure)
             if not insecure:
                 new_node(node, node.name)
-                shutil.copy(draft / "ca" / "ca.crt", node)
+                shutil.copy(ca / "ca.crt", node)
                 shutil.copy(node / "node.key.pub", server / "keys" / f"{node.name}.pub")
         draft.chmod(0o755)
 
@@ -180,16 +151,9 @@ def add_helper(
     for host in hosts:
         general_name(host)
     with _new_folder(folder) as draft:
-        _write_program(draft, "helper", port, next(server.glob(WHEEL), None))
-        settings = {
-            "BIND": "0.0.0.0",
-            "PORT": str(port),
-            "MIN_CLIENTS": str(least),
-            "NOISE_MULTIPLIER": f"{noise_multiplier:g}",
-            "VENV": VENV,
-            "MADE": Kit.read(server, {}).settings.get("MADE", ""),
-        }
-        _write_settings(draft / "helper.env", settings)
+        made = Kit.read(server, {}).settings.get("MADE", "")
+        values = {"port": port, "least": least, "noise": f"{noise_multiplier:g}", "made": made}
+        _write_program(draft, "helper", next(server.glob(WHEEL), None), values)
         shutil.copy(authority / "ca.crt", draft)
         shutil.copytree(server / "keys", draft / "keys")
         # It may ask itself, too: `healthy` does.
@@ -220,16 +184,17 @@ def _new_folder(path: Path) -> Iterator[Path]:
         raise
 
 
-def _write_program(folder: Path, role: str, port: int, wheel: Path | None) -> None:
-    """Write the files that are the same in all folders of a role."""
+def _write_program(
+    folder: Path,
+    role: str,
+    wheel: Path | None,
+    values: Mapping[str, object],
+    insecure: bool = False,
+) -> None:
+    """Write the files that are the same in all folders of a role, and its settings."""
     folder.mkdir(mode=0o700, exist_ok=True)
     for file in [*(FILES / role).iterdir(), *SHARED, *filter(None, [wheel])]:
         shutil.copy(file, folder)
-    if role == "server":
-        compose = folder / "compose.yaml"
-        compose.write_text(compose.read_text().replace(str(PORT), str(port)))
-
-
-def _write_settings(path: Path, settings: Mapping[str, str]) -> None:
-    """Write settings in the spelling that the shell, systemd and Docker read alike."""
-    path.write_text("".join(f'{key}="{value}"\n' for key, value in settings.items()))
+    path = folder / f"{role}.env"
+    text = Template(path.read_text()).substitute(values, venv=VENV)
+    path.write_text(f'{text}MADE="{values["made"]}"\n' + 'INSECURE="1"\n' * insecure)

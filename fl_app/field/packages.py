@@ -85,16 +85,13 @@ class Environment:
         folder: of the environment.
         pins: constraints of versions, a line each.
         scratch: an empty folder, for what uv reads.
-        cache: folder for downloads; None = uv's own.
     """
 
-    def __init__(
-        self, folder: Path, pins: Sequence[str], scratch: Path, cache: Path | None = None
-    ) -> None:
+    def __init__(self, folder: Path, pins: Sequence[str], scratch: Path) -> None:
         self.folder = folder
         self.python, self.uv = folder / "bin" / "python", folder / "bin" / "uv"
         self.pins = pins
-        self._scratch, self._cache = scratch, cache
+        self._scratch = scratch
         self._variables = uv_variables(os.environ)
 
     def make(self, *, above: bool) -> None:
@@ -163,8 +160,7 @@ class Environment:
         _run(self._uv("install", *words), self._variables)
 
     def _uv(self, command: str, *words: str) -> list[str]:
-        cache = [] if self._cache is None else ["--cache-dir", str(self._cache)]
-        return [str(self.uv), *cache, "pip", command, "--python", str(self.python), *words]
+        return [str(self.uv), "pip", command, "--python", str(self.python), *words]
 
     def _file(self, name: str, lines: Sequence[str]) -> str:
         path = self._scratch / f"{name}.txt"
@@ -257,7 +253,9 @@ def _run(command: Sequence[str], variables: Mapping[str, str] | None = None) -> 
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(
+        description=__doc__, epilog="Further words are for `uv pip install`.", allow_abbrev=False
+    )
     add = parser.add_argument
     add("--venv", type=Path, required=True, metavar="DIR", help="the environment")
     text = "build of torch (auto: cpu unless there is an NVIDIA driver)"
@@ -267,27 +265,16 @@ def _parser() -> argparse.ArgumentParser:
     add("--constraints", type=Path, metavar="FILE", default=known, help=text)
     text = "see what is installed beside the interpreter, such as torch (with --torch none)"
     add("--system-site-packages", action="store_true", help=text)
-    text = "keep downloads in uv's cache, for another time"
-    add("--keep-cache", action="store_true", help=text)
-    text = "install a clone in place"
-    add("--editable", action="append", default=[], metavar="PATH", help=text)
-    add("requirements", nargs="*", metavar="REQUIREMENT")
     return parser
 
 
 def main() -> int:
     """Run the command line; return 0, or 1 if nothing usable was installed."""
-    arguments = _parser().parse_args()
-    folder = arguments.venv.absolute()
-    # Beside the environment, because packages are linked from there, and /tmp may be in memory.
-    cache = None if arguments.keep_cache else folder / ".cache"
-    requirements = list(arguments.requirements)
-    for path in arguments.editable:
-        requirements += ["--editable", path]
+    arguments, requirements = _parser().parse_known_args()
     try:
         pins = arguments.constraints.read_text("utf-8") if arguments.constraints else ""
         with tempfile.TemporaryDirectory() as scratch:
-            environment = Environment(folder, pins.splitlines(), Path(scratch), cache)
+            environment = Environment(arguments.venv.absolute(), pins.splitlines(), Path(scratch))
             environment.make(above=arguments.system_site_packages)
             gpu = Path("/proc/driver/nvidia/version").exists() or bool(shutil.which("nvidia-smi"))
             plan = plan_for(arguments.torch, environment, gpu=gpu)
@@ -301,9 +288,6 @@ def main() -> int:
         return 1
     except KeyboardInterrupt:
         return 130
-    finally:
-        if cache is not None:
-            shutil.rmtree(cache, ignore_errors=True)
     return 0
 
 

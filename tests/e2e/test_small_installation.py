@@ -156,7 +156,7 @@ def test_a_device_trains_with_what_a_wheel_requires(
     """And it has nothing that only servers, reports and simulations need."""
     there = tmp_path / "venv"
     command = [sys.executable, ROOT / "fl_app/field/packages.py", "--venv", there, "--torch", "cpu"]
-    command += ["--constraints", ROOT / "constraints.txt", "--keep-cache", wheel]
+    command += ["--constraints", ROOT / "constraints.txt", wheel]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
     if done.returncode and any(
         word in done.stderr for word in ("distribution found for uv", "error sending request")

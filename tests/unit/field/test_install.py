@@ -183,7 +183,7 @@ def test_a_folder_becomes_a_service(machine, kit):
     assert (machine.root / "etc/systemd/system/fl-supernode.service").exists()
     (installation,) = machine.called("python3 .*packages.py")
     assert installation.endswith(
-        f"--venv {machine.root}/opt/fl-app/.venv --torch auto --keep-cache "
+        f"--venv {machine.root}/opt/fl-app/.venv --torch auto "
         f"--constraints {home}/constraints.txt fl-app @ file://{home}/fl_app-0.1.0-py3-none-any.whl"
     )
     (doctor,) = machine.called("systemd-run")

@@ -293,7 +293,7 @@ def test_scripts_have_no_lint():
 
 def test_settings_are_spelt_as_systemd_and_the_shell_read_them_alike(kit):
     for path in kit.glob("*/*.env"):
-        assert re.fullmatch(r'([A-Z_]+="[^"$`\\]*"\n)+', path.read_text()), path
+        assert re.fullmatch(r'(([A-Z_]+="[^"$`\\]*"|# .*)\n)+', path.read_text()), path
 
 
 def test_the_helpers_compose_file_follows_its_schema(tmp_path):

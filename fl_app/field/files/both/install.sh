@@ -280,7 +280,7 @@ make_environment() {
     stop_services
     rm -f "$venv/.complete-$role"
     # Downloads outlive an interruption: the next attempt goes on from them.
-    UV_CACHE_DIR=$opt/.downloads "$python" "$home/packages.py" --venv "$venv" --torch "$torch" --keep-cache \
+    UV_CACHE_DIR=$opt/.downloads "$python" "$home/packages.py" --venv "$venv" --torch "$torch" \
         --constraints "$home/constraints.txt" "$requirement" ||
         die "the environment is not complete: mend what is said above, and run this again"
     rm -rf "$opt/.downloads"
