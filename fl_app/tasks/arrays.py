@@ -8,9 +8,10 @@ from typing import Any, ClassVar
 import numpy as np
 
 from fl_app.core.errors import require
+from fl_app.core.hyper import bounded
 from fl_app.tasks.items import pair, table_of
 from fl_app.tasks.kind import scaling
-from fl_app.tasks.own_data import OwnData, Part, existing
+from fl_app.tasks.own_data import KIND, OwnData, Part, existing
 from fl_app.tasks.sources import reading
 
 
@@ -32,7 +33,7 @@ class Arrays(OwnData):
     """
 
     client: bool | None = True
-    kind: str = "auto"
+    kind: str = bounded("auto", KIND, "unknown")
     scaling: str = scaling("standardised")
 
     name: ClassVar[str] = "arrays"

@@ -140,16 +140,15 @@ class Images(PublicTask):
         from fl_app.tasks.scaling import AUGMENTATIONS, make_scaling  # load torch
 
         images, (arrays, source) = self.data_set, self.load()
-        return Content(
-            name=images.name,
-            arrays=arrays,
-            shape=images.shape,
-            num_classes=images.num_classes,
-            source=source,
-            prepare=make_scaling(self.scaling, 255.0, arrays["moments"]),
-            augment=AUGMENTATIONS[self.augment],
-            test_chunk=chunk_of(images.shape),
-        )
+        fields = {
+            "name": images.name,
+            "num_classes": images.num_classes,
+            "source": source,
+            "prepare": make_scaling(self.scaling, 255.0, arrays["moments"]),
+            "augment": AUGMENTATIONS[self.augment],
+            "test_chunk": chunk_of(images.shape),
+        }
+        return arrays, images.shape, fields
 
     def read(self, root: Path) -> Arrays:
         from fl_app.tasks.vision import torchvision

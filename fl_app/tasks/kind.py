@@ -5,50 +5,23 @@ loaded.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 from fl_app.core.hyper import bounded, check_bounds, one_of, or_none
 from fl_app.tasks.models import Shape, architecture, check_model
 from fl_app.tasks.partition import Partitioner, make_partition
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
     from fl_app.tasks.task import Task
+
+# Arrays, shape of an input, further fields (`Classes.content`).
+Content: TypeAlias = tuple[Mapping[str, Any], Shape, dict[str, Any]]
 
 CHUNK = 500  # examples per forward pass of a test: they hide overhead, and caches hold them
 USUAL_CLIENTS = 50  # of a run that does not say, and whose data do not either
-
-
-@dataclass(frozen=True, kw_only=True)
-class Content:
-    """What a kind of classification is made of.
-
-    Attributes:
-        name: of the task.
-        arrays: ``train_inputs``, ``train_targets``, ``test_inputs``, ``test_targets``, arrays or
-            tensors, and ``train_owners``, int64 of shape ``(n,)``, if they are known.
-        shape: of one input of the model.
-        num_classes: C.
-        sequences: whether targets are sequences.
-        source: as of `fl_app.tasks.task.Task`, and so are those that follow.
-        prepare: see there.
-        augment: see there.
-        test_chunk: see there.
-    """
-
-    name: str
-    arrays: Mapping[str, Any]
-    shape: Shape
-    num_classes: int
-    sequences: bool = False
-    source: str = "built-in"
-    prepare: "Callable[[Tensor], Tensor] | None" = None
-    augment: "Callable[[Tensor], Tensor] | None" = None
-    test_chunk: int = CHUNK
 
 
 @dataclass(kw_only=True)
@@ -97,29 +70,32 @@ class Classes(TaskKind):
         from fl_app.tasks.objective import Classification
         from fl_app.tasks.task import Task
 
-        found = self.content(seed)
+        arrays, shape, fields = self.content(seed)
         names = {"inputs": "train_inputs", "targets": "train_targets"}
         tensors: dict[str, Any] = {
-            name: torch.as_tensor(found.arrays[names.get(name, name)])
+            name: torch.as_tensor(arrays[names.get(name, name)])
             for name in ("inputs", "targets", "test_inputs", "test_targets")
         }
-        objective = Classification(found.num_classes, sequences=found.sequences)
-        strata, owners = objective.strata(tensors["targets"]), found.arrays.get("train_owners")
+        num_classes, sequences = fields.pop("num_classes"), fields.pop("sequences", False)
+        objective = Classification(num_classes, sequences=sequences)
+        strata, owners = objective.strata(tensors["targets"]), arrays.get("train_owners")
         return Task(
-            name=found.name,
             objective=objective,
-            architecture=architecture(self.model or "", found.shape, found.num_classes),
+            architecture=architecture(self.model or "", shape, num_classes),
             partition=make_partition(partition, strata, num_clients, seed, owners),
-            source=found.source,
-            prepare=found.prepare,
-            augment=found.augment,
-            test_chunk=found.test_chunk,
+            **fields,
             **tensors,
         )
 
     @abstractmethod
     def content(self, seed: int) -> Content:
         """What the task is made of.
+
+        Returns:
+            Arrays or tensors ``train_inputs``, ``train_targets``, ``test_inputs``,
+            ``test_targets``, and ``train_owners``, int64 of shape ``(n,)``, if they are known; the
+            shape of one input of the model; and ``num_classes``, ``sequences`` (whether targets
+            are), and further fields of `fl_app.tasks.task.Task` by name.
 
         Raises:
             ValueError: the data are missing or refused.

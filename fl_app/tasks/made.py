@@ -57,7 +57,7 @@ class Digits(Classes):
             "test_inputs": inputs[NUM_TRAIN:],
             "test_targets": targets[NUM_TRAIN:],
         }
-        return Content(name="digits", arrays=arrays, shape=(1, 8, 8), num_classes=10)
+        return arrays, (1, 8, 8), {"name": "digits", "num_classes": 10}
 
 
 @dataclass(kw_only=True)
@@ -94,13 +94,8 @@ class Synthetic(Classes):
         for part, number in (("train", self.num_examples), ("test", self.num_test)):
             images, labels = _images(templates, number, self.noise, rng)
             arrays |= {f"{part}_inputs": images, f"{part}_targets": labels}
-        return Content(
-            name="synthetic",
-            arrays=arrays,
-            shape=(*self.shape,),
-            num_classes=self.num_classes,
-            source="generated",
-        )
+        fields = {"name": "synthetic", "num_classes": self.num_classes, "source": "generated"}
+        return arrays, (*self.shape,), fields
 
 
 def _images(

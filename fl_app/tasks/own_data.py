@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fl_app.core.errors import require
-from fl_app.core.hyper import Bound, bounded, count, within
+from fl_app.core.hyper import Bound, bounded, count, one_of, or_none, within
 from fl_app.tasks.cache import Arrays, cached, file_facts
 from fl_app.tasks.kind import USUAL_CLIENTS, TaskKind, chunk_of, scaling
 from fl_app.tasks.models import FLAT_MODELS, architecture
@@ -29,6 +29,7 @@ READER = 5  # of what the cache holds of a user's data; a new number makes old e
 # What pandas calls columns without a name: numbers of rows, from which classes could be told.
 NAMELESS = r"Unnamed: \d+|__index_level_\d+__"
 STREAM = 0x7465_7374_2073_6574  # keeps the test set's random numbers apart from all others
+KIND = one_of("auto", *KINDS)
 SIDE = count()  # of an image, in pixels
 PIXELS = Bound(
     "a number of pixels >= 1, or [height, width]",
@@ -89,14 +90,11 @@ class OwnData(TaskKind):
         given = self.path is not None or self.schema is not None
         require(given, "task.path", "null", bound, told)
         self.known = read_schema(self.schema)
-        kinds: tuple[str | None, ...] = ("auto", *KINDS)
-        rules: tuple[str | None, ...] = (None, *MISSING)
-        if self.known is not None:
-            kinds, rules = ("auto", self.known.kind), (None, self.known.missing)
-        for key, values in (("kind", kinds), ("missing", rules)):
-            value, end = getattr(self, key, values[0]), " as in task.schema" if self.known else ""
-            bound = ", ".join(each or "null" for each in values) + end
-            require(value in values, f"task.{key}", value, bound, "nodes and server would differ")
+        for key in ("kind", "missing"):
+            value, known = getattr(self, key, None), getattr(self.known, key, None)
+            fits = known is None or value in (None, "auto", known)
+            told = f"{known} as in task.schema, or left out"
+            require(fits, f"task.{key}", value, told, "nodes and server would differ")
 
     @property
     def rule(self) -> str:
@@ -159,9 +157,6 @@ class OwnData(TaskKind):
             partition = Natural()
         if num_clients is None and not getattr(partition, "decides", False):
             num_clients = USUAL_CLIENTS
-            if owners is not None:
-                sizes = np.unique(owners, return_counts=True)[1]
-                num_clients = int((sizes >= getattr(partition, "min_size", 1)).sum())
         task = self._empty(name, schema)
         names = ("inputs", "targets", "test_inputs", "test_targets")
         given = {name: torch.from_numpy(arrays[name]) for name in names if name in arrays}
@@ -169,10 +164,8 @@ class OwnData(TaskKind):
         strata = task.objective.strata(tensors["targets"])
         prepare = None
         if are_images(arrays["inputs"]):
-            scaling = getattr(self, "scaling", "standardised")
-            if scaling == "standardised":
-                require_moments(schema, scaling)
-            prepare = make_scaling(scaling, 255.0, np.array([schema.mean, schema.deviation]))
+            moments = np.array([schema.mean, schema.deviation])
+            prepare = make_scaling(getattr(self, "scaling", "standardised"), 255.0, moments)
         return replace(
             task,
             partition=make_partition(partition, strata, num_clients, seed, owners),
@@ -253,8 +246,8 @@ class TableData(OwnData):
     ignore: Names = ()
     categories: Names = ()
     client: str | None = None
-    kind: str = "auto"
-    missing: str | None = None
+    kind: str = bounded("auto", KIND, "unknown")
+    missing: str | None = bounded(None, or_none(one_of(*MISSING)), "there is no other rule")
 
     def texts(self) -> set[str]:
         """Columns whose values are read as texts, so that 01 and 1 remain two names."""
@@ -355,7 +348,7 @@ def encode(
     from fl_app.tasks.table import (
         codes_of,
         encode_targets,
-        fit_columns,
+        fit_column,
         fit_targets,
         in_order,
         texts_of,
@@ -373,20 +366,20 @@ def encode(
         groups = owners = codes_of(train.owners, in_order(texts_of(train.owners)), where)
     tested = choose_test(groups, 0 if test else test_share, where)
     if schema is None:
-        names = tuple(map(str, train.targets))
-        schema = Schema(kind, (1,), outputs, names, missing=missing)
+        facts: dict[str, Any] = {"targets": (*map(str, train.targets),), "missing": missing}
         if kind == "regression":
-            mean, deviation = moments_of(targets[~tested])
-            schema = replace(schema, target_mean=mean, target_deviation=deviation)
+            facts["target_mean"], facts["target_deviation"] = moments_of(targets[~tested])
         if isinstance(train.inputs, np.ndarray):
             shape = train.inputs.shape[1:]
-            mean, deviation = moments_of(train.inputs[~tested])
-            schema = replace(schema, input_shape=shape, mean=mean, deviation=deviation)
+            facts["mean"], facts["deviation"] = moments_of(train.inputs[~tested])
         else:
             fill = missing == "median"
-            columns = fit_columns(train.inputs, ~tested, categories, where, fill=fill)
-            width = sum(column.width for column in columns)
-            schema = replace(schema, input_shape=(width,), columns=columns)
+            columns = tuple(
+                fit_column(values, ~tested, str(name) in categories, where, fill=fill)
+                for name, values in train.inputs.items()
+            )
+            shape, facts["columns"] = (sum(column.width for column in columns),), columns
+        schema = Schema(kind, shape, outputs, **facts)
     inputs = _inputs(train, schema, scaling)
     arrays = {
         "schema": np.frombuffer(schema.to_json().encode(), np.uint8),
@@ -418,7 +411,6 @@ def _inputs(part: Part, schema: Schema, scaling: str) -> NDArray[Any]:
         return inputs
     if scaling != "standardised":
         return inputs.astype(np.float32) / np.float32(255 if scaling == "unit" else 1)
-    require_moments(schema, scaling)
     shape = (1, -1, *(1,) * (inputs.ndim - 2))
     scaled = (inputs - np.reshape(schema.mean, shape)) / np.reshape(schema.deviation, shape)
     return np.asarray(scaled, np.float32)
@@ -454,14 +446,6 @@ def choose_test(groups: NDArray[np.int64], share: float, where: str) -> NDArray[
     # Evenly spaced among examples sorted by group.
     chosen[free[((np.arange(count) + 0.5) * free.size / max(count, 1)).astype(np.int64)]] = True
     return chosen
-
-
-def require_moments(schema: Schema, scaling: str) -> None:
-    """Refuse to standardise images of a schema that states no moments of them."""
-    bound = f"unit or raw255 with a task.schema that has {len(schema.mean)} means"
-    fits = len(schema.mean) == schema.input_shape[0]
-    told = f"inputs have {schema.input_shape[0]} channels or entries"
-    require(fits, "task.scaling", scaling, bound, told)
 
 
 def existing(path: str, key: str, what: str) -> Path:

@@ -118,39 +118,25 @@ def numbers_of(values: pd.Series, where: str) -> pd.Series:
 # -- inputs ----------------------------------------------------------------------------------------
 
 
-def fit_columns(
-    table: pd.DataFrame,
-    train: NDArray[np.bool_],
-    categories: Sequence[str],
-    where: str,
-    *,
-    fill: bool,
-) -> tuple[Column, ...]:
-    """How to encode columns, and with `fill` what missing values count as.
+def fit_column(
+    values: pd.Series, train: NDArray[np.bool_], named: bool, where: str, *, fill: bool
+) -> Column:
+    """How to encode a column, and with `fill` what missing values count as.
 
     Mean and deviation of numbers are those of the training rows, as are medians and commonest
     categories. Categories are those of all rows: else a category could not be encoded that only a
     row of the test set has.
 
     Args:
-        table: its columns are the inputs.
+        values: of all rows.
         train: which rows are for training, shape ``(n,)``.
-        categories: columns whose numbers are names.
+        named: whether numbers are names.
         where: the table, for messages.
         fill: whether missing values are filled.
 
     Raises:
-        ValueError: a column can hardly be encoded, or has no value.
+        ValueError: it can hardly be encoded, or has no value.
     """
-    return tuple(
-        _fit(values, train, str(name) in categories, where, fill=fill)
-        for name, values in table.items()
-    )
-
-
-def _fit(
-    values: pd.Series, train: NDArray[np.bool_], named: bool, where: str, *, fill: bool
-) -> Column:
     name = str(values.name)
     if values[train].isna().all():
         raise ValueError(

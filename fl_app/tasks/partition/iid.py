@@ -87,20 +87,23 @@ class Natural(Bounded):
 
     Attributes:
         by_owner: whether the labels are owners' ids.
+        decides: whether ``num_clients`` may be None: all owners then take part.
 
     Raises:
         ValueError: a value is out of its bounds, or there are more clients than owners.
     """
 
     by_owner: ClassVar[bool] = True
+    decides: ClassVar[bool] = True
 
     min_size: int = bounded(1, count(), "a client could not train")
 
     def __call__(
-        self, labels: Indices, num_clients: int, rng: np.random.Generator
+        self, labels: Indices, num_clients: int | None, rng: np.random.Generator
     ) -> list[Indices]:
         owned = by_owner(labels)
         fit = np.flatnonzero([own.size >= self.min_size for own in owned])
+        num_clients = fit.size if num_clients is None else num_clients
         require(
             num_clients <= fit.size,
             "num_clients",

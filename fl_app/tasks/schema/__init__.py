@@ -5,11 +5,11 @@ nodes encode their own data alike, and a server builds the model without any dat
 """
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from copy import deepcopy
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any
 
 from omegaconf import DictConfig
 
@@ -19,8 +19,6 @@ FORMAT = 1  # of the file
 KINDS = ("classification", "regression")
 MISSING = ("refuse", "median", "drop")  # what becomes of rows of a table that lack a value
 COMMAND = "python -m fl_app.tasks.schema task=... task.path=... -o schema.json"
-
-T = TypeVar("T", "Column", "Schema")
 
 
 @dataclass(frozen=True)
@@ -48,14 +46,12 @@ class Column:
     def __post_init__(self) -> None:
         where, known = f"of column {self.name!r}", self.categories
         if known is None:
-            moments = is_number(self.mean) and is_number(self.deviation) and self.deviation > 0
-            _check(moments, f"mean {where}", self.mean, "finite, and its deviation above 0")
-            fits = self.fill is None or is_number(self.fill)
-            _check(fits, f"fill {where}", self.fill, "a finite number")
+            numbers = (self.mean, self.deviation, 0.0 if self.fill is None else self.fill)
+            fits = all(map(is_number, numbers)) and self.deviation > 0
+            _check(fits, f"mean, deviation and fill {where}", numbers, "finite, the second above 0")
         else:
-            fits = 0 < len(set(known)) == len(known) and _all(str, known)
-            _check(fits, f"categories {where}", known, "one or more distinct texts")
-            _check(self.fill in (None, *known), f"fill {where}", self.fill, "one of its categories")
+            fits = 0 < len(set(known)) == len(known) and self.fill in (None, *known)
+            _check(fits, f"categories {where}", known, "distinct texts, one of them the fill")
 
     @property
     def width(self) -> int:
@@ -75,7 +71,7 @@ class Schema:
             outputs.
         targets: target columns of a table; empty for data without columns.
         columns: input columns of a table; empty for other data.
-        mean: of every channel of training images, or every entry of other inputs; empty = unknown.
+        mean: of every channel of training images, or every entry of other arrays; empty for tables.
         deviation: as `mean`, > 0.
         target_mean: of every number to predict, in the training set; empty = not standardised.
         target_deviation: as `target_mean`, > 0.
@@ -98,23 +94,26 @@ class Schema:
     missing: str = "refuse"
 
     def __post_init__(self) -> None:
-        names, width = self.outputs, sum(column.width for column in self.columns)
+        width = sum(column.width for column in self.columns)
         least = 2 if self.kind == "classification" else 1
-        distinct = len(set(names)) == len(names) >= least and _all(str, names)
-        shaped = _all(int, self.input_shape) and min(self.input_shape, default=0) >= 1
-        means, deviations = (
-            (*self.mean, *self.target_mean),
-            (*self.deviation, *self.target_deviation),
-        )
-        sound = all(map(is_number, (*means, *deviations))) and all(v > 0 for v in deviations)
+        names = isinstance(self.outputs, tuple) and all(isinstance(n, str) for n in self.outputs)
+        distinct = len(set(self.outputs)) == len(self.outputs) >= least
+        shape = f"[{width}], its columns" if width else "a list of sizes >= 1"
+        shaped = self.input_shape == (width,) if width else min(self.input_shape, default=0) >= 1
+        means, deviations = self.mean + self.target_mean, self.deviation + self.target_deviation
+        sound = all(map(is_number, means + deviations)) and all(v > 0 for v in deviations)
         paired = len(self.mean) == len(self.deviation) and len(means) == len(deviations)
         for key, fits, expected in (
             ("kind", self.kind in KINDS, f"one of {', '.join(KINDS)}"),
             ("missing", self.missing in MISSING, f"one of {', '.join(MISSING)}"),
-            ("input_shape", shaped, "a list of sizes >= 1"),
-            ("outputs", distinct, f"{least} or more distinct names"),
-            ("input_shape", not width or self.input_shape == (width,), f"[{width}], its columns"),
+            ("input_shape", shaped, shape),
+            ("outputs", names and distinct, f"{least} or more distinct names"),
             ("deviation", sound and paired, "finite numbers above 0, one for each mean"),
+            (
+                "mean",
+                width or len(self.mean) == self.input_shape[0],
+                "one of each channel or entry",
+            ),
         ):
             _check(fits, key, getattr(self, key), expected)
 
@@ -125,26 +124,16 @@ class Schema:
 
     def to_json(self) -> str:
         """The contents of a schema file, which `read_schema` reads."""
-        columns = [_told(column) for column in self.columns]
-        return json.dumps({"format": FORMAT, **_told(self), "columns": columns}, indent=1)
+        told = asdict(
+            self, dict_factory=lambda items: {k: v for k, v in items if v not in ((), None)}
+        )
+        return json.dumps({"format": FORMAT, **told}, indent=1)
 
 
-def _check(fits: bool, key: str, value: object, expected: str) -> None:
+def _check(fits: object, key: str, value: object, expected: str) -> None:
     if not fits:
         shown = list(value) if isinstance(value, tuple) else value
         raise ValueError(f"{key}={shown} must be {expected}")
-
-
-def _all(kind: type, values: Any) -> bool:
-    return isinstance(values, tuple) and all(
-        isinstance(value, kind) and not isinstance(value, bool) for value in values
-    )
-
-
-def _told(part: Column | Schema) -> dict[str, Any]:
-    """The values that are not their field's default."""
-    values = {field.name: (getattr(part, field.name), field.default) for field in fields(part)}
-    return {name: value for name, (value, default) in values.items() if value != default}
 
 
 def read_schema(given: str | Mapping[str, Any] | None) -> Schema | None:
@@ -204,11 +193,10 @@ def _parse(contents: Any) -> Schema:
     values = dict(contents)
     found = values.pop("format", None)
     _check(found == FORMAT, "format", found, str(FORMAT))
-    columns = [_made(Column, column) for column in values.pop("columns", ())]
-    return _made(Schema, {**values, "columns": columns})
+    # Unknown and missing keys are errors of the constructors.
+    columns = tuple(Column(**_frozen(column)) for column in values.pop("columns", ()))
+    return Schema(**_frozen(values), columns=columns)
 
 
-def _made(kind: type[T], values: Mapping[str, Any]) -> T:
-    """A `Column` or `Schema`; unknown and missing keys are errors of its constructor."""
-    tuples = {key: tuple(v) if isinstance(v, list) else v for key, v in values.items()}
-    return cast(Callable[..., T], kind)(**tuples)
+def _frozen(values: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: tuple(v) if isinstance(v, list) else v for key, v in values.items()}

@@ -11,30 +11,12 @@ import argparse
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import cast
-
-from omegaconf import DictConfig
+from typing import Any, cast
 
 from fl_app.cli import compose
 from fl_app.client.build import build_task
 from fl_app.core.files import unwritable
 from fl_app.tasks.schema import Schema
-
-
-def schema_of(config: DictConfig) -> Schema:
-    """The schema of a configuration's task.
-
-    Raises:
-        ValueError: the task is refused, or has no schema.
-    """
-    task = build_task(config)
-    schema: Schema | None = getattr(task, "schema", None)
-    if schema is None:
-        raise ValueError(
-            f"task={task.name} has no schema: give a task on your own data (csv, image_folder, "
-            "huggingface or arrays)"
-        )
-    return schema
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -50,17 +32,17 @@ def main(arguments: Sequence[str]) -> int:
     # Who has which examples makes no difference to a schema.
     overrides = [*cast(list[str], options.overrides), "num_clients=1", "partition=iid"]
     try:
-        schema = schema_of(compose(overrides))
-    except ValueError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    if options.output is None:
-        print(schema.to_json())
-        return 0
-    try:
+        task: Any = build_task(compose(overrides))
+        schema: Schema | None = getattr(task, "schema", None)
+        if schema is None:
+            raise ValueError(f"task={task.name} has no schema: give a task on your own data")
+        if options.output is None:
+            print(schema.to_json())
+            return 0
         options.output.write_text(schema.to_json() + "\n", encoding="utf-8")
-    except OSError as error:
-        print(f"error: {unwritable(options.output, error)}", file=sys.stderr)
+    except (ValueError, OSError) as error:
+        told = unwritable(options.output, error) if isinstance(error, OSError) else error
+        print(f"error: {told}", file=sys.stderr)
         return 2
     shape = "x".join(map(str, schema.input_shape))
     print(f"{options.output}: {schema.kind}, inputs {shape}, outputs {', '.join(schema.outputs)}")

@@ -41,7 +41,7 @@ def test_what_is_written_is_read(schema: Schema, tmp_path: Path) -> None:
         ({"outputs": ["no", "no"]}, "2 or more distinct names"),
         ({"outputs": [0, 1]}, "2 or more distinct names"),
         ({"input_shape": [4]}, r"input_shape=\[4\] must be \[3\], its columns"),
-        ({"columns": [{"name": "age", "mean": 1.0, "deviation": 0.0}]}, "deviation above 0"),
+        ({"columns": [{"name": "age", "mean": 1.0, "deviation": 0.0}]}, "the second above 0"),
         ({"columns": [{"name": "city", "categories": ["a", "a"]}]}, "'city'=.* distinct"),
         ({"columns": [{"mean": 1.0}]}, "missing .* 'name'"),
         ({"mean": [float("nan")]}, "must be finite numbers"),
