@@ -470,7 +470,7 @@ TEST = {"ignore": ["owner"], "test_path": "test.csv"}
         ("age,city,bought\n1,Bern,maybe\n", WITH, "has 'maybe' in row 1.* write a schema"),
         ("age,bought\n1,no\n", WITH, "a column of task.schema=city must be a column of task.path"),
         (ROWS, {"target": "city", **WITH}, "task.target=city must be bought as in task.schema"),
-        (ROWS, {"kind": "regression", **WITH}, "task.kind=regression must be classification as in task.schema"),
+        (ROWS, {"kind": "regression", **WITH}, "task.kind=regression must be class.* as in"),
         (ROWS, TEST | {"age,city,bought\n1,Bern,no\n2,Oslo,no\n": 0}, "'city' has 'Oslo' in row 2"),
         (ROWS, TEST | {"age,bought\n1,no\n": 0}, "task.test_path=.*, which has age, bought"),
         ("x,x ,bought\n1,1,no\n", {}, "has two columns 'x'"),
