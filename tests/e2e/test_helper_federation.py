@@ -8,11 +8,11 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from kit_processes import give_ports
+from kit_processes import ENVIRONMENT, ask, give_ports, start, wait_for
 
 from fl_app.field.kit import Kit
 from fl_app.field.make import VENV
@@ -22,33 +22,6 @@ from fl_app.strategy.privacy import epsilon
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(500), pytest.mark.federation]
 
 NODES, VERSIONS, MEMBERS = 3, 16, 2  # versions enough that doctor finds a run at work
-ENVIRONMENT = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "COLUMNS": "200"}
-
-
-def field(*arguments: object) -> list[str]:
-    return [sys.executable, "-m", "fl_app.field", *map(str, arguments)]
-
-
-def ask(*arguments: object) -> "subprocess.CompletedProcess[str]":
-    return subprocess.run(field(*arguments), env=ENVIRONMENT, text=True, capture_output=True)
-
-
-def start(log: Path, *command: object) -> "subprocess.Popen[bytes]":
-    with log.open("ab") as file:
-        return subprocess.Popen(
-            list(map(str, command)),
-            env=ENVIRONMENT,
-            stdout=file,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )
-
-
-def wait_for(true: Callable[[], bool], what: str, seconds: float = 150.0) -> None:
-    began = time.monotonic()
-    while not true():
-        assert time.monotonic() - began < seconds, f"not within {seconds:g} s: {what}"
-        time.sleep(0.2)
 
 
 @pytest.fixture
@@ -65,7 +38,7 @@ def out(tmp_path: Path) -> Iterator[Path]:
     text = settings.read_text().replace("8101", str(helper_port)).replace(VENV, sys.prefix)
     settings.write_text(text)
     give_ports(out)
-    nodes = [start(out / f"node-{i}.log", *field("keep", out / f"node-{i}")) for i in range(NODES)]
+    nodes = [start(out / f"node-{i}.log", "keep", out / f"node-{i}") for i in range(NODES)]
     yield out
     for process in nodes:
         end(process)
@@ -80,7 +53,14 @@ class Helper:
         self.port = Kit.read(self.folder, {}).settings["PORT"]
 
     def start(self) -> None:
-        self._process = start(self._log, "sh", self.folder / "start.sh")
+        with self._log.open("ab") as log:
+            self._process = subprocess.Popen(
+                ["sh", self.folder / "start.sh"],
+                env=ENVIRONMENT,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
 
     def kill(self) -> None:
         if self._process is not None:
@@ -116,9 +96,8 @@ def test_a_federation_outlives_its_helper(out: Path) -> None:
         *(f"secure_aggregation.address=localhost:{helper.port}", f"num_versions={VERSIONS}"),
         "secure_aggregation.noise_multiplier=0.01",
     ]
-    keeper = start(out / "server.log", *field("keep", server))
-    command = field("run", "--output", run, server, *words)
-    process = start(out / "run.log", *command)
+    keeper = start(out / "server.log", "keep", server)
+    process = start(out / "run.log", "run", "--output", run, server, *words)
     try:
         wait_for(lambda: len(events(run, "aggregate")) >= 2, "two versions")
         for _ in range(2):
@@ -131,7 +110,7 @@ def test_a_federation_outlives_its_helper(out: Path) -> None:
             wait_for(lambda: len(events(run, "aggregate")) > before + 1, "it goes on")  # noqa: B023
         folders = {"helper": [], "server": words, "node-0": []}
         doctors = {
-            name: start(out / f"doctor-{name}.log", *field("doctor", out / name, *more))
+            name: start(out / f"doctor-{name}.log", "doctor", out / name, *more)
             for name, more in folders.items()
         }
         for name, doctor in doctors.items():

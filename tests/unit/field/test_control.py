@@ -26,12 +26,6 @@ def link(server, port: int) -> SuperLink:
     return SuperLink(Kit.read(server, {"SUPERLINK": f"127.0.0.1:{port}"}))
 
 
-def test_nodes_are_known_by_their_keys(server):
-    key = public_bytes(server / "keys" / "node-0.pub")
-    with superlink(server, registered=(key,)) as port:
-        assert link(server, port).registered() == {key: "offline"}
-
-
 def test_a_superlink_that_is_down_or_fails_is_unreachable(server):
     with (
         superlink(server, status=503) as port,

@@ -195,6 +195,13 @@ def test_a_folder_becomes_a_service(machine, kit):
     assert machine.called("systemctl enable --quiet fl-supernode")
     order = [line.split()[0] for line in machine.calls.read_text().splitlines()]
     assert order.index("useradd") < order.index("chown") < order.index("systemd-run")
+    machine.does["systemd-run"] = (
+        "echo 'WRONG SuperLink'; exit 1"  # which may not even be there yet
+    )
+    done = machine.run(kit / "node-0")
+    assert (done.returncode, "WRONG SuperLink" in done.stdout) == (3, True)
+    assert "found something wrong" in done.stdout
+    assert machine.called("systemctl restart fl-supernode")
 
 
 def test_the_servers_folder_brings_caddy_from_the_systems_packages(machine, kit):
@@ -233,16 +240,6 @@ def test_the_helpers_folder_installs_no_torch_and_keeps_its_record(machine, kit)
     assert (home / "helper.db").read_bytes() == used
     (folder / "helper.key").write_text("of another kit")
     assert "belongs to another device or kit" in machine.run(folder).stderr
-
-
-def test_what_doctor_finds_does_not_keep_the_service_from_starting(machine, kit):
-    """The server may not even be there yet."""
-    machine.does["systemd-run"] = "echo 'WRONG SuperLink'; exit 1"
-    done = machine.run(kit / "node-0")
-    assert done.returncode == 3
-    assert "WRONG SuperLink" in done.stdout
-    assert "found something wrong" in done.stdout
-    assert machine.called("systemctl restart fl-supernode")
 
 
 def test_python_comes_from_the_systems_packages(machine, kit):

@@ -20,46 +20,57 @@ from fl_app.field.control import public_bytes
 from fl_app.field.kit import Kit
 from fl_app.field.make import FILES, SHARED, add_helper, new_kit
 
-
-def files(folder) -> set[str]:
-    return {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
-
-
-def test_every_machine_gets_a_folder_with_all_it_needs_and_nothing_else(tmp_path):
-    wheel = tmp_path / "fl_app-0.1.0.whl"
-    wheel.touch()
-    new_kit(tmp_path / "out", nodes=2, hosts=["server.lan"], wheel=wheel)
-    wheel.unlink()
-    node = {"ca.crt", "node.key", "node.key.pub", "node.env"}
-    node |= {"start.sh", "compose.yaml", "fl-supernode.service", "README.md"}
-    shared = {path.name for path in SHARED} | {"fl_app-0.1.0.whl"}
-    assert {"install.sh", "constraints.txt"} < shared
-    node |= shared
-    server = {"ca.crt", "server.crt", "server.key", "server.env", "keys/node-0.pub"}
-    server |= {"keys/node-1.pub", "start.sh", "compose.yaml", "README.md"}
-    server |= {"grafana.json", "fl-superlink.service", "fl-run.service"}
-    server |= {"Caddyfile", "fl-caddy.service"}
-    server |= shared
-    assert files(tmp_path) == {
-        *("out/ca/ca.crt", "out/ca/ca.key"),
-        *(f"out/server/{name}" for name in server),
-        *(f"out/node-{i}/{name}" for i in (0, 1) for name in node),
-    }
-    for name in ("ca", "server", "node-0", "node-1"):
-        assert stat.S_IMODE((tmp_path / "out" / name).stat().st_mode) == 0o700
+ROOT = Path(__file__).resolve().parents[3]
+TOOLS = Path(sys.executable).parent
+HOSTS = ["server.lan", "192.168.1.7", "::1"]
+WHEEL = "fl_app-0.1.0.whl"
 
 
-def test_settings_are_read_as_they_were_written(tmp_path):
-    new_kit(tmp_path / "out", nodes=3, hosts=["10.0.0.1", "server.lan"], port=9000)
-    server = Kit.read(tmp_path / "out" / "server", {})
+@pytest.fixture(scope="module")
+def kit(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("kit")
+    (folder / WHEEL).touch()
+    new_kit(folder / "out", nodes=2, hosts=HOSTS, port=9000, wheel=folder / WHEEL)
+    assert add_helper(folder / "out", ["helper.lan"], port=9001) == folder / "out" / "helper"
+    return folder / "out"
+
+
+OWN = {
+    "server": "ca.crt server.crt server.key keys/node-0.pub keys/node-1.pub helper.pub "
+    "helper-client.crt helper-client.key",
+    "node-1": "ca.crt node.key node.key.pub helper.pub",
+    "helper": "ca.crt helper.crt helper.key helper.pub helper.db keys/node-0.pub keys/node-1.pub",
+    "ca": "ca.crt ca.key",
+}
+
+
+@pytest.mark.parametrize("name", OWN)
+def test_every_machine_gets_what_it_needs_and_nobody_else_may_read_it(kit, name):
+    wanted, files = (
+        {*OWN[name].split()},
+        [path for path in (kit / name).rglob("*") if path.is_file()],
+    )
+    if name != "ca":
+        programs = {path.name for path in (*SHARED, *(FILES / name.partition("-")[0]).iterdir())}
+        assert programs >= {"install.sh", "start.sh", "compose.yaml", "constraints.txt"}
+        wanted |= programs | {WHEEL}
+    assert {path.relative_to(kit / name).as_posix() for path in files} == wanted
+    assert stat.S_IMODE((kit / name).stat().st_mode) == 0o700
+    assert {stat.S_IMODE(path.stat().st_mode) for path in files if path.suffix == ".key"} == {0o600}
+
+
+def test_settings_are_read_as_they_were_written(kit):
+    server, node, helper = (Kit.read(kit / name, {}) for name in ("server", "node-1", "helper"))
     assert (server.role, server.address, server.insecure) == ("server", "127.0.0.1:8099", False)
     assert server.settings["PORT"] == "9000"
-    assert server.root_certificate == tmp_path / "out" / "server" / "ca.crt"
-    assert {"num_clients=3", "runtime=deployment", "deadline=600"} <= set(server.overrides)
-    node = Kit.read(tmp_path / "out" / "node-2", {})
-    assert (node.role, node.address) == ("node", "10.0.0.1:9000")
-    assert node.settings["NODE_CONFIG"] == "partition-id=2 num-partitions=3"
-    assert '"9000:9000"' in (tmp_path / "out" / "server" / "compose.yaml").read_text()
+    assert server.root_certificate == kit / "server" / "ca.crt"
+    assert {"num_clients=2", "runtime=deployment", "deadline=600"} <= set(server.overrides)
+    assert (node.role, node.address) == ("node", "server.lan:9000")
+    assert node.settings["NODE_CONFIG"] == "partition-id=1 num-partitions=2"
+    assert (helper.role, helper.address, helper.data) == ("helper", "127.0.0.1:9001", None)
+    assert helper.settings["MADE"] == server.settings["MADE"]
+    with pytest.raises(ValueError, match=r"PORT of .*helper.env=x must be between 1 and 65535"):
+        Kit.read(kit / "helper", {"PORT": "x"})
 
 
 @pytest.mark.parametrize(
@@ -154,23 +165,6 @@ def test_the_files_of_a_kit_know_its_places():
         assert f" /opt/fl-app/{role}" in text.split("ExecStart=")[1].splitlines()[0]
 
 
-def test_a_helpers_folder_has_what_installs_it(tmp_path):
-    wheel = tmp_path / "fl_app-1.0.whl"
-    wheel.touch()
-    new_kit(tmp_path / "out", nodes=2, hosts=["server.lan"], wheel=wheel)
-    helper = add_helper(tmp_path / "out", ["helper.lan"], port=9001)
-    mine = {"ca.crt", "helper.crt", "helper.key", "helper.pub", "helper.db", "helper.env"}
-    mine |= {"keys/node-0.pub", "keys/node-1.pub"}
-    programs = {path.name for path in (*SHARED, *(FILES / "helper").iterdir())}
-    assert files(helper) == mine | programs | {"fl_app-1.0.whl"}
-    assert stat.S_IMODE(helper.stat().st_mode) == 0o700
-    kit = Kit.read(helper, {})
-    assert (kit.role, kit.address, kit.data) == ("helper", "127.0.0.1:9001", None)
-    assert kit.settings["MADE"] == Kit.read(tmp_path / "out" / "server", {}).settings["MADE"]
-    with pytest.raises(ValueError, match=r"PORT of .*helper.env=x must be between 1 and 65535"):
-        Kit.read(helper, {"PORT": "x"})
-
-
 # -- keys and certificates ------------------------------------------------------------------------
 
 
@@ -194,62 +188,45 @@ def handshake(server_folder, authority, host: str) -> None:
                 continue
 
 
-@pytest.fixture
-def authority(tmp_path):
-    new_authority(tmp_path, days=10)
-    return tmp_path
-
-
-def test_a_device_trusts_the_server_under_its_names_and_no_other(authority, tmp_path):
-    names = ["server.lan", "192.168.1.7", "::1"]
-    new_certificate(authority, authority, "server", names, days=5)
-    for name in names:
-        handshake(authority, authority / "ca.crt", name)
+def test_a_device_trusts_the_server_under_its_names_and_no_other(kit, tmp_path):
+    for name in HOSTS:
+        handshake(kit / "server", kit / "node-0" / "ca.crt", name)
     with pytest.raises(ssl.SSLCertVerificationError, match="Hostname mismatch"):
-        handshake(authority, authority / "ca.crt", "other.lan")
-    (tmp_path / "other").mkdir()
-    new_authority(tmp_path / "other", days=10)
+        handshake(kit / "server", kit / "node-0" / "ca.crt", "other.lan")
+    new_authority(tmp_path, days=10)
     with pytest.raises(ssl.SSLCertVerificationError, match="verify failed"):
-        handshake(authority, tmp_path / "other" / "ca.crt", "server.lan")
+        handshake(kit / "server", tmp_path / "ca.crt", "server.lan")
 
 
-def test_private_keys_are_their_owners_alone_and_never_overwritten(authority):
-    new_certificate(authority, authority, "server", ["server.lan"], days=5)
-    new_node(authority, "node-0")
-    for name in ("ca.key", "server.key", "node.key"):
-        assert stat.S_IMODE((authority / name).stat().st_mode) == 0o600
+def test_a_key_is_never_overwritten(kit):
     for again in (
-        lambda: new_authority(authority, days=5),
-        lambda: new_certificate(authority, authority, "server", ["server.lan"], days=5),
-        lambda: new_node(authority, "node-0"),
+        lambda: new_authority(kit / "ca", days=5),
+        lambda: new_certificate(kit / "ca", kit / "server", "server", ["server.lan"], days=5),
+        lambda: new_node(kit / "node-0", "node-0"),
     ):
         with pytest.raises(FileExistsError):
             again()
 
 
-def test_node_keys_are_as_flower_wants_them(tmp_path):
-    new_node(tmp_path, "node-0")
-    private = (tmp_path / "node.key").read_bytes()
-    assert private.startswith(b"-----BEGIN OPENSSH PRIVATE KEY-----")
-    key = serialization.load_ssh_private_key(private, None)
+def test_node_keys_are_as_flower_wants_them(kit):
+    private, public = (kit / "node-0" / name for name in ("node.key", "node.key.pub"))
+    assert private.read_bytes().startswith(b"-----BEGIN OPENSSH PRIVATE KEY-----")
+    key = serialization.load_ssh_private_key(private.read_bytes(), None)
     assert key.curve.name == "secp384r1"
-    assert (tmp_path / "node.key.pub").read_text().startswith("ecdsa-sha2-nistp384 ")
-    assert public_bytes(tmp_path / "node.key.pub") == key.public_key().public_bytes(
+    assert public.read_text().startswith("ecdsa-sha2-nistp384 ")
+    assert public_bytes(public) == key.public_key().public_bytes(
         serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo
     )
 
 
 @pytest.mark.parametrize("host", ["server.lan:8100", "https://server", "", "two words", "-x"])
-def test_a_host_that_is_none_is_refused(authority, host):
+def test_a_host_that_is_none_is_refused(kit, tmp_path, host):
     with pytest.raises(ValueError, match=r"--host=.* must be an IP address or a host name"):
-        new_certificate(authority, authority, "server", [host], days=5)
-    assert not (authority / "server.key").exists()
+        new_certificate(kit / "ca", tmp_path, "server", [host], days=5)
+    assert [*tmp_path.iterdir()] == []
 
 
 # -- what tools say of the files -------------------------------------------------------------------
-
-ROOT = Path(__file__).resolve().parents[3]
-TOOLS = Path(sys.executable).parent
 
 
 def examine(*command: object, cwd: Path = ROOT) -> str:
@@ -258,13 +235,6 @@ def examine(*command: object, cwd: Path = ROOT) -> str:
     )
     assert result.returncode == 0, result.stdout + result.stderr
     return result.stdout + result.stderr
-
-
-@pytest.fixture(scope="module")
-def kit(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("kit") / "out"
-    new_kit(folder, nodes=3, hosts=["server.lan"], port=9000)
-    return folder
 
 
 def test_dockerfile_has_no_lint():
@@ -296,41 +266,41 @@ def test_settings_are_spelt_as_systemd_and_the_shell_read_them_alike(kit):
         assert re.fullmatch(r'(([A-Z_]+="[^"$`\\]*"|# .*)\n)+', path.read_text()), path
 
 
-def test_the_helpers_compose_file_follows_its_schema(tmp_path):
-    (tmp_path / "helper.env").write_text('PORT="8102"\n')
-    compose = (FILES / "helper" / "compose.yaml").read_text()
-    (tmp_path / "compose.yaml").write_text(compose)
-    words = ["--env-file", "helper.env", "config"]
-    output = examine(TOOLS / "docker-compose", *words, cwd=tmp_path)
-    (service,) = yaml.safe_load(output)["services"].values()
-    assert (service["ports"][0]["target"], service["ports"][0]["published"]) == (8102, "8102")
-
-
-@pytest.mark.parametrize("where", ["server", "node-1"])
+@pytest.mark.parametrize("where", ["server", "node-1", "helper"])
 def test_compose_files_follow_their_schema(kit, where):
     """``config`` validates against the Compose Specification."""
-    output = examine(TOOLS / "docker-compose", "--profile", "*", "config", cwd=kit / where)
-    services = yaml.safe_load(output)["services"]
-    wanted = {"server": {"superlink", "caddy", "run"}, "node-1": {"supernode"}}
+    words = [] if where == "server" else ["--env-file", f"{where.partition('-')[0]}.env"]
+    words += ["--profile", "*", "config"]
+    services = yaml.safe_load(examine(TOOLS / "docker-compose", *words, cwd=kit / where))[
+        "services"
+    ]
+    wanted = {
+        "server": {"superlink", "caddy", "run"},
+        "node-1": {"supernode"},
+        "helper": {"helper"},
+    }
     assert services.keys() == wanted[where]
+    published = {"caddy": "9000", "helper": "9001"}
     for name, service in services.items():
         assert service["volumes"][0]["source"] == str(kit / where)
         assert service["user"] == "1000:1000"
         assert "restart" in service
-        assert service["environment"]["FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION"] == "1"
-        assert ("ports" in service) == (name == "caddy")
-        settings = Kit.read(kit / where, {}).settings  # Docker reads them as the shell does
-        ours = {"SUPERLINK": service["environment"]["SUPERLINK"]} if name == "caddy" else {}
-        assert service["environment"].items() >= (settings | ours).items()
-    if where == "server":
-        assert services["caddy"]["ports"][0]["published"] == "9000"
+        assert [port["published"] for port in service.get("ports", [])] == [
+            *filter(None, [published.get(name)])
+        ]
+        told, settings = service["environment"], Kit.read(kit / where, {}).settings
+        ours = {
+            key: told[key] for key in ("SUPERLINK", "VENV") if name in published and key in told
+        }
+        assert told.items() >= (settings | ours).items()  # Docker reads them as the shell does
 
 
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd is not installed")
 def test_systemd_units_are_understood(kit, tmp_path):
     """With a Python that exists here."""
-    units = [*kit.glob("server/*.service"), *kit.glob("node-0/*.service")]
-    units += FILES.glob("helper/*.service")
+    units = [
+        each for name in ("server", "node-0", "helper") for each in kit.glob(f"{name}/*.service")
+    ]
     for unit in units:
         text = unit.read_text().replace("/opt/fl-app/.venv/bin/python", sys.executable)
         (tmp_path / unit.name).write_text(text)
