@@ -1,11 +1,19 @@
-"""What an override that is refused may have meant."""
+"""The command line: what a refused override may have meant, help, and keys of classes."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
 
 import hydra
 import pytest
 from hydra.errors import HydraException
 
-from fl_app.cli import CONF, compose, explain, refuse_dots
+from fl_app.__main__ import main
+from fl_app.cli import CONF, compose, explain, groups, refuse_dots, search_path
+from fl_app.help import help_on, rows
 from fl_app.runner.validate import build_schedule
+from fl_app.targets import explained, keys
 
 
 def complaint(*overrides: str) -> str:
@@ -92,3 +100,158 @@ def test_dots_that_mean_keys() -> None:
 def test_a_key_of_an_earlier_version_is_answered_with_the_one_in_its_place() -> None:
     with pytest.raises(ValueError, match=r"give algorithm\.strategy\.compensation_form="):
         compose(["algorithm=overlap_fedavg", "algorithm.strategy.squares=code"])
+
+
+# -- ``--help``, ``--version`` and completion, and what is left where no more is read --------------
+
+
+def said(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *words: str) -> str:
+    monkeypatch.setattr(sys, "argv", ["fl-app", *words])
+    assert main() == 0
+    return capsys.readouterr().out
+
+
+def test_help_tells_examples_groups_and_keys(monkeypatch, capsys) -> None:
+    text = said(monkeypatch, capsys, "--help")
+    assert "fl-app experiment=quickstart" in text
+    for group in groups():
+        assert f"  {group}= " in text
+    assert "num_versions=100" in text
+    assert "published model versions after which a run ends" in " ".join(text.split())
+    assert "hydra:" not in text
+
+
+@pytest.mark.parametrize("group", sorted(groups()))
+def test_every_option_says_what_it_is(group: str) -> None:
+    lines = help_on([group]).splitlines()[2:]
+    starts = [line.split(maxsplit=1) for line in lines if line[2] != " "]
+    assert sorted(start[0] for start in starts) == sorted(
+        path.stem for path in (CONF / group).glob("*.yaml")
+    )
+    assert [start for start in starts if len(start) < 2] == []
+
+
+def test_help_on_an_option_has_what_its_class_and_its_file_say() -> None:
+    text = help_on(["algorithm=fedhist"])
+    assert "Builds on algorithm/schedule=k_async" in text
+    told = " ".join(text.split())
+    assert "algorithm.strategy.fusion=0.3 alpha, how much of the most opposite past step" in told
+    assert "algorithm.strategy.server_lr=0.35 class default 0.7: " in told
+    assert "algorithm.client.upload=pseudo" in told
+
+
+@pytest.mark.parametrize(
+    ("word", "meant"), [("device", "devices"), ("task=digit", "did you mean digits")]
+)
+def test_help_on_nothing_known(monkeypatch, capsys, word: str, meant: str) -> None:
+    monkeypatch.setattr(sys, "argv", ["fl-app", "--help", word])
+    assert main() == 2
+    assert meant in capsys.readouterr().err
+
+
+def test_bash_completes_groups_and_keys(tmp_path: Path) -> None:
+    program = tmp_path / "fl-app"
+    program.write_text(f"#!{sys.executable}\nfrom fl_app.__main__ import console\nconsole()\n")
+    program.chmod(0o755)
+    script = """
+        eval "$(fl-app --shell-completion install=bash)"
+        complete -p fl-app
+        for COMP_LINE in "fl-app algorithm=fedb" "fl-app num_v"; do
+            COMP_WORDS=($COMP_LINE) COMP_CWORD=1
+            hydra_bash_completion
+            echo "${COMPREPLY[@]}"
+        done
+    """
+    done = subprocess.run(
+        ["bash", "-c", script],
+        env={**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    declared, algorithms, keys = done.stdout.splitlines()
+    assert "-F hydra_bash_completion fl-app" in declared
+    assert "algorithm=fedbuff" in algorithms.split()
+    assert "num_versions=" in keys.split()
+
+
+# -- what ``/target@KEY: package.module.Class`` in a file of options stands for --------------------
+
+MINE = '''
+class Base:
+    """A base.
+
+    Args:
+        rate: of the steps,
+            above 0.
+    """
+
+
+class Mine(Base):
+    """Its own.
+
+    Attributes:
+        names: what it is
+            called.
+
+    Raises:
+        nothing: ever.
+    """
+
+    def __init__(self, needed, *, rate=0.5, names=("a",), seed=0):
+        pass
+'''
+OPTION = """
+defaults:
+  - /target@strategy: mine_of_test.Mine
+  - client: sgd
+  - _self_
+  - schedule: buffered
+
+name: mine
+
+strategy:
+  rate: 0.25
+"""
+
+
+@pytest.fixture
+def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    (tmp_path / "mine_of_test.py").write_text(MINE)
+    (tmp_path / "algorithm").mkdir()
+    (tmp_path / "algorithm/mine.yaml").write_text(OPTION)
+    monkeypatch.syspath_prepend(tmp_path)
+    return tmp_path
+
+
+def test_defaults_are_the_keys_of_a_users_own_class(own: Path) -> None:
+    assert keys("target/mine_of_test.Mine") == {
+        "_target_": "mine_of_test.Mine",
+        "rate": 0.5,
+        "names": ("a",),
+    }
+    assert explained("target/mine_of_test.Mine") == {
+        "rate": "of the steps, above 0.",
+        "names": "what it is called.",
+    }
+    assert keys("keys/mine_of_test.Mine") == {"rate": 0.5, "names": ("a",), "seed": 0}
+    strategy = compose([search_path([str(own)]), "algorithm=mine"]).algorithm.strategy
+    assert strategy == {"_target_": "mine_of_test.Mine", "rate": 0.25, "names": ["a"]}
+    with pytest.raises(ValueError, match=r"'algorithm.strategy.ratio'; did you mean .*rate"):
+        compose([search_path([str(own)]), "algorithm=mine", "algorithm.strategy.ratio=1"])
+
+
+def test_a_class_that_does_not_exist_is_told() -> None:
+    with pytest.raises(ValueError, match=r"_target_=fl_app\.none\.None cannot be imported"):
+        keys("target/fl_app.none.None")
+
+
+def test_every_key_of_a_class_is_explained() -> None:
+    silent = [
+        (path.stem, key)
+        for path in CONF.rglob("*.yaml")
+        if "/target@" in path.read_text() or "/keys@" in path.read_text()
+        for key, (_, told) in rows(path.read_text()).items()
+        if not told and not key.endswith("_target_") and not key.startswith("client.")
+    ]
+    assert silent == []

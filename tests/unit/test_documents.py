@@ -5,6 +5,7 @@ import pkgutil
 import re
 import sys
 import tomllib
+from collections import defaultdict
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +14,7 @@ from configs import composed
 from helpers import Quadratic, run, vec
 
 import fl_app
+from fl_app.cli import CONF
 from fl_app.client.build import chain
 from fl_app.schedule import Buffered
 
@@ -61,21 +63,26 @@ def exists(name: str) -> bool:
     return True
 
 
-@every_page
-def test_commands_name_options_that_exist(page: Path) -> None:
-    """What follows `python -m fl_app` in a block of commands composes."""
-    commands = re.findall(
-        r"^(?:    )?python -m fl_app ((?:[^#\n]*\\\n)*[^#\n]*)", page.read_text(), re.MULTILINE
-    )
-    for command in commands:
-        words = [word for word in command.replace("\\\n", " ").split() if "=" in word]
-        single = [
-            # The first value of a sweep.
-            word if "[" in word or "{" in word else word.split(",")[0]
-            for word in (word.replace('"', "") for word in words)
-            if not word.startswith("hydra")
-        ]
-        composed(*single)
+def test_commands_name_options_that_exist() -> None:
+    """What follows `python -m fl_app` in a block of commands composes; equal choices at once."""
+    groups = {path.relative_to(CONF).as_posix() for path in CONF.rglob("*") if path.is_dir()}
+    keys: dict[frozenset[str], dict[str, None]] = defaultdict(dict)
+    for page in PAGES:
+        for command in re.findall(
+            r"^(?:    )?python -m fl_app ((?:[^#\n]*\\\n)*[^#\n]*)", page.read_text(), re.MULTILINE
+        ):
+            words = [word.replace('"', "") for word in command.replace("\\\n", " ").split()]
+            words = [
+                # The first value of a sweep.
+                word if "[" in word or "{" in word else word.split(",")[0]
+                for word in words
+                if "=" in word and not word.startswith("hydra")
+            ]
+            choices = frozenset(word for word in words if word.split("=")[0] in groups)
+            keys[choices] |= dict.fromkeys(word for word in words if word not in choices)
+    assert len(keys) > 20
+    for choices, values in keys.items():
+        composed(*choices, *values)
 
 
 def test_the_packages_are_those_that_the_linter_knows() -> None:

@@ -65,24 +65,16 @@ def pulled(module: Any, bound: int, *, megabytes: int, parts: int) -> SimpleName
     return found
 
 
-def test_a_reply_within_the_bound_arrives(module: Any) -> None:
-    assert pulled(module, 10 * MIB, megabytes=2, parts=2).message.has_content()
-
-
 def test_a_reply_beyond_the_bound_is_malformed_and_not_held(module: Any) -> None:
     """64 MiB were sent; no more than a part for each thread is held when it is refused."""
     found = pulled(module, 3 * MIB, megabytes=2, parts=32)
     assert found.message.has_error()
     assert found.num_bytes < 40 * MIB
+    assert found.removed == [found.reply]  # from the database
     order = Order(0, 1, 0, 0, np.zeros(1, np.float32), {}, 0.0)
     reply = read_reply(found.message, order, None)  # type: ignore[arg-type]
     assert reply.error.startswith(f"{MALFORMED}: ")
     assert f"the reply is larger than {3 * MIB} bytes" in reply.error
-
-
-def test_a_reply_beyond_the_bound_does_not_stay_in_the_database(module: Any) -> None:
-    found = pulled(module, 3 * MIB, megabytes=2, parts=4)
-    assert found.removed == [found.reply]
 
 
 def test_a_second_run_of_a_process_has_a_bound_of_its_own(module: Any) -> None:

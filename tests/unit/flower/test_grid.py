@@ -102,7 +102,7 @@ def open_mailbox() -> Iterator[Callable[..., GridMailbox]]:
 
 def test_nodes_join_under_their_ids_and_answer(open_mailbox: Any) -> None:
     grid = FakeGrid(plus_one, 2)
-    mailbox = open_mailbox(grid, train_config={"lr": 0.5})
+    mailbox = open_mailbox(grid, train_config={"lr": 0.5}, deadline=30.0)
     assert set(pull(mailbox, 2)) == {Joined(node) for node in grid.node_ids}
     assert mailbox.capacity() == 2
     for number, node in enumerate(grid.node_ids):
@@ -111,7 +111,8 @@ def test_nodes_join_under_their_ids_and_answer(open_mailbox: Any) -> None:
     for number in range(2):
         assert replies[number].upload.vector.tolist() == [2.0, 3.0]
         assert replies[number].upload.num_examples == 10 + number
-    assert {m.content["config"]["lr"] for m in grid.received} == {0.5}
+    sent = {(m.content["config"]["lr"], m.metadata.ttl) for m in grid.received}
+    assert sent == {(0.5, 60.0)}  # twice as long as the deadline
     assert mailbox.capacity() == 2
 
 
@@ -124,6 +125,7 @@ def test_introduction_gives_the_partition_id(open_mailbox: Any) -> None:
     assert upload.num_examples == 13
     assert upload.vector.tolist() == [2.0, 3.0]
     assert grid.received[-1].metadata.dst_node_id == grid.node_ids[1]
+    assert grid.received[-1].metadata.ttl == 43200.0
     assert list(grid.received[-1].content["arrays"]) == ["vector"]
 
 
@@ -218,7 +220,9 @@ def test_an_upload_that_is_interrupted_occupies_its_node_no_longer_than_its_mess
     assert clock.next(clock.now + 0.1) is None, "the first reply is of no use to anybody"
 
 
-def test_errors_become_replies_that_say_why(open_mailbox: Any) -> None:
+def test_errors_become_replies_that_say_why(
+    open_mailbox: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def app(message: Message, context: Context) -> Message:
         if context.node_config["partition-id"] == 0:
             raise RuntimeError("out of memory")
@@ -236,21 +240,12 @@ def test_errors_become_replies_that_say_why(open_mailbox: Any) -> None:
     assert errors[1] == "malformed reply: reply holds 0 MetricRecords, expected exactly one"
     assert errors[2] == f"node {refused} was not given the order"
 
-
-def test_a_grid_that_raises_loses_no_order(
-    open_mailbox: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    grid = FakeGrid(plus_one, 1)
-    (node,) = grid.node_ids
-    mailbox = open_mailbox(grid)
-    pull(mailbox, 1)
-
     def broken(message_ids: object) -> list[Message]:
         raise ConnectionError("refused")
 
     monkeypatch.setattr(grid, "pull_messages", broken)
-    mailbox.push(order(0, node))
-    assert pull(mailbox, 1) == [Reply(0, error="grid: ConnectionError('refused')")]
+    mailbox.push(order(3, empty))
+    assert pull(mailbox, 1) == [Reply(3, error="grid: ConnectionError('refused')")]
 
 
 @pytest.mark.usefixtures("patience")
@@ -277,21 +272,13 @@ def test_who_is_connected_may_be_unknown_for_a_while_and_no_longer(
         mailbox.pull(timeout=5.0)
 
 
-def test_messages_live_twice_as_long_as_the_deadline(open_mailbox: Any) -> None:
-    for deadline, ttl in [(30.0, 60.0), (math.inf, 43200.0)]:
-        grid = FakeGrid(plus_one, 1)
-        mailbox = open_mailbox(grid, deadline=deadline)
-        pull(mailbox, 1)
-        mailbox.push(order(0, grid.node_ids[0]))
-        pull(mailbox, 1)
-        assert grid.received[0].metadata.ttl == ttl
-
-
 @pytest.mark.usefixtures("patience")
 def test_without_nodes_the_run_ends_with_advice(open_mailbox: Any) -> None:
     mailbox = open_mailbox(FakeGrid(plus_one, 0))
     with pytest.raises(RunError, match=r"no node connected within 0\.1 s: start some with"):
         mailbox.pull(timeout=None)
+    with pytest.raises(RunError, match=r"no node connected within 0\.1 s: .* num-supernodes"):
+        AnyNode(FakeGrid(plus_one, 0), LAYOUT)
 
 
 @pytest.mark.usefixtures("patience")
@@ -429,12 +416,6 @@ def test_nodes_that_come_late_are_waited_for_and_used(monkeypatch: pytest.Monkey
     grid.connect()
     assert mailbox.capacity() == 1, "one new, one at work"
     assert grid.received[0].metadata.dst_node_id == node
-
-
-@pytest.mark.usefixtures("patience")
-def test_no_node_at_all() -> None:
-    with pytest.raises(RunError, match=r"no node connected within 0\.1 s: .* num-supernodes"):
-        AnyNode(FakeGrid(plus_one, 0), LAYOUT)
 
 
 # -- with an engine -------------------------------------------------------------------------------
