@@ -1,7 +1,6 @@
 """A Flower Grid in memory, whose nodes run a ClientApp as soon as they are sent a message."""
 
 import threading
-from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from itertools import count
 
@@ -61,8 +60,6 @@ class FakeGrid(Grid):
         """Nodes that keep their messages until `release`."""
         self.refused: set[int] = set()
         """Nodes for which the grid accepts no message."""
-        self.copies: dict[int, int] = defaultdict(lambda: 1)
-        """How often each node's replies are handed out."""
         self.uploading: dict[int, threading.Event] = {}
         """Nodes whose replies block whoever pulls them until the event is set."""
         configs = [{"partition-id": i} for i in range(num_nodes)]
@@ -161,7 +158,7 @@ class FakeGrid(Grid):
             code = ErrorCode.CLIENT_APP_RAISED_EXCEPTION
             reply = Message(Error(code, reason), reply_to=message)
         with self._lock:
-            self._replies[message_id] = [reply] * self.copies[node]
+            self._replies[message_id] = [reply]
 
 
 def through(message: Message) -> Message:

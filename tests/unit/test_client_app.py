@@ -18,7 +18,6 @@ from omegaconf import OmegaConf
 from fl_app import client_app
 from fl_app.client.build import build_trainer, chain
 from fl_app.core.types import Order, Vector
-from fl_app.engine.clock import NO_VECTOR
 from fl_app.flower import codec
 from fl_app.node.handler import MessageHandler
 
@@ -130,13 +129,6 @@ def test_a_failure_is_told_in_the_words_of_the_other_runtimes() -> None:
     assert reply.error.reason.startswith("ValueError: arrays do not fit the model: got vector, st")
 
 
-def test_evaluation_on_the_clients_own_data() -> None:
-    reply = ask("evaluate", order(2**63), {"partition-id": 2})
-    scores = TRAINER.score(order_for(2, 0, VECTOR, {}))
-    expected = {"num-examples": scores.num_examples, **scores.metrics}
-    assert dict(reply.content["metrics"]) == expected
-
-
 FEDPER = CONFIG.replace("batch_size: 4", 'batch_size: 4, private: ["*.bias"]')
 
 
@@ -188,27 +180,6 @@ def test_a_device_whose_training_diverged_goes_on_with_what_it_kept_before(
         upload = codec.read_upload(reply, LAYOUT)
         finite.append(bool(np.isfinite(upload.vector).all()))
     assert finite == [True, False, True]
-
-
-FEDASMU = CONFIG.replace(
-    "client.LocalTrainer", "algorithms.fedasmu.trainer.FedASMUTrainer"
-).replace("batch_size: 4", "batch_size: 4, local_epochs: 2")
-
-
-def test_a_device_that_diverged_before_it_paused_answers_its_next_order(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("FL_APP_STATE_DIR", str(tmp_path))
-    settings = {"app-config": FEDASMU, "slot": 1}
-    uploads = []
-    for received in (np.inf * VECTOR, VECTOR):
-        go_on = order(1, NO_VECTOR, **settings, continues=True)
-        for content in (order(1, received, **settings), go_on):
-            reply = ask("train", content, {"partition-id": 1})
-            uploads.append(codec.read_upload(reply, LAYOUT))
-    assert [upload.done for upload in uploads] == [False, True, False, True]
-    assert not np.isfinite(uploads[1].vector).all()
-    assert np.isfinite(uploads[3].vector).all()
 
 
 OVERLAP = CONFIG.replace("client.LocalTrainer", "algorithms.overlap_fedavg.trainer.OverlapTrainer")

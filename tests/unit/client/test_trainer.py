@@ -461,33 +461,6 @@ def test_bad_values_are_refused(settings: dict[str, Any], text: str) -> None:
         LocalTrainer(ONE, **settings)
 
 
-def test_what_came_beside_the_model_is_there_before_a_pause_and_after_it() -> None:
-    """After it, that of the answer, which brings none where there is no newer version."""
-
-    class Pausing(LocalTrainer):
-        def should_pause(self, epoch: int) -> bool:
-            return epoch == 1
-
-        def merge(
-            self, fresh: Vector, config: Config, rng: np.random.Generator
-        ) -> dict[str, float]:
-            return {}
-
-        def correct(self, grad: list[Tensor], step: int) -> list[Tensor]:
-            seen.append(float(self.extra["c"][0]))
-            return grad
-
-    seen: list[float] = []
-    trainer = Pausing(Quadratic.scattered(1), local_epochs=2, batch_size=8)
-    extra = {"c": vec(7, 0, 0)}
-    paused = trainer.train(order_for(0, 0, vec(0, 0, 0), {}, extra=extra))
-    trainer.train(order_for(0, 1, vec(0, 0, 0), {}, extra={"c": vec(1, 0, 0)}))  # another one
-    trainer.train(order_for(0, 0, vec(), {"continues": True}, paused.state))
-    fresh = {"c": vec(8, 0, 0)}
-    trainer.train(order_for(0, 0, vec(0, 0, 0), {"continues": True}, paused.state, fresh))
-    assert seen == [7, 1, 7, 8]
-
-
 # -- wKAFL's published code ------------------------------------------------------------------------
 
 

@@ -91,18 +91,6 @@ def test_seconds_of_every_kind_are_as_ever(made: Any, total: float) -> None:
     assert sum(seconds) == pytest.approx(total, rel=1e-9)
 
 
-def test_a_model_takes_its_bytes_over_the_links_speed() -> None:
-    one, ten = (MeasuredLinks(num_bytes=n, num_clients=50, seed=1) for n in (10**6, 10**7))
-    slow = MeasuredLinks(num_bytes=10**6, num_clients=50, seed=1, slowdown=10)
-    for client in range(50):
-        assert ten.download(client, 3) == pytest.approx(10 * one.download(client, 3))
-        assert slow.upload(client, 3) == pytest.approx(10 * one.upload(client, 3))
-        # The table's means lie between 0.44 MB/s and 17.7 MB/s; no speed is below a tenth of one.
-        assert 0.01 < one.download(client, 3) < 10**6 / 44_000
-    ways = {(one.download(c, 0), one.upload(c, 0)) for c in range(50)}
-    assert len(ways) == 50
-
-
 def test_relative_transfers_take_a_share_of_the_mean_training_time() -> None:
     # FedASMU: 1 % of the mean training time, (1 + 2 + 6) / 3 = 3 s; 50 times as long at 1/50.
     for slowdown, seconds in ((1, 0.03), (50, 1.5), (100, 3.0)):
@@ -216,12 +204,3 @@ def test_bad_values_are_refused(kind: Any, values: dict[str, Any], told: str) ->
 
 
 # -- stays online and offline: lengths, shares, and what they depend on ----------------------------
-
-
-@pytest.mark.parametrize("kind", [Churn, Diurnal])
-def test_stays_depend_on_seed_client_and_number_alone(kind: Any) -> None:
-    one, same, other = kind(seed=0), kind(seed=0), kind(seed=1)
-    forward = [one.stay(4, n) for n in range(10)]
-    assert forward == [same.stay(4, n) for n in reversed(range(10))][::-1]
-    assert forward != [other.stay(4, n) for n in range(10)]
-    assert forward != [one.stay(5, n) for n in range(10)]

@@ -3,7 +3,6 @@
 import json
 import random
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,7 +10,6 @@ from helpers import MeanDelta, Recorder, Times, vec
 
 from fl_app.core.snapshot import Encoder, decode
 from fl_app.core.types import Order, Reply, Scores, Upload, Vector
-from fl_app.engine.clock import Replied
 from fl_app.engine.engine import Engine, Stop
 from fl_app.engine.lookahead import READY_LIMIT, Lookahead
 from fl_app.engine.virtual import VirtualClock
@@ -74,12 +72,14 @@ def test_a_batch_is_formed_of_those_that_are_due_first() -> None:
     batches = Lookahead(pile)
     for number, time in enumerate([5.0, 1.0, 4.0, 2.0, 3.0]):
         batches.submit(time, 0.5, order(number))
+    batches.submit(0.5, 0.5, order(6, evaluates=True))
     assert pile.given == []  # the clock needs none of them
     assert batches.result(1).together
-    assert pile.given == [[1, 3, 4], [2, 0]]
+    assert pile.given == [[6], [1, 3, 4], [2, 0]]
+    assert batches.result(6).scores is not None
     batches.submit(1.5, 0.5, order(5))
     batches.result(3)
-    assert pile.given == [[1, 3, 4], [2, 0]]  # what the clock needs is there
+    assert len(pile.given) == 3  # what the clock needs is there
     assert not batches.result(5).together
 
 
@@ -108,16 +108,6 @@ def test_a_batch_is_formed_ahead_where_more_orders_wait_than_may_lie_ready() -> 
     for number in range(5, 9):
         batches.result(number)
     assert len(pile.given) == READY_LIMIT // 4 + 1  # READY_LIMIT do not wait any more
-
-
-def test_evaluate_orders_are_in_no_batch() -> None:
-    pile = Pile(3)
-    batches = Lookahead(pile)
-    for number in range(4):
-        batches.submit(1.0 + number, 0.5, order(number, evaluates=number == 1))
-    batches.result(0)
-    assert pile.given == [[0, 2, 3], [1]]
-    assert batches.result(1).scores is not None
 
 
 def test_dropped_orders_leave_their_batch_as_it_is() -> None:
@@ -206,18 +196,3 @@ def test_a_resumed_run_has_the_same_batches(schedule: Schedule, batch: int, at: 
     assert second.outcome.totals == expected.totals
     events = [e for e in before.events + after.events if e["kind"] != "checkpoint"]
     assert events == recorder.events
-
-
-def test_a_recalled_order_is_computed_anew_with_others() -> None:
-    pile = Pile(4)
-    clock = VirtualClock(pile, Times(lambda *_: 4.0), 10, epochs=4)
-    given = [replace(order(number), config={"local_epochs": 4}) for number in range(6)]
-    for each in given:
-        clock.dispatch(each)
-    clock.next(1e9, 1.5)
-    assert clock.recall(given[5])
-    event = clock.next(1e9)
-    assert isinstance(event, Replied)
-    assert (event.order, clock.now) == (given[5], 2.0)
-    assert len(pile.given[0]) == 3
-    assert -6 in pile.given[0]

@@ -297,24 +297,6 @@ def test_alarms_that_bring_no_order_do_not_keep_a_clock_going_with_nothing_under
     assert clock.now == 10.0
 
 
-def test_a_client_pauses_when_it_says_and_goes_on_with_the_rest() -> None:
-    """1 s down, 10 s in 5 epochs, 1 s up: it pauses after 2 epochs, at 5; fetches 1 s; 6 + 1 s."""
-    mailbox = Answers({0: paused(0.4)})
-    clock = VirtualClock(mailbox, Parted(lambda *_: 10.0), 1, epochs=5, pauses=True)
-    clock.dispatch(order(0))
-    event = clock.next(math.inf)
-    assert isinstance(event, Replied)
-    assert event.reply.upload is not None
-    assert not event.reply.upload.done
-    assert clock.now == pytest.approx(5.0)
-    mailbox.uploads.clear()
-    clock.continue_order(replace(event.order, config={"continues": True}), 0.4)
-    event = clock.next(math.inf)
-    assert isinstance(event, Replied)
-    assert event.order.config == {"continues": True}
-    assert clock.now == pytest.approx(13.0)
-
-
 def at_the_arrival_of_another(mailbox: Answers, pauses: bool) -> tuple[VirtualClock, Order]:
     """A clock at 6, and an order under way: in the third of 5 epochs of 2 s after 1 s of download.
 

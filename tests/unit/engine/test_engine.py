@@ -569,8 +569,8 @@ def test_uploads_that_diverge_blame_the_learning_rates() -> None:
 
 def make(**settings: Any) -> Engine:
     clock = VirtualClock(Inline(Scripted(toward_own_number)), Times(one_second), 10)
-    settings = {"schedule": SCHEDULE, **settings}
-    return Engine(clock=clock, initial=vec(0, 0), stop=Stop(6), **settings)
+    settings = {"schedule": SCHEDULE, "clock": clock, **settings}
+    return Engine(initial=vec(0, 0), stop=Stop(6), **settings)
 
 
 class Forgetful(MeanDelta):
@@ -612,6 +612,26 @@ def test_an_attribute_that_learns_is_told_once_and_nobody_goes_on_from_it(
             make(strategy=Forgetful()).load_state_dict(deepcopy(snapshot))
 
 
+class Mailbox(Inline):
+    """Somebody presses Ctrl-C while its fourth vector is shared."""
+
+    closed = False
+    shared = 0
+
+    def share(self, vector: Vector) -> Vector:
+        self.shared += 1
+        if self.shared == 4:
+            raise KeyboardInterrupt
+        return super().share(vector)
+
+    def close(self) -> None:
+        self.closed = True
+
+
+def on(mailbox: Mailbox, strategy: MeanDelta) -> Engine:
+    return make(strategy=strategy, clock=VirtualClock(mailbox, Times(one_second), 10))
+
+
 def test_an_error_of_the_strategy_is_raised_after_the_clock_was_closed() -> None:
     class Broken(MeanDelta):
         def aggregate(self, model: GlobalModel, updates: Sequence[Update]) -> Vector:
@@ -621,44 +641,15 @@ def test_an_error_of_the_strategy_is_raised_after_the_clock_was_closed() -> None
             assert mailbox.closed
             return super().to_evaluate(model)
 
-    class Mailbox(Inline):
-        closed = False
-
-        def close(self) -> None:
-            self.closed = True
-
     mailbox = Mailbox(Scripted(toward_own_number))
-    engine = Engine(
-        strategy=Broken(),
-        schedule=SCHEDULE,
-        clock=VirtualClock(mailbox, Times(one_second), 10),
-        initial=vec(0, 0),
-        stop=Stop(num_versions=1),
-    )
     with pytest.raises(LookupError, match="a bug"):
-        engine.run()
+        on(mailbox, Broken()).run()
     assert mailbox.closed
 
 
 def test_ctrl_c_while_a_version_is_published_leaves_the_one_before() -> None:
-    class Mailbox(Inline):
-        shared = 0
-
-        def share(self, vector: Vector) -> Vector:
-            self.shared += 1
-            if self.shared == 4:
-                raise KeyboardInterrupt
-            return super().share(vector)
-
-    outcome = Engine(
-        strategy=MeanDelta(),
-        schedule=SCHEDULE,
-        clock=VirtualClock(Mailbox(Scripted(toward_own_number)), Times(one_second), 10),
-        initial=vec(0, 0),
-        stop=Stop(num_versions=10),
-    ).run()
-    assert outcome.stopped == "interrupted"
-    assert outcome.version == 2
+    outcome = on(Mailbox(Scripted(toward_own_number)), MeanDelta()).run()
+    assert (outcome.stopped, outcome.version) == ("interrupted", 2)
     same = run(SCHEDULE, devices=Times(one_second), num_versions=2)
     assert outcome.params.tolist() == same.outcome.params.tolist()
 

@@ -548,17 +548,3 @@ def test_without_another_way_the_run_ends_and_says_why() -> None:
     assert [event["version"] for event in result.kind("evaluate")] == [0, 2]
     # What had happened meanwhile is told.
     assert result.events[-1]["t"] > result.kind("evaluate")[-1]["t"]
-
-
-def test_ctrl_c_leaves_what_was_measured() -> None:
-    class CtrlC:
-        def emit(self, event: Any) -> None:
-            if getattr(event, "version", 0) == 5 and event.kind == "aggregate":
-                raise KeyboardInterrupt
-
-        def close(self) -> None: ...
-
-    results = [trained(evaluate, sinks=[CtrlC()]) for evaluate in (measured, beside())]
-    for result in results:
-        assert result.outcome.stopped == "interrupted"
-        assert result.kind("evaluate")[-1]["version"] == 4

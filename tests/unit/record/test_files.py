@@ -38,10 +38,6 @@ def arrival(t=0.5, order=0):
     return Arrived(t, 3, order, base_version=0, age=0)
 
 
-def aggregate(t, version=1, **report):
-    return Aggregated(t, version, client=[], order=[], age=[], report=report)
-
-
 def evaluation(version, t, **metrics):
     return Evaluated(t, version, metrics)
 

@@ -272,15 +272,3 @@ def test_lucky_evaluation_is_the_first_but_does_not_stay():
     assert stays_at(NOISY, 0.59) == 8  # after the .56
     assert first_at(NOISY, 0.59, 5) == 6
     assert stays_at(NOISY, 0.9) is first_at(NOISY, 0.9) is None
-
-
-def test_it_is_the_definition():
-    """From there on every mean of five is at the target, and the one before is not."""
-    rng = np.random.default_rng(0)
-    for _ in range(200):
-        values = rng.random(rng.integers(5, 20)).tolist()
-        means = [np.mean(values[end - 5 : end]) for end in range(5, len(values) + 1)]
-        expected = next(
-            (at for at in range(len(means)) if all(mean >= 0.45 for mean in means[at:])), None
-        )
-        assert stays_at(values, 0.45) == (None if expected is None else expected + 4)

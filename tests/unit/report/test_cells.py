@@ -247,12 +247,6 @@ def test_jobs_that_differ_in_their_seed_share_a_label_and_come_in_the_order_of_t
     assert [cell.seed for cell in cells] == [0, 1, 2, 3] * 3
 
 
-def test_runs_that_the_user_named_keep_their_names(tmp_path):
-    for name in ("mine", "yours"):
-        write_job(tmp_path, name, "seed=3")
-    assert [cell.name for cell in read_run(tmp_path)] == ["mine", "yours"]
-
-
 def test_cells_of_experiments_in_a_sweep_have_what_was_varied_behind_their_names(tmp_path):
     for number, alpha in enumerate(("0.1", "1")):
         for name in ("fast-seed0", "fast-seed3", "slow"):

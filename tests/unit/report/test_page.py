@@ -160,15 +160,6 @@ def test_page_of_a_run_without_a_test_set_goes_by_what_its_clients_measured(tmp_
     assert "evaluation: OSError: no such file" in text
 
 
-def test_page_of_several_cells_shows_each_partition_once(tmp_path):
-    for name, cats in (("fedavg", 1), ("fedbuff", 1), ("wkafl", 2)):
-        write_cell(tmp_path / name, events=ASYNCHRONOUS, summary={}, algorithm=name)
-        (tmp_path / name / "partition.csv").write_text(f"client,cat\n0,{cats}\n")
-    text = page(tmp_path)
-    assert text.count("client,end,class,examples") == 2
-    assert "Cells differ; drawn are those of fedavg, wkafl." in text
-
-
 # -- the command -----------------------------------------------------------------------------------
 
 

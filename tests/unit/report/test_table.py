@@ -107,14 +107,6 @@ def test_seeds_are_followed_by_their_mean_and_sample_deviation(tmp_path):
     assert csv_of(table, tmp_path)[-1]["client_updates"] == str(0.5**0.5)
 
 
-def test_what_one_seed_never_reached_or_seeds_do_not_share_is_unknown_of_all(tmp_path):
-    for seed, stopped in enumerate(("seconds", "num_versions")):
-        summary = {"data": "real", "stopped": stopped}
-        write_cell(tmp_path / f"x-seed{seed}", events=ROUNDS[: 13 - seed], summary=summary)
-    mean = table_of(tmp_path).rows[2]
-    assert (mean["data"], mean["stopped"], mean["seconds_to_target"]) == ("real", None, None)
-
-
 def test_target_that_is_kept_is_told_beside_the_first_time(tmp_path):
     """Means of five: .77 at t=5, .76 at t=6, .9 from t=7 on."""
     accuracies = [0.95, 0.2, *[0.9] * 10]

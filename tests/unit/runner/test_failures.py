@@ -100,16 +100,6 @@ def test_a_run_that_tolerates_them_tells_how_many_at_its_end(
     assert last == told
 
 
-def test_a_run_that_an_error_ended_goes_on_with_failures_tolerated(tmp_path: Path) -> None:
-    settings = ("runtime.workers=0", "checkpoint_every=1")
-    _, once = run_alone(tmp_path / "once", *settings, "failures=tolerate")
-    outcome, _ = run_alone(tmp_path / "again", *settings)
-    assert outcome.error is not None
-    _, again = run_alone(tmp_path / "again", *settings, "failures=tolerate", "resume=auto")
-    for key in ("model_sha256", "orders", "failures", "first_failure"):
-        assert again[key] == once[key]
-
-
 def test_an_error_in_a_strategy_is_told_with_its_traceback(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -65,18 +65,6 @@ def test_private_parameters_stay_in_the_clients_states(tmp_path: Path) -> None:
         assert (state["private.3.bias"] != first["3.bias"]).all()
 
 
-@pytest.mark.parametrize("part", [HEAD, OWN])
-def test_a_run_that_goes_on_ends_as_one_that_was_not_interrupted(tmp_path: Path, part: str) -> None:
-    compressed = [part, "algorithm.client.top_k=0.1", "algorithm.client.upload_dtype=float16"]
-    federation(tmp_path / "whole", *compressed, "num_versions=6")
-    for end in (2, 6):
-        federation(tmp_path / "parts", *compressed, f"num_versions={end}", "resume=auto")
-    whole, parts = (tmp_path / name / "events.jsonl" for name in ("whole", "parts"))
-    assert whole.read_bytes() == parts.read_bytes()
-    found, other = arrays(tmp_path / "whole"), arrays(tmp_path / "parts")
-    assert all((found[name] == other[name]).all() for name in found)
-
-
 def test_a_run_does_not_go_on_with_other_frozen_parameters(tmp_path: Path) -> None:
     federation(tmp_path, HEAD, "num_versions=2")
     task = build_task(composed("algorithm=fedbuff", *SMALL, HEAD))

@@ -1,14 +1,14 @@
 """EAFL's schedule: quorums of clusters, who is waited for, and when clusters are formed."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import pytest
-from helpers import MeanDelta, Times, run, vec
+from helpers import vec
 
 from fl_app.core.pool import ClientPool
-from fl_app.core.types import GlobalModel, Update
+from fl_app.core.types import Update
 from fl_app.schedule.clustered_quorum import ClusteredQuorum
 
 
@@ -132,38 +132,3 @@ def test_clusters_are_formed_every_so_many_iterations(
 
 
 # -- whole runs -----------------------------------------------------------------------------------
-
-
-class ByParity(MeanDelta):
-    """Even and odd clients."""
-
-    def cluster(self, model: GlobalModel, updates: Sequence[Update]) -> Mapping[int, int]:
-        return {update.client_id: update.client_id % 2 for update in updates}
-
-
-def test_what_was_trained_for_the_clusters_makes_no_version() -> None:
-    """Client i takes 1 + i/10 seconds."""
-    result = run(
-        ClusteredQuorum(num_clusters=2, participation=0.5),
-        num_clients=6,
-        num_versions=30,
-        devices=Times(lambda client, order: 1 + client / 10),
-        strategy=ByParity(),
-    )
-    first = result.events.index(result.kind("cluster")[0])
-    before, after = result.events[:first], result.events[first:]
-    assert [e["kind"] for e in before] == ["dispatch"] * 6 + ["arrival"] * 6
-    assert after[0] == {
-        "kind": "cluster",
-        "t": 1.5,
-        "version": 0,
-        "client": [0, 1, 2, 3, 4, 5],
-        "cluster": [0, 1, 0, 1, 0, 1],
-        "dropped": [0, 1, 2, 3, 4, 5],
-        "order": [e["order"] for e in before if e["kind"] == "arrival"],
-    }
-    assert sorted(e["client"] for e in after[1:7]) == [*range(6)]
-    assert {(e["kind"], e["version"]) for e in after[1:7]} == {("dispatch", 0)}
-    first_version = result.kind("aggregate")[0]
-    assert first_version["t"] == 1.5 + 1.3  # client 3 is the second of the odd
-    assert first_version["client"] == [0, 1, 2, 3]

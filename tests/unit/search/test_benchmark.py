@@ -53,24 +53,6 @@ def test_intervals_are_those_of_student() -> None:
     assert found.text(1, "{:.1f}") == "2.0 [-0.5, 4.5]"
 
 
-def test_differences_are_paired_by_seed(folder: Path) -> None:
-    """b is 1, 0 and 2 points behind a; c is 20 behind with every seed."""
-    found = read(folder / "test")
-    assert found.best(["n10-iid"]) == "a"
-    others = found.ahead_of("a", ["n10-iid"])
-    assert list(others) == ["b", "c"]
-    assert others["b"] == pytest.approx((-0.01, -0.01 - 0.0248414, -0.01 + 0.0248414), abs=1e-6)
-    assert others["c"] == pytest.approx((-0.2, -0.2, -0.2))
-
-
-def test_ranks_are_means_over_settings(folder: Path) -> None:
-    """In n10-iid with seed 6, a and b share the first place."""
-    ranks = read(folder / "test").ranks()
-    assert list(ranks) == ["b", "a", "c"]
-    assert ranks["b"] == pytest.approx(interval([(2 + 1) / 2, (1.5 + 1) / 2, (2 + 1) / 2]))
-    assert ranks["c"] == pytest.approx((3, 3, 3))
-
-
 def test_the_tables_follow_from_the_intervals(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
