@@ -3,7 +3,6 @@
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import hydra
 import pytest
@@ -16,7 +15,7 @@ from fl_app.runner.validate import build_schedule
 from fl_app.targets import explained, keys
 
 
-def complaint(*overrides: str) -> str:
+def complaint(*overrides):
     with (
         hydra.initialize_config_dir(str(CONF), version_base="1.3"),
         pytest.raises(HydraException) as refused,
@@ -34,9 +33,7 @@ def complaint(*overrides: str) -> str:
         (["algorithm.strategy.sever_lr=1"], "algorithm.strategy.server_lr"),
     ],
 )
-def test_the_nearest_key_is_one_of_the_groups_that_were_chosen(
-    overrides: list[str], nearest: str
-) -> None:
+def test_the_nearest_key_is_one_of_the_groups_that_were_chosen(overrides, nearest):
     assert f"; did you mean {nearest}" in complaint(*overrides)
 
 
@@ -49,16 +46,16 @@ def test_the_nearest_key_is_one_of_the_groups_that_were_chosen(
         ("partition=iid alpha=1", "; partition.alpha is a key of partition=dirichlet, flwr, sl"),
     ],
 )
-def test_the_end_of_a_key_is_answered_with_the_whole_key(words: str, told: str) -> None:
+def test_the_end_of_a_key_is_answered_with_the_whole_key(words, told):
     assert told in complaint(*words.split())
 
 
-def test_a_key_of_one_cell_s_algorithm_names_the_algorithm() -> None:
+def test_a_key_of_one_cell_s_algorithm_names_the_algorithm():
     told = complaint("experiment=fedhist_cifar10", "algorithm.client.contrast=1")
     assert told.endswith("; algorithm.client.contrast is a key of algorithm=moon")
 
 
-def test_a_key_that_some_options_of_a_sweep_have_is_not_suggested_for_itself() -> None:
+def test_a_key_that_some_options_of_a_sweep_have_is_not_suggested_for_itself():
     key = "algorithm.schedule.concurrency=3"
     with pytest.raises(ValueError, match="concurrency") as refused:
         compose(["algorithm=fedavg", key])
@@ -69,7 +66,7 @@ def test_a_key_that_some_options_of_a_sweep_have_is_not_suggested_for_itself() -
 
 
 @pytest.mark.parametrize("schedule", ["buffered", "k_async", "fully_async", "synchronous"])
-def test_few_clients_all_work(schedule: str) -> None:
+def test_few_clients_all_work(schedule):
     """A federation smaller than the defaults needs no further keys."""
     config = compose([f"algorithm/schedule={schedule}", "num_clients=6"])
     build_schedule(config).validate_population(6)
@@ -77,27 +74,27 @@ def test_few_clients_all_work(schedule: str) -> None:
     assert keys.get("concurrency", keys.get("buffer_size")) == 6
 
 
-def test_a_group_that_cannot_be_chosen_like_this_is_refused_all_the_same() -> None:
+def test_a_group_that_cannot_be_chosen_like_this_is_refused_all_the_same():
     assert "unknown key 'algorithm/lr_schedule'" in complaint("algorithm/lr_schedule=linear")
 
 
 @pytest.mark.parametrize("choice", ["algorithm.schedule=buffered", "+devices.network=link"])
-def test_a_dot_where_a_slash_chooses(choice: str) -> None:
+def test_a_dot_where_a_slash_chooses(choice):
     with pytest.raises(ValueError, match=f"must be {choice.lstrip('+').replace('.', '/')}: "):
         refuse_dots(["algorithm=fedbuff", choice])
 
 
-def test_signs_that_need_quotes() -> None:
+def test_signs_that_need_quotes():
     quoted = "task.separator=; cannot be read: quote it for Hydra and for the shell, "
     assert complaint("task=csv", "task.separator=;") == f"{quoted}\"task.separator=';'\""
     assert compose(["task=csv", "task.separator=';'"]).task.separator == ";"
 
 
-def test_dots_that_mean_keys() -> None:
+def test_dots_that_mean_keys():
     refuse_dots(["algorithm.schedule.buffer_size=5", "algorithm.schedule={buffer_size: 5}"])
 
 
-def test_a_key_of_an_earlier_version_is_answered_with_the_one_in_its_place() -> None:
+def test_a_key_of_an_earlier_version_is_answered_with_the_one_in_its_place():
     with pytest.raises(ValueError, match=r"give algorithm\.strategy\.compensation_form="):
         compose(["algorithm=overlap_fedavg", "algorithm.strategy.squares=code"])
 
@@ -105,13 +102,13 @@ def test_a_key_of_an_earlier_version_is_answered_with_the_one_in_its_place() -> 
 # -- ``--help``, ``--version`` and completion, and what is left where no more is read --------------
 
 
-def said(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *words: str) -> str:
+def said(monkeypatch, capsys, *words):
     monkeypatch.setattr(sys, "argv", ["fl-app", *words])
     assert main() == 0
     return capsys.readouterr().out
 
 
-def test_help_tells_examples_groups_and_keys(monkeypatch, capsys) -> None:
+def test_help_tells_examples_groups_and_keys(monkeypatch, capsys):
     text = said(monkeypatch, capsys, "--help")
     assert "fl-app experiment=quickstart" in text
     for group in groups():
@@ -122,7 +119,7 @@ def test_help_tells_examples_groups_and_keys(monkeypatch, capsys) -> None:
 
 
 @pytest.mark.parametrize("group", sorted(groups()))
-def test_every_option_says_what_it_is(group: str) -> None:
+def test_every_option_says_what_it_is(group):
     lines = help_on([group]).splitlines()[2:]
     starts = [line.split(maxsplit=1) for line in lines if line[2] != " "]
     assert sorted(start[0] for start in starts) == sorted(
@@ -131,7 +128,7 @@ def test_every_option_says_what_it_is(group: str) -> None:
     assert [start for start in starts if len(start) < 2] == []
 
 
-def test_help_on_an_option_has_what_its_class_and_its_file_say() -> None:
+def test_help_on_an_option_has_what_its_class_and_its_file_say():
     text = help_on(["algorithm=fedhist"])
     assert "Builds on algorithm/schedule=k_async" in text
     told = " ".join(text.split())
@@ -143,13 +140,13 @@ def test_help_on_an_option_has_what_its_class_and_its_file_say() -> None:
 @pytest.mark.parametrize(
     ("word", "meant"), [("device", "devices"), ("task=digit", "did you mean digits")]
 )
-def test_help_on_nothing_known(monkeypatch, capsys, word: str, meant: str) -> None:
+def test_help_on_nothing_known(monkeypatch, capsys, word, meant):
     monkeypatch.setattr(sys, "argv", ["fl-app", "--help", word])
     assert main() == 2
     assert meant in capsys.readouterr().err
 
 
-def test_bash_completes_groups_and_keys(tmp_path: Path) -> None:
+def test_bash_completes_groups_and_keys(tmp_path):
     program = tmp_path / "fl-app"
     program.write_text(f"#!{sys.executable}\nfrom fl_app.__main__ import console\nconsole()\n")
     program.chmod(0o755)
@@ -216,7 +213,7 @@ strategy:
 
 
 @pytest.fixture
-def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def own(tmp_path, monkeypatch):
     (tmp_path / "mine_of_test.py").write_text(MINE)
     (tmp_path / "algorithm").mkdir()
     (tmp_path / "algorithm/mine.yaml").write_text(OPTION)
@@ -224,7 +221,7 @@ def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_defaults_are_the_keys_of_a_users_own_class(own: Path) -> None:
+def test_defaults_are_the_keys_of_a_users_own_class(own):
     assert keys("target/mine_of_test.Mine") == {
         "_target_": "mine_of_test.Mine",
         "rate": 0.5,
@@ -241,12 +238,12 @@ def test_defaults_are_the_keys_of_a_users_own_class(own: Path) -> None:
         compose([search_path([str(own)]), "algorithm=mine", "algorithm.strategy.ratio=1"])
 
 
-def test_a_class_that_does_not_exist_is_told() -> None:
+def test_a_class_that_does_not_exist_is_told():
     with pytest.raises(ValueError, match=r"_target_=fl_app\.none\.None cannot be imported"):
         keys("target/fl_app.none.None")
 
 
-def test_every_key_of_a_class_is_explained() -> None:
+def test_every_key_of_a_class_is_explained():
     silent = [
         (path.stem, key)
         for path in CONF.rglob("*.yaml")

@@ -3,9 +3,7 @@
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -17,7 +15,7 @@ from omegaconf import OmegaConf
 
 from fl_app import client_app
 from fl_app.client.build import build_trainer, chain
-from fl_app.core.types import Order, Vector
+from fl_app.core.types import Order
 from fl_app.flower import codec
 from fl_app.node.handler import MessageHandler
 
@@ -42,7 +40,7 @@ VECTOR = np.linspace(-1, 1, LAYOUT.size, dtype=np.float32)
 
 
 @pytest.fixture(autouse=True)
-def _process() -> Iterator[None]:
+def _process():
     FakeGrid(client_app.app, 0)  # gives this process the identity of a ServerApp
     threads = torch.get_num_threads()
     client_app.handler = MessageHandler()
@@ -50,25 +48,25 @@ def _process() -> Iterator[None]:
     torch.set_num_threads(threads)
 
 
-def ask(kind: str, content: RecordDict, node_config: dict[str, int] | None = None) -> Message:
+def ask(kind, content, node_config=None):
     """The ClientApp's reply, both messages serialised on the way."""
     return through(client_app.app(message(kind, content), context(node_config)))
 
 
-def message(kind: str, content: RecordDict) -> Message:
+def message(kind, content):
     return through(Message(content, dst_node_id=5, message_type=kind))
 
 
-def context(node_config: dict[str, int] | None = None) -> Context:
+def context(node_config=None):
     return Context(1, 5, node_config or {}, RecordDict(), {})
 
 
-def order(client_id: int, vector: Vector = VECTOR, **config: str | float) -> RecordDict:
+def order(client_id, vector=VECTOR, **config):
     packer = codec.OrderPacker(LAYOUT, {"app-config": CONFIG, **config})
     return packer.pack(Order(0, client_id, 2, 7, vector, {}, 0.0))
 
 
-def test_any_node_trains_for_the_client_that_the_order_names() -> None:
+def test_any_node_trains_for_the_client_that_the_order_names():
     reply = ask("train", order(3, **{"any-node": True}), {"partition-id": 1})
     upload = codec.read_upload(reply, LAYOUT)
     expected = TRAINER.train(order_for(3, 2, VECTOR, {}))
@@ -80,7 +78,7 @@ def test_any_node_trains_for_the_client_that_the_order_names() -> None:
 FIELDS = ("kind", "num_examples", "loss", "rate_sum", "metrics", "done")
 
 
-def test_a_real_node_trains_on_its_own_partition() -> None:
+def test_a_real_node_trains_on_its_own_partition():
     torch.set_num_threads(2)
     reply = ask("train", order(client_id=2**63 + 1), {"partition-id": 1})
     upload = codec.read_upload(reply, LAYOUT)
@@ -88,7 +86,7 @@ def test_a_real_node_trains_on_its_own_partition() -> None:
     assert torch.get_num_threads() == 2, "a device's cores are its own business"
 
 
-def test_a_real_node_logs_a_line_for_an_order(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_real_node_logs_a_line_for_an_order(caplog):
     caplog.set_level("INFO", "flwr")
     for kind in ("train", "evaluate"):
         client_app.handler.handle(message(kind, order(1)), context({"partition-id": 1}))
@@ -100,19 +98,19 @@ def test_a_real_node_logs_a_line_for_an_order(caplog: pytest.LogCaptureFixture) 
     ]
 
 
-def test_a_node_without_partition_is_told_how_to_get_one() -> None:
+def test_a_node_without_partition_is_told_how_to_get_one():
     for kind in ("train", "evaluate"):
         assert ask(kind, order(2)).error.reason.startswith(
             "ValueError: this node has no partition-id: start it with --node-config"
         )
 
 
-def test_an_order_without_configuration_is_refused() -> None:
+def test_an_order_without_configuration_is_refused():
     reason = ask("evaluate", RecordDict(), {"partition-id": 1}).error.reason
     assert "carries no app-config: the server must send" in reason
 
 
-def test_the_trainer_is_built_once_per_configuration() -> None:
+def test_the_trainer_is_built_once_per_configuration():
     trainers = []
     for client_id, seed in ((0, 3), (1, 3), (0, 3), (0, 4)):
         config = {"app-config": CONFIG.replace("seed: 3", f"seed: {seed}")}
@@ -122,7 +120,7 @@ def test_the_trainer_is_built_once_per_configuration() -> None:
     assert trainers[3] is not trainers[0]
 
 
-def test_a_failure_is_told_in_the_words_of_the_other_runtimes() -> None:
+def test_a_failure_is_told_in_the_words_of_the_other_runtimes():
     bad = order(0, **{"any-node": True})
     bad["arrays"]["stranger"] = bad["arrays"]["vector"]
     reply = ask("train", bad)
@@ -132,9 +130,7 @@ def test_a_failure_is_told_in_the_words_of_the_other_runtimes() -> None:
 FEDPER = CONFIG.replace("batch_size: 4", 'batch_size: 4, private: ["*.bias"]')
 
 
-def test_a_device_evaluates_with_its_private_parameters(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_device_evaluates_with_its_private_parameters(tmp_path, monkeypatch):
     """Also in a process of its own, which reads them; and it leaves them as they are."""
     monkeypatch.setenv("FL_APP_STATE_DIR", str(tmp_path))
     trainer = build_trainer(OmegaConf.create(FEDPER))
@@ -152,7 +148,7 @@ def test_a_device_evaluates_with_its_private_parameters(
         assert codec.read_scores(reply) == expected
 
 
-def test_introduction_is_light() -> None:
+def test_introduction_is_light():
     reply = ask("query", RecordDict(), {"partition-id": 2})
     assert dict(reply.content["metrics"]) == {"partition-id": 2}
     assert dict(ask("query", RecordDict()).content["metrics"]) == {}
@@ -166,8 +162,8 @@ FEDDYN = CONFIG.replace("client.LocalTrainer", "algorithms.feddyn.trainer.FedDyn
 
 @pytest.mark.parametrize("stays", [True, False])
 def test_a_device_whose_training_diverged_goes_on_with_what_it_kept_before(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stays: bool
-) -> None:
+    tmp_path, monkeypatch, stays
+):
     """Of three orders the second has a rate at which weights overflow."""
     monkeypatch.setenv("FL_APP_STATE_DIR", str(tmp_path))
     settings = {"app-config": FEDDYN, "regularisation": 0.1}
@@ -185,15 +181,13 @@ def test_a_device_whose_training_diverged_goes_on_with_what_it_kept_before(
 OVERLAP = CONFIG.replace("client.LocalTrainer", "algorithms.overlap_fedavg.trainer.OverlapTrainer")
 
 
-def test_a_desk_works_ahead_between_two_orders(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_desk_works_ahead_between_two_orders(tmp_path, monkeypatch, caplog):
     """10 examples in batches of 4: 3 steps an epoch, each of rate 0.1."""
     settings = {"app-config": OVERLAP, "max_local_epochs": 5}
     monkeypatch.setenv("FL_APP_STATE_DIR", str(tmp_path))
-    asked: list[bool] = []
+    asked = []
 
-    def until() -> bool:
+    def until():
         asked.append(True)
         return len(asked) == 2
 
@@ -222,7 +216,7 @@ SCAFFOLD = CONFIG.replace(
 @pytest.mark.parametrize(
     "settings", ["", ", upload_dtype: float16", ", top_k: 0.3, upload_dtype: float16"]
 )
-def test_vectors_beside_the_model_arrive_as_they_do_without_flower(settings: str) -> None:
+def test_vectors_beside_the_model_arrive_as_they_do_without_flower(settings):
     config = SCAFFOLD.replace(", batch_size: 4", f", batch_size: 4{settings}")
     packer = codec.OrderPacker(LAYOUT, {"app-config": config, "any-node": True})
     trainer, states = build_trainer(OmegaConf.create(config)), [{}, {}]

@@ -32,14 +32,14 @@ NOT_HERE = {
 }
 
 
-def anchors(page: Path) -> set[str]:
+def anchors(page):
     """As GitHub makes them of headings."""
     headings = re.findall(r"^#+ (.*)$", page.read_text(), re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
 @every_page
-def test_links_files_and_names_of_modules_lead_to_what_exists(page: Path) -> None:
+def test_links_files_and_names_of_modules_lead_to_what_exists(page):
     text = page.read_text()
     for link in re.findall(r"\]\((?!http)([^)\s]+)\)", text):
         path, _, heading = link.partition("#")
@@ -54,7 +54,7 @@ def test_links_files_and_names_of_modules_lead_to_what_exists(page: Path) -> Non
             assert exists(name), name
 
 
-def exists(name: str) -> bool:
+def exists(name):
     """Whether a dotted name is a module, or an attribute of one."""
     try:
         pkgutil.resolve_name(name)
@@ -63,10 +63,10 @@ def exists(name: str) -> bool:
     return True
 
 
-def test_commands_name_options_that_exist() -> None:
+def test_commands_name_options_that_exist():
     """What follows `python -m fl_app` in a block of commands composes; equal choices at once."""
     groups = {path.relative_to(CONF).as_posix() for path in CONF.rglob("*") if path.is_dir()}
-    keys: dict[frozenset[str], dict[str, None]] = defaultdict(dict)
+    keys = defaultdict(dict)
     for page in PAGES:
         for command in re.findall(
             r"^(?:    )?python -m fl_app ((?:[^#\n]*\\\n)*[^#\n]*)", page.read_text(), re.MULTILINE
@@ -85,7 +85,7 @@ def test_commands_name_options_that_exist() -> None:
         composed(*choices, *values)
 
 
-def test_the_packages_are_those_that_the_linter_knows() -> None:
+def test_the_packages_are_those_that_the_linter_knows():
     settings = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]
     layers = [re.findall(r"\w+", layer) for layer in settings["contracts"][0]["layers"]]
     section = (ROOT / "docs/architecture.md").read_text().split("## Packages")[1]
@@ -95,9 +95,7 @@ def test_the_packages_are_those_that_the_linter_knows() -> None:
     assert {package for layer in layers for package in layer} == found
 
 
-def test_the_algorithm_with_more_than_one_vector_trains(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_algorithm_with_more_than_one_vector_trains(tmp_path, monkeypatch):
     """As an author's own file, in worker processes; with compression, too."""
     section = (ROOT / "docs/algorithms.md").read_text().split("## More than one vector")[1]
     (code,) = re.findall(r"```python\n(.*?)```", section, re.DOTALL)

@@ -124,9 +124,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.mark.filterwarnings("ignore:GitWildMatchPattern:DeprecationWarning")  # Flower's
-def test_what_is_published_stays_within_flowers_bounds_and_requires_what_a_run_uses(
-    tmp_path: Path,
-) -> None:
+def test_what_is_published_stays_within_flowers_bounds_and_requires_what_a_run_uses(tmp_path):
     folder = tmp_path / "fl-app"
     write_app(folder, "somebody")
     files = {n: Path(str(p)) for n, p in filter_paths_for_publish(collect_files(folder)).items()}
@@ -148,7 +146,7 @@ def test_what_is_published_stays_within_flowers_bounds_and_requires_what_a_run_u
     assert "@somebody/fl-app" in (folder / "README.md").read_text()
 
 
-def test_the_page_on_the_hub_names_every_algorithm_task_and_key() -> None:
+def test_the_page_on_the_hub_names_every_algorithm_task_and_key():
     page = PAGE.read_text()
     config = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["flwr"]["app"]["config"]
     algorithms = [path.stem for path in (CONF / "algorithm").glob("*.yaml")]
@@ -174,7 +172,7 @@ runpy.run_module("fl_app", run_name="__main__")
 """
 
 
-def test_a_run_needs_no_leaf(tmp_path: Path) -> None:
+def test_a_run_needs_no_leaf(tmp_path):
     words = ["num_versions=2", "num_clients=4", "runtime.workers=0"]
     code = [sys.executable, "-c", WITHOUT, "cluster,field,node,search,secure", *words]
     subprocess.run([*code, f"hydra.run.dir={tmp_path}"], check=True, stdout=subprocess.DEVNULL)

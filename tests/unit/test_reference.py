@@ -1,7 +1,6 @@
 """The pages of the API and of the keys name all that there is, and explain it."""
 
 import re
-from collections.abc import Iterator
 from pathlib import Path
 
 import griffe
@@ -33,13 +32,13 @@ FOR_USERS = [
 ]
 
 
-def shown() -> list[griffe.Object]:
+def shown():
     """Classes and functions on the pages."""
     return [each for name in NAMED for each in signatures.shown(name)]
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
-def test_a_page_has_the_signatures_of_its_names(page: Path) -> None:
+def test_a_page_has_the_signatures_of_its_names(page):
     """They are read without the site being built."""
     text = page.read_text()
     assert text == signatures.with_signatures(text), "run `make reference`"
@@ -49,12 +48,12 @@ def test_a_page_has_the_signatures_of_its_names(page: Path) -> None:
 
 
 @pytest.mark.parametrize("name", sorted(FOR_USERS))
-def test_public_names_are_on_a_page(name: str) -> None:
+def test_public_names_are_on_a_page(name):
     missing = {each.path for each in public(resolved(name))} - {each.path for each in shown()}
     assert not missing
 
 
-def described(owner: griffe.Object) -> set[str]:
+def described(owner):
     """What the docstring of a class or module says of names: in its sections, or in its text."""
     if owner.docstring is None:
         return set()
@@ -64,7 +63,7 @@ def described(owner: griffe.Object) -> set[str]:
     return named | set(re.findall(r"(?<!`)`(\w+)`(?!`)", owner.docstring.value))
 
 
-def undocumented(cls: griffe.Class, protocols: list[griffe.Class]) -> Iterator[str]:
+def undocumented(cls, protocols):
     """Public members without an explanation there, in a base class or in a protocol."""
     ancestors = [*cls.mro(), *protocols]
     explained = set[str]().union(*map(described, [cls.module, cls, *cls.mro()]))
@@ -77,7 +76,7 @@ def undocumented(cls: griffe.Class, protocols: list[griffe.Class]) -> Iterator[s
             yield member.path
 
 
-def test_what_is_on_the_pages_is_explained() -> None:
+def test_what_is_on_the_pages_is_explained():
     found = shown()
     protocols = [
         each
@@ -95,12 +94,12 @@ def test_what_is_on_the_pages_is_explained() -> None:
 # -- docs/reference.md says what conf/ holds, and a key that several options share st --------------
 
 
-def test_the_page_is_what_make_reference_writes() -> None:
+def test_the_page_is_what_make_reference_writes():
     assert PAGE.read_text() == page(), "conf/ has changed: run `make reference`"
 
 
 @pytest.mark.parametrize("group", sorted(set(groups()) - {"experiment"}))
-def test_every_option_has_its_keys_defaults_and_meanings(group: str) -> None:
+def test_every_option_has_its_keys_defaults_and_meanings(group):
     chapter = PAGE.read_text().split(f"\n## {group}=\n")[1].split("\n## ")[0]
     head, *sections = chapter.split("\n### ")
     named = {section.partition("\n")[0]: section for section in sections}

@@ -4,7 +4,6 @@ import json
 import logging
 import tomllib
 from pathlib import Path
-from typing import Any
 
 import pytest
 from fake_grid import FakeGrid
@@ -18,15 +17,15 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 DEFAULTS = PROJECT["tool"]["flwr"]["app"]["config"]
 
 
-def context(**run_config: Any) -> Context:
+def context(**run_config):
     """As Flower makes it; it refuses keys that are not in pyproject.toml."""
     given = {key.replace("_", "-"): value for key, value in run_config.items()}
     assert given.keys() <= DEFAULTS.keys()
     return Context(1, 1, {}, RecordDict(), {**DEFAULTS, **given})
 
 
-def test_a_plain_run_is_short_and_keys_or_overrides_end_that() -> None:
-    def words(**given: Any) -> list[str]:
+def test_a_plain_run_is_short_and_keys_or_overrides_end_that():
+    def words(**given):
         return server_app.overrides_of(context(**given).run_config)
 
     short = ["num_versions=null", "max_updates=250"]
@@ -43,9 +42,7 @@ def test_a_plain_run_is_short_and_keys_or_overrides_end_that() -> None:
     ]
 
 
-def test_keys_of_flower_mean_those_of_the_configuration(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_keys_of_flower_mean_those_of_the_configuration(tmp_path, caplog):
     keys = {"algorithm": "fedasync", "task": "synthetic", "num_clients": 12, "seed": 3}
     run = context(**keys, num_versions=4, output=str(tmp_path), overrides="num_versions=2")
     logging.getLogger("flwr").addHandler(caplog.handler)  # which does not propagate
@@ -70,8 +67,6 @@ def test_keys_of_flower_mean_those_of_the_configuration(
         ({"seed": "three"}, r"seed=.*three"),
     ],
 )
-def test_bad_values_are_refused_as_by_the_command_line(
-    tmp_path: Path, keys: dict[str, Any], told: str
-) -> None:
+def test_bad_values_are_refused_as_by_the_command_line(tmp_path, keys, told):
     with pytest.raises(ValueError, match=told):
         server_app.main(FakeGrid(client_app.app, 1), context(**keys, output=str(tmp_path)))

@@ -1,8 +1,6 @@
 """Comparisons from Python: the files of an experiment, and their numbers."""
 
-from pathlib import Path
 from statistics import fmean, stdev
-from typing import Any
 
 import pytest
 from configs import composed
@@ -18,12 +16,12 @@ SMALL = (
 
 
 @pytest.fixture(scope="module")
-def task() -> Any:
+def task():
     return build_task(composed("num_clients=12", "partition=iid"))
 
 
 @pytest.fixture(scope="module")
-def comparison(task: Any, tmp_path_factory: pytest.TempPathFactory) -> fl_app.Comparison:
+def comparison(task, tmp_path_factory):
     return fl_app.compare(
         {
             "mine": [FedBuff(server_lr=0.5), "algorithm.schedule.buffer_size=3", "num_versions=3"],
@@ -38,7 +36,7 @@ def comparison(task: Any, tmp_path_factory: pytest.TempPathFactory) -> fl_app.Co
 
 
 @pytest.mark.slow  # draws figures
-def test_the_folder_is_that_of_an_experiment(comparison: fl_app.Comparison) -> None:
+def test_the_folder_is_that_of_an_experiment(comparison):
     folder = comparison.folder
     cells = {"fedasync-seed0", "fedasync-seed1", "mine-seed0", "mine-seed1"}
     assert {path.name for path in folder.iterdir()} == {
@@ -50,7 +48,7 @@ def test_the_folder_is_that_of_an_experiment(comparison: fl_app.Comparison) -> N
 
 
 @pytest.mark.slow  # draws figures
-def test_the_table_has_mean_and_spread_over_the_seeds(comparison: fl_app.Comparison) -> None:
+def test_the_table_has_mean_and_spread_over_the_seeds(comparison):
     table = comparison.table
     assert table.index.tolist() == ["mine", "fedasync"]  # as they were given
     for name, results in comparison.results.items():
@@ -63,7 +61,7 @@ def test_the_table_has_mean_and_spread_over_the_seeds(comparison: fl_app.Compari
 
 
 @pytest.mark.slow  # draws figures
-def test_a_notebook_shows_a_table_and_the_curves(comparison: fl_app.Comparison) -> None:
+def test_a_notebook_shows_a_table_and_the_curves(comparison):
     html = comparison._repr_html_()
     assert "<th>acc. final</th>" in html
     assert " ±" in html
@@ -74,7 +72,7 @@ def test_a_notebook_shows_a_table_and_the_curves(comparison: fl_app.Comparison) 
 
 
 @pytest.mark.slow  # draws figures
-def test_a_run_that_fails_is_told_and_the_others_run(task: Any, tmp_path: Path) -> None:
+def test_a_run_that_fails_is_told_and_the_others_run(task, tmp_path):
     name = "algorithm.strategy.server_lr"
     cells = {"bad": f"{name}=1e30", "good": f"{name}=1"}
     with pytest.warns(UserWarning, match=r"^bad: (Diverged|Stalled): "):
@@ -98,15 +96,13 @@ def test_a_run_that_fails_is_told_and_the_others_run(task: Any, tmp_path: Path) 
         ({"a": "num_versions=2", "b": "algorithm=x"}, {}, r"^b: algorithm=x does not exist"),
     ],
 )
-def test_bad_comparisons_are_refused_before_anything_runs(
-    cells: Any, keywords: Any, message: str, tmp_path: Path
-) -> None:
+def test_bad_comparisons_are_refused_before_anything_runs(cells, keywords, message, tmp_path):
     with pytest.raises(ValueError, match=message):
         fl_app.compare(cells, output=tmp_path / "folder", progress=False, **keywords)
     assert not (tmp_path / "folder").exists()
 
 
-def test_runs_of_an_earlier_comparison_are_not_in_the_means(task: Any, tmp_path: Path) -> None:
+def test_runs_of_an_earlier_comparison_are_not_in_the_means(task, tmp_path):
     (tmp_path / "a-seed2").mkdir()
     (tmp_path / "a-seed2" / "summary.json").write_text("{}")
     (tmp_path / "a-seed2" / "config.yaml").write_text("{}")

@@ -7,8 +7,6 @@ import subprocess
 import sys
 import threading
 from functools import partial
-from pathlib import Path
-from typing import Any
 
 import hydra
 import numpy as np
@@ -25,7 +23,6 @@ from fl_app.cli import CONF
 from fl_app.client import LocalTrainer
 from fl_app.client.build import build_task
 from fl_app.core.errors import RunError
-from fl_app.core.types import GlobalModel, Update, Vector
 from fl_app.schedule import Buffered, Schedule
 from fl_app.strategy import AsyncStrategy
 
@@ -36,13 +33,13 @@ SMALL = (
 
 
 class Mean(AsyncStrategy):
-    schedule: Schedule = Buffered(concurrency=3, buffer_size=2)  # type: ignore[misc]
+    schedule: Schedule = Buffered(concurrency=3, buffer_size=2)
 
-    def __init__(self, factor: float = 1.0) -> None:
+    def __init__(self, factor=1.0):
         super().__init__()
         self.factor = factor
 
-    def aggregate(self, model: GlobalModel, updates: list[Update]) -> Vector:  # type: ignore[override]
+    def aggregate(self, model, updates):
         self.state["calls"] = self.state.get("calls", 0) + 1
         assert self.state["calls"] == model.version + 1  # of this run alone
         total = sum(model.delta(update) for update in updates)
@@ -52,11 +49,11 @@ class Mean(AsyncStrategy):
 class Marking(LocalTrainer):
     """Training makes every parameter equal to the mark."""
 
-    def __init__(self, task: Any, *, mark: float = 0.0, **settings: Any) -> None:
+    def __init__(self, task, *, mark=0.0, **settings):
         super().__init__(task, **settings)
         self.mark = mark
 
-    def train(self, order: Any) -> Any:
+    def train(self, order):
         upload = super().train(order)
         upload.vector[:] = np.float32(self.mark) - order.vector
         return upload
@@ -67,12 +64,12 @@ class Needy(Mean):
 
 
 @pytest.fixture(scope="module")
-def task() -> Any:
+def task():
     """Digits on twelve clients, as an object."""
     return build_task(composed("num_clients=12", "partition=iid"))
 
 
-def run(*settings: Any, output: Path, **keywords: Any) -> fl_app.Result:
+def run(*settings, output, **keywords):
     return fl_app.run(*SMALL, *settings, output=output, progress=False, **keywords)
 
 
@@ -80,11 +77,11 @@ def run(*settings: Any, output: Path, **keywords: Any) -> fl_app.Result:
 
 
 @pytest.fixture(scope="module")
-def result(tmp_path_factory: pytest.TempPathFactory) -> fl_app.Result:
+def result(tmp_path_factory):
     return run("num_clients=12", output=tmp_path_factory.mktemp("run") / "mine")
 
 
-def test_a_result_has_everything_of_the_run(result: fl_app.Result) -> None:
+def test_a_result_has_everything_of_the_run(result):
     assert result.summary["num_versions"] == 2
     assert result.metrics["version"].tolist() == [0, 1, 2]
     assert result.metrics["accuracy"].iloc[-1] == result.summary["final_accuracy"]
@@ -104,7 +101,7 @@ def test_a_result_has_everything_of_the_run(result: fl_app.Result) -> None:
     assert (result.folder / "table.csv").is_file()
 
 
-def test_a_notebook_shows_a_table_and_the_curve(result: fl_app.Result) -> None:
+def test_a_notebook_shows_a_table_and_the_curve(result):
     html = result._repr_html_()
     assert "<th>acc. best</th>" in html
     assert "<th>client updates</th>" in html
@@ -118,14 +115,14 @@ def test_a_notebook_shows_a_table_and_the_curve(result: fl_app.Result) -> None:
 # -- objects in place of overrides ----------------------------------------------------------------
 
 
-def test_a_task_object_brings_its_clients(task: Any, tmp_path: Path) -> None:
+def test_a_task_object_brings_its_clients(task, tmp_path):
     result = run("algorithm=fedasync", task=task, output=tmp_path)
     assert (result.summary["task"], result.summary["num_clients"]) == ("digits", 12)
     config = OmegaConf.load(tmp_path / "config.yaml")
     assert config.task.num_examples == 1437
 
 
-def test_a_strategy_object_brings_its_schedule_and_serves_several_runs(tmp_path: Path) -> None:
+def test_a_strategy_object_brings_its_schedule_and_serves_several_runs(tmp_path):
     mine = Mean(0.5)
     first, second = (run(mine, "num_clients=12", output=tmp_path / str(i)) for i in range(2))
     assert first.summary["algorithm"] == "Mean"
@@ -138,7 +135,7 @@ def test_a_strategy_object_brings_its_schedule_and_serves_several_runs(tmp_path:
 
 
 @pytest.mark.parametrize("trainer", [partial(Marking, mark=2.0), None])
-def test_a_trainer_of_ones_own_trains(trainer: Any, tmp_path: Path) -> None:
+def test_a_trainer_of_ones_own_trains(trainer, tmp_path):
     rounds = Buffered(concurrency=2, buffer_size=2, refill="after_aggregation")
     settings = [Mean(), trainer] if trainer else [Needy()]
     result = run(*settings, rounds, "num_clients=12", output=tmp_path)
@@ -147,7 +144,7 @@ def test_a_trainer_of_ones_own_trains(trainer: Any, tmp_path: Path) -> None:
         np.testing.assert_allclose(array, mark, atol=1e-5)
 
 
-def test_our_own_strategy_object_is_its_algorithm(tmp_path: Path) -> None:
+def test_our_own_strategy_object_is_its_algorithm(tmp_path):
     object_ = run(FedAvg(), "num_clients=12", output=tmp_path / "a").summary
     named = run("algorithm=fedavg", "num_clients=12", output=tmp_path / "b").summary
     assert object_["algorithm"] == named["algorithm"] == "fedavg"
@@ -173,16 +170,14 @@ def test_our_own_strategy_object_is_its_algorithm(tmp_path: Path) -> None:
         ([Buffered(), "algorithm/schedule=fully_async"], r"the schedule is an object"),
     ],
 )
-def test_bad_settings_are_refused(settings: list[Any], message: str, tmp_path: Path) -> None:
+def test_bad_settings_are_refused(settings, message, tmp_path):
     with pytest.raises(ValueError, match=message):
         fl_app.run(*settings, output=tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.parametrize("override", ["task.model=cnn", "partition=iid", "num_clients=7"])
-def test_what_a_task_object_decides_is_no_override(
-    override: str, task: Any, tmp_path: Path
-) -> None:
+def test_what_a_task_object_decides_is_no_override(override, task, tmp_path):
     text = f"^{override} has no effect here: leave it out, because task= is an object"
     with pytest.raises(ValueError, match=text):
         fl_app.run(override, task=task, output=tmp_path)
@@ -190,7 +185,7 @@ def test_what_a_task_object_decides_is_no_override(
         fl_app.run(task, output=tmp_path)
 
 
-def test_a_run_that_cannot_go_on_raises_and_leaves_its_files(tmp_path: Path) -> None:
+def test_a_run_that_cannot_go_on_raises_and_leaves_its_files(tmp_path):
     with pytest.raises(RunError):
         run(Mean(1e38), "num_versions=20", "num_clients=12", output=tmp_path)
     assert fl_app.Result(tmp_path).summary["stopped"].startswith(("Diverged", "Stalled"))
@@ -199,7 +194,7 @@ def test_a_run_that_cannot_go_on_raises_and_leaves_its_files(tmp_path: Path) -> 
 # -- the process ----------------------------------------------------------------------------------
 
 
-def test_a_run_leaves_the_process_as_it_was(tmp_path: Path) -> None:
+def test_a_run_leaves_the_process_as_it_was(tmp_path):
     torch.manual_seed(7)
     before = torch.get_rng_state()
     threads = torch.get_num_threads()
@@ -214,19 +209,17 @@ def test_a_run_leaves_the_process_as_it_was(tmp_path: Path) -> None:
     assert not GlobalHydra.instance().is_initialized()
 
 
-def test_a_program_that_uses_hydra_itself_can_run(tmp_path: Path) -> None:
+def test_a_program_that_uses_hydra_itself_can_run(tmp_path):
     with hydra.initialize_config_dir(str(CONF), version_base="1.3"):
         mine = GlobalHydra.instance().hydra
         assert run("num_clients=12", output=tmp_path).summary["num_clients"] == 12
         assert GlobalHydra.instance().hydra is mine
 
 
-def test_a_run_in_a_thread_equals_one_in_the_main_thread(
-    result: fl_app.Result, tmp_path: Path
-) -> None:
-    results: list[fl_app.Result] = []
+def test_a_run_in_a_thread_equals_one_in_the_main_thread(result, tmp_path):
+    results = []
 
-    def work() -> None:
+    def work():
         results.append(run("num_clients=12", output=tmp_path))
 
     thread = threading.Thread(target=work)
@@ -238,15 +231,13 @@ def test_a_run_in_a_thread_equals_one_in_the_main_thread(
 class Interrupting(Mean):
     """Sends Ctrl-C to its own process."""
 
-    def aggregate(self, model: GlobalModel, updates: list[Update]) -> Vector:  # type: ignore[override]
+    def aggregate(self, model, updates):
         if model.version == 4:
             os.kill(os.getpid(), signal.SIGINT)
         return super().aggregate(model, updates)
 
 
-def test_an_interrupted_run_returns_what_was_done_and_goes_on(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_interrupted_run_returns_what_was_done_and_goes_on(tmp_path, capsys):
     keys = ("num_clients=12", "num_versions=9")
     result = run(Interrupting(), *keys, output=tmp_path)
     assert result.summary["stopped"] == "interrupted"
@@ -260,7 +251,7 @@ def test_an_interrupted_run_returns_what_was_done_and_goes_on(
 
 
 @pytest.mark.parametrize("changed", ["inputs", "targets", "model"])
-def test_a_run_on_other_data_or_another_model_is_not_resumed(changed: str, tmp_path: Path) -> None:
+def test_a_run_on_other_data_or_another_model_is_not_resumed(changed, tmp_path):
     rng = np.random.default_rng(0)
     parts = {"inputs": rng.normal(size=(24, 3)), "targets": np.arange(24) % 2, "model": "mlp"}
     others = {"inputs": -parts["inputs"], "targets": 1 - parts["targets"], "model": "logistic"}
@@ -287,16 +278,16 @@ print(*{*sys.modules} - before)
 HEAVY = {"altair", "flwr", "hydra", "numpy", "omegaconf", "pandas", "torch"}
 
 
-def test_importing_the_package_imports_nothing_else() -> None:
+def test_importing_the_package_imports_nothing_else():
     command = [sys.executable, "-c", SHOW]
     loaded = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
     assert not HEAVY & {*loaded}
     assert [name for name in loaded if name.startswith("fl_app")] == ["fl_app"]
 
 
-def test_names_come_when_they_are_used() -> None:
+def test_names_come_when_they_are_used():
     assert callable(fl_app.run)
     assert callable(fl_app.compare)
     assert fl_app.Task.__name__ == "Task"
     with pytest.raises(AttributeError, match=r"module 'fl_app' has no attribute 'nothing'"):
-        _ = fl_app.nothing  # type: ignore[attr-defined]
+        _ = fl_app.nothing

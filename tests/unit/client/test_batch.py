@@ -1,7 +1,5 @@
 """Clients trained together: whatever the options, each gets what it gets alone."""
 
-from typing import Any
-
 import numpy as np
 import pytest
 import torch
@@ -10,16 +8,16 @@ from torch import nn
 from fl_app.client import LocalTrainer
 from fl_app.client.batch import BatchTrainer, obstacle
 from fl_app.client.build import chain
-from fl_app.core.types import Order, Upload
+from fl_app.core.types import Order
 from fl_app.tasks.models import architecture
-from fl_app.tasks.objective import Classification, Objective, Regression
+from fl_app.tasks.objective import Classification, Regression
 from fl_app.tasks.task import Task
 
 SIZES = (7, 1, 12, 4, 30, 5)  # examples of each client
 STARTS = np.cumsum((0, *SIZES))
 
 
-def task(model: Any = "mlp", objective: Objective | None = None, **more: Any) -> Task:
+def task(model="mlp", objective=None, **more):
     """Six clients with unequal numbers of examples, images of 8x8."""
     generator = torch.Generator().manual_seed(0)
     count = int(STARTS[-1])
@@ -40,7 +38,7 @@ def task(model: Any = "mlp", objective: Objective | None = None, **more: Any) ->
     )
 
 
-def orders(trainer: LocalTrainer, **configs: Any) -> list[Order]:
+def orders(trainer, **configs):
     """One for each client, each from a model of its own; values of a list are by client."""
     rng = np.random.default_rng(1)
     start = trainer.model.read()
@@ -56,7 +54,7 @@ def orders(trainer: LocalTrainer, **configs: Any) -> list[Order]:
     return made
 
 
-def assert_equal(together: Upload | None, alone: Upload) -> None:
+def assert_equal(together, alone):
     assert together is not None
     assert together.vector.dtype == np.float32
     np.testing.assert_allclose(together.vector, alone.vector, rtol=2e-4, atol=2e-6)
@@ -69,7 +67,7 @@ def assert_equal(together: Upload | None, alone: Upload) -> None:
         np.testing.assert_allclose(together.state[name], array, rtol=2e-4, atol=2e-6)
 
 
-def compare(data: Task, configs: dict[str, Any] | None = None, **settings: Any) -> None:
+def compare(data, configs=None, **settings):
     trainer = LocalTrainer(data, **{"batch_size": 5, "local_epochs": 2, **settings})
     assert obstacle(trainer) == ""
     given = orders(trainer, **(configs or {}))
@@ -86,7 +84,7 @@ def compare(data: Task, configs: dict[str, Any] | None = None, **settings: Any) 
 
 @pytest.mark.parametrize("model", ["logistic", "mlp", "cnn"])
 @pytest.mark.parametrize("upload", ["model", "delta", "pseudo", "gradient"])
-def test_every_kind_of_upload(model: str, upload: str) -> None:
+def test_every_kind_of_upload(model, upload):
     compare(task(model), upload=upload)
 
 
@@ -106,7 +104,7 @@ def test_every_kind_of_upload(model: str, upload: str) -> None:
     ],
     ids=str,
 )
-def test_every_option(settings: dict[str, Any]) -> None:
+def test_every_option(settings):
     compare(task(), **settings)
 
 
@@ -121,20 +119,20 @@ def test_every_option(settings: dict[str, Any]) -> None:
     ],
     ids=str,
 )
-def test_every_key_of_an_order(configs: dict[str, Any]) -> None:
+def test_every_key_of_an_order(configs):
     compare(task(), configs, momentum=0.5, lr_decay=0.9)
 
 
 @pytest.mark.parametrize(
     "objective", [Regression(3), Regression(3, mean=(1, 2, 3), deviation=(2, 2, 4))]
 )
-def test_every_objective(objective: Objective) -> None:
+def test_every_objective(objective):
     compare(task("mlp", objective))
 
 
-def test_models_with_frozen_and_tied_parameters() -> None:
+def test_models_with_frozen_and_tied_parameters():
     class Tied(nn.Module):
-        def __init__(self) -> None:
+        def __init__(self):
             super().__init__()
             self.first = nn.Linear(64, 64)
             self.second = nn.Linear(64, 64)
@@ -142,15 +140,15 @@ def test_models_with_frozen_and_tied_parameters() -> None:
             self.head = nn.Linear(64, 3)
             self.head.bias.requires_grad_(False)
 
-        def forward(self, images: torch.Tensor) -> torch.Tensor:
+        def forward(self, images):
             x = images.flatten(1)
-            out: torch.Tensor = self.head(self.second(self.first(x).tanh()).relu())
+            out = self.head(self.second(self.first(x).tanh()).relu())
             return out
 
     compare(task(Tied))
 
 
-def test_a_client_without_data_is_left_to_be_trained_alone() -> None:
+def test_a_client_without_data_is_left_to_be_trained_alone():
     data = task()
     data.partition[1].resize(0, refcheck=False)
     trainer = LocalTrainer(data)
@@ -158,7 +156,7 @@ def test_a_client_without_data_is_left_to_be_trained_alone() -> None:
     assert [upload is None for upload in uploads] == [False, True, False, False, False, False]
 
 
-def test_a_client_that_diverges_does_not_touch_others() -> None:
+def test_a_client_that_diverges_does_not_touch_others():
     trainer = LocalTrainer(task(), local_epochs=3)
     given = orders(trainer, local_lr_factor=[1.0, 1.0, 1e30])
     with np.errstate(all="ignore"):
@@ -179,39 +177,39 @@ def test_a_client_that_diverges_does_not_touch_others() -> None:
 class Mixing(nn.Module):
     """Subtracts the mean of the mini-batch."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
         self.head = nn.Linear(64, 3)
 
-    def forward(self, images: torch.Tensor) -> torch.Tensor:
-        out: torch.Tensor = self.head(images.flatten(1))
+    def forward(self, images):
+        out = self.head(images.flatten(1))
         return out - out.mean(0)
 
 
 class Branching(Mixing):
     """Looks at a value, which vmap does not allow."""
 
-    def forward(self, images: torch.Tensor) -> torch.Tensor:
-        out: torch.Tensor = self.head(images.flatten(1))
+    def forward(self, images):
+        out = self.head(images.flatten(1))
         return out if out.sum().item() > 0 else 2 * out
 
 
 class Penalised(LocalTrainer):
-    def penalty(self, params: Any, received: Any) -> torch.Tensor:
-        total: torch.Tensor = sum(p.square().sum() for p in params)
+    def penalty(self, params, received):
+        total = sum(p.square().sum() for p in params)
         return total
 
 
 class Corrected(LocalTrainer):
-    def correct(self, grad: Any, step: int) -> Any:
+    def correct(self, grad, step):
         return [g / (1 + step) for g in grad]
 
 
-def dropout() -> nn.Module:
+def dropout():
     return nn.Sequential(nn.Flatten(), nn.Dropout(0.5), nn.Linear(64, 3))
 
 
-def normalised() -> nn.Module:
+def normalised():
     return nn.Sequential(nn.Flatten(), nn.Linear(64, 8), nn.BatchNorm1d(8), nn.Linear(8, 3))
 
 
@@ -229,7 +227,7 @@ def normalised() -> nn.Module:
         ),
     ],
 )
-def test_what_keeps_clients_apart(data: Task, reason: str) -> None:
+def test_what_keeps_clients_apart(data, reason):
     trainer = LocalTrainer(data)
     before, state = trainer.model.read(), torch.get_rng_state()
     with pytest.raises(AssertionError, match=reason):
@@ -242,7 +240,7 @@ def test_what_keeps_clients_apart(data: Task, reason: str) -> None:
     ("trainer", "reason"),
     [(Penalised, "Penalised has a penalty of its own"), (Corrected, "Corrected does not say")],
 )
-def test_trainers_that_do_not_say_they_can(trainer: type[LocalTrainer], reason: str) -> None:
+def test_trainers_that_do_not_say_they_can(trainer, reason):
     assert obstacle(trainer(task())).startswith(reason)
 
 
@@ -250,6 +248,6 @@ def test_trainers_that_do_not_say_they_can(trainer: type[LocalTrainer], reason: 
     ("settings", "name"),
     [({"top_k": 0.1, "upload": "delta"}, "Compressed"), ({"private": ["3.*"]}, "Private")],
 )
-def test_uploads_that_pass_through_something_else_are_made_alone(settings: Any, name: str) -> None:
+def test_uploads_that_pass_through_something_else_are_made_alone(settings, name):
     reason = obstacle(chain(LocalTrainer(task(), **settings)))
     assert reason == f"each upload passes through {name}"

@@ -3,8 +3,6 @@
 import os
 import pickle
 import re
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -18,12 +16,12 @@ from fl_app.client.gpus import gpus_of, prepare
 from fl_app.client.weights import load_weights
 
 
-def model(seed: int = 0, width: int = 4) -> nn.Module:
+def model(seed=0, width=4):
     torch.manual_seed(seed)
     return nn.Sequential(nn.Linear(3, width), nn.BatchNorm1d(width), nn.Linear(width, 2))
 
 
-def save(path: Path, weights: dict[str, Any]) -> str:
+def save(path, weights):
     if path.suffix == ".safetensors":
         save_file(weights, path)
     elif path.suffix == ".npz":
@@ -34,20 +32,20 @@ def save(path: Path, weights: dict[str, Any]) -> str:
 
 
 @pytest.mark.parametrize("name", ["a.safetensors", "a.npz", "a.pt"])
-def test_weights_are_those_of_the_file(tmp_path: Path, name: str) -> None:
+def test_weights_are_those_of_the_file(tmp_path, name):
     saved, loaded = model(seed=1), model(seed=2)
     load_weights(loaded, save(tmp_path / name, saved.state_dict()))
     for key, tensor in saved.state_dict().items():
         assert torch.equal(loaded.state_dict()[key], tensor)
 
 
-def test_they_are_the_first_model_of_a_run(tmp_path: Path) -> None:
+def test_they_are_the_first_model_of_a_run(tmp_path):
     file = save(tmp_path / "a.safetensors", {"w": torch.tensor([1.0, 2.0])})
     vector, _ = initial_vector(Quadratic([[[3.0, 4.0]]]), seed=0, weights=file)
     assert vector.tolist() == [1.0, 2.0]
 
 
-def test_weights_that_do_not_fit_are_named(tmp_path: Path) -> None:
+def test_weights_that_do_not_fit_are_named(tmp_path):
     weights = model(width=5).state_dict()
     del weights["2.bias"]
     weights["head.bias"] = torch.zeros(2)
@@ -64,8 +62,8 @@ def test_weights_that_do_not_fit_are_named(tmp_path: Path) -> None:
         assert part in str(refusal.value)
 
 
-def test_tied_weights_need_one_of_their_names(tmp_path: Path) -> None:
-    def tied() -> nn.Module:
+def test_tied_weights_need_one_of_their_names(tmp_path):
+    def tied():
         first, second = nn.Linear(2, 2, bias=False), nn.Linear(2, 2, bias=False)
         second.weight = first.weight
         return nn.Sequential(first, second)
@@ -81,15 +79,15 @@ def test_tied_weights_need_one_of_their_names(tmp_path: Path) -> None:
 class Runs:
     """Runs a command where it is unpickled."""
 
-    def __init__(self, trace: Path) -> None:
+    def __init__(self, trace):
         self.trace = trace
 
-    def __reduce__(self) -> Any:
+    def __reduce__(self):
         return os.mkdir, (str(self.trace),)
 
 
 @pytest.mark.parametrize("name", ["a.pt", "a.safetensors", "a.npz"])
-def test_nothing_is_unpickled(tmp_path: Path, name: str) -> None:
+def test_nothing_is_unpickled(tmp_path, name):
     path, trace = tmp_path / name, tmp_path / "trace"
     path.write_bytes(pickle.dumps({"w": Runs(trace)}))
     with pytest.raises(ValueError, match=r"task\.weights=.*nothing but tensors by name"):
@@ -97,7 +95,7 @@ def test_nothing_is_unpickled(tmp_path: Path, name: str) -> None:
     assert not trace.exists()
 
 
-def test_a_file_with_more_than_tensors(tmp_path: Path) -> None:
+def test_a_file_with_more_than_tensors(tmp_path):
     file = save(tmp_path / "a.pt", {"epoch": 3})
     with pytest.raises(ValueError, match="TypeError: 'epoch' is a int"):
         load_weights(model(), file)
@@ -107,7 +105,7 @@ def test_a_file_with_more_than_tensors(tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def two(monkeypatch: pytest.MonkeyPatch) -> None:
+def two(monkeypatch):
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
 
 
@@ -122,19 +120,19 @@ def two(monkeypatch: pytest.MonkeyPatch) -> None:
         ("meta", []),
     ],
 )
-def test_a_device_stands_for_all_visible_gpus_or_for_one(device: str, expected: list[str]) -> None:
+def test_a_device_stands_for_all_visible_gpus_or_for_one(device, expected):
     assert gpus_of(device) == expected
 
 
 @pytest.mark.usefixtures("two")
 @pytest.mark.parametrize("device", ["cuda:2", "cuda:x", "cuda:-1", "cuda:01"])
-def test_a_gpu_that_is_not_there(device: str) -> None:
+def test_a_gpu_that_is_not_there(device):
     expected = rf"^runtime\.device={device} must be .*: the visible GPUs are cuda:0 to cuda:1$"
     with pytest.raises(ValueError, match=expected):
         gpus_of(device)
 
 
-def test_no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_gpu(monkeypatch):
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
     assert gpus_of("auto") == []
     monkeypatch.setattr(torch.version, "cuda", None)
@@ -149,12 +147,12 @@ def test_no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
         gpus_of("cuda")
 
 
-def test_a_process_computes_repeatably_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    chosen: list[str] = []
+def test_a_process_computes_repeatably_on_a_gpu(monkeypatch):
+    chosen = []
     monkeypatch.setattr(torch.cuda, "set_device", chosen.append)
     monkeypatch.delenv("CUBLAS_WORKSPACE_CONFIG", raising=False)
     cudnn, filling = torch.backends.cudnn, torch.utils.deterministic
-    before = cudnn.benchmark, cudnn.allow_tf32, filling.fill_uninitialized_memory  # type: ignore[attr-defined]
+    before = cudnn.benchmark, cudnn.allow_tf32, filling.fill_uninitialized_memory
     cudnn.benchmark = True
     try:
         for device in ("cpu", "meta", "auto"):
@@ -169,7 +167,7 @@ def test_a_process_computes_repeatably_on_a_gpu(monkeypatch: pytest.MonkeyPatch)
         assert chosen == ["cuda:1"]
     finally:
         torch.use_deterministic_algorithms(False)
-        cudnn.benchmark, cudnn.allow_tf32, filling.fill_uninitialized_memory = before  # type: ignore[attr-defined]
+        cudnn.benchmark, cudnn.allow_tf32, filling.fill_uninitialized_memory = before
 
 
 # -- the task of a node with data of its own -------------------------------------------------------

@@ -9,7 +9,6 @@ Six trainable entries and a buffer; k = 2 of them (a third).
 
 import re
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -19,14 +18,14 @@ from fl_app.client import LocalTrainer
 from fl_app.client.compression import Compressed, Compression
 from fl_app.client.transform import Transformed
 from fl_app.core.layout import Layout, check_vector
-from fl_app.core.types import Upload, Vector
+from fl_app.core.types import Upload
 
 LAYOUT = Layout.of_arrays(
     {"w": np.zeros((2, 3), np.float32), "running_mean": np.zeros(1, np.float32)}
 )
 
 
-def test_what_is_left_out_is_sent_later() -> None:
+def test_what_is_left_out_is_sent_later():
     compression = Compression(dtype="float32", top_k=1 / 3, kind="delta")
     residual = None
     for upload, sent, kept in (
@@ -40,7 +39,7 @@ def test_what_is_left_out_is_sent_later() -> None:
         assert residual.tolist() == kept
 
 
-def test_nothing_is_ever_lost() -> None:
+def test_nothing_is_ever_lost():
     rng = np.random.default_rng(0)
     compression = Compression(dtype="float16", top_k=0.2, kind="gradient")
     layout = Layout.of_arrays({"w": np.zeros(50, np.float32)})
@@ -55,7 +54,7 @@ def test_nothing_is_ever_lost() -> None:
     np.testing.assert_allclose(sent + residual, wanted, atol=1e-4)
 
 
-def test_half_precision_alone_keeps_nothing() -> None:
+def test_half_precision_alone_keeps_nothing():
     vector = vec(1 / 3, 1e6, -1e6, 1e-9, 2, 0, 1 / 3).copy()
     assert (
         Compression(dtype="float16", top_k=None, kind="model").apply(vector, LAYOUT, None) is None
@@ -69,9 +68,7 @@ def test_half_precision_alone_keeps_nothing() -> None:
 @pytest.mark.parametrize(
     ("dtype", "top_k"), [("float16", None), ("float32", 0.5), ("float16", 0.5)]
 )
-def test_an_upload_that_is_not_finite_stays_so_and_leaves_the_residual_alone(
-    dtype: str, top_k: float | None, bad: float
-) -> None:
+def test_an_upload_that_is_not_finite_stays_so_and_leaves_the_residual_alone(dtype, top_k, bad):
     compression = Compression(dtype=dtype, top_k=top_k, kind="delta")
     before = compression.apply(vec(6, 5, 4, 3, 2, 1, 9).copy(), LAYOUT, None)
     spoiled = vec(6, 5, 1e6, bad, 2, 1, 9).copy()
@@ -89,7 +86,7 @@ def test_an_upload_that_is_not_finite_stays_so_and_leaves_the_residual_alone(
         ("float16", 0.001, 1 * (2 + 4) + 4),  # at least one entry
     ],
 )
-def test_sizes(dtype: str, top_k: float | None, num_bytes: int) -> None:
+def test_sizes(dtype, top_k, num_bytes):
     assert Compression(dtype=dtype, top_k=top_k, kind="delta").num_bytes(LAYOUT) == num_bytes
 
 
@@ -108,7 +105,7 @@ def test_sizes(dtype: str, top_k: float | None, num_bytes: int) -> None:
         ),
     ],
 )
-def test_bad_values_are_refused(settings: dict[str, Any], text: str) -> None:
+def test_bad_values_are_refused(settings, text):
     with pytest.raises(ValueError, match=f"^algorithm.{re.escape(text)}"):
         LocalTrainer(Quadratic([[[3.0]]]), **{"upload": "delta", **settings})
 
@@ -119,11 +116,11 @@ LINE = Layout.of_arrays({"w": np.zeros(4, np.float32)})
 HALF = Compression(dtype="float32", top_k=0.5, kind="delta")
 
 
-def counting(client_id: int, sequence: int, received: Vector) -> Upload:
+def counting(client_id, sequence, received):
     return Upload(vec(4, 3, 2, 1).copy(), "delta", 10, 0.5, state={"orders": np.array(sequence)})
 
 
-def test_the_residual_is_kept_beside_what_the_trainer_keeps() -> None:
+def test_the_residual_is_kept_beside_what_the_trainer_keeps():
     compressed = Transformed(Scripted(counting), Compressed(HALF, LINE))
     first = compressed.train(order_for(0, 0, vec(0, 0, 0, 0), {}))
     assert first.vector.tolist() == [4, 3, 0, 0]
@@ -136,8 +133,8 @@ def test_the_residual_is_kept_beside_what_the_trainer_keeps() -> None:
     assert own.keys() == {"orders"}
 
 
-def test_a_pause_leaves_the_residual_alone() -> None:
-    def pausing(client_id: int, sequence: int, received: Vector) -> Upload:
+def test_a_pause_leaves_the_residual_alone():
+    def pausing(client_id, sequence, received):
         upload = counting(client_id, sequence, received)
         return replace(upload, vector=vec(), done=False, progress=0.5)
 
@@ -148,8 +145,8 @@ def test_a_pause_leaves_the_residual_alone() -> None:
     assert paused.state["residual"].tolist() == [0, 0, 2, 1]
 
 
-def test_extra_vectors_have_residuals_of_their_own_and_what_is_kept_stays_whole() -> None:
-    def training(client_id: int, sequence: int, received: Vector) -> Upload:
+def test_extra_vectors_have_residuals_of_their_own_and_what_is_kept_stays_whole():
+    def training(client_id, sequence, received):
         upload = counting(client_id, sequence, received)
         control = vec(1, 2, 3, 4)
         return replace(upload, extra={"c": control}, state={"control": control})

@@ -1,23 +1,22 @@
 """A module and its one vector: where what lies, and that copies are copies."""
 
 import re
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from helpers import vec
-from torch import Tensor, nn
+from torch import nn
 
 from fl_app.client.flat import FlatModel, trainable_only
 
 
-def normalised() -> nn.Module:
+def normalised():
     torch.manual_seed(0)
     return nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Dropout(0.5), nn.Linear(4, 2))
 
 
-def test_a_module_becomes_one_vector_with_parameters_first() -> None:
+def test_a_module_becomes_one_vector_with_parameters_first():
     module = normalised()
     expected = {name: tensor.clone() for name, tensor in module.state_dict().items()}
     model = FlatModel(module)
@@ -33,7 +32,7 @@ def test_a_module_becomes_one_vector_with_parameters_first() -> None:
     )
 
 
-def test_load_and_read_are_inverse_and_copy() -> None:
+def test_load_and_read_are_inverse_and_copy():
     model = FlatModel(normalised())
     vector = np.arange(model.layout.size, dtype=np.float32)
     model.load(vector)
@@ -49,21 +48,21 @@ def test_load_and_read_are_inverse_and_copy() -> None:
     assert first[counter] == counter
 
 
-def test_training_moves_buffers_in_the_vector() -> None:
+def test_training_moves_buffers_in_the_vector():
     model = FlatModel(normalised())
     for batches in (1, 2):
         model.module(torch.ones(5, 3))
         assert model.layout.named(model.read())["1.num_batches_tracked"] == batches
 
 
-def frozen_head() -> nn.Module:
+def frozen_head():
     """As `normalised`, with the last layer frozen, its weights in half precision."""
     module = normalised()
     module[3].to(torch.bfloat16).requires_grad_(False)
     return module
 
 
-def test_frozen_parameters_are_not_in_the_vector() -> None:
+def test_frozen_parameters_are_not_in_the_vector():
     module = nn.Linear(2, 1)
     module.weight.requires_grad_(False)
     weight = module.weight.detach().clone()
@@ -75,7 +74,7 @@ def test_frozen_parameters_are_not_in_the_vector() -> None:
     assert torch.equal(module.weight, weight)
 
 
-def test_all_arrays_by_name_hold_the_frozen_ones_in_the_order_of_the_module() -> None:
+def test_all_arrays_by_name_hold_the_frozen_ones_in_the_order_of_the_module():
     module = frozen_head()
     expected = {name: tensor.clone() for name, tensor in module.state_dict().items()}
     model = FlatModel(module)
@@ -88,7 +87,7 @@ def test_all_arrays_by_name_hold_the_frozen_ones_in_the_order_of_the_module() ->
     assert "3.weight" not in model.layout.names
 
 
-def test_frozen_parameters_travel_as_bytes_and_are_known_by_their_digest() -> None:
+def test_frozen_parameters_travel_as_bytes_and_are_known_by_their_digest():
     one, other = FlatModel(frozen_head()), FlatModel(frozen_head())
     assert one.fixed_digest == other.fixed_digest
     assert len(one.fixed_digest) == 64
@@ -106,8 +105,8 @@ def test_frozen_parameters_travel_as_bytes_and_are_known_by_their_digest() -> No
             other.load_fixed(wrong)
 
 
-def test_the_digest_covers_types_and_shapes() -> None:
-    def digest(change: Any) -> str:
+def test_the_digest_covers_types_and_shapes():
+    def digest(change):
         module = nn.ModuleDict({"a": nn.Linear(2, 2), "b": nn.Linear(2, 1)})
         nn.init.zeros_(module["a"].weight)
         module["a"].weight = nn.Parameter(change(module["a"].weight.detach()), False)
@@ -120,7 +119,7 @@ def test_the_digest_covers_types_and_shapes() -> None:
 class Tied(nn.Module):
     """An embedding whose weights are those of the output, too, and an average beside it."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
         torch.manual_seed(0)
         self.embedding = nn.Embedding(3, 2)
@@ -131,12 +130,12 @@ class Tied(nn.Module):
         self.register_buffer("mean", average)
         self.register_buffer("same_mean", average)
 
-    def forward(self, tokens: Tensor) -> Tensor:
-        logits: Tensor = self.output(self.middle(self.embedding(tokens)))
+    def forward(self, tokens):
+        logits = self.output(self.middle(self.embedding(tokens)))
         return logits
 
 
-def test_tied_weights_are_in_the_vector_once_and_stay_tied() -> None:
+def test_tied_weights_are_in_the_vector_once_and_stay_tied():
     module = Tied()
     names = list(module.state_dict())
     model = FlatModel(module)
@@ -153,7 +152,7 @@ def test_tied_weights_are_in_the_vector_once_and_stay_tied() -> None:
     assert arrays["output.weight"].tolist() == arrays["embedding.weight"].tolist()
 
 
-def test_private_parameters_and_buffers_are_not_in_the_vector() -> None:
+def test_private_parameters_and_buffers_are_not_in_the_vector():
     module = normalised()
     model = FlatModel(module, private=["1.*", "3.bias"])
     assert model.layout.names == ["0.weight", "0.bias", "3.weight"]
@@ -179,7 +178,7 @@ def test_private_parameters_and_buffers_are_not_in_the_vector() -> None:
     assert module[1].num_batches_tracked == 1
 
 
-def test_initial_values_of_private_parameters_are_fixed_too() -> None:
+def test_initial_values_of_private_parameters_are_fixed_too():
     one, other = (FlatModel(normalised(), private=["1.*", "3.bias"]) for _ in range(2))
     assert one.num_fixed_bytes == 4 * 4 * 4 + 8 + 2 * 4
     before = one.fixed_digest
@@ -199,7 +198,7 @@ def test_initial_values_of_private_parameters_are_fixed_too() -> None:
     assert other.module[1].num_batches_tracked == 5
 
 
-def test_a_twin_shares_what_is_frozen_and_private_and_nothing_else() -> None:
+def test_a_twin_shares_what_is_frozen_and_private_and_nothing_else():
     model = FlatModel(trainable_only(normalised, ["0.*", "3.*"])(), private=["3.weight"])
     twin = model.twin()
     assert twin.layout == model.layout
@@ -231,22 +230,20 @@ def test_a_twin_shares_what_is_frozen_and_private_and_nothing_else() -> None:
         (["0.*"], ["3.*"], "client.private=['3.*'] matches frozen parameters (3.weight, 3.bias): "),
     ],
 )
-def test_patterns_that_leave_nothing_to_train_or_to_share_are_refused(
-    trainable: list[str], private: list[str], message: str
-) -> None:
+def test_patterns_that_leave_nothing_to_train_or_to_share_are_refused(trainable, private, message):
     with pytest.raises(ValueError, match=re.escape(message)):
         FlatModel(trainable_only(normalised, trainable)(), private=private)
 
 
-def test_a_model_without_anything_to_train_is_refused() -> None:
+def test_a_model_without_anything_to_train_is_refused():
     with pytest.raises(ValueError, match="all parameters of the model are frozen"):
         FlatModel(normalised().requires_grad_(False))
     with pytest.raises(ValueError, match="the model has no parameters"):
         FlatModel(nn.ReLU())
 
 
-def test_integers_cannot_be_trained() -> None:
-    def quantised() -> nn.Module:
+def test_integers_cannot_be_trained():
+    def quantised():
         module = nn.Linear(2, 2)
         module.weight = nn.Parameter(torch.ones(2, 2, dtype=torch.int8), requires_grad=False)
         return module

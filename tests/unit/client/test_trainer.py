@@ -12,31 +12,28 @@ learning rate 1/2, two steps:
 """
 
 import re
-from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from helpers import Quadratic, Times, order_for, run, vec
-from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import nn
 
 from fl_app.algorithms.afl import AFL
 from fl_app.client import LocalTrainer, initial_vector
 from fl_app.client.first_only import FirstOnlyTrainer
 from fl_app.client.numpy_client import TrainerClient
-from fl_app.core.types import Config, GlobalModel, Scores, Update, Upload, Vector
+from fl_app.core.types import GlobalModel, Scores, Update
 from fl_app.schedule import k_async
 
 ONE = Quadratic([[[3.0]]])
 
 
-def trained(trainer: LocalTrainer, received: Vector, client_id: int = 0, order: int = 0) -> Upload:
+def trained(trainer, received, client_id=0, order=0):
     return trainer.train(order_for(client_id, order, received, {}))
 
 
-def normalised() -> nn.Module:
+def normalised():
     torch.manual_seed(0)
     return nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Dropout(0.5), nn.Linear(4, 2))
 
@@ -49,30 +46,30 @@ class Blobs:
     num_clients = 2
     has_test_set = False
 
-    def __init__(self) -> None:
+    def __init__(self):
         generator = torch.Generator().manual_seed(1)
         self.inputs = torch.randn(24, 3, generator=generator)
         self.targets = (self.inputs.sum(-1) > 0).long()
-        self.batches: list[list[int]] = []
+        self.batches = []
 
-    def model(self) -> nn.Module:
+    def model(self):
         return normalised()
 
-    def train_indices(self, client_id: int) -> NDArray[np.int64]:
+    def train_indices(self, client_id):
         return np.arange(12 * client_id, 12 * (client_id + 1))
 
-    def batch(self, indices: NDArray[np.int64]) -> tuple[Tensor, Tensor]:
+    def batch(self, indices):
         self.batches.append(indices.tolist())
         places = torch.from_numpy(indices)
         return self.inputs[places], self.targets[places]
 
-    def loss(self, output: Tensor, target: Tensor) -> Tensor:
+    def loss(self, output, target):
         return nn.functional.cross_entropy(output, target)
 
-    def test(self, model: nn.Module) -> Mapping[str, float]:
+    def test(self, model):
         raise AssertionError("not asked for")
 
-    def evaluate(self, model: nn.Module, client_id: int) -> tuple[Mapping[str, float], int]:
+    def evaluate(self, model, client_id):
         inputs, targets = self.batch(self.train_indices(client_id))
         model.eval()
         with torch.no_grad():
@@ -80,9 +77,9 @@ class Blobs:
         return {"loss": loss}, len(targets)
 
 
-def test_the_initial_model_depends_on_the_seed_alone() -> None:
+def test_the_initial_model_depends_on_the_seed_alone():
     class Random(Quadratic):
-        def model(self) -> nn.Module:
+        def model(self):
             return nn.Linear(2, 3)
 
     task = Random([[[0.0]]])
@@ -107,7 +104,7 @@ def test_the_initial_model_depends_on_the_seed_alone() -> None:
         ({"weight_decay": 0.5, "proximal": 0.5, "momentum": 0.5}, 2.125, 1.390625),
     ],
 )
-def test_two_steps(settings: dict[str, float], expected: float, loss: float) -> None:
+def test_two_steps(settings, expected, loss):
     """The loss is the mean of both steps, 1/2 (1 - 3)^2 = 2 and 1/2 (w - 3)^2."""
     upload = trained(LocalTrainer(ONE, local_lr=0.5, local_steps=2, **settings), vec(1))
     assert upload.vector.tolist() == [expected]
@@ -125,7 +122,7 @@ def test_two_steps(settings: dict[str, float], expected: float, loss: float) -> 
         ({"batch_size": 5, "upload": "gradient"}, [5]),
     ],
 )
-def test_batches_are_epochs_over_permuted_data(settings: Any, sizes: list[int]) -> None:
+def test_batches_are_epochs_over_permuted_data(settings, sizes):
     task = Blobs()
     received = initial_vector(task, 0)[0]
     upload = trained(LocalTrainer(task, **settings), received, client_id=1)
@@ -140,9 +137,9 @@ def test_batches_are_epochs_over_permuted_data(settings: Any, sizes: list[int]) 
     assert upload.num_examples == 12
 
 
-def test_a_client_without_examples() -> None:
+def test_a_client_without_examples():
     class Empty(Quadratic):
-        def train_indices(self, client_id: int) -> NDArray[np.int64]:
+        def train_indices(self, client_id):
             return np.arange(0)
 
     with pytest.raises(ValueError, match=r"^client 4 has no training examples$"):
@@ -152,11 +149,11 @@ def test_a_client_without_examples() -> None:
 # -- uploads --------------------------------------------------------------------------------------
 
 
-def as_update(upload: Upload) -> Update:
+def as_update(upload):
     return Update.of(upload, client_id=1, base_version=0)
 
 
-def test_kinds_of_upload_mean_the_same() -> None:
+def test_kinds_of_upload_mean_the_same():
     """Three steps through BatchNorm, whose statistics come along."""
     received, layout = initial_vector(Blobs(), 0)
     # Later than the order's version, so that nobody confuses the two.
@@ -181,7 +178,7 @@ def test_kinds_of_upload_mean_the_same() -> None:
 
 
 @pytest.mark.parametrize("weight_decay", [0.0, 0.1])
-def test_a_gradient_is_what_one_step_moves_along(weight_decay: float) -> None:
+def test_a_gradient_is_what_one_step_moves_along(weight_decay):
     received, layout = initial_vector(Blobs(), 0)
     model = GlobalModel(received, 0, num_trainable=layout.num_trainable)
     one_step, gradient = (
@@ -201,7 +198,7 @@ def test_a_gradient_is_what_one_step_moves_along(weight_decay: float) -> None:
 
 
 @pytest.mark.parametrize("kind", ["gradient", "pseudo", "delta", "model"])
-def test_uploads_share_nothing(kind: str) -> None:
+def test_uploads_share_nothing(kind):
     trainer = LocalTrainer(Blobs(), upload=kind, local_steps=2)
     received = initial_vector(Blobs(), 0)[0]
     untouched = received.copy()
@@ -217,11 +214,11 @@ def test_uploads_share_nothing(kind: str) -> None:
 
 
 @pytest.mark.parametrize("upload", ["model", "gradient"])
-def test_randomness_comes_from_seed_client_and_order_alone(upload: str) -> None:
+def test_randomness_comes_from_seed_client_and_order_alone(upload):
     """What was trained before leaves no trace, in batches, dropout or momentum."""
     received = initial_vector(Blobs(), 0)[0]
 
-    def result(seed: int, client_id: int, order: int, before: int = 0) -> list[float]:
+    def result(seed, client_id, order, before=0):
         trainer = LocalTrainer(Blobs(), upload=upload, batch_size=4, momentum=0.5, seed=seed)
         for number in range(before):
             trained(trainer, received, client_id=0, order=number)
@@ -235,7 +232,7 @@ def test_randomness_comes_from_seed_client_and_order_alone(upload: str) -> None:
     assert result(0, 1, 6) != reference
 
 
-def test_dropout_alone_is_drawn_anew_with_every_order() -> None:
+def test_dropout_alone_is_drawn_anew_with_every_order():
     """Full batches, whose order is not seen by the mean: only dropout differs."""
     received = initial_vector(Blobs(), 0)[0]
     trainer = LocalTrainer(Blobs(), upload="gradient", batch_size=12)
@@ -252,14 +249,14 @@ class Penalised(LocalTrainer):
 
     mu = 0.5
 
-    def penalty(self, params: list[Tensor], received: list[Tensor]) -> Tensor:
+    def penalty(self, params, received):
         terms = [(p - r).square().sum() for p, r in zip(params, received, strict=True)]
         return 0.5 * self.mu * torch.stack(terms).sum()
 
 
-def test_penalty_hook_equals_the_built_in_proximal_term() -> None:
+def test_penalty_hook_equals_the_built_in_proximal_term():
     received = initial_vector(Blobs(), 0)[0]
-    settings: dict[str, Any] = {"local_steps": 5, "local_lr": 0.3, "momentum": 0.5}
+    settings = {"local_steps": 5, "local_lr": 0.3, "momentum": 0.5}
     hook = trained(Penalised(Blobs(), **settings), received)
     built_in = trained(LocalTrainer(Blobs(), proximal=0.5, **settings), received)
     without = trained(LocalTrainer(Blobs(), **settings), received)
@@ -272,16 +269,16 @@ def test_penalty_hook_equals_the_built_in_proximal_term() -> None:
     ("settings", "expected"),
     [({}, 3.75), ({"weight_decay": 0.5}, 3.0625), ({"upload": "gradient"}, -3.0)],
 )
-def test_correct_hook_changes_the_gradient_step_by_step(settings: Any, expected: float) -> None:
+def test_correct_hook_changes_the_gradient_step_by_step(settings, expected):
     """From 1 towards 3, rate 1/2, gradient corrected by -(step + 1):
 
     plain               g = -2 - 1,          w = 2.5;     g = -0.5 - 2,             w = 3.75
     weight decay 1/2    g = -2 - 1 + 0.5,    w = 2.25;    g = -0.75 - 2 + 1.125,    w = 3.0625
     """
-    steps: list[int] = []
+    steps = []
 
     class Corrected(LocalTrainer):
-        def correct(self, grad: list[Tensor], step: int) -> list[Tensor]:
+        def correct(self, grad, step):
             steps.append(step)
             return [g - (step + 1) for g in grad]
 
@@ -299,9 +296,7 @@ def test_correct_hook_changes_the_gradient_step_by_step(settings: Any, expected:
         ({"momentum": 0.5}, 1.5),
     ],
 )
-def test_parameters_whose_gradients_are_one_tensor(
-    settings: dict[str, float], expected: float
-) -> None:
+def test_parameters_whose_gradients_are_one_tensor(settings, expected):
     """f = 1/2 (a + b - 3)^2 has the same gradient for both, and PyTorch returns one tensor twice.
 
     From a = b = 1/2, rate 1/4; b as a:
@@ -313,16 +308,16 @@ def test_parameters_whose_gradients_are_one_tensor(
     """
 
     class Sum(nn.Module):
-        def __init__(self) -> None:
+        def __init__(self):
             super().__init__()
             self.a = nn.Parameter(torch.tensor([0.5]))
             self.b = nn.Parameter(torch.tensor([0.5]))
 
-        def forward(self, points: Tensor) -> Tensor:
+        def forward(self, points):
             return self.a + self.b - points
 
     class Task(Quadratic):
-        def model(self) -> nn.Module:
+        def model(self):
             return Sum()
 
     trainer = LocalTrainer(Task([[[3.0]]]), local_lr=0.25, local_steps=2, **settings)
@@ -333,9 +328,9 @@ def test_parameters_whose_gradients_are_one_tensor(
 
 
 @pytest.mark.parametrize("config", [{"version": 1}, {"version": 2, "local_lr_factor": 2.0}])
-def test_the_rate_falls_with_the_version_and_by_the_orders_factor(config: Any) -> None:
+def test_the_rate_falls_with_the_version_and_by_the_orders_factor(config):
     """Rate 1/2 halved once, or twice and doubled: g = -2, w = 1.5; g = -1.5, w = 1.875."""
-    settings: dict[str, Any] = {"local_lr": 0.5, "local_steps": 2, "lr_decay": 0.5}
+    settings = {"local_lr": 0.5, "local_steps": 2, "lr_decay": 0.5}
     upload = LocalTrainer(ONE, **settings).train(order_for(0, 0, vec(1), config))
     assert (upload.vector.tolist(), upload.rate_sum) == ([1.875], 0.5)
     pseudo = LocalTrainer(ONE, upload="pseudo", **settings).train(order_for(0, 0, vec(1), config))
@@ -346,7 +341,7 @@ def test_the_rate_falls_with_the_version_and_by_the_orders_factor(config: Any) -
     ("settings", "epochs", "batches"),
     [({}, 1, [5, 5, 2]), ({}, 3, [5, 5, 2] * 3), ({"local_steps": 2}, 3, [5, 5])],
 )
-def test_an_order_may_say_how_many_epochs(settings: Any, epochs: int, batches: list[int]) -> None:
+def test_an_order_may_say_how_many_epochs(settings, epochs, batches):
     task = Blobs()
     trainer = LocalTrainer(task, local_lr=0.5, batch_size=5, local_epochs=2, **settings)
     upload = trainer.train(order_for(0, 0, initial_vector(task, 0)[0], {"local_epochs": epochs}))
@@ -354,7 +349,7 @@ def test_an_order_may_say_how_many_epochs(settings: Any, epochs: int, batches: l
     assert upload.rate_sum == 0.5 * len(batches)
 
 
-def test_long_gradients_are_cut_and_short_ones_left() -> None:
+def test_long_gradients_are_cut_and_short_ones_left():
     """From 1 towards 3 with rate 1/2: g = -2 is cut to -1.75, w = 1.875; g = -1.125 is not."""
     trainer = LocalTrainer(ONE, local_lr=0.5, local_steps=2, max_grad_norm=1.75)
     assert trained(trainer, vec(1)).vector.tolist() == [2.4375]
@@ -371,11 +366,11 @@ def test_long_gradients_are_cut_and_short_ones_left() -> None:
 
 
 @pytest.mark.parametrize("upload", ["model", "delta"])
-def test_the_rest_of_a_paused_order_is_the_same_however_often_it_is_computed(upload: str) -> None:
+def test_the_rest_of_a_paused_order_is_the_same_however_often_it_is_computed(upload):
     """As by a resumed run, from the state that its checkpoint holds."""
 
     class Pausing(LocalTrainer):
-        def should_pause(self, epoch: int) -> bool:
+        def should_pause(self, epoch):
             return epoch == 1
 
     task = Quadratic.scattered(1)
@@ -395,11 +390,11 @@ def test_the_rest_of_a_paused_order_is_the_same_however_often_it_is_computed(upl
 class Counting(LocalTrainer):
     """Keeps how many orders a client had."""
 
-    def begin(self, config: Config, rng: np.random.Generator) -> None:
+    def begin(self, config, rng):
         self.state["orders"] = np.array(int(self.state.get("orders", 0)) + 1)
 
 
-def test_what_a_hook_keeps_comes_back_with_the_upload_and_is_no_other_clients() -> None:
+def test_what_a_hook_keeps_comes_back_with_the_upload_and_is_no_other_clients():
     trainer = Counting(Quadratic.scattered(2))
     first = trainer.train(order_for(0, 0, vec(0, 0, 0), {}))
     second = trainer.train(order_for(0, 1, vec(0, 0, 0), {}, state=first.state))
@@ -408,10 +403,10 @@ def test_what_a_hook_keeps_comes_back_with_the_upload_and_is_no_other_clients() 
     assert trained(LocalTrainer(ONE), vec(1)).state == {}
 
 
-def test_a_client_of_flower_fits_as_a_trainer_trains_and_tags_the_version() -> None:
+def test_a_client_of_flower_fits_as_a_trainer_trains_and_tags_the_version():
     client = TrainerClient(LocalTrainer(Blobs(), upload="delta", local_steps=2))
     received, layout = initial_vector(Blobs(), 0)
-    config: dict[str, Any] = {"client-id": 1, "sequence": 7, "version": 3}
+    config = {"client-id": 1, "sequence": 7, "version": 3}
     arrays, num_examples, metrics = client.fit(client.get_parameters({}), config)
     upload = trained(LocalTrainer(Blobs(), upload="delta", local_steps=2), received, 1, 7)
     np.testing.assert_array_equal(layout.flatten(arrays), upload.vector)
@@ -428,7 +423,7 @@ def test_a_client_of_flower_fits_as_a_trainer_trains_and_tags_the_version() -> N
     assert int(counting.state["orders"]) == 2
 
 
-def test_scores_are_on_the_clients_own_data_and_leave_no_trace() -> None:
+def test_scores_are_on_the_clients_own_data_and_leave_no_trace():
     """From w = 1 client 1's example 5 is at 1/2 4^2 = 8."""
     trainer = LocalTrainer(Quadratic([[[3.0]], [[5.0]]]))
     scores = trainer.score(order_for(1, 0, vec(1), {}))
@@ -456,7 +451,7 @@ def test_scores_are_on_the_clients_own_data_and_leave_no_trace() -> None:
         ({"proximal": -1.0}, "proximal=-1.0 must be a finite number >= 0: training would flee"),
     ],
 )
-def test_bad_values_are_refused(settings: dict[str, Any], text: str) -> None:
+def test_bad_values_are_refused(settings, text):
     with pytest.raises(ValueError, match=f"^algorithm.client.{re.escape(text)}"):
         LocalTrainer(ONE, **settings)
 
@@ -465,7 +460,7 @@ def test_bad_values_are_refused(settings: dict[str, Any], text: str) -> None:
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_only_first_gradients_are_stale(workers: int) -> None:
+def test_only_first_gradients_are_stale(workers):
     """WKAFL's published code by hand: f_i(w) = 1/2 (w - x_i)^2, x = 4 and 8, w_0 = 0, eta = 1/2.
 
     Client 0 reports every second, client 1 after 3.5. A gradient is of the newest model, but for

@@ -13,7 +13,7 @@ from fl_app.core.types import NO_EXTRA, Order
 from fl_app.engine.clock import NO_VECTOR
 
 
-def filled(count: int, call_size: int = 1) -> OrderQueue:
+def filled(count, call_size=1):
     queue = OrderQueue()
     queue.call_size = call_size
     for number in range(count):
@@ -21,11 +21,11 @@ def filled(count: int, call_size: int = 1) -> OrderQueue:
     return queue
 
 
-def numbers(orders: list[Order]) -> list[int]:
+def numbers(orders):
     return [order.number for order in orders]
 
 
-def test_a_call_carries_as_many_orders_as_are_worth_a_tenth_of_a_second() -> None:
+def test_a_call_carries_as_many_orders_as_are_worth_a_tenth_of_a_second():
     queue = filled(3)
     first = queue.next_call(places=1)
     assert numbers(first) == [0]
@@ -37,7 +37,7 @@ def test_a_call_carries_as_many_orders_as_are_worth_a_tenth_of_a_second() -> Non
     assert queue.call_size == 1
 
 
-def test_orders_are_spread_over_the_workers_in_their_sequence() -> None:
+def test_orders_are_spread_over_the_workers_in_their_sequence():
     queue = filled(8, call_size=32)
     assert [numbers(queue.next_call(places)) for places in (4, 3, 2, 1)] == [
         [0, 1],
@@ -48,14 +48,14 @@ def test_orders_are_spread_over_the_workers_in_their_sequence() -> None:
     assert not queue
 
 
-def test_orders_of_a_lost_worker_go_again_first_and_those_it_was_at_travel_alone() -> None:
+def test_orders_of_a_lost_worker_go_again_first_and_those_it_was_at_travel_alone():
     queue = filled(6, call_size=2)
     calls = [queue.next_call(1), queue.next_call(1)]
     assert queue.lost(calls, "killed") == []
     assert [numbers(queue.next_call(1)) for _ in range(4)] == [[0], [1], [2, 3], [4, 5]]
 
 
-def test_an_order_that_loses_three_workers_fails_and_the_one_behind_it_does_not() -> None:
+def test_an_order_that_loses_three_workers_fails_and_the_one_behind_it_does_not():
     queue = filled(2)
     for _ in range(MOST_DEATHS):
         calls = [queue.next_call(1), queue.next_call(1)]
@@ -66,7 +66,7 @@ def test_an_order_that_loses_three_workers_fails_and_the_one_behind_it_does_not(
     assert numbers(queue.next_call(1)) == [1]
 
 
-def test_orders_of_a_call_share_their_vectors() -> None:
+def test_orders_of_a_call_share_their_vectors():
     model, control = vec(1, 2), vec(3, 4)
     orders = [
         Order(0, 5, 0, 7, model, {"a": 1}, 2.5, {"kept": np.arange(3)}, {"c": control}),
@@ -90,7 +90,7 @@ def test_orders_of_a_call_share_their_vectors() -> None:
 # -- what is refused before Ray tries for minutes --------------------------------------------------
 
 
-def test_an_address_where_nobody_listens_is_refused() -> None:
+def test_an_address_where_nobody_listens_is_refused():
     pytest.importorskip("ray")
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))

@@ -28,12 +28,12 @@ STAND_INS = {
 }
 
 
-def script() -> str:
+def script():
     (found,) = re.findall(r"```sh\n(#!/bin/bash\n.*?)```", PAGE.read_text(), re.DOTALL)
     return str(found)
 
 
-def test_the_script_starts_a_cluster_and_then_the_run(tmp_path: Path) -> None:
+def test_the_script_starts_a_cluster_and_then_the_run(tmp_path):
     (tmp_path / ".venv" / "bin").mkdir(parents=True)
     (tmp_path / ".venv" / "bin" / "activate").write_text(f"PATH={tmp_path}/bin:$PATH\n")
     (tmp_path / "bin").mkdir()

@@ -2,7 +2,6 @@
 
 import json
 import logging
-from collections.abc import Iterator
 from typing import get_args
 
 import pytest
@@ -20,7 +19,7 @@ from fl_app.core.events import (
 from fl_app.core.json_log import LOGGER, install, wanted
 
 
-def test_every_event_has_a_kind_of_its_own() -> None:
+def test_every_event_has_a_kind_of_its_own():
     assert set(get_args(Event)) == set(EVENTS)
     assert len({cls.kind for cls in EVENTS}) == len(EVENTS)
 
@@ -46,12 +45,12 @@ def test_every_event_has_a_kind_of_its_own() -> None:
         (Rejected(3.0, reason="duplicate"), '{"kind": "reject", "t": 3.0, "reason": "duplicate"}'),
     ],
 )
-def test_an_event_is_one_flat_object_and_comes_back(event: Event, line: str) -> None:
+def test_an_event_is_one_flat_object_and_comes_back(event, line):
     assert json.dumps(to_json(event)) == line
     assert from_json(json.loads(line)) == event
 
 
-def test_what_is_no_event_is_refused() -> None:
+def test_what_is_no_event_is_refused():
     with pytest.raises(ValueError, match=r"an event of unknown kind: {'kind': 'party', 't': 1.0}"):
         from_json({"kind": "party", "t": 1.0})
     with pytest.raises(ValueError, match=r"missing .* 'version'.*: {'kind': 'checkpoint'"):
@@ -62,7 +61,7 @@ def test_what_is_no_event_is_refused() -> None:
 
 
 @pytest.fixture
-def logger() -> Iterator[logging.Logger]:
+def logger():
     """Flower's logger, whose handlers come back."""
     found = logging.getLogger(LOGGER)
     before, level = list(found.handlers), found.level
@@ -72,9 +71,7 @@ def logger() -> Iterator[logging.Logger]:
     found.setLevel(level)
 
 
-def test_every_record_is_one_line(
-    logger: logging.Logger, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_every_record_is_one_line(logger, capsys):
     install({"LOG_FORMAT": "json"})
     logger.info("run %d\nbegins", 7)
     logger.info("")  # as Flower does between messages
@@ -90,6 +87,6 @@ def test_every_record_is_one_line(
     assert second["traceback"].endswith("ValueError: a 'quoted' reason")
 
 
-def test_a_format_without_meaning_is_refused() -> None:
+def test_a_format_without_meaning_is_refused():
     with pytest.raises(ValueError, match="LOG_FORMAT=xml must be json or text: it says what"):
         wanted({"LOG_FORMAT": "xml"})

@@ -5,9 +5,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -16,11 +14,11 @@ from fl_app.core.files import atomic_write, disk_errors_as_run_errors, make_fold
 
 
 @pytest.mark.parametrize("error", [OSError, KeyboardInterrupt])
-def test_what_fails_changes_nothing(tmp_path: Path, error: type[BaseException]) -> None:
+def test_what_fails_changes_nothing(tmp_path, error):
     path = tmp_path / "summary.json"
     path.write_bytes(b"old")
 
-    def write() -> None:
+    def write():
         with atomic_write(path) as file:
             file.write(b"ne")
             raise error
@@ -31,7 +29,7 @@ def test_what_fails_changes_nothing(tmp_path: Path, error: type[BaseException]) 
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_a_log_is_appended_to_what_is_kept(tmp_path: Path) -> None:
+def test_a_log_is_appended_to_what_is_kept(tmp_path):
     path = tmp_path / "events.jsonl"
     for keep, content in ((None, "abcdef"), (4, "XY"), (None, "new")):
         with open_log(path, keep) as file:
@@ -45,7 +43,7 @@ def test_a_log_is_appended_to_what_is_kept(tmp_path: Path) -> None:
         open_log(tmp_path / "gone", 4)
 
 
-def test_a_file_is_written_by_one_process(tmp_path: Path) -> None:
+def test_a_file_is_written_by_one_process(tmp_path):
     """Until that one closes it, or dies; one that was forked from it does not count."""
     path = tmp_path / "events.jsonl"
     command = (
@@ -80,7 +78,7 @@ def test_a_file_is_written_by_one_process(tmp_path: Path) -> None:
         (OSError(errno.EROFS, "Read-only"), "Read-only; the run's folder is /run, .* is mended"),
     ],
 )
-def test_errors_of_a_disk_end_the_run(error: OSError, text: str) -> None:
+def test_errors_of_a_disk_end_the_run(error, text):
     with pytest.raises(RunError, match=text), disk_errors_as_run_errors(Path("/run")):
         raise error
     with pytest.raises(FileNotFoundError), disk_errors_as_run_errors(Path("/run")):
@@ -91,20 +89,20 @@ def test_errors_of_a_disk_end_the_run(error: OSError, text: str) -> None:
 
 
 @pytest.fixture
-def calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str]]:
+def calls(tmp_path, monkeypatch):
     """What is done to a disk, on which bytes and the entries of a folder are after their fsync."""
-    done: list[tuple[str, str]] = []
+    done = []
 
-    def watch(name: str, told: Callable[..., str]) -> None:
+    def watch(name, told):
         function = getattr(os, name)
 
-        def call(*arguments: Any, **options: Any) -> Any:
+        def call(*arguments, **options):
             done.append((name, told(*arguments)))
             return function(*arguments, **options)
 
         monkeypatch.setattr(os, name, call)
 
-    def synced(descriptor: int) -> str:
+    def synced(descriptor):
         path = Path(os.readlink(f"/proc/self/fd/{descriptor}"))
         return str(path.relative_to(tmp_path)) if path.is_dir() else path.read_text()
 
@@ -114,9 +112,7 @@ def calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, st
     return done
 
 
-def test_a_file_is_on_the_disk_before_it_has_its_name_and_that_before_it_counts(
-    tmp_path: Path, calls: list[tuple[str, str]]
-) -> None:
+def test_a_file_is_on_the_disk_before_it_has_its_name_and_that_before_it_counts(tmp_path, calls):
     for content in ("old", "new"):
         with atomic_write(tmp_path / "summary.json") as file:
             file.write(content.encode())
@@ -125,9 +121,7 @@ def test_a_file_is_on_the_disk_before_it_has_its_name_and_that_before_it_counts(
     assert (tmp_path / "summary.json").read_text() == "new"
 
 
-def test_every_new_folder_is_on_the_disk_in_its_own(
-    tmp_path: Path, calls: list[tuple[str, str]]
-) -> None:
+def test_every_new_folder_is_on_the_disk_in_its_own(tmp_path, calls):
     for _ in range(2):
         make_folder(tmp_path / "a" / "b")
         assert calls == [("mkdir", "a"), ("fsync", "."), ("mkdir", "b"), ("fsync", "a")]

@@ -4,7 +4,6 @@ import math
 import re
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 import numpy as np
 import pytest
@@ -17,7 +16,6 @@ from fl_app.core.errors import (
 )
 from fl_app.core.hyper import (
     POSITIVE,
-    Bound,
     at_least,
     bounded,
     check_bounds,
@@ -33,7 +31,7 @@ class Settings:
     rate: float = bounded(0.5, within("(0, 1]"), "it is a share")
     name: str = "any"
 
-    def __post_init__(self) -> None:
+    def __post_init__(self):
         check_bounds("strategy", self)
 
 
@@ -50,24 +48,24 @@ class Settings:
         (or_none(POSITIVE), [None, 1], [0, "x"]),
     ],
 )
-def test_what_a_bound_holds(bound: Bound, good: list[Any], bad: list[Any]) -> None:
+def test_what_a_bound_holds(bound, good, bad):
     assert [bound.holds(value) for value in good] == [True] * len(good)
     assert [bound.holds(value) for value in bad] == [False] * len(bad)
 
 
-def test_bounds_say_what_they_hold() -> None:
+def test_bounds_say_what_they_hold():
     assert one_of("a", "b", "c").text == "a, b or c"
     assert or_none(count()).text == "an integer >= 1 or null"
 
 
-def test_a_value_beyond_its_bound_is_told_with_its_consequence() -> None:
+def test_a_value_beyond_its_bound_is_told_with_its_consequence():
     assert Settings(rate=1).rate == 1
     told = re.escape("strategy.rate=2 must be in (0, 1]: it is a share")
     with pytest.raises(ValueError, match=f"^{told}$"):
         Settings(rate=2)
 
 
-def test_a_refusal_names_key_value_bound_and_consequence() -> None:
+def test_a_refusal_names_key_value_bound_and_consequence():
     text = "schedule.buffer_size=5 must be between 1 and 4: the server would wait for ever"
     with pytest.raises(ValueError, match=f"^{re.escape(text)}$"):
         require(
@@ -88,7 +86,7 @@ def test_a_refusal_names_key_value_bound_and_consequence() -> None:
         (require_count, [0, 2.0, 2.5, math.nan, True, "2", None], "an integer >= 1"),
     ],
 )
-def test_numbers_that_are_refused(refuse: Any, values: list[Any], bound: str) -> None:
+def test_numbers_that_are_refused(refuse, values, bound):
     for value in values:
         with pytest.raises(ValueError, match=f"^lr={value} must be {bound}: none$"):
             refuse("lr", value, consequence="none")

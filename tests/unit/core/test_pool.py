@@ -8,7 +8,7 @@ import pytest
 from fl_app.core.pool import ClientPool
 
 
-def test_behaves_as_a_set() -> None:
+def test_behaves_as_a_set():
     """Random adds and removes, beside Python's own set."""
     rng = np.random.default_rng(0)
     pool, expected = ClientPool(), set[int]()
@@ -26,17 +26,17 @@ def test_behaves_as_a_set() -> None:
 
 
 @pytest.mark.parametrize(("size", "count"), [(1000, 3), (10, 3), (10, 10), (10, 12), (0, 2)])
-def test_draw_is_distinct_and_as_many_as_there_are(size: int, count: int) -> None:
+def test_draw_is_distinct_and_as_many_as_there_are(size, count):
     drawn = ClientPool(range(size)).draw(count, np.random.default_rng(1))
     assert len(drawn) == len(set(drawn)) == min(count, size)
     assert set(drawn) <= set(range(size))
 
 
 @pytest.mark.parametrize("size", [6, 100])
-def test_draw_is_uniform_without_the_excluded(size: int) -> None:
+def test_draw_is_uniform_without_the_excluded(size):
     """Both ways of drawing; 99.99 % of binomial counts lie within 4 standard deviations."""
     pool, rng, excluded = ClientPool(range(size)), np.random.default_rng(2), {0, 3}
-    counts: Counter[int] = Counter()
+    counts = Counter()
     rounds = 400 * size
     for _ in range(rounds):
         counts.update(pool.draw(2, rng, excluded))
@@ -46,8 +46,8 @@ def test_draw_is_uniform_without_the_excluded(size: int) -> None:
     assert all(abs(n - rounds * share) < spread for n in counts.values())
 
 
-def test_equal_histories_draw_equal_clients() -> None:
-    def draws(seed: int) -> list[list[int]]:
+def test_equal_histories_draw_equal_clients():
+    def draws(seed):
         pool, rng = ClientPool(range(50)), np.random.default_rng(seed)
         drawn = []
         for _ in range(20):

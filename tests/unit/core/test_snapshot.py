@@ -2,7 +2,6 @@
 
 import json
 from collections import Counter, OrderedDict, defaultdict, deque
-from typing import Any
 
 import numpy as np
 import pytest
@@ -13,7 +12,7 @@ from fl_app.core.types import Order, Parts, Reply, Update, Upload
 from fl_app.engine.virtual import Kind
 
 
-def again(value: Any) -> Any:
+def again(value):
     encoder = Encoder()
     text = json.dumps(encoder.encode(value))
     assert "fl_app" not in text  # no class by its path
@@ -41,7 +40,7 @@ def again(value: Any) -> Any:
         OrderedDict({2: 1, 1: 2}),
     ],
 )
-def test_values_come_back_with_their_types(value: Any) -> None:
+def test_values_come_back_with_their_types(value):
     back = again(value)
     assert back == value
     assert type(back) is type(value)
@@ -50,12 +49,12 @@ def test_values_come_back_with_their_types(value: Any) -> None:
 @pytest.mark.parametrize(
     "array", [np.arange(3, dtype=np.float32), np.array(2.5), np.zeros((0, 3)), np.array([True])]
 )
-def test_arrays_come_back_to_the_bit(array: Any) -> None:
+def test_arrays_come_back_to_the_bit(array):
     back = again({"a": array})["a"]
     assert (back.dtype, back.shape, back.tobytes()) == (array.dtype, array.shape, array.tobytes())
 
 
-def test_an_array_met_twice_is_one_again() -> None:
+def test_an_array_met_twice_is_one_again():
     vector = vec(1, 2)
     order = Order(0, 1, 2, 3, vector, {"lr": 0.5}, 4.0, {"h": vec(7)})
     back_vector, back_order = again((vector, order))
@@ -65,14 +64,14 @@ def test_an_array_met_twice_is_one_again() -> None:
     assert (back_order.number, back_order.sent_at) == (0, 4.0)
 
 
-def test_a_generator_goes_on_where_it_was() -> None:
+def test_a_generator_goes_on_where_it_was():
     rng = np.random.default_rng(3)
     rng.random(5)
     back = again(rng)
     assert back.random(4).tolist() == rng.random(4).tolist()
 
 
-def test_orders_updates_uploads_and_replies_come_back() -> None:
+def test_orders_updates_uploads_and_replies_come_back():
     update = Update(1, 2, vec(1), "delta", 3, 0.5, metrics={"a": 1.0}, extra={"c": vec(4)})
     reply = Reply(7, Upload(vec(2), "model", 5, 0.25, done=False, progress=0.5))
     back_update, back_reply = again([update, reply])
@@ -92,7 +91,7 @@ def test_orders_updates_uploads_and_replies_come_back() -> None:
         ({Kind.REPLY: 1}, "Kind.REPLY is a Kind|0 is a Kind"),
     ],
 )
-def test_what_cannot_be_kept_is_told_with_its_key_and_type(value: Any, told: str) -> None:
+def test_what_cannot_be_kept_is_told_with_its_key_and_type(value, told):
     with pytest.raises(Unkeepable, match=told):
         Encoder().encode(value)
 
@@ -106,6 +105,6 @@ def test_what_cannot_be_kept_is_told_with_its_key_and_type(value: Any, told: str
         {"$": "surprise", "of": []},
     ],
 )
-def test_unknown_kinds_are_refused(encoded: Any) -> None:
+def test_unknown_kinds_are_refused(encoded):
     with pytest.raises(ValueError, match=r"a checkpoint holds a .* of the unknown kind"):
         decode(encoded, [])

@@ -5,7 +5,6 @@ import sys
 import tomllib
 from importlib.metadata import packages_distributions
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -23,7 +22,7 @@ from fl_app.core.extras import (
 from fl_app.core.layout import Layout
 
 
-def _raised(error: Exception) -> Exception:
+def _raised(error):
     try:
         raise error
     except Exception as caught:
@@ -33,12 +32,12 @@ def _raised(error: Exception) -> Exception:
 @pytest.mark.parametrize(
     "error", [Diverged("x"), FloatingPointError("x"), OverflowError("x"), OSError("made by hand")]
 )
-def test_divergence_is_no_bug(error: Exception) -> None:
+def test_divergence_is_no_bug(error):
     assert traceback_of(error if isinstance(error, OSError) else _raised(error)) == ""
 
 
-def test_only_the_users_frames_are_shown_and_of_every_error_in_the_chain() -> None:
-    def hook(vector: Any) -> None:
+def test_only_the_users_frames_are_shown_and_of_every_error_in_the_chain():
+    def hook(vector):
         try:
             Layout.of_arrays({"w": np.zeros(2, np.float32)}).unflatten(vector)
         except Exception as error:
@@ -53,7 +52,7 @@ def test_only_the_users_frames_are_shown_and_of_every_error_in_the_chain() -> No
     assert len(place_of(told)) == 3
 
 
-def test_without_a_users_frame_all_are_shown() -> None:
+def test_without_a_users_frame_all_are_shown():
     with pytest.raises(ValueError, match="shape") as caught:
         Layout.of_arrays({"w": np.zeros(2, np.float32)}).flatten([np.zeros(3, np.float32)])
     error = caught.value.with_traceback(caught.value.__traceback__.tb_next)
@@ -65,7 +64,7 @@ def test_without_a_users_frame_all_are_shown() -> None:
 ROOT = Path(__file__).resolve().parents[3]
 
 
-def test_each_extra_installs_what_the_messages_say() -> None:
+def test_each_extra_installs_what_the_messages_say():
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"][
         "optional-dependencies"
     ]
@@ -83,7 +82,7 @@ def test_each_extra_installs_what_the_messages_say() -> None:
     assert {*PLUGINS.values()} <= extras.keys()
 
 
-def test_a_missing_package_is_told_with_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_package_is_told_with_its_extra(monkeypatch):
     monkeypatch.setitem(sys.modules, "tensorboard", None)  # as if it were not installed
     told = r"^tensorboard is not installed: pip install 'fl-app\[server\]'$"
     with pytest.raises(MissingExtra, match=told), told_if_missing():

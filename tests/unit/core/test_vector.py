@@ -9,7 +9,7 @@ from helpers import vec
 from fl_app.core import staleness
 from fl_app.core.layout import Layout, check_vector
 from fl_app.core.rates import LinearDecay
-from fl_app.core.types import GlobalModel, Update, Vector
+from fl_app.core.types import GlobalModel, Update
 from fl_app.core.vector import (
     BLOCK,
     all_finite,
@@ -23,7 +23,7 @@ from fl_app.core.vector import (
 )
 
 
-def test_weighted_sum_by_hand() -> None:
+def test_weighted_sum_by_hand():
     """1/4 [2, 0, 4] + 3/4 [6, 4, 0] = [5, 3, 1]."""
     total = weighted_sum([0.25, 0.75], [vec(2, 0, 4), vec(6, 4, 0)])
     assert total.dtype == np.float32
@@ -31,14 +31,14 @@ def test_weighted_sum_by_hand() -> None:
 
 
 @pytest.mark.parametrize("size", [1, BLOCK - 1, BLOCK, BLOCK + 1, 2 * BLOCK + 3])
-def test_every_entry_is_summed_whatever_the_blocks(size: int) -> None:
+def test_every_entry_is_summed_whatever_the_blocks(size):
     rng = np.random.default_rng(0)
     vectors = rng.standard_normal((3, size)).astype(np.float32)
     weights = np.array([0.5, -1.0, 2.0])
     np.testing.assert_allclose(weighted_sum(weights, list(vectors)), weights @ vectors, atol=1e-5)
 
 
-def test_read_only_copies_only_what_can_be_written() -> None:
+def test_read_only_copies_only_what_can_be_written():
     frozen, open_one = vec(1, 2), np.array([1, 2], np.float32)
     assert read_only(frozen) is frozen
     copy = read_only(open_one)
@@ -48,7 +48,7 @@ def test_read_only_copies_only_what_can_be_written() -> None:
 
 
 @pytest.mark.parametrize("size", [1, BLOCK, 2 * BLOCK + 3])
-def test_combine_is_sum_lengths_and_products(size: int) -> None:
+def test_combine_is_sum_lengths_and_products(size):
     rng = np.random.default_rng(1)
     vectors = rng.standard_normal((3, size)).astype(np.float32)
     others = rng.standard_normal((2, size)).astype(np.float32)
@@ -65,20 +65,20 @@ def test_combine_is_sum_lengths_and_products(size: int) -> None:
         combine(weights, list(vectors), out=out[1:])
 
 
-def test_norm_by_hand() -> None:
+def test_norm_by_hand():
     assert norm(vec(3, 0, -4)) == 5
     small = vec(3e-25, 0, -4e-25)  # the squares are no float32
     assert norm(small) == pytest.approx(5e-25, rel=1e-6, abs=0)
     assert norm(vec(0, 0)) == 0
 
 
-def test_cosines_by_hand() -> None:
+def test_cosines_by_hand():
     """[3, 4] and [0, 0] against [1, 0], [-6, -8] and [0, 0]."""
     products = [[3, -50, 0], [0, 0, 0]]
     assert cosines(products, [5, 0], [1, 10, 0]).tolist() == [[0.6, -1, 0], [0, 0, 0]]
 
 
-def test_clipped_by_hand() -> None:
+def test_clipped_by_hand():
     """[6, 8] of length 10, and 9 beside it, to length 5."""
     long = vec(6, 8, 9)
     assert clipped(long, 5, size=2).tolist() == [3, 4, 9]
@@ -87,9 +87,7 @@ def test_clipped_by_hand() -> None:
 
 @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
 @pytest.mark.parametrize("shape", [(), (3,), (2, 3)])
-def test_what_is_infinite_or_not_a_number_is_found_wherever_it_is(
-    shape: tuple[int, ...], dtype: type[np.floating]
-) -> None:
+def test_what_is_infinite_or_not_a_number_is_found_wherever_it_is(shape, dtype):
     largest = np.full(shape, np.finfo(dtype).max, dtype)  # whose square is infinite
     assert all_finite([])
     assert all_finite([largest, np.array(7), np.array(["text"])])
@@ -99,7 +97,7 @@ def test_what_is_infinite_or_not_a_number_is_found_wherever_it_is(
         assert not all_finite([largest, spoiled])
 
 
-def test_worst_decile_is_the_mean_of_the_lowest_tenth() -> None:
+def test_worst_decile_is_the_mean_of_the_lowest_tenth():
     assert worst_decile([0.9, 0.1, 0.5]) == 0.1
     assert worst_decile(np.arange(25.0)) == pytest.approx(1.0)  # of 0, 1, 2
 
@@ -113,12 +111,12 @@ PAYLOADS = {
 }
 
 
-def update(kind: str, vector: Vector, version: int = 3) -> Update:
+def update(kind, vector, version=3):
     return Update(7, version, vector, kind, 10, 0.1, rate_sum=0.5)
 
 
 @pytest.mark.parametrize("kind", PAYLOADS)
-def test_every_kind_means_the_same(kind: str) -> None:
+def test_every_kind_means_the_same(kind):
     uploaded = update(kind, PAYLOADS[kind])
     assert MODEL.delta(uploaded).tolist() == [2, -4, 4]
     assert MODEL.gradient(uploaded).tolist() == [-4, 8, -4]
@@ -126,14 +124,14 @@ def test_every_kind_means_the_same(kind: str) -> None:
     assert uploaded.vector.tolist() == PAYLOADS[kind].tolist()
 
 
-def test_step_moves_buffers_by_the_whole_direction() -> None:
+def test_step_moves_buffers_by_the_whole_direction():
     """[0, 0] - 1/4 [-4, 8] = [1, -2]; buffer 20 - (-4) = 24."""
     stepped = MODEL.step(vec(-4, 8, -4), 0.25)
     assert stepped.tolist() == [1, -2, 24]
     assert stepped.dtype == np.float32
 
 
-def test_base_is_the_version_that_was_cited() -> None:
+def test_base_is_the_version_that_was_cited():
     assert MODEL.base(update("delta", vec(0, 0, 0))).tolist() == [1, 2, 10]
     assert MODEL.base(update("delta", vec(0, 0, 0), version=5)) is MODEL.params
     with pytest.raises(KeyError, match=r"client 7 cites version 4, .* not in the history \[3, 5\]"):
@@ -151,7 +149,7 @@ ARRAYS = {
 LAYOUT = Layout.of_arrays(ARRAYS)
 
 
-def test_trainable_entries_come_first() -> None:
+def test_trainable_entries_come_first():
     assert LAYOUT.size == 10
     assert LAYOUT.num_trainable == 7
     vector = LAYOUT.flatten(list(ARRAYS.values()))
@@ -159,7 +157,7 @@ def test_trainable_entries_come_first() -> None:
     assert LAYOUT.slices["head.bias"] == slice(6, 7)
 
 
-def test_round_trip_keeps_names_order_shapes_and_dtypes() -> None:
+def test_round_trip_keeps_names_order_shapes_and_dtypes():
     back = LAYOUT.named(LAYOUT.flatten(list(ARRAYS.values())))
     assert list(back) == list(ARRAYS)
     for name, array in ARRAYS.items():
@@ -167,14 +165,14 @@ def test_round_trip_keeps_names_order_shapes_and_dtypes() -> None:
         np.testing.assert_array_equal(back[name], array)
 
 
-def test_integers_are_rounded_to_the_nearest() -> None:
+def test_integers_are_rounded_to_the_nearest():
     """A mean of counters, such as 9.6, is nearer to 10 than to 9."""
     vector = LAYOUT.flatten(list(ARRAYS.values()))
     vector[-1] = 9.6
     assert LAYOUT.named(vector)["bn.num_batches_tracked"] == 10
 
 
-def test_arrays_that_do_not_fit() -> None:
+def test_arrays_that_do_not_fit():
     arrays = list(ARRAYS.values())
     with pytest.raises(ValueError, match=r"^got 3 arrays, the model has 4$"):
         LAYOUT.flatten(arrays[:3])
@@ -200,14 +198,14 @@ def test_arrays_that_do_not_fit() -> None:
         (None, "payload is NoneType, expected float32"),
     ],
 )
-def test_what_may_enter_an_aggregation(vector: object, reason: str) -> None:
+def test_what_may_enter_an_aggregation(vector, reason):
     assert check_vector(vector, 3) == reason
 
 
 # -- staleness functions against hand-derived values -----------------------------------------------
 
 
-def test_by_hand() -> None:
+def test_by_hand():
     """(3 + 1)^-0.5 = 1/2; (8 + 1)^-1 = 1/9; hinge of slope 10 from age 4: 1 / (10 (6 - 4) + 1)."""
     assert staleness.polynomial(3, 0.5) == 0.5
     assert staleness.polynomial(8, 1.0) == pytest.approx(1 / 9)
@@ -223,36 +221,36 @@ def test_by_hand() -> None:
         lambda age: staleness.hinge(age, 10.0, 4.0),
     ],
 )
-def test_one_when_fresh_and_never_growing(function) -> None:
+def test_one_when_fresh_and_never_growing(function):
     values = [function(age) for age in range(12)]
     assert values[0] == 1.0
     assert values == sorted(values, reverse=True)
     assert values[-1] > 0
 
 
-def test_hinge_is_continuous_where_it_bends() -> None:
+def test_hinge_is_continuous_where_it_bends():
     assert staleness.hinge(4, 10.0, 4.0) == 1.0
     assert staleness.hinge(5, 0.0, 4.0) == 1.0
 
 
-def test_exponential_falls_by_half_every_226_hundredths() -> None:
+def test_exponential_falls_by_half_every_226_hundredths():
     """(e/2)^-1 = 2/e; ln 2 / ln(e/2) = 0.693147 / 0.306853 = 2.258891."""
     assert staleness.exponential(1) == pytest.approx(2 / math.e)
     assert staleness.exponential(2.258891) == pytest.approx(0.5, rel=1e-6)
 
 
-def test_freshness_by_hand() -> None:
+def test_freshness_by_hand():
     """Ages 3 and 4: 1 and 2/e, over their sum."""
     assert staleness.freshness([3, 4]) == pytest.approx([1 / (1 + 2 / math.e), 2 / (math.e + 2)])
 
 
-def test_freshness_of_ages_whose_weights_no_float_could_hold() -> None:
+def test_freshness_of_ages_whose_weights_no_float_could_hold():
     assert staleness.exponential(5000) == 0
     assert staleness.freshness([5000, 5001]) == pytest.approx(staleness.freshness([0, 1]))
     assert staleness.freshness([0, 5000]).tolist() == [1, 0]
 
 
-def test_linear_decay_by_hand() -> None:
+def test_linear_decay_by_hand():
     """From 1 to 0.2 over 4 versions: 0.2 less each, and no less after the last."""
     decay = LinearDecay(to=0.2, versions=4)
     assert [decay.factor(v) for v in range(6)] == pytest.approx([1, 0.8, 0.6, 0.4, 0.2, 0.2])
@@ -266,6 +264,6 @@ def test_linear_decay_by_hand() -> None:
         (0.5, 0, "versions=0 must be an integer >= 1"),
     ],
 )
-def test_refused(to: float, versions: int, text: str) -> None:
+def test_refused(to, versions, text):
     with pytest.raises(ValueError, match=rf"^algorithm\.strategy\.lr_schedule\.{text}"):
         LinearDecay(to, versions)

@@ -1,16 +1,14 @@
 """Boards and a server with the seconds of a device file."""
 
 import json
-from pathlib import Path
 from statistics import fmean, pstdev
-from typing import Any
 
 import pytest
 
 from fl_app.devices import BoardLinks, Boards, MeasuredServer
 from fl_app.devices.table import read_table
 
-KINDS: dict[str, Any] = {
+KINDS = {
     "fast": {
         "seconds": 10.0,
         "spread": 0.2,
@@ -22,24 +20,24 @@ KINDS: dict[str, Any] = {
 }
 
 
-def written(tmp_path: Path, **changes: Any) -> str:
+def written(tmp_path, **changes):
     path = tmp_path / "table.json"
     path.write_text(json.dumps({"kinds": KINDS, "boards": {"fast": 1, "slow": 1}} | changes))
     return str(path)
 
 
-def boards(table: str, counts: dict[str, int] | None, sizes: list[int]) -> Boards:
+def boards(table, counts, sizes):
     return Boards(num_clients=len(sizes), num_examples=sizes, table=table, boards=counts, seed=3)
 
 
-def test_clients_are_boards_in_the_order_of_the_kinds(tmp_path: Path) -> None:
+def test_clients_are_boards_in_the_order_of_the_kinds(tmp_path):
     made = boards(written(tmp_path), {"slow": 3, "fast": 2}, [100, 1, 7, 100, 50])
     assert made.kinds == ["slow", "slow", "slow", "fast", "fast"]
     assert made.mean_seconds == [40.0, 50.0, 40.0, 10.0, 5.0]
     assert made.seconds(0, 0, 0.0) == made.seconds(0, 5, 9.0) == 40.0
 
 
-def test_orders_have_the_spread_and_first_ones_the_extra(tmp_path: Path) -> None:
+def test_orders_have_the_spread_and_first_ones_the_extra(tmp_path):
     made = boards(written(tmp_path), None, [100, 100])
     seconds = [made.seconds(0, sequence, 0.0) for sequence in range(1, 3001)]
     assert min(seconds) > 0
@@ -49,7 +47,7 @@ def test_orders_have_the_spread_and_first_ones_the_extra(tmp_path: Path) -> None
     assert made.seconds(0, 7, 1.0) == boards(written(tmp_path), None, [100, 9]).seconds(0, 7, 2.0)
 
 
-def test_a_kind_has_its_own_link(tmp_path: Path) -> None:
+def test_a_kind_has_its_own_link(tmp_path):
     links = BoardLinks(
         num_bytes=2000, num_clients=2, table=written(tmp_path), download_share=2.0, upload_share=0.5
     )
@@ -57,7 +55,7 @@ def test_a_kind_has_its_own_link(tmp_path: Path) -> None:
     assert (links.download(1, 1), links.upload(1, 1)) == (0.0, 0.0)
 
 
-def test_a_servers_seconds_are_the_files_unless_they_are_given(tmp_path: Path) -> None:
+def test_a_servers_seconds_are_the_files_unless_they_are_given(tmp_path):
     table = written(tmp_path, server={"receipt": 2.0, "evaluation": 7.0, "orders": 3})
     server = MeasuredServer(table=table, receipt=0.0, dispatch=1.0)
     assert server.work("evaluation", 0.0) == 7.0
@@ -75,7 +73,7 @@ def test_a_servers_seconds_are_the_files_unless_they_are_given(tmp_path: Path) -
         (3, 3, r"devices\.boards=3 must be kinds with numbers such as"),
     ],
 )
-def test_bad_boards_are_refused(tmp_path: Path, counts: Any, clients: int, message: str) -> None:
+def test_bad_boards_are_refused(tmp_path, counts, clients, message):
     with pytest.raises(ValueError, match=message):
         boards(written(tmp_path), counts, [1] * clients)
 
@@ -96,7 +94,7 @@ def test_bad_boards_are_refused(tmp_path: Path, counts: Any, clients: int, messa
         ('{"kinds": {}, "server": {"serial": "no"}}', "server.serial=no must be true or false"),
     ],
 )
-def test_bad_files_are_refused_by_name(tmp_path: Path, text: str, told: str) -> None:
+def test_bad_files_are_refused_by_name(tmp_path, text, told):
     path = tmp_path / "bad.json"
     path.write_text(text)
     with pytest.raises(ValueError, match=r"^devices\.table=.*bad\.json is no device file") as error:

@@ -4,7 +4,6 @@ from pathlib import Path
 
 import pytest
 from configs import composed
-from omegaconf import DictConfig
 
 from fl_app.client.build import instantiate
 from fl_app.devices import Fleet
@@ -26,12 +25,12 @@ FACTS = {
 FOUR = ["devices.boards={rpi5:3,rpi4:1}"]
 
 
-def configuration(*overrides: str) -> DictConfig:
+def configuration(*overrides):
     return composed("num_clients=4", *overrides)
 
 
 @pytest.mark.parametrize("name", [name for name in PROFILES if name != "overlap"])
-def test_every_profile_gives_times(name: str) -> None:
+def test_every_profile_gives_times(name):
     config = configuration(f"devices={name}", *(FOUR if name == "boards" else []))
     fleet = build_components(config).devices
     assert isinstance(fleet, Fleet)
@@ -39,7 +38,7 @@ def test_every_profile_gives_times(name: str) -> None:
 
 
 @pytest.mark.parametrize("path", OPTIONS, ids=lambda path: f"{path.parent.name}-{path.stem}")
-def test_every_part_can_be_chosen_for_any_profile(path: Path) -> None:
+def test_every_part_can_be_chosen_for_any_profile(path):
     part, name = path.parent.name, path.stem
     of_one = ["devices=boards", "devices.boards={rpi5:1}"] if name == "boards" else []
     node = configuration(*of_one, f"devices/{part}={name}").devices[part]
@@ -47,7 +46,7 @@ def test_every_part_can_be_chosen_for_any_profile(path: Path) -> None:
     assert instantiate(node, facts)
 
 
-def test_random_k_has_times_of_its_own() -> None:
+def test_random_k_has_times_of_its_own():
     random_k = "algorithm=fedavg_k algorithm/schedule=random_k algorithm.schedule.buffer_size=2"
     config = configuration(*random_k.split())
     validate_config(config)

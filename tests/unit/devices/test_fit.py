@@ -1,8 +1,6 @@
 """Measured seconds become a device file, with which the simulator comes to the same seconds."""
 
 import json
-from pathlib import Path
-from typing import Any
 
 import pytest
 from helpers import run
@@ -22,7 +20,7 @@ TRUE = {
 }
 
 
-def recorded(tmp_path: Path) -> Path:
+def recorded(tmp_path):
     """The log of a run on boards that are known."""
     table = tmp_path / "true.json"
     table.write_text(json.dumps(TRUE))
@@ -40,15 +38,13 @@ def recorded(tmp_path: Path) -> Path:
     return log
 
 
-def fitted(capsys: pytest.CaptureFixture[str], *arguments: Any) -> dict[str, Any]:
+def fitted(capsys, *arguments):
     assert main([str(each) for each in arguments]) == 0
-    table: dict[str, Any] = json.loads(capsys.readouterr().out)
+    table = json.loads(capsys.readouterr().out)
     return table
 
 
-def test_a_log_gives_back_the_boards_and_the_server(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_log_gives_back_the_boards_and_the_server(tmp_path, capsys):
     table = fitted(capsys, recorded(tmp_path), "--kinds", "quick=0-2", "late=3,4")
     quick, late = table["kinds"]["quick"], table["kinds"]["late"]
     assert table["boards"] == {"quick": 3, "late": 2}
@@ -61,7 +57,7 @@ def test_a_log_gives_back_the_boards_and_the_server(
     )
 
 
-def test_what_is_fitted_can_be_simulated(tmp_path: Path) -> None:
+def test_what_is_fitted_can_be_simulated(tmp_path):
     path = tmp_path / "mine.json"
     assert main([str(recorded(tmp_path)), "--until", "300", "--output", str(path)]) == 0
     table = read_table(str(path))
@@ -70,7 +66,7 @@ def test_what_is_fitted_can_be_simulated(tmp_path: Path) -> None:
     assert compute.mean_seconds[0] == pytest.approx(2.0, rel=0.1)
 
 
-def test_bad_logs_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_bad_logs_are_refused(tmp_path, capsys):
     log = recorded(tmp_path)
     for words, message in (
         ([tmp_path / "none.jsonl"], "none.jsonl must be the events.jsonl of a run"),
@@ -83,6 +79,6 @@ def test_bad_logs_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]
 
 
 @pytest.mark.parametrize("text", ["a", "=1", "a=", "a=x", "a=0-", "a=3-1", "a=0-2,1"])
-def test_bad_kinds_are_refused(text: str) -> None:
+def test_bad_kinds_are_refused(text):
     with pytest.raises(ValueError, match=r"^--kinds "):
         parse_kinds([text])

@@ -4,7 +4,6 @@ import math
 import re
 from dataclasses import fields
 from functools import partial
-from typing import Any
 
 import pytest
 
@@ -29,7 +28,7 @@ from fl_app.devices.draws import uniform
 
 @pytest.mark.parametrize("ratio", [1, 5, 110, 440])
 @pytest.mark.parametrize("num_clients", [2, 3, 100])
-def test_slowest_over_fastest_is_the_ratio(ratio: float, num_clients: int) -> None:
+def test_slowest_over_fastest_is_the_ratio(ratio, num_clients):
     for seed in range(5):
         means = UniformRatio(
             ratio=ratio, num_clients=num_clients, seed=seed, base_seconds=3.0
@@ -39,7 +38,7 @@ def test_slowest_over_fastest_is_the_ratio(ratio: float, num_clients: int) -> No
         assert max(means) == 3.0 * ratio
 
 
-def test_a_tenth_of_the_clients_has_half_the_speed() -> None:
+def test_a_tenth_of_the_clients_has_half_the_speed():
     devices = TwoSpeed(num_clients=20, base_seconds=3.0, jitter=0.0)
     assert devices.mean_seconds == [3.0] * 18 + [6.0] * 2
     assert devices.seconds(19, 7, 0.0) == 2 * devices.seconds(0, 7, 0.0)
@@ -47,7 +46,7 @@ def test_a_tenth_of_the_clients_has_half_the_speed() -> None:
     assert given.mean_seconds == [5.0, 1.0, 5.0, 1.0]
 
 
-def test_durations_depend_on_seed_client_and_order_alone() -> None:
+def test_durations_depend_on_seed_client_and_order_alone():
     one, same = (UniformRatio(ratio=5, num_clients=10, seed=0) for _ in range(2))
     other = UniformRatio(ratio=5, num_clients=10, seed=1)
     forward = [one.seconds(4, s, 0.0) for s in range(20)]
@@ -79,7 +78,7 @@ def test_durations_depend_on_seed_client_and_order_alone() -> None:
     ],
     ids=lambda made: type(made).__name__,
 )
-def test_seconds_of_every_kind_are_as_ever(made: Any, total: float) -> None:
+def test_seconds_of_every_kind_are_as_ever(made, total):
     """Published runs name a seed: their devices stay what they were."""
     orders = [(client_id, number) for client_id in range(7) for number in range(4)]
     if hasattr(made, "seconds"):
@@ -91,7 +90,7 @@ def test_seconds_of_every_kind_are_as_ever(made: Any, total: float) -> None:
     assert sum(seconds) == pytest.approx(total, rel=1e-9)
 
 
-def test_relative_transfers_take_a_share_of_the_mean_training_time() -> None:
+def test_relative_transfers_take_a_share_of_the_mean_training_time():
     # FedASMU: 1 % of the mean training time, (1 + 2 + 6) / 3 = 3 s; 50 times as long at 1/50.
     for slowdown, seconds in ((1, 0.03), (50, 1.5), (100, 3.0)):
         network = Relative(mean_seconds=[1.0, 2.0, 6.0], slowdown=slowdown)
@@ -99,13 +98,13 @@ def test_relative_transfers_take_a_share_of_the_mean_training_time() -> None:
         assert network.upload(2, 9) == pytest.approx(seconds)
 
 
-def test_a_links_transfers_follow_from_bytes_bandwidth_and_latency() -> None:
+def test_a_links_transfers_follow_from_bytes_bandwidth_and_latency():
     link = Link(num_bytes=1_000_000, down=500_000, up=200_000, latency=0.1, jitter=0.0)
     assert link.download(0, 0) == pytest.approx(2.1)
     assert link.upload(0, 0) == pytest.approx(5.1)
 
 
-def test_overlaps_table_by_number_of_parameters() -> None:
+def test_overlaps_table_by_number_of_parameters():
     # VGG_R: 49.33 s of five epochs on the largest client, 64.40 - 49.33 = 15.07 s of communication.
     network = OverlapNetwork(num_bytes=4 * 2_440_394)
     assert network.download(0, 0) + network.upload(0, 0) == pytest.approx(64.40 - 49.33)
@@ -126,7 +125,7 @@ def test_overlaps_table_by_number_of_parameters() -> None:
         partial(OverlapNetwork, num_bytes=4 * 199_210),
     ],
 )
-def test_either_way_takes_as_long_as_what_travels_is_large(network: Any) -> None:
+def test_either_way_takes_as_long_as_what_travels_is_large(network):
     plain, more = network(), network(download_share=3.0, upload_share=0.5)
     assert more.download(1, 4) == pytest.approx(3.0 * plain.download(1, 4))
     assert more.upload(1, 4) == pytest.approx(0.5 * plain.upload(1, 4))
@@ -137,21 +136,21 @@ class Two:
 
     mean_seconds = (10.0,)
 
-    def seconds(self, client_id: int, sequence: int, now: float) -> float:
+    def seconds(self, client_id, sequence, now):
         return 10.0
 
 
 class Transfers:
     """Three seconds down, four up."""
 
-    def download(self, client_id: int, sequence: int) -> float:
+    def download(self, client_id, sequence):
         return 3.0
 
-    def upload(self, client_id: int, sequence: int) -> float:
+    def upload(self, client_id, sequence):
         return 4.0
 
 
-def test_seconds_are_those_of_all_three() -> None:
+def test_seconds_are_those_of_all_three():
     assert Fleet(Two()).parts(0, 0, 0.0).seconds == 10.0
     assert Fleet(Two(), Transfers()).parts(0, 0, 0.0).seconds == 17.0
 
@@ -167,7 +166,7 @@ def test_seconds_are_those_of_all_three() -> None:
         (math.inf, 7 * 1.0 + 10 * 5.0),
     ],
 )
-def test_joules_of_the_first_seconds_of_an_order(elapsed: float, joules: float) -> None:
+def test_joules_of_the_first_seconds_of_an_order(elapsed, joules):
     fleet = Fleet(Two(), Transfers(), Energy(compute_watts=5.0, radio_watts=1.0))
     assert Fleet(Two(), Transfers()).joules(0, 0, 0.0) is None  # unknown
     assert fleet.joules(0, 0, 0.0, elapsed) == pytest.approx(joules)
@@ -196,7 +195,7 @@ def test_joules_of_the_first_seconds_of_an_order(elapsed: float, joules: float) 
         (Diurnal, {"jitter": 1.5}, "devices.availability.jitter=1.5 must be in [0, 1)"),
     ],
 )
-def test_bad_values_are_refused(kind: Any, values: dict[str, Any], told: str) -> None:
+def test_bad_values_are_refused(kind, values, told):
     facts = {"num_clients": 10, "num_bytes": 4, "mean_seconds": [1.0]}
     own = {field.name for field in fields(kind)}
     with pytest.raises(ValueError, match=re.escape(told)):

@@ -2,49 +2,47 @@
 
 import json
 import random
-from collections.abc import Iterable, Sequence
-from typing import Any
 
 import pytest
 from helpers import MeanDelta, Recorder, Times, vec
 
 from fl_app.core.snapshot import Encoder, decode
-from fl_app.core.types import Order, Reply, Scores, Upload, Vector
+from fl_app.core.types import Order, Reply, Scores, Upload
 from fl_app.engine.engine import Engine, Stop
 from fl_app.engine.lookahead import READY_LIMIT, Lookahead
 from fl_app.engine.virtual import VirtualClock
-from fl_app.schedule import Buffered, Schedule, fully_async, synchronous
+from fl_app.schedule import Buffered, fully_async, synchronous
 
 
-def order(number: int, *, evaluates: bool = False) -> Order:
+def order(number, *, evaluates=False):
     return Order(number, number, 0, 0, vec(0, 0), {}, 0.0, evaluates=evaluates)
 
 
 class Pile:
     """A mailbox that answers one push a pull, the oldest or any; the vector names the batch."""
 
-    def __init__(self, batch: int, capacity: int = 4, rng: random.Random | None = None) -> None:
+    def __init__(self, batch, capacity=4, rng=None):
         self.batch = batch
-        self.given: list[list[int]] = []
+        self.given = []
         self._capacity = capacity
         self._rng = rng
-        self._under_way: list[Sequence[Order]] = []
+        self._under_way = []
 
-    def share(self, vector: Vector) -> Vector:
+    def share(self, vector):
         return vector
 
-    def capacity(self) -> int:
+    def capacity(self):
         return self._capacity - len(self._under_way)
 
-    def push(self, order: Order) -> None:
+    def push(self, order):
         self.push_together([order])
 
-    def push_together(self, orders: Sequence[Order]) -> None:
+    def push_together(self, orders):
         assert self.capacity() > 0
         self.given.append([order.number for order in orders])
         self._under_way.append(orders)
 
-    def pull(self, timeout: float | None) -> Iterable[Reply]:
+    def pull(self, timeout):
         assert self._under_way or timeout is not None, "would wait for ever"
         if not self._under_way or (
             timeout == 0 and (self._rng is None or self._rng.random() < 0.5)
@@ -64,10 +62,10 @@ class Pile:
             for o in orders
         ]
 
-    def close(self) -> None: ...
+    def close(self): ...
 
 
-def test_a_batch_is_formed_of_those_that_are_due_first() -> None:
+def test_a_batch_is_formed_of_those_that_are_due_first():
     pile = Pile(3)
     batches = Lookahead(pile)
     for number, time in enumerate([5.0, 1.0, 4.0, 2.0, 3.0]):
@@ -86,7 +84,7 @@ def test_a_batch_is_formed_of_those_that_are_due_first() -> None:
 @pytest.mark.parametrize(
     ("count", "lengths"), [(4, [4]), (5, [3, 2]), (8, [4, 4]), (9, [3, 3, 3]), (10, [4, 3, 3])]
 )
-def test_batches_that_are_formed_together_have_equal_length(count: int, lengths: list[int]) -> None:
+def test_batches_that_are_formed_together_have_equal_length(count, lengths):
     pile = Pile(4)
     batches = Lookahead(pile)
     for number in range(count):
@@ -95,7 +93,7 @@ def test_batches_that_are_formed_together_have_equal_length(count: int, lengths:
     assert list(map(len, pile.given)) == lengths
 
 
-def test_a_batch_is_formed_ahead_where_more_orders_wait_than_may_lie_ready() -> None:
+def test_a_batch_is_formed_ahead_where_more_orders_wait_than_may_lie_ready():
     pile = Pile(4, capacity=100)
     batches = Lookahead(pile)
     for number in range(2 * READY_LIMIT + 3):
@@ -110,7 +108,7 @@ def test_a_batch_is_formed_ahead_where_more_orders_wait_than_may_lie_ready() -> 
     assert len(pile.given) == READY_LIMIT // 4 + 1  # READY_LIMIT do not wait any more
 
 
-def test_dropped_orders_leave_their_batch_as_it_is() -> None:
+def test_dropped_orders_leave_their_batch_as_it_is():
     pile = Pile(3)
     batches = Lookahead(pile)
     for number in range(6):
@@ -127,14 +125,7 @@ def test_dropped_orders_leave_their_batch_as_it_is() -> None:
 # -- in a run -------------------------------------------------------------------------------------
 
 
-def engine(
-    schedule: Schedule,
-    batch: int,
-    *,
-    stop: float = 40,
-    rng: random.Random | None = None,
-    **more: Any,
-) -> tuple[Engine, Pile, Recorder]:
+def engine(schedule, batch, *, stop=40, rng=None, **more):
     pile, recorder = Pile(batch, 1 if rng is None else 4, rng), Recorder()
     devices = Times(lambda client_id, sequence: 1.0 + (client_id * 7 + sequence * 3) % 11 / 10)
     clock = VirtualClock(pile, devices, 50)
@@ -155,7 +146,7 @@ SCHEDULES = [fully_async(20), Buffered(20, 5), synchronous(20)]
 
 @pytest.mark.parametrize("schedule", SCHEDULES, ids=lambda schedule: type(schedule).__name__)
 @pytest.mark.parametrize("batch", [2, 6, 20, 64])
-def test_batches_do_not_depend_on_the_workers(schedule: Schedule, batch: int) -> None:
+def test_batches_do_not_depend_on_the_workers(schedule, batch):
     one, pile, recorder = engine(schedule, batch)
     expected = one.run()
     assert expected.totals["batched_orders"] > 20
@@ -173,13 +164,13 @@ def test_batches_do_not_depend_on_the_workers(schedule: Schedule, batch: int) ->
 @pytest.mark.parametrize("schedule", SCHEDULES, ids=lambda schedule: type(schedule).__name__)
 @pytest.mark.parametrize("batch", [2, 6, 20])
 @pytest.mark.parametrize("at", [1, 7, 12])
-def test_a_resumed_run_has_the_same_batches(schedule: Schedule, batch: int, at: int) -> None:
+def test_a_resumed_run_has_the_same_batches(schedule, batch, at):
     """Results of batches of which some were used are not computed again, with other orders."""
     whole, _, recorder = engine(schedule, batch, stop=15)
     expected = whole.run()
-    states: list[Any] = []
+    states = []
 
-    def checkpoint(version: int) -> None:
+    def checkpoint(version):
         encoder = Encoder()
         text = json.dumps(encoder.encode(first.state_dict()))
         states.append((text, [array.copy() for array in encoder.arrays]))

@@ -1,15 +1,13 @@
 """Virtual and real time."""
 
 import math
-from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 from helpers import MeanDelta, Scripted, Stays, Times, run, toward_own_number, vec
 
-from fl_app.core.types import Config, GlobalModel, Order, Parts, Reply, Update, Upload, Vector
+from fl_app.core.types import Order, Parts, Reply, Upload
 from fl_app.devices import Churn
 from fl_app.engine.clock import (
     Alarm,
@@ -28,51 +26,50 @@ from fl_app.schedule import Buffered
 UPLOAD = Upload(vec(1, 1), "delta", 10, 0.5)
 
 
-def order(number: int, client_id: int = 0) -> Order:
+def order(number, client_id=0):
     return Order(number, client_id, 0, 0, vec(0, 0), {}, 0.0)
 
 
 class Shelf:
     """A mailbox that answers one order a pull: the oldest, or the newest."""
 
-    def __init__(self, capacity: int = 4, *, newest_first: bool = False) -> None:
+    def __init__(self, capacity=4, *, newest_first=False):
         self._capacity = capacity
         self._newest_first = newest_first
-        self.orders: list[Order] = []
-        self.pushed: list[int] = []
+        self.orders = []
+        self.pushed = []
         self.closed = False
 
-    def share(self, vector: Vector) -> Vector:
+    def share(self, vector):
         return vector
 
-    def capacity(self) -> int:
+    def capacity(self):
         return self._capacity - len(self.orders)
 
-    def push(self, order: Order) -> None:
+    def push(self, order):
         assert self.capacity() > 0
         self.orders.append(order)
         self.pushed.append(order.number)
 
-    def pull(self, timeout: float | None) -> Iterable[Reply]:
+    def pull(self, timeout):
         assert self.orders or timeout is not None, "would wait for ever"
         if not self.orders or timeout == 0:
             return []
         done = self.orders.pop(-1 if self._newest_first else 0)
         return [Reply(done.number, UPLOAD)]
 
-    def close(self) -> None:
+    def close(self):
         self.closed = True
 
 
-def virtual(mailbox: Shelf, seconds: Any, **more: Any) -> VirtualClock:
+def virtual(mailbox, seconds, **more):
     return VirtualClock(mailbox, Times(seconds), 100, **more)
 
 
-def drain(clock: VirtualClock) -> list[tuple[float, str, Any]]:
+def drain(clock):
     """When what happens: to the order of a number, or who comes, or goes with how many orders."""
     happened = []
     while (event := clock.next(math.inf)) is not None:
-        what: Any
         match event:
             case Joined(client_id):
                 what = client_id
@@ -89,7 +86,7 @@ def drain(clock: VirtualClock) -> list[tuple[float, str, Any]]:
 
 @pytest.mark.parametrize("newest_first", [False, True])
 @pytest.mark.parametrize("capacity", [1, 3])
-def test_events_come_in_the_order_of_virtual_time(capacity: int, newest_first: bool) -> None:
+def test_events_come_in_the_order_of_virtual_time(capacity, newest_first):
     """Whatever the order in which the work was finished."""
     durations = [5.0, 1.0, 4.0, 2.0, 3.0]
     clock = virtual(Shelf(capacity, newest_first=newest_first), lambda client, _: durations[client])
@@ -99,7 +96,7 @@ def test_events_come_in_the_order_of_virtual_time(capacity: int, newest_first: b
     assert drain(clock) == [(t, "Replied", number) for t, number in expected]
 
 
-def test_work_is_done_in_the_order_of_its_end_and_lazily() -> None:
+def test_work_is_done_in_the_order_of_its_end_and_lazily():
     mailbox = Shelf(capacity=2)
     clock = virtual(mailbox, lambda client, _: 10.0 - client)
     for number in range(5):
@@ -110,9 +107,9 @@ def test_work_is_done_in_the_order_of_its_end_and_lazily() -> None:
     assert mailbox.pushed == [4, 3, 2]
 
 
-def test_the_next_event_is_computed_however_many_results_lie_ready() -> None:
+def test_the_next_event_is_computed_however_many_results_lie_ready():
     class Eager(Shelf):
-        def pull(self, timeout: float | None) -> Iterable[Reply]:
+        def pull(self, timeout):
             assert self.orders or timeout is not None, "would wait for ever"
             done, self.orders = self.orders, []
             return [Reply(order.number, UPLOAD) for order in done]
@@ -128,7 +125,7 @@ def test_the_next_event_is_computed_however_many_results_lie_ready() -> None:
     assert len(mailbox.pushed) < 3 * READY_LIMIT
 
 
-def test_a_late_order_expires_and_returns_and_is_never_computed() -> None:
+def test_a_late_order_expires_and_returns_and_is_never_computed():
     mailbox = Shelf()
     clock = virtual(mailbox, lambda client, _: [1.0, 7.0, math.inf, 3.0][client], deadline=3.0)
     for number in range(4):
@@ -140,7 +137,7 @@ def test_a_late_order_expires_and_returns_and_is_never_computed() -> None:
     assert sorted(mailbox.pushed) == [0, 3]
 
 
-def test_time_stops_where_it_is_told_to() -> None:
+def test_time_stops_where_it_is_told_to():
     clock = virtual(Shelf(), lambda *_: 2.0)
     clock.dispatch(order(0))
     assert clock.next(1.5) is None
@@ -159,17 +156,17 @@ Batch = tuple[float, list[Reply | Joined | Left]]
 class Field:
     """Nodes of which batches of messages come, each so many seconds after the one before."""
 
-    def __init__(self, time: SimpleNamespace, batches: Iterable[Batch]) -> None:
+    def __init__(self, time, batches):
         self.time = time
         self._batches = iter(batches)
-        self._next: Batch | None = next(self._batches, None)
-        self.pushed: list[int] = []
+        self._next = next(self._batches, None)
+        self.pushed = []
         self.share = lambda vector: vector
 
-    def push(self, order: Order) -> None:
+    def push(self, order):
         self.pushed.append(order.number)
 
-    def pull(self, timeout: float | None) -> list[Reply | Joined | Left]:
+    def pull(self, timeout):
         assert self._next is not None or timeout is not None, "would wait for ever"
         seconds, messages = self._next or (math.inf, [])
         if timeout is not None and seconds > timeout:
@@ -180,21 +177,21 @@ class Field:
         self._next = next(self._batches, None)
         return messages
 
-    def close(self) -> None:
+    def close(self):
         pass
 
 
 @pytest.fixture
-def time() -> SimpleNamespace:
+def time():
     """Real time in the test's hands: `seconds`."""
     return SimpleNamespace(seconds=100.0)
 
 
-def wall_clock(field: Field, deadline: float = math.inf) -> WallClock:
+def wall_clock(field, deadline=math.inf):
     return WallClock(field, deadline=deadline, monotonic=lambda: field.time.seconds)
 
 
-def test_messages_of_nodes_become_events(time: SimpleNamespace) -> None:
+def test_messages_of_nodes_become_events(time):
     reply = Reply(0, UPLOAD)
     field = Field(time, [(1.0, [Joined(7)]), (2.0, [reply]), (1.0, [reply, Reply(99)])])
     clock = wall_clock(field)
@@ -209,7 +206,7 @@ def test_messages_of_nodes_become_events(time: SimpleNamespace) -> None:
     assert clock.next(math.inf) == Stray(99)
 
 
-def test_a_deadline_passes_in_real_time(time: SimpleNamespace) -> None:
+def test_a_deadline_passes_in_real_time(time):
     field = Field(time, [(4.0, [Reply(1, UPLOAD)]), (6.0, [Reply(0, UPLOAD, supplied=400)])])
     clock = wall_clock(field, deadline=5.0)
     late, punctual = order(0, client_id=1), order(1, client_id=2)
@@ -222,7 +219,7 @@ def test_a_deadline_passes_in_real_time(time: SimpleNamespace) -> None:
     assert clock.now == 10.0
 
 
-def test_whoever_leaves_takes_its_orders_along(time: SimpleNamespace) -> None:
+def test_whoever_leaves_takes_its_orders_along(time):
     lost, kept, expired = order(0, client_id=7), order(1, client_id=8), order(2, client_id=7)
     field = Field(
         time,
@@ -248,34 +245,34 @@ def test_whoever_leaves_takes_its_orders_along(time: SimpleNamespace) -> None:
 class Parted(Times):
     """A second of download and one of upload around the training."""
 
-    def parts(self, client_id: int, sequence: int, now: float) -> Parts:
+    def parts(self, client_id, sequence, now):
         return super().parts(client_id, sequence, now)._replace(download=1.0, upload=1.0)
 
 
 class Answers(Shelf):
     """As a shelf, with an upload of its own for every order."""
 
-    def __init__(self, uploads: dict[int, Upload]) -> None:
+    def __init__(self, uploads):
         super().__init__()
         self.uploads = uploads
-        self.given: list[Order] = []
+        self.given = []
 
-    def push(self, order: Order) -> None:
+    def push(self, order):
         self.given.append(order)
         super().push(order)
 
-    def pull(self, timeout: float | None) -> Iterable[Reply]:
+    def pull(self, timeout):
         return [
             replace(reply, upload=self.uploads.get(reply.number, UPLOAD))
             for reply in super().pull(timeout)
         ]
 
 
-def paused(progress: float) -> Upload:
+def paused(progress):
     return replace(UPLOAD, done=False, progress=progress)
 
 
-def test_an_alarm_comes_at_its_time_unless_something_else_does() -> None:
+def test_an_alarm_comes_at_its_time_unless_something_else_does():
     clock = virtual(Shelf(), lambda client, sequence: 4.0)
     clock.dispatch(order(0))
     assert clock.next(math.inf, 3.0) == Alarm()
@@ -286,7 +283,7 @@ def test_an_alarm_comes_at_its_time_unless_something_else_does() -> None:
     assert clock.next(5.0, 9.0) is None
 
 
-def test_alarms_that_bring_no_order_do_not_keep_a_clock_going_with_nothing_under_way() -> None:
+def test_alarms_that_bring_no_order_do_not_keep_a_clock_going_with_nothing_under_way():
     clock = virtual(Shelf(), lambda client, _: 1.0 if client else math.inf)
     clock.dispatch(order(0))  # which never ends
     assert clock.next(math.inf, 5.0) == Alarm()
@@ -297,7 +294,7 @@ def test_alarms_that_bring_no_order_do_not_keep_a_clock_going_with_nothing_under
     assert clock.now == 10.0
 
 
-def at_the_arrival_of_another(mailbox: Answers, pauses: bool) -> tuple[VirtualClock, Order]:
+def at_the_arrival_of_another(mailbox, pauses):
     """A clock at 6, and an order under way: in the third of 5 epochs of 2 s after 1 s of download.
 
     There is one more, of 9 s.
@@ -315,7 +312,7 @@ def at_the_arrival_of_another(mailbox: Answers, pauses: bool) -> tuple[VirtualCl
 @pytest.mark.parametrize(
     ("capacity", "pauses"), [(1, False), (4, False), (4, True)], ids=["waits", "is_done", "is_seen"]
 )
-def test_a_recall_shortens_an_order_to_its_epoch(capacity: int, pauses: bool) -> None:
+def test_a_recall_shortens_an_order_to_its_epoch(capacity, pauses):
     """It ends at 7 and arrives at 8; what was computed for the whole order is forgotten."""
     mailbox = Answers({-1: replace(UPLOAD, loss=0.25)})
     mailbox._capacity = capacity
@@ -327,7 +324,7 @@ def test_a_recall_shortens_an_order_to_its_epoch(capacity: int, pauses: bool) ->
     assert [number for _, _, number in drain(clock)] == [2]
 
 
-def test_a_client_that_sends_what_it_has_is_not_recalled_into_more() -> None:
+def test_a_client_that_sends_what_it_has_is_not_recalled_into_more():
     """1 s down, 10 s in 5 epochs, 1 s up; recalled at 6.0, it has 3 epochs at 7.0."""
     times = Parted(lambda client, sequence: [10.0, 4.0, 4.5, 5.5][client])
     clock = VirtualClock(Shelf(), times, 4, epochs=5)
@@ -344,7 +341,7 @@ def test_a_client_that_sends_what_it_has_is_not_recalled_into_more() -> None:
     assert (clock.now, event.order) == (8.0, late)
 
 
-def test_a_client_that_is_about_to_pause_is_not_recalled() -> None:
+def test_a_client_that_is_about_to_pause_is_not_recalled():
     """It asks after its fourth epoch, at 9; the other is there at 6."""
     mailbox = Answers({0: paused(0.8)})
     clock, late = at_the_arrival_of_another(mailbox, pauses=True)
@@ -356,9 +353,7 @@ def test_a_client_that_is_about_to_pause_is_not_recalled() -> None:
 
 
 @pytest.mark.parametrize(("counts_epochs", "end"), [(True, 22.0), (False, 12.0)])
-def test_an_order_for_more_epochs_takes_longer_where_epochs_count(
-    counts_epochs: bool, end: float
-) -> None:
+def test_an_order_for_more_epochs_takes_longer_where_epochs_count(counts_epochs, end):
     """1 s down, 10 s in 5 epochs, so 20 s in 10, 1 s up."""
     clock = VirtualClock(Shelf(), Parted(lambda *_: 10.0), 1, epochs=5, counts_epochs=counts_epochs)
     clock.dispatch(replace(order(0), config={"local_epochs": 10}))
@@ -369,7 +364,7 @@ def test_an_order_for_more_epochs_takes_longer_where_epochs_count(
     assert clock.now == pytest.approx(end + 12.0)
 
 
-def test_no_client_is_recalled_in_its_last_epoch_or_when_it_is_gone() -> None:
+def test_no_client_is_recalled_in_its_last_epoch_or_when_it_is_gone():
     clock = VirtualClock(Shelf(), Parted(lambda client, _: 4.0 if client else 5.0), 2, epochs=2)
     late, other = order(0), order(1, client_id=1)
     clock.dispatch(late)
@@ -382,7 +377,7 @@ def test_no_client_is_recalled_in_its_last_epoch_or_when_it_is_gone() -> None:
 # -- comings and goings ---------------------------------------------------------------------------
 
 
-def test_who_goes_offline_loses_its_order_and_comes_back() -> None:
+def test_who_goes_offline_loses_its_order_and_comes_back():
     clock = virtual(Shelf(), lambda *_: 5.0, availability=Stays({0: [3.0, 4.0]}))
     clock.dispatch(order(0))
     clock.dispatch(order(1, client_id=1))
@@ -392,9 +387,7 @@ def test_who_goes_offline_loses_its_order_and_comes_back() -> None:
 @pytest.mark.parametrize(
     ("leaves", "then"), [(3.0, []), (6.0, [(5.0, "Returned", 0)])], ids=["early", "late"]
 )
-def test_a_deadline_that_passes_before_the_client_leaves_fails_the_order_once(
-    leaves: float, then: list[Any]
-) -> None:
+def test_a_deadline_that_passes_before_the_client_leaves_fails_the_order_once(leaves, then):
     clock = virtual(Shelf(), lambda *_: 5.0, availability=Stays({0: [leaves]}), deadline=2.0)
     clock.dispatch(order(0))
     assert drain(clock) == [(2.0, "Expired", 0), *then, (leaves, "Left", (0, 0))]
@@ -403,7 +396,7 @@ def test_a_deadline_that_passes_before_the_client_leaves_fails_the_order_once(
 ONE = Buffered(concurrency=1, buffer_size=1)
 
 
-def test_an_offline_client_is_given_nothing_and_its_lost_order_is_a_failure() -> None:
+def test_an_offline_client_is_given_nothing_and_its_lost_order_is_a_failure():
     stays = Stays({0: [2.5, 10.0], 1: [4.5]}, offline=[1])
     result = run(
         ONE, devices=Times(lambda *_: 1.0), availability=stays, num_clients=2, num_versions=5
@@ -416,7 +409,7 @@ def test_an_offline_client_is_given_nothing_and_its_lost_order_is_a_failure() ->
     assert result.outcome.stopped == "num_versions"
 
 
-def test_orders_that_no_stay_can_hold_stall_the_run() -> None:
+def test_orders_that_no_stay_can_hold_stall_the_run():
     churn = Churn(mean_online=1.0, mean_offline=1.0)
     result = run(ONE, devices=Times(lambda *_: 100.0), availability=churn, num_clients=2)
     assert "went offline" in result.outcome.stopped
@@ -428,21 +421,21 @@ def test_orders_that_no_stay_can_hold_stall_the_run() -> None:
 class Noting(MeanDelta):
     """Notes the seconds of the updates that it is shown."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
         self.state["noted"] = []
 
-    def aggregate(self, model: GlobalModel, updates: Sequence[Update]) -> Vector:
+    def aggregate(self, model, updates):
         shown = sorted((update.client_id, update.seconds) for update in updates)
         self.state["noted"].append(shown)
         return super().aggregate(model, updates)
 
-    def refresh(self, model: GlobalModel, paused: Update) -> tuple[Vector, Config]:
+    def refresh(self, model, paused):
         self.state["paused"] = paused.seconds
         return model.params, {}
 
 
-def test_in_virtual_time_they_are_those_of_the_device() -> None:
+def test_in_virtual_time_they_are_those_of_the_device():
     """Arrivals at 1 and 2, at 2.5 and 3, both at 4, and both at 5."""
     times = Times(lambda client, _: (1.0, 2.5, 4.0)[client])
     result = run(Buffered(3, 2), strategy=Noting(), devices=times, num_clients=3, num_versions=4)
@@ -454,17 +447,17 @@ def test_in_virtual_time_they_are_those_of_the_device() -> None:
     ]
 
 
-def test_a_pause_counts_and_its_own_seconds_are_those_until_then() -> None:
+def test_a_pause_counts_and_its_own_seconds_are_those_until_then():
     """1 s down, 10 s in 5 epochs, 1 s up: client 1 pauses after 2 epochs, at 5 s; 1 + 6 + 1 s."""
 
-    def script(client: int, sequence: int, received: Vector) -> Upload:
+    def script(client, sequence, received):
         if (client, sequence) in paused:
             paused.remove((client, sequence))
             return Upload(vec(), "delta", 10, 0.5, done=False, progress=0.4)
         return toward_own_number(client, sequence, received)
 
     class Slow:
-        def parts(self, client_id: int, sequence: int, now: float) -> Parts:
+        def parts(self, client_id, sequence, now):
             return Parts(1.0, 10.0, 1.0) if client_id else Parts(0.0, 4.0, 0.0)
 
     paused = [(1, 0)]

@@ -6,15 +6,12 @@ import math
 import re
 import weakref
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import pytest
 from helpers import (
-    Flat,
     MeanDelta,
     Recorder,
     Scripted,
@@ -25,8 +22,7 @@ from helpers import (
 )
 
 from fl_app.core.errors import Diverged, RunError, Stalled
-from fl_app.core.pool import ClientPool
-from fl_app.core.types import GlobalModel, Order, Reply, Update, Upload, Vector
+from fl_app.core.types import Upload
 from fl_app.devices import Fleet, UniformRatio
 from fl_app.engine.clock import Joined, Left
 from fl_app.engine.engine import Engine, Stop
@@ -42,14 +38,14 @@ SCHEDULE = Buffered(concurrency=5, buffer_size=3)
 BUSY = {"dispatch": 0.2, "receipt": 0.3, "aggregation": 0.1, "evaluation": 2.0, "poll": 0.7}
 
 
-def one_second(*_: int) -> float:
+def one_second(*_):
     return 1.0
 
 
 # -- the log --------------------------------------------------------------------------------------
 
 
-def test_the_log_of_two_rounds() -> None:
+def test_the_log_of_two_rounds():
     """Clients 0 and 1 of 2, K = 2; 0 takes 1 s, 1 takes 2 s; each goes a sixteenth of its way."""
     result = run(
         synchronous(2),
@@ -63,17 +59,17 @@ def test_the_log_of_two_rounds() -> None:
     again = [event["client"] for event in result.events[7:9]]
     first, second = 1 / 32, 1 / 32 + 1 / 16 * (0 + 1 - 2 / 32) / 2
 
-    def dispatch(t: float, client: int, number: int, version: int) -> Flat:
+    def dispatch(t, client, number, version):
         return dict(kind="dispatch", t=t, client=client, order=number, version=version, bytes=8)
 
-    def arrival(t: float, client: int, number: int, version: int) -> Flat:
+    def arrival(t, client, number, version):
         loss = float(client)
         return dict(
             **dict(kind="arrival", t=t, client=client, order=number, base_version=version),
             **dict(age=0, loss=loss, bytes=8),
         )
 
-    def aggregate(t: float, version: int, numbers: list[int]) -> Flat:
+    def aggregate(t, version, numbers):
         return dict(
             kind="aggregate", t=t, version=version, client=[0, 1], order=numbers, age=[0, 0]
         )
@@ -100,9 +96,9 @@ def test_the_log_of_two_rounds() -> None:
     np.testing.assert_allclose(outcome.params, [second, -second])
 
 
-def test_an_update_that_is_not_admitted_makes_no_version() -> None:
+def test_an_update_that_is_not_admitted_makes_no_version():
     class Choosy(MeanDelta):
-        def admit(self, model: GlobalModel, update: Update) -> str | None:
+        def admit(self, model, update):
             return f"staleness {model.age(update)}" if model.age(update) > 1 else None
 
     result = run(Buffered(8, 2), strategy=Choosy(), num_versions=40)
@@ -115,17 +111,17 @@ def test_an_update_that_is_not_admitted_makes_no_version() -> None:
     assert result.history.client_updates == len(result.kind("arrival"))
 
 
-def test_what_a_client_keeps_comes_with_its_next_order_also_if_its_update_was_refused() -> None:
+def test_what_a_client_keeps_comes_with_its_next_order_also_if_its_update_was_refused():
     """Client 1 is always refused; client 0 fails in its second order, and forgets in its fourth."""
 
     class Choosy(MeanDelta):
-        def admit(self, model: GlobalModel, update: Update) -> str | None:
+        def admit(self, model, update):
             return "client 1" if update.client_id == 1 else None
 
-    given: dict[int, list[int | None]] = {0: [], 1: []}
+    given = {0: [], 1: []}
 
     class Trainer:
-        def train(self, order: Order) -> Upload:
+        def train(self, order):
             client_id, sequence, state = order.client_id, order.sequence, order.state
             given[client_id].append(int(state["order"]) if state else None)
             if (client_id, sequence) == (0, 1):
@@ -152,27 +148,21 @@ def test_what_a_client_keeps_comes_with_its_next_order_also_if_its_update_was_re
 class Moody(Schedule):
     """Draws whenever it is asked, and makes two versions of every two updates that wait."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         self.asked = 0
         self.left = 0
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self):
         return {"asked": self.asked, "left": self.left}
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+    def load_state_dict(self, state):
         self.asked, self.left = state["asked"], state["left"]
 
-    def start(
-        self,
-        idle: ClientPool,
-        busy: Collection[int],
-        buffer: Sequence[Update],
-        rng: np.random.Generator,
-    ) -> Sequence[int]:
+    def start(self, idle, busy, buffer, rng):
         self.asked += 1
         return idle.draw(int(rng.integers(3)) if len(busy) > 2 else 3, rng)
 
-    def take(self, buffer: Sequence[Update]) -> Sequence[Update]:
+    def take(self, buffer):
         if len(buffer) >= 2:
             self.left = len(buffer)
         if not self.left:
@@ -180,7 +170,7 @@ class Moody(Schedule):
         self.left -= 1
         return buffer[:1]
 
-    def validate_population(self, num_clients: int) -> None:
+    def validate_population(self, num_clients):
         pass
 
 
@@ -190,23 +180,23 @@ class Moody(Schedule):
 class Watching(MeanDelta):
     """Remembers what it was shown for every clustering."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
-        self.shown: list[list[Update]] = []
-        self.current: list[int] = []
+        self.shown = []
+        self.current = []
 
-    def cluster(self, model: GlobalModel, updates: Sequence[Update]) -> Mapping[int, int]:
+    def cluster(self, model, updates):
         self.shown.append(list(updates))
         self.current.append(model.version)
         return super().cluster(model, updates)
 
 
-def counting(client_id: int, sequence: int, received: Vector) -> Upload:
+def counting(client_id, sequence, received):
     """A displacement of which client and order can be told."""
     return Upload(vec(client_id, sequence), "delta", 10 + client_id, 0.0, rate_sum=0.5)
 
 
-def test_clusters_are_formed_of_every_clients_latest_gradient() -> None:
+def test_clusters_are_formed_of_every_clients_latest_gradient():
     """At second 1.25, when all start anew, and with version 4, for which two are waited for:
 
     version  second  of clients' orders         then at work until second
@@ -233,9 +223,9 @@ def test_clusters_are_formed_of_every_clients_latest_gradient() -> None:
         assert [update.vector.tolist() for update in shown] == expected
 
 
-def test_clusters_must_hold_those_who_were_shown() -> None:
+def test_clusters_must_hold_those_who_were_shown():
     class Forgetful(MeanDelta):
-        def cluster(self, model: GlobalModel, updates: Sequence[Update]) -> Mapping[int, int]:
+        def cluster(self, model, updates):
             return {update.client_id: 0 for update in updates[1:]} | {77: 0}
 
     text = "must put each of the 10 clients that it is shown into one cluster, and no others: "
@@ -246,10 +236,10 @@ def test_clusters_must_hold_those_who_were_shown() -> None:
 # -- versions -------------------------------------------------------------------------------------
 
 
-def cited(events: list[Flat]) -> list[list[int]]:
+def cited(events):
     """Versions cited by orders and waiting updates at each aggregation, and the current one."""
-    bases: dict[int, int] = {}
-    waiting: list[tuple[int, int]] = []
+    bases = {}
+    waiting = []
     current, found = 0, []
     for event in events:
         match event["kind"]:
@@ -268,19 +258,19 @@ def cited(events: list[Flat]) -> list[list[int]]:
     return found
 
 
-def leave(clients: list[int], waiting: list[tuple[int, int]]) -> None:
+def leave(clients, waiting):
     """Of every client the update that waits for longest."""
     for client in clients:
         waiting.remove(next(update for update in waiting if update[0] == client))
 
 
-def half_of_them_fail(client_id: int, sequence: int, received: Vector) -> Upload:
+def half_of_them_fail(client_id, sequence, received):
     if sequence % 2:
         raise RuntimeError("no power")
     return toward_own_number(client_id, sequence, received)
 
 
-def half_are_refused(client_id: int, sequence: int, received: Vector) -> Upload:
+def half_are_refused(client_id, sequence, received):
     upload = toward_own_number(client_id, sequence, received)
     return replace(upload, num_examples=0) if sequence % 2 else upload
 
@@ -299,7 +289,7 @@ def half_are_refused(client_id: int, sequence: int, received: Vector) -> Upload:
     ids=lambda schedule: type(schedule).__name__,
 )
 @pytest.mark.parametrize("script", [toward_own_number, half_of_them_fail, half_are_refused])
-def test_versions_are_kept_exactly_while_somebody_cites_them(schedule: Any, script: Any) -> None:
+def test_versions_are_kept_exactly_while_somebody_cites_them(schedule, script):
     devices = schedule if isinstance(schedule, RandomK) else None
     schedule = deepcopy(schedule)
     result = run(schedule, Scripted(script), devices=devices, num_versions=120, deadline=4.5)
@@ -309,7 +299,7 @@ def test_versions_are_kept_exactly_while_somebody_cites_them(schedule: Any, scri
     assert max(sizes[60:]) <= max(sizes[:60]) + 1  # no growth
 
 
-def test_a_client_that_diverged_keeps_what_it_had_before() -> None:
+def test_a_client_that_diverged_keeps_what_it_had_before():
     """Or it would diverge for ever, as FedDyn's with its h_i."""
     federation = Federation(vec(0, 0), 2, [7], seed=0)
     for kept in (1.0, math.nan, math.inf):
@@ -318,16 +308,16 @@ def test_a_client_that_diverged_keeps_what_it_had_before() -> None:
 
 
 @pytest.mark.parametrize("deadline", [math.inf, 2.0])
-def test_memory_does_not_grow_with_the_length_of_the_run(deadline: float) -> None:
+def test_memory_does_not_grow_with_the_length_of_the_run(deadline):
     """Vectors of old versions are garbage once they are not cited, late orders or not."""
 
     class Watchful(MeanDelta):
-        def __init__(self) -> None:
+        def __init__(self):
             super().__init__()
-            self.published: list[weakref.ref[Vector]] = []
-            self.alive: list[int] = []
+            self.published = []
+            self.alive = []
 
-        def aggregate(self, model: GlobalModel, updates: Sequence[Update]) -> Vector:
+        def aggregate(self, model, updates):
             self.published.append(weakref.ref(model.params))
             self.alive.append(sum(vector() is not None for vector in self.published))
             return super().aggregate(model, updates)
@@ -347,13 +337,13 @@ def test_memory_does_not_grow_with_the_length_of_the_run(deadline: float) -> Non
         assert alive <= len(history) + 1
 
 
-def test_the_history_cannot_be_changed_and_vectors_are_read_only() -> None:
+def test_the_history_cannot_be_changed_and_vectors_are_read_only():
     class Vandal(MeanDelta):
-        def aggregate(self, model: GlobalModel, updates: Sequence[Update]) -> Vector:
+        def aggregate(self, model, updates):
             for vector in (model.params, *model.history.values(), *(u.vector for u in updates)):
                 assert not vector.flags.writeable
             with pytest.raises(TypeError):
-                model.history[0] = vec(9, 9)  # type: ignore[index]
+                model.history[0] = vec(9, 9)
             return super().aggregate(model, updates)
 
     assert run(SCHEDULE, strategy=Vandal(), num_versions=5).outcome.version == 5
@@ -362,7 +352,7 @@ def test_the_history_cannot_be_changed_and_vectors_are_read_only() -> None:
 # -- ties and seeds -------------------------------------------------------------------------------
 
 
-def test_equal_devices_do_not_favour_low_client_ids() -> None:
+def test_equal_devices_do_not_favour_low_client_ids():
     """10 clients, all equally fast, K = 5 of them used: over the run all about as often."""
     result = run(k_async(5), devices=Times(one_second), num_versions=200)
     used = Counter(client for event in result.kind("aggregate") for client in event["client"])
@@ -376,13 +366,13 @@ def test_equal_devices_do_not_favour_low_client_ids() -> None:
 # -- deadlines ------------------------------------------------------------------------------------
 
 
-def slow_once(seconds: float) -> Times:
+def slow_once(seconds):
     """Client 0's first order takes so long; everything else a second."""
     return Times(lambda client, order: seconds if (client, order) == (0, 0) else 1.0)
 
 
-def without_orders(calls: list[tuple[int, int]]) -> Scripted:
-    def script(client_id: int, sequence: int, received: Vector) -> Upload:
+def without_orders(calls):
+    def script(client_id, sequence, received):
         calls.append((client_id, sequence))
         return toward_own_number(client_id, sequence, received)
 
@@ -392,8 +382,8 @@ def without_orders(calls: list[tuple[int, int]]) -> Scripted:
 @pytest.mark.parametrize(
     "schedule", [Buffered(4, 2), synchronous(4), k_async(2, 4), fully_async(4)]
 )
-def test_an_order_past_its_deadline_fails_and_its_place_is_refilled(schedule: Schedule) -> None:
-    calls: list[tuple[int, int]] = []
+def test_an_order_past_its_deadline_fails_and_its_place_is_refilled(schedule):
+    calls = []
     result = run(
         schedule,
         without_orders(calls),
@@ -424,10 +414,10 @@ def test_an_order_past_its_deadline_fails_and_its_place_is_refilled(schedule: Sc
 
 
 @pytest.mark.parametrize("share", [1, 4])
-def test_failures_in_a_row_end_the_run_with_the_last_reason(share: int) -> None:
+def test_failures_in_a_row_end_the_run_with_the_last_reason(share):
     """All orders fail, or three of four, for ever."""
 
-    def script(client_id: int, sequence: int, received: Vector) -> Upload:
+    def script(client_id, sequence, received):
         if share == 1 or sequence % share:
             raise OSError("disk is full")
         return toward_own_number(client_id, sequence, received)
@@ -447,17 +437,17 @@ def test_failures_in_a_row_end_the_run_with_the_last_reason(share: int) -> None:
 class Nodes(Inline):
     """A mailbox of 300 real nodes of which only the coming and going is heard; then Ctrl-C."""
 
-    def __init__(self, *heard: Callable[[int], Joined | Left]) -> None:
+    def __init__(self, *heard):
         super().__init__(Scripted(toward_own_number))
         self._heard = list(heard)
 
-    def pull(self, timeout: float | None) -> Iterable[Reply | Joined | Left]:
+    def pull(self, timeout):
         if not self._heard:
             raise KeyboardInterrupt
         return map(self._heard.pop(0), range(300))
 
 
-def on_nodes(*heard: Callable[[int], Joined | Left], recorder: Recorder) -> Engine:
+def on_nodes(*heard, recorder):
     return Engine(
         strategy=MeanDelta(),
         schedule=Buffered(None, 1),
@@ -468,7 +458,7 @@ def on_nodes(*heard: Callable[[int], Joined | Left], recorder: Recorder) -> Engi
     )
 
 
-def test_orders_of_many_nodes_that_are_lost_at_once_do_not_end_the_run() -> None:
+def test_orders_of_many_nodes_that_are_lost_at_once_do_not_end_the_run():
     """All nodes leave and come back; then the server is started anew."""
     recorder = Recorder()
     engine = on_nodes(Joined, Left, Joined, recorder=recorder)
@@ -481,7 +471,7 @@ def test_orders_of_many_nodes_that_are_lost_at_once_do_not_end_the_run() -> None
     assert recorder.history.failures == 600
 
 
-def test_nobody_at_work_and_nobody_to_start() -> None:
+def test_nobody_at_work_and_nobody_to_start():
     """A round of three, of whom one is lost for ever: two updates wait for a third."""
     result = run(synchronous(3), num_clients=3, devices=slow_once(math.inf), deadline=5.0)
     assert isinstance(result.outcome.error, Stalled)
@@ -493,13 +483,13 @@ def test_nobody_at_work_and_nobody_to_start() -> None:
 class Exploding(MeanDelta):
     """Fails to be finite when it makes version 4."""
 
-    def aggregate(self, model: GlobalModel, updates: Sequence[Update]) -> Vector:
+    def aggregate(self, model, updates):
         if model.version == 3:
             return np.array([0, np.nan], np.float32)
         return super().aggregate(model, updates)
 
 
-def test_divergence_keeps_the_last_finite_model() -> None:
+def test_divergence_keeps_the_last_finite_model():
     result = run(SCHEDULE, strategy=Exploding())
     assert isinstance(result.outcome.error, Diverged)
     assert str(result.outcome.error) == (
@@ -509,9 +499,9 @@ def test_divergence_keeps_the_last_finite_model() -> None:
     assert result.final == run(SCHEDULE, num_versions=3).final
 
 
-def test_weights_that_are_not_finite_are_told() -> None:
+def test_weights_that_are_not_finite_are_told():
     class Undefined(MeanDelta):
-        def aggregate(self, model: GlobalModel, updates: Sequence[Update]) -> Vector:
+        def aggregate(self, model, updates):
             self.report["weight"] = [math.nan] * len(updates)
             return model.params * np.float32(math.nan)
 
@@ -528,10 +518,10 @@ def test_weights_that_are_not_finite_are_told() -> None:
         (None, "None, expected a vector: a return statement is missing"),
     ],
 )
-def test_what_is_no_model_is_called_what_it_is(returned: Any, told: str) -> None:
+def test_what_is_no_model_is_called_what_it_is(returned, told):
     class Wrong(MeanDelta):
-        def aggregate(self, model: GlobalModel, updates: Sequence[Update]) -> Vector:
-            vector: Vector = returned
+        def aggregate(self, model, updates):
+            vector = returned
             return vector
 
     outcome = run(SCHEDULE, strategy=Wrong()).outcome
@@ -540,9 +530,9 @@ def test_what_is_no_model_is_called_what_it_is(returned: Any, told: str) -> None
     assert outcome.version == 0
 
 
-def test_weights_that_do_not_fit_the_updates_are_told_where_they_are_made() -> None:
+def test_weights_that_do_not_fit_the_updates_are_told_where_they_are_made():
     class Careless(MeanDelta):
-        def aggregate(self, model: GlobalModel, updates: Sequence[Update]) -> Vector:
+        def aggregate(self, model, updates):
             self.report["weight"] = [1.0]
             return super().aggregate(model, updates)
 
@@ -552,8 +542,8 @@ def test_weights_that_do_not_fit_the_updates_are_told_where_they_are_made() -> N
     assert str(run(SCHEDULE, strategy=Careless()).outcome.error).startswith(told)
 
 
-def test_uploads_that_diverge_blame_the_learning_rates() -> None:
-    def script(client_id: int, sequence: int, received: Vector) -> Upload:
+def test_uploads_that_diverge_blame_the_learning_rates():
+    def script(client_id, sequence, received):
         return replace(toward_own_number(client_id, sequence, received), rate_sum=1e31)
 
     error = run(SCHEDULE, Scripted(script)).outcome.error
@@ -567,7 +557,7 @@ def test_uploads_that_diverge_blame_the_learning_rates() -> None:
 # -- what a checkpoint would not hold -------------------------------------------------------------
 
 
-def make(**settings: Any) -> Engine:
+def make(**settings):
     clock = VirtualClock(Inline(Scripted(toward_own_number)), Times(one_second), 10)
     settings = {"schedule": SCHEDULE, "clock": clock, **settings}
     return Engine(initial=vec(0, 0), stop=Stop(6), **settings)
@@ -576,12 +566,12 @@ def make(**settings: Any) -> Engine:
 class Forgetful(MeanDelta):
     """Learns in attributes, one of them of its own accord."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
         self.rate = 0.5
         self.counts = {"seen": [0]}
 
-    def aggregate(self, model: GlobalModel, updates: Sequence[Update]) -> Vector:
+    def aggregate(self, model, updates):
         self.state["versions"] = model.version
         self.report["weight"] = [1.0] * len(updates)
         self.counts["seen"][0] += 1
@@ -589,12 +579,10 @@ class Forgetful(MeanDelta):
         return super().aggregate(model, updates)
 
 
-def test_an_attribute_that_learns_is_told_once_and_nobody_goes_on_from_it(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    snapshots: list[dict[str, Any]] = []
+def test_an_attribute_that_learns_is_told_once_and_nobody_goes_on_from_it(caplog):
+    snapshots = []
 
-    def keep(version: int) -> None:
+    def keep(version):
         snapshots.append(engine.state_dict())
 
     engine = make(strategy=Forgetful(), checkpoint=keep, checkpoint_every=2)
@@ -618,26 +606,26 @@ class Mailbox(Inline):
     closed = False
     shared = 0
 
-    def share(self, vector: Vector) -> Vector:
+    def share(self, vector):
         self.shared += 1
         if self.shared == 4:
             raise KeyboardInterrupt
         return super().share(vector)
 
-    def close(self) -> None:
+    def close(self):
         self.closed = True
 
 
-def on(mailbox: Mailbox, strategy: MeanDelta) -> Engine:
+def on(mailbox, strategy):
     return make(strategy=strategy, clock=VirtualClock(mailbox, Times(one_second), 10))
 
 
-def test_an_error_of_the_strategy_is_raised_after_the_clock_was_closed() -> None:
+def test_an_error_of_the_strategy_is_raised_after_the_clock_was_closed():
     class Broken(MeanDelta):
-        def aggregate(self, model: GlobalModel, updates: Sequence[Update]) -> Vector:
+        def aggregate(self, model, updates):
             raise LookupError("a bug")
 
-        def to_evaluate(self, model: GlobalModel) -> Vector:
+        def to_evaluate(self, model):
             assert mailbox.closed
             return super().to_evaluate(model)
 
@@ -647,7 +635,7 @@ def test_an_error_of_the_strategy_is_raised_after_the_clock_was_closed() -> None
     assert mailbox.closed
 
 
-def test_ctrl_c_while_a_version_is_published_leaves_the_one_before() -> None:
+def test_ctrl_c_while_a_version_is_published_leaves_the_one_before():
     outcome = on(Mailbox(Scripted(toward_own_number)), MeanDelta()).run()
     assert (outcome.stopped, outcome.version) == ("interrupted", 2)
     same = run(SCHEDULE, devices=Times(one_second), num_versions=2)
@@ -667,9 +655,7 @@ def test_ctrl_c_while_a_version_is_published_leaves_the_one_before() -> None:
         (4, 100, [0, 4, 8]),  # where its accuracy is reached
     ],
 )
-def test_every_so_many_versions_and_both_ends_are_evaluated(
-    every: int, last: int, expected: list[int]
-) -> None:
+def test_every_so_many_versions_and_both_ends_are_evaluated(every, last, expected):
     result = run(
         SCHEDULE,
         num_versions=last,
@@ -682,7 +668,7 @@ def test_every_so_many_versions_and_both_ends_are_evaluated(
     assert result.outcome.stopped == ("num_versions" if last < 8 else "target_accuracy")
 
 
-def test_stop_at_a_time() -> None:
+def test_stop_at_a_time():
     result = run(
         SCHEDULE,
         num_versions=math.inf,
@@ -711,7 +697,7 @@ def test_stop_at_a_time() -> None:
         ({"target_accuracy": 0.5}, "num_versions, seconds and updates are all unlimited"),
     ],
 )
-def test_ends_that_are_refused(settings: dict[str, float], text: str) -> None:
+def test_ends_that_are_refused(settings, text):
     with pytest.raises(ValueError, match=text):
         Stop(**settings)
 
@@ -727,14 +713,12 @@ def test_ends_that_are_refused(settings: dict[str, float], text: str) -> None:
         ({"initial": np.zeros(2)}, "initial model: payload is float64, expected float32"),
     ],
 )
-def test_engines_that_are_refused(settings: dict[str, Any], text: str) -> None:
+def test_engines_that_are_refused(settings, text):
     with pytest.raises(ValueError, match=text):
         run(SCHEDULE, **settings)
 
 
-def course(
-    stop: Stop, kept: dict[str, Any] | None = None, server: Server | None = None
-) -> tuple[list[Flat], Any, str]:
+def course(stop, kept=None, server=None):
     """The events of a run, what it kept at its end, and what ended it; `kept` is gone on with."""
     recorder, ends = Recorder(), []
     engine = Engine(
@@ -760,7 +744,7 @@ def course(
     return recorder.events, ends[-1], stopped
 
 
-def check_extension(short: Stop, long: Stop, **server: float) -> None:
+def check_extension(short, long, **server):
     """A run with a later end than one before goes on as if it had never stopped."""
     first, (kept, length), _ = course(short, server=Server(**server))
     rest, _, stopped = course(long, kept, Server(**server))
@@ -771,12 +755,12 @@ def check_extension(short: Stop, long: Stop, **server: float) -> None:
 
 @pytest.mark.parametrize("short", [{key: n} for key in ("num_versions", "updates") for n in (5, 6)])
 @pytest.mark.parametrize("long", [{"num_versions": 23}, {"seconds": 9.0}, {"updates": 24}])
-def test_events_are_those_of_one_long_run(short: dict[str, float], long: dict[str, float]) -> None:
+def test_events_are_those_of_one_long_run(short, long):
     """In the midst of an aggregation, and where asking a schedule twice would draw others."""
     check_extension(Stop(**short), Stop(**long))
 
 
-def test_two_ends_at_a_time() -> None:
+def test_two_ends_at_a_time():
     """The update that completes a version is also the last one that was asked for."""
     events, _, stopped = course(Stop(updates=10, num_versions=10))
     assert stopped == "num_versions"
@@ -787,18 +771,16 @@ def test_two_ends_at_a_time() -> None:
 
 
 @pytest.mark.parametrize("seconds", np.arange(1.1, 10.0, 0.37))
-def test_events_are_those_of_one_long_run_whatever_the_server_was_at_work_at(
-    seconds: float,
-) -> None:
+def test_events_are_those_of_one_long_run_whatever_the_server_was_at_work_at(seconds):
     check_extension(Stop(seconds=seconds), Stop(seconds=20.0), **BUSY)
 
 
 @pytest.mark.parametrize("end", [{"num_versions": 6}, {"seconds": 4.0}, {"updates": 9}])
-def test_a_run_that_is_at_its_end_stays_there(end: dict[str, float]) -> None:
+def test_a_run_that_is_at_its_end_stays_there(end):
     check_extension(Stop(**end), Stop(**end))
 
 
-def test_updates_end_a_run_with_what_they_complete() -> None:
+def test_updates_end_a_run_with_what_they_complete():
     events, _, stopped = course(Stop(updates=8))
     assert stopped == "updates"
     kinds = [event["kind"] for event in events]

@@ -5,17 +5,13 @@ import multiprocessing
 import os
 import signal
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
 
 import numpy as np
 import pytest
 from helpers import (
-    Flat,
     MeanDelta,
     Quadratic,
     Recorder,
-    Run,
     Scripted,
     Stays,
     Times,
@@ -25,7 +21,7 @@ from helpers import (
 
 from fl_app.client import LocalTrainer
 from fl_app.core.errors import RunError
-from fl_app.core.types import GlobalModel, Order, Scores, Update, Upload, Vector
+from fl_app.core.types import Scores
 from fl_app.engine.client_evaluation import ClientEvaluation, figures, unusable
 from fl_app.engine.evaluation import Background
 from fl_app.engine.guard import Guard
@@ -33,7 +29,6 @@ from fl_app.engine.workers import Workers
 from fl_app.schedule import (
     Buffered,
     RoundBlocking,
-    Schedule,
     synchronous,
 )
 from fl_app.schedule.clustered_quorum import ClusteredQuorum
@@ -42,21 +37,21 @@ ALL_AT_WORK = Buffered(concurrency=None, buffer_size=1)
 EVALUATION = ("evaluate_order", "client_evaluate", "clients_evaluate")
 
 
-def scores(client_id: int, version: int, vector: Vector) -> Scores:
+def scores(client_id, version, vector):
     """Accuracy v.0c of version v on client c, which has 10 (c + 1) examples."""
     return Scores({"accuracy": version + client_id / 100}, 10 * (client_id + 1))
 
 
 def evaluated(
-    schedule: Schedule = ALL_AT_WORK,
+    schedule=ALL_AT_WORK,
     *,
-    every: int = 2,
-    fraction: float = 1.0,
-    seconds: Sequence[float] = (1.0, 3.2),
-    shares: Sequence[float] = (0.5,) * 10,
-    measure: Any = scores,
-    **more: Any,
-) -> Run:
+    every=2,
+    fraction=1.0,
+    seconds=(1.0, 3.2),
+    shares=(0.5,) * 10,
+    measure=scores,
+    **more,
+):
     """`shares`: of the time of an order's training that an evaluation takes."""
     return run(
         schedule,
@@ -69,7 +64,7 @@ def evaluated(
     )
 
 
-def told(events: Sequence[Flat], *kinds: str) -> list[tuple[Any, ...]]:
+def told(events, *kinds):
     """Kind, time, version and client of events."""
     return [
         (e["kind"], round(e["t"], 9), e.get("version", e.get("base_version")), e.get("client"))
@@ -81,7 +76,7 @@ def told(events: Sequence[Flat], *kinds: str) -> list[tuple[Any, ...]]:
 # -- figures --------------------------------------------------------------------------------------
 
 
-def test_figures_of_three_clients() -> None:
+def test_figures_of_three_clients():
     """By hand: (0.5 x 10 + 0.8 x 30 + 0.2 x 60) / 100 = 0.41; the values' mean is 0.5, their
     deviations 0, 0.3 and -0.3; the worst tenth is one client: 0.2, of the loss the highest, 4."""
     found = figures(
@@ -111,12 +106,12 @@ def test_figures_of_three_clients() -> None:
         *(("hamming_distance", 9.0), ("mean_absolute_deviation", 9.0), ("rmse", 9.0)),
     ],
 )
-def test_the_worst_decile_of_what_should_be_low_is_high(name: str, worst: float) -> None:
+def test_the_worst_decile_of_what_should_be_low_is_high(name, worst):
     numbers = figures([Scores({name: float(i)}, 10) for i in range(10)])
     assert numbers[f"{name}_worst_decile"] == worst
 
 
-def test_a_metric_that_is_not_defined_on_a_clients_examples_counts_for_the_others() -> None:
+def test_a_metric_that_is_not_defined_on_a_clients_examples_counts_for_the_others():
     """R2 of one example, for instance; it is told only if it is defined for nobody."""
     found = figures(
         [
@@ -131,15 +126,15 @@ def test_a_metric_that_is_not_defined_on_a_clients_examples_counts_for_the_other
     assert math.isnan(figures([Scores({"r2": 1.0, "loss": 1.0}, 10), diverged])["r2_mean"])
 
 
-def test_scores_that_cannot_be_counted() -> None:
+def test_scores_that_cannot_be_counted():
     assert unusable(Scores({"accuracy": 0.5}, 3)) == ""
     assert unusable(None) == "the client returned no scores"
     assert unusable(Scores({"accuracy": 0.5}, 0)).startswith("num_examples=0 must be at least 1")
     assert unusable(Scores({"a": 1.0}, 9), 8) == "num_examples=9 is above guard.max_examples=8"
     for metrics in ({}, [0.5]):
-        assert unusable(Scores(metrics, 9)).startswith(f"metrics={metrics} must be a mapping of")  # type: ignore[arg-type]
+        assert unusable(Scores(metrics, 9)).startswith(f"metrics={metrics} must be a mapping of")
     for value in ("high", None, [0.5]):
-        found = unusable(Scores({"loss": math.nan, "f1": value}, 9))  # type: ignore[dict-item]
+        found = unusable(Scores({"loss": math.nan, "f1": value}, 9))
         assert found == f"metric 'f1'={value!r} must have a name and be a number"
 
 
@@ -152,7 +147,7 @@ def test_scores_that_cannot_be_counted() -> None:
         ({"every": 5, "fraction": 20}, r"client_eval_fraction=20 must be above 0 and at most 1"),
     ],
 )
-def test_bad_settings_are_refused(settings: dict[str, Any], message: str) -> None:
+def test_bad_settings_are_refused(settings, message):
     with pytest.raises(ValueError, match=message):
         ClientEvaluation(**settings)
 
@@ -160,7 +155,7 @@ def test_bad_settings_are_refused(settings: dict[str, Any], message: str) -> Non
 # -- who measures what, and when ------------------------------------------------------------------
 
 
-def test_the_log_of_a_fast_and_a_slow_client() -> None:
+def test_the_log_of_a_fast_and_a_slow_client():
     """Client 0 trains for 1 s and evaluates for 0.5 s, client 1 for 3.2 s and 1.6 s.
 
     v2 is due at 2.0, when client 0 is free and client 1 is at work until 3.2. v4 is due at 3.5,
@@ -205,17 +200,15 @@ def test_the_log_of_a_fast_and_a_slow_client() -> None:
         (ClusteredQuorum(num_clusters=2, participation=0.5, recluster=False), {3}),
     ],
 )
-def test_a_client_that_evaluates_is_counted_among_those_at_work(
-    schedule: Schedule, sizes: set[int]
-) -> None:
+def test_a_client_that_evaluates_is_counted_among_those_at_work(schedule, sizes):
     """Six clients: rounds of four updates and two, and quorums of half of them."""
     seconds = (1.0, 1.1, 1.2, 1.3, 5.0, 5.1)
     result = evaluated(schedule, every=1, seconds=seconds, num_versions=12)
     assert {len(e["client"]) for e in result.kind("aggregate")} == sizes
 
 
-def test_equal_runs_have_equal_logs_with_any_number_of_workers() -> None:
-    def once(workers: int) -> Run:
+def test_equal_runs_have_equal_logs_with_any_number_of_workers():
+    def once(workers):
         task = Quadratic.scattered(8, 20)
         trainer = LocalTrainer(task, local_lr=0.1, batch_size=5, momentum=0.5)
         return run(
@@ -235,7 +228,7 @@ def test_equal_runs_have_equal_logs_with_any_number_of_workers() -> None:
         assert (other.events, other.final) == (inline.events, inline.final)
 
 
-def test_a_slow_client_measures_the_latest_version_alone() -> None:
+def test_a_slow_client_measures_the_latest_version_alone():
     """v2, v4 and v6 are due while client 1 is at work, until 7.7; it measures v6."""
     result = evaluated(seconds=(1.0, 7.7), num_versions=9)
     counted = {e["version"]: e["clients"] for e in result.kind("clients_evaluate")}
@@ -243,7 +236,7 @@ def test_a_slow_client_measures_the_latest_version_alone() -> None:
 
 
 @pytest.mark.parametrize(("fraction", "count"), [(0.25, 2), (0.01, 1), (1.0, 10)])
-def test_the_share_of_the_clients_that_is_drawn(fraction: float, count: int) -> None:
+def test_the_share_of_the_clients_that_is_drawn(fraction, count):
     """0.25 of 10 clients are 2; some always evaluate."""
     result = evaluated(synchronous(10), every=3, fraction=fraction, seconds=[1.0] * 10)
     sent = Counter(e["version"] for e in result.kind("evaluate_order"))
@@ -254,7 +247,7 @@ def test_the_share_of_the_clients_that_is_drawn(fraction: float, count: int) -> 
     ("settings", "share"),
     [({"local_epochs": 2}, 1 / 6), ({"local_steps": 3}, 1 / 3), ({"upload": "gradient"}, 1.0)],
 )
-def test_the_share_of_an_orders_training_time(settings: dict[str, Any], share: float) -> None:
+def test_the_share_of_an_orders_training_time(settings, share):
     """A third of an epoch of 12 examples: of two epochs a sixth, of 3 steps of 4 examples a third,
     and of one batch of 4 examples 12 / (3 x 4) = 1."""
     trainer = LocalTrainer(Quadratic.scattered(2, 12), batch_size=4, **settings)
@@ -264,23 +257,23 @@ def test_the_share_of_an_orders_training_time(settings: dict[str, Any], share: f
 # -- what is measured -----------------------------------------------------------------------------
 
 
-def test_a_version_is_measured_as_it_was_however_late() -> None:
-    measured: dict[tuple[int, int], float] = {}
-    published: dict[int, float] = {}
+def test_a_version_is_measured_as_it_was_however_late():
+    measured = {}
+    published = {}
 
-    def measure(client_id: int, version: int, vector: Vector) -> Scores:
+    def measure(client_id, version, vector):
         measured[client_id, version] = float(vector[0])
         return scores(client_id, version, vector)
 
     class Shifted(MeanDelta):
         transient = ("histories",)
 
-        def aggregate(self, model: GlobalModel, updates: Sequence[Update]) -> Vector:
+        def aggregate(self, model, updates):
             params = super().aggregate(model, updates)
             published[model.version + 1] = float(params[0])
             return params
 
-        def to_evaluate(self, model: GlobalModel) -> Vector:
+        def to_evaluate(self, model):
             return model.params + 100
 
     evaluated(num_versions=5, measure=measure, strategy=Shifted())
@@ -292,8 +285,8 @@ def test_a_version_is_measured_as_it_was_however_late() -> None:
 # -- failures, deadlines, absences ----------------------------------------------------------------
 
 
-def test_a_client_that_cannot_evaluate_trains_on() -> None:
-    def measure(client_id: int, version: int, vector: Vector) -> Scores:
+def test_a_client_that_cannot_evaluate_trains_on():
+    def measure(client_id, version, vector):
         if client_id == 1:
             raise OSError("no such file")
         return scores(client_id, version, vector)
@@ -310,9 +303,9 @@ def test_a_client_that_cannot_evaluate_trains_on() -> None:
 
 
 @pytest.mark.parametrize("workers", [0, 1])
-def test_whatever_a_client_returns_as_scores_the_run_goes_on(workers: int) -> None:
-    def measure(client_id: int, version: int, vector: Vector) -> Any:
-        bad = (({"accuracy": 0.5}, 3), Scores({"accuracy": "high"}, 3), Scores({"f1": 0.5}, 10**9))  # type: ignore[dict-item]
+def test_whatever_a_client_returns_as_scores_the_run_goes_on(workers):
+    def measure(client_id, version, vector):
+        bad = (({"accuracy": 0.5}, 3), Scores({"accuracy": "high"}, 3), Scores({"f1": 0.5}, 10**9))
         return bad[client_id]
 
     result = evaluated(
@@ -331,7 +324,7 @@ def test_whatever_a_client_returns_as_scores_the_run_goes_on(workers: int) -> No
     assert result.outcome.stopped == "num_versions"
 
 
-def test_an_evaluation_that_passes_its_deadline_is_given_up() -> None:
+def test_an_evaluation_that_passes_its_deadline_is_given_up():
     """Client 1 trains for 3 s and evaluates for 4.5 s, and the deadline is after 4 s."""
     result = evaluated(seconds=(1.0, 3.0), shares=(0.5, 1.5), deadline=4.0, num_versions=12)
     mine = [e for e in told(result.events, "evaluate_order", "failure", "reject") if e[3] == 1]
@@ -349,7 +342,7 @@ def test_an_evaluation_that_passes_its_deadline_is_given_up() -> None:
     assert [e["kind"] for e in after] == ["reject", "evaluate_order"]  # of the latest version
 
 
-def test_a_client_that_leaves_is_left_out() -> None:
+def test_a_client_that_leaves_is_left_out():
     """v2 is due at 1.5. Client 1 waits for it until it leaves at 3; client 2 evaluates for 1.5 s,
     and leaves at 2.5."""
     result = evaluated(
@@ -367,7 +360,7 @@ def test_a_client_that_leaves_is_left_out() -> None:
 # -- the ends of a run ----------------------------------------------------------------------------
 
 
-def test_a_run_without_a_test_set_stops_at_the_clients_accuracy() -> None:
+def test_a_run_without_a_test_set_stops_at_the_clients_accuracy():
     """v4 is the first version with a mean of at least 4; it is known when the last scores come."""
     result = evaluated(num_versions=50, target_accuracy=4.0)
     assert result.outcome.stopped == "target_accuracy"
@@ -376,8 +369,8 @@ def test_a_run_without_a_test_set_stops_at_the_clients_accuracy() -> None:
     assert accuracies[:2] == pytest.approx([2 + 0.02 / 3, 4 + 0.02 / 3])
 
 
-def test_the_servers_accuracy_goes_first() -> None:
-    def evaluate(version: int, vector: Vector) -> Mapping[str, float]:
+def test_the_servers_accuracy_goes_first():
+    def evaluate(version, vector):
         return {"accuracy": 0.0}
 
     result = evaluated(num_versions=6, target_accuracy=1.0, evaluate=evaluate)
@@ -386,7 +379,7 @@ def test_the_servers_accuracy_goes_first() -> None:
     assert len(result.history.client_evaluations) == 3
 
 
-def test_training_is_called_off_before_the_last_evaluation() -> None:
+def test_training_is_called_off_before_the_last_evaluation():
     """Client 1 would train until 100 s."""
     result = evaluated(every=50, seconds=(1.0, 100.0), shares=(0.01, 0.01), num_versions=3)
     assert told(result.events, *EVALUATION) == [
@@ -399,19 +392,19 @@ def test_training_is_called_off_before_the_last_evaluation() -> None:
 
 
 @pytest.mark.parametrize("num_versions", range(3, 15))
-def test_the_last_version_is_evaluated_whoever_is_late(num_versions: int) -> None:
+def test_the_last_version_is_evaluated_whoever_is_late(num_versions):
     """Client 1 passes the deadline of every evaluation, and may be chosen again meanwhile."""
-    settings: Any = {"seconds": (1.0, 3.0), "shares": (0.5, 1.5), "deadline": 4.0}
+    settings = {"seconds": (1.0, 3.0), "shares": (0.5, 1.5), "deadline": 4.0}
     result = evaluated(num_versions=num_versions, **settings)
     last = result.events[-1]
     assert (last["kind"], last["version"], last["clients"]) == (EVALUATION[2], num_versions, 1)
 
 
-def test_an_interrupt_ends_the_last_evaluation_and_not_the_run() -> None:
+def test_an_interrupt_ends_the_last_evaluation_and_not_the_run():
     """v5 is published at 5.0; client 0 has measured it at 5.5, client 1 never does."""
 
     class Stops(Recorder):
-        def emit(self, event: Any) -> None:
+        def emit(self, event):
             super().emit(event)
             if event.kind == "client_evaluate" and event.version == 5:
                 raise KeyboardInterrupt
@@ -427,64 +420,62 @@ def test_an_interrupt_ends_the_last_evaluation_and_not_the_run() -> None:
 SCHEDULE = Buffered(concurrency=5, buffer_size=3)
 
 
-def measured(version: int, vector: Vector) -> dict[str, float]:
+def measured(version, vector):
     return {"accuracy": version / 100, "loss": float(np.square(vector).sum())}
 
 
 class Measures:
-    def __init__(self, test: Callable[[int, Vector], Mapping[str, float]]) -> None:
+    def __init__(self, test):
         self._test = test
 
-    def train(self, order: Order) -> Upload:
+    def train(self, order):
         raise NotImplementedError
 
-    def score(self, order: Order) -> Scores:
+    def score(self, order):
         return Scores(self._test(order.base_version, order.vector), 1)
 
 
-def beside(
-    test: Callable[[int, Vector], Mapping[str, float]] = measured, instead: Any = None
-) -> Background:
+def beside(test=measured, instead=None):
     return Background(Workers(Measures(test), 1, 2), instead)
 
 
 @pytest.fixture(autouse=True)
-def no_process_is_left() -> Iterator[None]:
+def no_process_is_left():
     yield
     assert multiprocessing.active_children() == []
 
 
-def trained(evaluate: Any, **more: Any) -> Run:
+def trained(evaluate, **more):
     return run(SCHEDULE, evaluate=evaluate, **{"eval_every": 2, **more})
 
 
 class Gate:
     """A measurement that takes until somebody asks for its result."""
 
-    def __init__(self, log: list[str], version: int, vector: Vector) -> None:
+    def __init__(self, log, version, vector):
         self._log, self._version, self._vector = log, version, vector.copy()
 
-    def done(self) -> bool:
+    def done(self):
         return False
 
-    def result(self) -> Mapping[str, float]:
+    def result(self):
         self._log.append(f"waits for {self._version}")
         return measured(self._version, self._vector)
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_same_events_as_an_engine_that_waits(workers: int) -> None:
+def test_same_events_as_an_engine_that_waits(workers):
     waited, went_on = trained(measured), trained(beside(), workers=workers)
     assert went_on.events == waited.events
     assert went_on.final == waited.final
     assert len(waited.kind("evaluate")) == 11
 
 
-def test_the_engine_goes_on_until_the_next_evaluation() -> None:
-    log: list[str] = []
+def test_the_engine_goes_on_until_the_next_evaluation():
+    log = []
 
     class Strategy(MeanDelta):
-        def aggregate(self, model: Any, updates: Any) -> Vector:
+        def aggregate(self, model, updates):
             log.append(f"makes {model.version + 1}")
             return super().aggregate(model, updates)
 
@@ -498,12 +489,12 @@ def test_the_engine_goes_on_until_the_next_evaluation() -> None:
     assert result.events == trained(measured, num_versions=4).events
 
 
-def test_a_limit_and_a_checkpoint_find_all_events_sent() -> None:
+def test_a_limit_and_a_checkpoint_find_all_events_sent():
     seen = []
     for evaluate in (measured, beside(), lambda *at: Gate([], *at)):
         recorder, states = Recorder(), []
 
-        def save(version: int, states: Any = states, recorder: Any = recorder) -> None:
+        def save(version, states=states, recorder=recorder):
             states.append((version, len(recorder.events)))
 
         result = trained(
@@ -515,12 +506,10 @@ def test_a_limit_and_a_checkpoint_find_all_events_sent() -> None:
     assert seen[0][1]
 
 
-def test_a_version_that_cannot_be_measured_beside_is_measured_here(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_a_version_that_cannot_be_measured_beside_is_measured_here(caplog):
     mine = os.getpid()
 
-    def dies(version: int, vector: Vector) -> dict[str, float]:
+    def dies(version, vector):
         if version == 4 and os.getpid() != mine:
             os.kill(os.getpid(), signal.SIGKILL)
         if version == 8 and os.getpid() != mine:
@@ -535,8 +524,8 @@ def test_a_version_that_cannot_be_measured_beside_is_measured_here(
     ]
 
 
-def test_without_another_way_the_run_ends_and_says_why() -> None:
-    def fails(version: int, vector: Vector) -> dict[str, float]:
+def test_without_another_way_the_run_ends_and_says_why():
+    def fails(version, vector):
         if version == 4:
             raise OSError("out of memory")
         return measured(version, vector)

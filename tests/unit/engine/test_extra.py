@@ -1,15 +1,13 @@
 """Vectors that travel beside the model, from the strategy to clients and back."""
 
-from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import pytest
 from helpers import MeanDelta, Times, run, vec
 
 from fl_app.core.errors import Diverged
-from fl_app.core.types import Config, Extra, GlobalModel, Order, Update, Upload, Vector
+from fl_app.core.types import Order, Upload
 from fl_app.core.vector import weighted_sum
 from fl_app.engine.clock import Expired
 from fl_app.engine.virtual import VirtualClock
@@ -25,25 +23,25 @@ class Shifted(MeanDelta):
     order_extra = ("shift",)
     upload_extra = ("seen", "own")
 
-    def dispatch_extra(self, model: GlobalModel, client_id: int) -> Extra:
+    def dispatch_extra(self, model, client_id):
         return {"shift": vec(model.version, client_id)}
 
-    def refresh(self, model: GlobalModel, paused: Update) -> tuple[Vector, Config]:
+    def refresh(self, model, paused):
         return model.params, {}
 
-    def aggregate(self, model: GlobalModel, updates: Sequence[Update]) -> Vector:
+    def aggregate(self, model, updates):
         for update in updates:
             assert update.extra["seen"].tolist() == [update.base_version, update.client_id]
             assert not update.extra["seen"].flags.writeable
         seen = [update.extra["seen"] for update in updates]
-        mean: Vector = weighted_sum([0.01] * len(seen), seen)
+        mean = weighted_sum([0.01] * len(seen), seen)
         return super().aggregate(model, updates) + mean
 
 
 class Echo:
     """Returns what came, and a vector of its own."""
 
-    def train(self, order: Order) -> Upload:
+    def train(self, order):
         out = np.full_like(order.vector, 1 / 8)
         seen = order.extra["shift"]
         assert not seen.flags.writeable
@@ -52,7 +50,7 @@ class Echo:
 
 
 @pytest.mark.parametrize("workers", [0, 1, 2])
-def test_they_travel_both_ways_and_are_counted(workers: int) -> None:
+def test_they_travel_both_ways_and_are_counted(workers):
     result = run(SCHEDULE, Echo(), strategy=Shifted(), workers=workers)
     inline = run(SCHEDULE, Echo(), strategy=Shifted())
     assert result.history.rejected == result.history.failures == 0
@@ -62,15 +60,15 @@ def test_they_travel_both_ways_and_are_counted(workers: int) -> None:
     assert result.history.bytes_up == len(result.kind("arrival")) * 3 * 8
 
 
-def test_an_order_keeps_what_the_strategy_changes_in_place_later() -> None:
+def test_an_order_keeps_what_the_strategy_changes_in_place_later():
     """Under virtual time orders are carried out when they end, long after they were given."""
 
     class InPlace(Shifted):
-        def __init__(self) -> None:
+        def __init__(self):
             super().__init__()
             self.shift = np.zeros(2, np.float32)
 
-        def dispatch_extra(self, model: GlobalModel, client_id: int) -> Extra:
+        def dispatch_extra(self, model, client_id):
             self.shift[:] = model.version, client_id
             return {"shift": self.shift}
 
@@ -88,18 +86,18 @@ def test_an_order_keeps_what_the_strategy_changes_in_place_later() -> None:
         ({"shift": np.zeros(2)}, "extra vector 'shift': payload is float64, expected float32"),
     ],
 )
-def test_a_strategy_that_sends_something_else_is_told(given: Mapping[str, Any], text: str) -> None:
+def test_a_strategy_that_sends_something_else_is_told(given, text):
     class Wrong(Shifted):
-        def dispatch_extra(self, model: GlobalModel, client_id: int) -> Extra:
+        def dispatch_extra(self, model, client_id):
             return given
 
     with pytest.raises(ValueError, match=rf"^dispatch_extra\(\) for client \d: {text}$"):
         run(SCHEDULE, Echo(), strategy=Wrong())
 
 
-def test_a_strategy_whose_vector_is_no_longer_finite_ends_the_run() -> None:
+def test_a_strategy_whose_vector_is_no_longer_finite_ends_the_run():
     class Exploding(Shifted):
-        def dispatch_extra(self, model: GlobalModel, client_id: int) -> Extra:
+        def dispatch_extra(self, model, client_id):
             return {"shift": vec(model.version, np.inf if model.version == 2 else client_id)}
 
     outcome = run(SCHEDULE, Echo(), strategy=Exploding()).outcome
@@ -122,11 +120,11 @@ NAN = np.array([0, np.nan], np.float32)
         (None, "the upload's extra is a NoneType instead of a mapping"),
     ],
 )
-def test_uploads_that_do_not_fit_are_refused(extra: Any, text: str, workers: int) -> None:
+def test_uploads_that_do_not_fit_are_refused(extra, text, workers):
     """Client 3's; the others go on."""
 
     class Liar(Echo):
-        def train(self, order: Order) -> Upload:
+        def train(self, order):
             upload = super().train(order)
             return replace(upload, extra=extra) if order.client_id == 3 else upload
 
@@ -138,12 +136,12 @@ def test_uploads_that_do_not_fit_are_refused(extra: Any, text: str, workers: int
     assert 3 not in {event["client"] for event in result.kind("arrival")}
 
 
-def test_the_answer_to_a_pause_brings_those_of_the_newer_version() -> None:
+def test_the_answer_to_a_pause_brings_those_of_the_newer_version():
     """When client 0 pauses others have made versions; the answer counts as an order."""
     seen = []
 
     class Pausing(Echo):
-        def train(self, order: Order) -> Upload:
+        def train(self, order):
             if order.client_id == 0 and "continues" not in order.config:
                 return Upload(vec(), "delta", 10, 0.5, done=False, progress=0.5)
             if order.client_id == 0 and order.extra:
@@ -170,11 +168,11 @@ def test_the_answer_to_a_pause_brings_those_of_the_newer_version() -> None:
 class Slow(Times):
     """Client 0 takes two seconds, the others one."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__(lambda client_id, sequence: 2.0 if client_id == 0 else 1.0)
 
 
-def test_an_order_that_is_never_carried_out_keeps_nothing_alive() -> None:
+def test_an_order_that_is_never_carried_out_keeps_nothing_alive():
     """Its vectors would be as many as there are orders."""
     clock = VirtualClock(Inline(Echo()), Times(lambda *_: 9.0), 2, deadline=1.0)
     clock.dispatch(Order(0, 0, 0, 0, vec(1, 1), {}, 0.0, extra={"shift": vec(1, 1)}))

@@ -3,22 +3,21 @@
 import re
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import pytest
-from helpers import Run, Scripted, Times, run, toward_own_number, vec
+from helpers import Scripted, Times, run, toward_own_number, vec
 
 from fl_app.core.events import from_json, to_json
-from fl_app.core.types import KINDS, RESIDUAL, GlobalModel, Update, Upload, Vector
+from fl_app.core.types import KINDS, RESIDUAL, GlobalModel, Update, Upload
 from fl_app.engine.guard import MALFORMED, Guard
 from fl_app.schedule import Buffered
 
 MODEL = GlobalModel(vec(1, 1, 7), version=5, history={3: vec(0, 0, 9)}, num_trainable=2)
 
 
-def update(*vector: float, client: int = 0, base: int = 5, **more: Any) -> Update:
-    settings: dict[str, Any] = {"kind": "delta", "num_examples": 10, "loss": 0.5} | more
+def update(*vector, client=0, base=5, **more):
+    settings = {"kind": "delta", "num_examples": 10, "loss": 0.5} | more
     return Update(client, base, vec(*vector), **settings)
 
 
@@ -32,13 +31,13 @@ def update(*vector: float, client: int = 0, base: int = 5, **more: Any) -> Updat
         (update(3, 4, 9, kind="model", base=3), 5),  # from (0, 0)
     ],
 )
-def test_the_length_of_an_upload(given: Update, length: float) -> None:
+def test_the_length_of_an_upload(given, length):
     assert Guard(max_norm=length).refuse(MODEL, given, 0.0) == ""
     reason = Guard(max_norm=length - 0.01).refuse(MODEL, given, 0.0)
     assert reason == "norm=5 is above guard.max_norm=4.99"
 
 
-def test_lengths_are_compared_with_the_median_of_those_before() -> None:
+def test_lengths_are_compared_with_the_median_of_those_before():
     guard = Guard(max_norm_ratio=3)
     for length in (*[1.0] * 4, *[2.0] * 5):
         assert guard.refuse(MODEL, update(length, 0, 0), 0.0) == ""
@@ -48,7 +47,7 @@ def test_lengths_are_compared_with_the_median_of_those_before() -> None:
     assert reason == "norm=6.1 is above guard.max_norm_ratio=3 times the running median 2"
 
 
-def test_the_median_follows_where_all_go() -> None:
+def test_the_median_follows_where_all_go():
     guard = Guard(max_norm_ratio=2)
     for _ in range(100):
         assert guard.refuse(MODEL, update(1, 0, 0), 0.0) == ""
@@ -56,7 +55,7 @@ def test_the_median_follows_where_all_go() -> None:
     assert refused == [True] * 50 + [False] * 10
 
 
-def test_age_and_number_of_examples() -> None:
+def test_age_and_number_of_examples():
     guard = Guard(max_age=1, max_examples=10)
     assert guard.refuse(MODEL, update(1, 1, 1, base=4), 0.0) == ""
     reason = guard.refuse(MODEL, update(1, 1, 1, base=3), 0.0)
@@ -65,7 +64,7 @@ def test_age_and_number_of_examples() -> None:
     assert reason == "num_examples=11 is above guard.max_examples=10"
 
 
-def test_one_client_is_slowed_down_and_others_are_not() -> None:
+def test_one_client_is_slowed_down_and_others_are_not():
     guard = Guard(min_interval=10)
     assert guard.refuse(MODEL, update(1, 1, 1), 100.0) == ""
     assert guard.refuse(MODEL, update(1, 1, 1, client=1), 101.0) == ""
@@ -88,13 +87,13 @@ def test_one_client_is_slowed_down_and_others_are_not() -> None:
         ({"max_examples": 0}, "guard.max_examples=0 must be an integer >= 1 or null: every upload"),
     ],
 )
-def test_bad_bounds_are_refused(settings: dict[str, Any], text: str) -> None:
+def test_bad_bounds_are_refused(settings, text):
     with pytest.raises(ValueError, match=f"^{re.escape(text)}"):
         Guard(**settings)
 
 
 @pytest.mark.parametrize("key", ["max_norm", "max_norm_ratio"])
-def test_uploads_without_a_length_cannot_be_bounded(key: str) -> None:
+def test_uploads_without_a_length_cannot_be_bounded(key):
     Guard(**{key: 9.0}).validate_kinds(KINDS)
     Guard(max_age=3).validate_kinds(["delta", RESIDUAL])
     told = f"guard.{key}=9.0 must be null with uploads of kind 'residual': their length is not"
@@ -102,10 +101,10 @@ def test_uploads_without_a_length_cannot_be_bounded(key: str) -> None:
         Guard(**{key: 9.0}).validate_kinds(["delta", RESIDUAL])
 
 
-def test_extra_vectors_are_compared_with_those_of_their_name() -> None:
+def test_extra_vectors_are_compared_with_those_of_their_name():
     """Lengths 1 and 100, ten times; then one of them is four times as long."""
 
-    def sent(a: float, b: float) -> Update:
+    def sent(a, b):
         return replace(update(1, 0, 0), extra={"a": vec(a, 0, 9), "b": vec(b, 0, 9)})
 
     guard = Guard(max_norm_ratio=3, max_norm=2)
@@ -124,36 +123,34 @@ def test_extra_vectors_are_compared_with_those_of_their_name() -> None:
 Fault = Callable[[Upload], Upload]
 
 
-def huge(upload: Upload) -> Upload:
+def huge(upload):
     return replace(upload, vector=np.full_like(upload.vector, 1e30))
 
 
-def not_finite(upload: Upload) -> Upload:
+def not_finite(upload):
     return replace(upload, vector=np.full_like(upload.vector, np.nan))
 
 
-def greedy(upload: Upload) -> Upload:
+def greedy(upload):
     return replace(upload, num_examples=10**9)
 
 
-def lying(upload: Upload) -> Upload:
+def lying(upload):
     return replace(upload, kind="model", base_version=0)
 
 
-def outdated(upload: Upload) -> Upload:
+def outdated(upload):
     return replace(upload, base_version=0)
 
 
-def unreadable(upload: Upload) -> Upload:
+def unreadable(upload):
     raise ValueError("of the node")
 
 
-def federation(
-    fault: Fault, bad: Callable[[int], bool] = lambda sequence: sequence >= 2, **guard: Any
-) -> Run:
+def federation(fault, bad=lambda sequence: sequence >= 2, **guard):
     """Ten clients of which client 9 misbehaves in some of its orders, by their sequence."""
 
-    def script(client_id: int, sequence: int, received: Vector) -> Upload:
+    def script(client_id, sequence, received):
         upload = toward_own_number(client_id, sequence, received)
         return fault(upload) if client_id == 9 and bad(sequence) else upload
 
@@ -175,9 +172,7 @@ def federation(
         (outdated, {}, "base_version=0 is one that no order under way cites"),
     ],
 )
-def test_a_client_that_misbehaves_is_kept_out_and_the_others_go_on(
-    fault: Fault, guard: dict[str, Any], reason: str
-) -> None:
+def test_a_client_that_misbehaves_is_kept_out_and_the_others_go_on(fault, guard, reason):
     result = federation(fault, **guard)
     rejects = result.kind("reject")
     assert {event["client"] for event in rejects} == {9}
@@ -190,7 +185,7 @@ def test_a_client_that_misbehaves_is_kept_out_and_the_others_go_on(
 
 
 @pytest.mark.parametrize("fault", [huge, not_finite])
-def test_it_is_benched_and_the_event_says_why(fault: Fault) -> None:
+def test_it_is_benched_and_the_event_says_why(fault):
     result = federation(fault, bench_after=3, max_norm=1000)
     (event,) = result.kind("bench")
     assert (event["client"], event["uploads"]) == (9, 3)
@@ -201,13 +196,13 @@ def test_it_is_benched_and_the_event_says_why(fault: Fault) -> None:
     assert to_json(from_json(event)) == event
 
 
-def test_an_accepted_update_ends_the_row() -> None:
+def test_an_accepted_update_ends_the_row():
     result = federation(huge, lambda sequence: sequence % 3 != 0, bench_after=3, max_norm=1000)
     assert result.kind("bench") == []
     assert len(result.kind("reject")) > 3
 
 
-def test_updates_that_are_too_old_do_not_count() -> None:
+def test_updates_that_are_too_old_do_not_count():
     """Their client is slow, and not hostile."""
     result = run(
         Buffered(10, 5),
@@ -220,7 +215,7 @@ def test_updates_that_are_too_old_do_not_count() -> None:
     assert result.kind("bench") == []
 
 
-def test_replies_that_cannot_be_read_count_and_other_failures_do_not() -> None:
+def test_replies_that_cannot_be_read_count_and_other_failures_do_not():
     """A device that cannot read its data rests between its orders."""
     guard = Guard(bench_after=2)
     counts = [guard.count_refused(9, f"{MALFORMED}: it holds 0 arrays") for _ in range(3)]
@@ -229,7 +224,7 @@ def test_replies_that_cannot_be_read_count_and_other_failures_do_not() -> None:
     assert federation(unreadable, bench_after=1).kind("bench") == []
 
 
-def test_the_bench_outlives_a_resumed_run() -> None:
+def test_the_bench_outlives_a_resumed_run():
     guard = Guard(bench_after=1)
     guard.count_refused(3, "norm=1e+30 is above")
     again = Guard(bench_after=1)

@@ -1,15 +1,13 @@
 """The server's own work: what waits for it."""
 
-from typing import Any
-
 import pytest
-from helpers import Run, Times, run
+from helpers import Times, run
 
 from fl_app.core.events import Aggregated, from_json, to_json
 from fl_app.engine.server import WORK, Server
-from fl_app.schedule import Buffered, Schedule, synchronous
+from fl_app.schedule import Buffered, synchronous
 
-BUSY: dict[str, Any] = {
+BUSY = {
     "dispatch": 0.2,
     "receipt": 0.3,
     "aggregation": 0.1,
@@ -18,24 +16,24 @@ BUSY: dict[str, Any] = {
 }
 
 
-def evaluated(version: int, vector: Any) -> dict[str, float]:
+def evaluated(version, vector):
     return {"accuracy": 0.5, "loss": 1.0}
 
 
-def at_work(schedule: Schedule | None = None, **more: Any) -> Run:
+def at_work(schedule=None, **more):
     return run(
         schedule or Buffered(4, 2), **{"server": Server(**BUSY), "evaluate": evaluated, **more}
     )
 
 
-def times(result: Run, kind: str) -> list[float]:
+def times(result, kind):
     return [event["t"] for event in result.kind(kind)]
 
 
 # -- one server -----------------------------------------------------------------------------------
 
 
-def test_work_is_done_one_after_the_other() -> None:
+def test_work_is_done_one_after_the_other():
     server = Server(dispatch=2.0, receipt=1.0, evaluation=5.0)
     assert server.work("dispatch", 0.0) == 2.0
     assert server.work("dispatch", 0.5) == 4.0
@@ -45,7 +43,7 @@ def test_work_is_done_one_after_the_other() -> None:
     assert server.busy == {"dispatch": 4.0, "receipt": 2.0, "aggregation": 0.0, "evaluation": 5.0}
 
 
-def test_side_by_side_orders_and_replies_hold_nothing_up() -> None:
+def test_side_by_side_orders_and_replies_hold_nothing_up():
     server = Server(dispatch=2.0, receipt=1.0, evaluation=5.0, serial=False)
     assert server.dispatch_delay == 2.0
     assert server.work("dispatch", 0.0) == 0.0
@@ -55,7 +53,7 @@ def test_side_by_side_orders_and_replies_hold_nothing_up() -> None:
     assert server.busy["receipt"] == 4.0
 
 
-def test_an_idle_server_looks_every_poll_seconds() -> None:
+def test_an_idle_server_looks_every_poll_seconds():
     server = Server(poll=1.0, receipt=0.25)
     assert server.begins(0.1) == 1.0
     assert server.receive(0.1) == 1.25
@@ -65,7 +63,7 @@ def test_an_idle_server_looks_every_poll_seconds() -> None:
 
 
 @pytest.mark.parametrize("key", [*WORK, "poll"])
-def test_negative_seconds_are_refused(key: str) -> None:
+def test_negative_seconds_are_refused(key):
     with pytest.raises(ValueError, match=rf"^devices\.server\.{key}=-1 must be "):
         Server(**{key: -1})
 
@@ -73,7 +71,7 @@ def test_negative_seconds_are_refused(key: str) -> None:
 # -- a run ----------------------------------------------------------------------------------------
 
 
-def test_a_round_takes_what_its_pieces_add_up_to() -> None:
+def test_a_round_takes_what_its_pieces_add_up_to():
     """Three orders leave after 0.5, 1 and 1.5 s and take 10 s each.
 
     Replies come at 10.5, 11 and 11.5 and are received until 11.25, 12 and 12.75 at 0.75 s each.
@@ -95,7 +93,7 @@ def test_a_round_takes_what_its_pieces_add_up_to() -> None:
     assert times(result, "evaluate") == [4.0, 21.75, 39.5]
 
 
-def test_a_server_without_a_cost_changes_no_event_but_for_its_own_field() -> None:
+def test_a_server_without_a_cost_changes_no_event_but_for_its_own_field():
     free, none = at_work(server=Server()), at_work(server=None)
     for event in free.kind("aggregate"):
         assert set(event.pop("busy").values()) == {0.0}
@@ -103,7 +101,7 @@ def test_a_server_without_a_cost_changes_no_event_but_for_its_own_field() -> Non
     assert free.final == none.final
 
 
-def test_busy_time_adds_up_and_is_read_from_the_log() -> None:
+def test_busy_time_adds_up_and_is_read_from_the_log():
     result = at_work(num_versions=6)
     last = result.kind("aggregate")[-1]
     counts = {

@@ -6,10 +6,9 @@ import os
 import signal
 import threading
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from contextlib import closing
 from dataclasses import replace
-from multiprocessing.connection import Connection
 from types import SimpleNamespace
 from typing import Any
 
@@ -20,7 +19,7 @@ from spawned import Equips
 
 from fl_app.core.errors import RunError
 from fl_app.core.events import Aggregated
-from fl_app.core.types import GlobalModel, Order, Reply, Scores, Update, Upload, Vector
+from fl_app.core.types import Order, Reply, Scores, Upload, Vector
 from fl_app.engine.arena import SLOTS_PER_SEGMENT, Arena
 from fl_app.engine.workers import ORDERS_PER_WORKER, Inline, Workers
 from fl_app.schedule import Buffered
@@ -29,15 +28,15 @@ SCHEDULE = Buffered(concurrency=5, buffer_size=3)
 Script = Callable[[int, int, Vector], Any]
 
 
-def order(number: int, client_id: int = 0, vector: Vector | None = None) -> Order:
+def order(number, client_id=0, vector=None):
     return Order(number, client_id, number, 0, vec(1, 2) if vector is None else vector, {}, 0.0)
 
 
 @pytest.fixture
-def start() -> Iterator[Callable[..., Workers]]:
-    started: list[Workers] = []
+def start():
+    started = []
 
-    def start_some(script: Script, num_workers: int = 2, **more: Any) -> Workers:
+    def start_some(script, num_workers=2, **more):
         started.append(Workers(Scripted(script), num_workers, 2, **more))
         return started[-1]
 
@@ -47,13 +46,13 @@ def start() -> Iterator[Callable[..., Workers]]:
 
 
 @pytest.fixture(autouse=True)
-def no_process_is_left() -> Iterator[None]:
+def no_process_is_left():
     yield
     assert multiprocessing.active_children() == []
 
 
-def collect(mailbox: Workers, count: int) -> dict[int, Reply]:
-    replies: dict[int, Reply] = {}
+def collect(mailbox, count):
+    replies = {}
     while len(replies) < count:
         replies.update((reply.number, reply) for reply in mailbox.pull(None))
     return replies
@@ -62,8 +61,8 @@ def collect(mailbox: Workers, count: int) -> dict[int, Reply]:
 # -- the mailbox ----------------------------------------------------------------------------------
 
 
-def test_orders_are_spread_and_answered(start: Any) -> None:
-    def own_process(client_id: int, sequence: int, received: Vector) -> Upload:
+def test_orders_are_spread_and_answered(start):
+    def own_process(client_id, sequence, received):
         return Upload(received + client_id, "delta", os.getpid(), float(sequence))
 
     mailbox = start(own_process)
@@ -85,17 +84,17 @@ def test_orders_are_spread_and_answered(start: Any) -> None:
 
 
 @pytest.mark.parametrize("num_workers", [0, 1])
-def test_results_outlive_later_work(num_workers: int) -> None:
+def test_results_outlive_later_work(num_workers):
     """More of them than lie on one segment of shared memory, and of one that comes later."""
 
     class Writer:
-        def train(self, order: Order) -> Upload:
+        def train(self, order):
             own = np.full_like(order.vector, order.sequence)
             seen = order.extra["shift"] + order.vector
             return Upload(own, "delta", 1, 0.0, extra={"seen": seen})
 
     names = ("seen",)
-    mailbox: Any = Workers(Writer(), 1, 3, upload_extra=names) if num_workers else Inline(Writer())
+    mailbox = Workers(Writer(), 1, 3, upload_extra=names) if num_workers else Inline(Writer())
     results = []
     with closing(mailbox):
         for number in range(SLOTS_PER_SEGMENT + 6):
@@ -108,11 +107,11 @@ def test_results_outlive_later_work(num_workers: int) -> None:
         assert not num_workers or own.ctypes.data % 64 == seen.ctypes.data % 64 == 0
 
 
-def test_states_larger_than_a_pipe_travel_both_ways_at_once(start: Any) -> None:
+def test_states_larger_than_a_pipe_travel_both_ways_at_once(start):
     """The next order is sent while the answer to the last one is."""
     state = {"kept": np.zeros(1_000_000, np.float32)}
 
-    def keep(client_id: int, sequence: int, received: Vector) -> Upload:
+    def keep(client_id, sequence, received):
         return Upload(received, "delta", 1, 0.0, state=state)
 
     mailbox = start(keep, 1)
@@ -125,12 +124,12 @@ def test_states_larger_than_a_pipe_travel_both_ways_at_once(start: Any) -> None:
 
 
 @pytest.mark.parametrize("num_workers", [0, 1])
-def test_a_client_cannot_write_to_the_servers_model(num_workers: int) -> None:
-    def vandal(client_id: int, sequence: int, received: Vector) -> Upload:
+def test_a_client_cannot_write_to_the_servers_model(num_workers):
+    def vandal(client_id, sequence, received):
         received[:] = 99
         return Upload(received, "model", 1, 0.0)
 
-    mailbox: Any = Workers(Scripted(vandal), 1, 2) if num_workers else Inline(Scripted(vandal))
+    mailbox = Workers(Scripted(vandal), 1, 2) if num_workers else Inline(Scripted(vandal))
     model = mailbox.share(np.array([1, 2], np.float32))
     mailbox.push(order(0, vector=model))
     (reply,) = mailbox.pull(None)
@@ -139,7 +138,7 @@ def test_a_client_cannot_write_to_the_servers_model(num_workers: int) -> None:
     assert model.tolist() == [1, 2]
 
 
-def test_closing_ends_all_at_once_also_workers_that_hang() -> None:
+def test_closing_ends_all_at_once_also_workers_that_hang():
     mailbox = Workers(Scripted(lambda *_: threading.Event().wait()), 2, 2)
     for number in range(3):
         mailbox.push(order(number))
@@ -147,13 +146,13 @@ def test_closing_ends_all_at_once_also_workers_that_hang() -> None:
     assert multiprocessing.active_children() == []
 
 
-def _parent(pipe: Connection) -> None:
+def _parent(pipe):
     Workers(Scripted(toward_own_number), 2, 2)
     pipe.send(True)
     threading.Event().wait()
 
 
-def test_workers_do_not_outlive_a_parent_that_was_killed() -> None:
+def test_workers_do_not_outlive_a_parent_that_was_killed():
     """The parent and its workers hold one end of a pipe, which ends with the last of them."""
     ours, theirs = multiprocessing.Pipe()
     parent = multiprocessing.get_context("fork").Process(target=_parent, args=(theirs,))
@@ -175,16 +174,16 @@ GOOD = toward_own_number(1, 0, vec(0, 0))
 class EveryKind(MeanDelta):
     """Looks at updates as gradients, too."""
 
-    def aggregate(self, model: GlobalModel, updates: Sequence[Update]) -> Vector:
+    def aggregate(self, model, updates):
         params = super().aggregate(model, updates)
         return params + sum(np.float32(0) * model.gradient(update) for update in updates)
 
 
-def raise_it(client_id: int, sequence: int, received: Vector) -> Upload:
+def raise_it(client_id, sequence, received):
     raise OSError(f"disk of client {client_id} is full")
 
 
-BAD: dict[str, tuple[Script, str, str]] = {
+BAD = {
     "raises": (raise_it, "failure", "OSError: disk of client 3 is full"),
     "returns nothing": (
         lambda *_: None,
@@ -227,7 +226,7 @@ BAD: dict[str, tuple[Script, str, str]] = {
         "payload overflows as a gradient or a displacement: rate_sum=1e-10",
     ),
     "loss unknown": (
-        lambda *_: replace(GOOD, loss=None),  # type: ignore[arg-type]
+        lambda *_: replace(GOOD, loss=None),
         "reject",
         "loss=None must be a number",
     ),
@@ -235,10 +234,10 @@ BAD: dict[str, tuple[Script, str, str]] = {
 
 
 @pytest.mark.parametrize("name", BAD)
-def test_a_client_that_misbehaves_is_an_event_and_the_run_goes_on(name: str) -> None:
+def test_a_client_that_misbehaves_is_an_event_and_the_run_goes_on(name):
     misbehave, kind, reason = BAD[name]
 
-    def script(client_id: int, sequence: int, received: Vector) -> Any:
+    def script(client_id, sequence, received):
         does = misbehave if client_id == 3 else toward_own_number
         return does(client_id, sequence, received)
 
@@ -259,11 +258,11 @@ def test_a_client_that_misbehaves_is_an_event_and_the_run_goes_on(name: str) -> 
         assert (after["kind"], after["t"]) == ("dispatch", incident["t"])
 
 
-def test_patience_is_counted_from_the_end_of_the_order_before(start: Any) -> None:
+def test_patience_is_counted_from_the_end_of_the_order_before(start):
     """10 s. Of orders given at 0 s the first ends at 9 s; the next may until 19 s. One hangs."""
     now = SimpleNamespace(seconds=0.0)
 
-    def script(client_id: int, sequence: int, received: Vector) -> Upload:
+    def script(client_id, sequence, received):
         if sequence:
             threading.Event().wait(0.1 if sequence == 1 else None)  # nothing is there yet
         return GOOD
@@ -282,7 +281,7 @@ def test_patience_is_counted_from_the_end_of_the_order_before(start: Any) -> Non
     assert list(mailbox.pull(None)) == [Reply(2, error=error)]
 
 
-def test_an_idle_worker_that_died_costs_no_order(start: Any) -> None:
+def test_an_idle_worker_that_died_costs_no_order(start):
     mailbox = start(lambda *_: GOOD, num_workers=1)
     (worker,) = multiprocessing.active_children()
     worker.kill()
@@ -293,8 +292,8 @@ def test_an_idle_worker_that_died_costs_no_order(start: Any) -> None:
     assert reply.upload is not None
 
 
-def test_orders_behind_the_one_that_killed_its_worker_are_given_again(start: Any) -> None:
-    def script(client_id: int, sequence: int, received: Vector) -> Upload:
+def test_orders_behind_the_one_that_killed_its_worker_are_given_again(start):
+    def script(client_id, sequence, received):
         if client_id == 3:
             os.kill(os.getpid(), signal.SIGKILL)
         return replace(GOOD, loss=float(client_id))
@@ -308,11 +307,11 @@ def test_orders_behind_the_one_that_killed_its_worker_are_given_again(start: Any
     assert replies[1].upload.loss == 4.0
 
 
-def test_a_worker_that_was_asked_to_end_fails_no_order(start: Any) -> None:
+def test_a_worker_that_was_asked_to_end_fails_no_order(start):
     """As by a SIGTERM to the whole group of processes, whose parent ends after a checkpoint."""
     asked = multiprocessing.get_context("fork").Event()
 
-    def script(client_id: int, sequence: int, received: Vector) -> Upload:
+    def script(client_id, sequence, received):
         if not asked.is_set():
             asked.set()
             os.kill(os.getpid(), signal.SIGTERM)
@@ -333,31 +332,31 @@ def test_a_worker_that_was_asked_to_end_fails_no_order(start: Any) -> None:
 class CtrlC:
     """A sink during which somebody presses Ctrl-C."""
 
-    def __init__(self, version: int) -> None:
+    def __init__(self, version):
         self._version = version
 
-    def emit(self, event: Any) -> None:
+    def emit(self, event):
         if isinstance(event, Aggregated) and event.version == self._version:
             signal.raise_signal(signal.SIGINT)
 
-    def close(self) -> None: ...
+    def close(self): ...
 
 
-def test_ctrl_c_in_a_terminal_reaches_workers_too_and_is_not_theirs_to_handle() -> None:
+def test_ctrl_c_in_a_terminal_reaches_workers_too_and_is_not_theirs_to_handle():
     class Terminal:
-        def emit(self, event: Any) -> None:
+        def emit(self, event):
             if isinstance(event, Aggregated):
                 for worker in multiprocessing.active_children():
                     os.kill(worker.pid or 0, signal.SIGINT)
 
-        def close(self) -> None: ...
+        def close(self): ...
 
     result = run(SCHEDULE, workers=2, sinks=[Terminal()])
     assert (result.outcome.version, result.history.failures) == (20, 0)
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_ctrl_c_ends_the_run_with_what_was_done(workers: int) -> None:
+def test_ctrl_c_ends_the_run_with_what_was_done(workers):
     result = run(SCHEDULE, workers=workers, sinks=[CtrlC(version=4)])
     assert result.outcome.stopped == "interrupted"
     assert result.outcome.error is None
@@ -366,7 +365,7 @@ def test_ctrl_c_ends_the_run_with_what_was_done(workers: int) -> None:
     assert multiprocessing.active_children() == []
 
 
-def test_three_workers_on_two_devices_and_a_killed_one_is_replaced_on_its_own() -> None:
+def test_three_workers_on_two_devices_and_a_killed_one_is_replaced_on_its_own():
     with closing(Workers(Equips(), 3, 2, devices=["7", "8"])) as mailbox:
         for number in range(6):
             mailbox.push(order(number))
@@ -383,20 +382,20 @@ def test_three_workers_on_two_devices_and_a_killed_one_is_replaced_on_its_own() 
         assert replies[12].scores == Scores({"loss": 3.0}, 1)
 
 
-def test_a_device_that_does_not_work_ends_the_run_with_its_reason() -> None:
+def test_a_device_that_does_not_work_ends_the_run_with_its_reason():
     with closing(Workers(Equips(broken=["8"]), 1, 2, devices=["8"])) as mailbox:
         mailbox.push(order(0))
         with pytest.raises(RunError, match=r"^a worker process cannot train: OSError: no GPU 8$"):
             mailbox.pull(None)
 
 
-def test_what_cannot_be_pickled_is_refused_in_words() -> None:
+def test_what_cannot_be_pickled_is_refused_in_words():
     with pytest.raises(ValueError, match=r"cannot be pickled \(.*define classes and functions in"):
         Workers(lambda device: Equips()(device), 1, 2, devices=["1"])
 
 
 @pytest.mark.parametrize("part", [slice(None), slice(2, 3), slice(None, None, 2)])
-def test_a_view_keeps_its_slot(part: slice) -> None:
+def test_a_view_keeps_its_slot(part):
     arena = Arena(4)
     vector, slot = arena.new()
     vector[:] = [1, 2, 3, 4]
@@ -411,7 +410,7 @@ def test_a_view_keeps_its_slot(part: slice) -> None:
     assert arena.new()[1] == slot
 
 
-def test_an_arena_that_nobody_holds_gives_its_memory_back() -> None:
+def test_an_arena_that_nobody_holds_gives_its_memory_back():
     """The last vector keeps it; after that its file is closed, for there may be many runs."""
     arena = Arena(3)
     vector, _ = arena.new()

@@ -2,7 +2,6 @@
 
 from importlib import import_module
 from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -22,14 +21,14 @@ MIB = 2**20
 
 
 @pytest.fixture
-def module(monkeypatch: pytest.MonkeyPatch) -> Any:
+def module(monkeypatch):
     module = import_module(patches.HTTP_GRID)
     monkeypatch.setattr(module, "pull_objects", module.pull_objects)
     TaskIdentity.task_id, TaskIdentity.run_id, TaskIdentity.node_id = 1, 1, 1
     return module
 
 
-def pulled(module: Any, bound: int, *, megabytes: int, parts: int) -> SimpleNamespace:
+def pulled(module, bound, *, megabytes, parts):
     """What Flower's grid makes of a reply.
 
     Returns:
@@ -43,7 +42,7 @@ def pulled(module: Any, bound: int, *, megabytes: int, parts: int) -> SimpleName
     objects = {key: value.deflate() for key, value in get_all_nested_objects(reply).items()}
     found = SimpleNamespace(num_bytes=0, removed=[], reply=reply.object_id)
 
-    def pull(request: Any) -> PullObjectResponse:
+    def pull(request):
         content = objects[request.object_id]
         found.num_bytes += len(content)
         return PullObjectResponse(object_found=True, object_available=True, object_content=content)
@@ -65,18 +64,18 @@ def pulled(module: Any, bound: int, *, megabytes: int, parts: int) -> SimpleName
     return found
 
 
-def test_a_reply_beyond_the_bound_is_malformed_and_not_held(module: Any) -> None:
+def test_a_reply_beyond_the_bound_is_malformed_and_not_held(module):
     """64 MiB were sent; no more than a part for each thread is held when it is refused."""
     found = pulled(module, 3 * MIB, megabytes=2, parts=32)
     assert found.message.has_error()
     assert found.num_bytes < 40 * MIB
     assert found.removed == [found.reply]  # from the database
     order = Order(0, 1, 0, 0, np.zeros(1, np.float32), {}, 0.0)
-    reply = read_reply(found.message, order, None)  # type: ignore[arg-type]
+    reply = read_reply(found.message, order, None)
     assert reply.error.startswith(f"{MALFORMED}: ")
     assert f"the reply is larger than {3 * MIB} bytes" in reply.error
 
 
-def test_a_second_run_of_a_process_has_a_bound_of_its_own(module: Any) -> None:
+def test_a_second_run_of_a_process_has_a_bound_of_its_own(module):
     assert pulled(module, 3 * MIB, megabytes=2, parts=2).message.has_error()
     assert pulled(module, 10 * MIB, megabytes=2, parts=2).message.has_content()

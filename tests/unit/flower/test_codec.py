@@ -5,12 +5,10 @@ import io
 import math
 import re
 import weakref
-from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from threading import Barrier
-from typing import Any
 
 import numpy as np
 import pytest
@@ -35,23 +33,23 @@ OURS = {"app-config": "seed: 1"}
 
 
 @pytest.fixture(autouse=True)
-def _identity() -> None:
+def _identity():
     FakeGrid(lambda message, context: message, 0)  # gives this process the identity of a ServerApp
 
 
-def an_order(vector: np.ndarray = VECTOR, version: int = 4, **config: float) -> Order:
+def an_order(vector=VECTOR, version=4, **config):
     return Order(9, 2**63 + 5, 6, version, vector, config, 0.0)
 
 
-def a_message(content: RecordDict, kind: str = "train") -> Message:
+def a_message(content, kind="train"):
     return through(Message(content, dst_node_id=3, message_type=kind))
 
 
-def sent(order: Order, config: Mapping[str, object], kind: str = "train") -> Message:
+def sent(order, config, kind="train"):
     return a_message(codec.OrderPacker(LAYOUT, config).pack(order), kind)
 
 
-def foreign(arrays: Mapping[str, np.ndarray] = INITIAL, **metrics: Any) -> Message:
+def foreign(arrays=INITIAL, **metrics):
     """What a ClientApp of another project returns."""
     numbers = MetricRecord({"num-examples": 10, **metrics})
     return a_message(RecordDict({"arrays": codec.record_of(arrays), "metrics": numbers}))
@@ -60,7 +58,7 @@ def foreign(arrays: Mapping[str, np.ndarray] = INITIAL, **metrics: Any) -> Messa
 # -- orders ---------------------------------------------------------------------------------------
 
 
-def test_order_follows_flowers_convention() -> None:
+def test_order_follows_flowers_convention():
     content = sent(an_order(lr=np.float32(0.5)), {"lr": 0.1, "epochs": 2, "version": 99}).content
     assert dict(content["config"]) == {
         "lr": 0.5,  # the strategy wins over the user
@@ -77,7 +75,7 @@ def test_order_follows_flowers_convention() -> None:
 
 
 @pytest.mark.parametrize("config", [{}, OURS])
-def test_a_client_reads_the_order_that_the_server_packed(config: dict[str, str]) -> None:
+def test_a_client_reads_the_order_that_the_server_packed(config):
     state = {"slot": np.array(3), "memory": np.array([[0.5, 1.5]], np.float32)}
     order = replace(an_order(lr=0.5), state=state, extra={"c": CONTROL, "d": VECTOR})
     for kind in ("train", "evaluate"):
@@ -100,7 +98,7 @@ def test_a_client_reads_the_order_that_the_server_packed(config: dict[str, str])
     assert empty.vector.shape == (0,)
 
 
-def test_orders_of_one_version_share_its_serialised_arrays_and_keep_it_not_alive() -> None:
+def test_orders_of_one_version_share_its_serialised_arrays_and_keep_it_not_alive():
     packer = codec.OrderPacker(LAYOUT, {})
     vector = VECTOR.copy()
     first = packer.pack(replace(an_order(vector), extra={"c": vector}))
@@ -143,9 +141,7 @@ UPLOAD = Upload(
         ),
     ],
 )
-def test_an_upload_arrives_as_it_was(
-    config: dict[str, str], form: dict[str, Any], arrays: dict[str, tuple[str, int]]
-) -> None:
+def test_an_upload_arrives_as_it_was(config, form, arrays):
     upload = replace(UPLOAD, vector=np.array([0, 2, 3, 5, 7], np.float32))
     reply = through(codec.pack_upload(sent(an_order(), config), upload, LAYOUT, **form))
     for record in ("arrays", "extra.c"):
@@ -166,14 +162,14 @@ def test_an_upload_arrives_as_it_was(
 NONE = np.zeros(0, np.float32)
 
 
-def test_a_paused_client_sends_its_progress_alone() -> None:
+def test_a_paused_client_sends_its_progress_alone():
     paused = Upload(NONE, "pseudo", 12, 0.5, done=False, progress=0.4)
     reply = through(codec.pack_upload(sent(an_order(), OURS), paused, LAYOUT))
     read = codec.read_upload(reply, LAYOUT)
     assert (read.done, read.progress, read.vector.size) == (False, 0.4, 0)
 
 
-def test_a_masked_upload_keeps_every_bit() -> None:
+def test_a_masked_upload_keeps_every_bit():
     bits = np.array([0x7FA00001, 0xFFFFFFFF, 0, 1, 0x80000000], np.uint32)
     masked = replace(UPLOAD, vector=bits.view(np.float32), seal=b"\x00seal", extra={})
     order = sent(an_order(), OURS)
@@ -183,7 +179,7 @@ def test_a_masked_upload_keeps_every_bit() -> None:
     assert read.seal == b"\x00seal"
 
 
-def test_an_algorithm_of_client_and_server_needs_its_client() -> None:
+def test_an_algorithm_of_client_and_server_needs_its_client():
     needs = "fl_app.algorithms.moon.MOONTrainer"
     reply = codec.pack_upload(sent(an_order(), {}), UPLOAD, LAYOUT, lineage="Own MOONTrainer")
     assert codec.read_upload(through(reply), LAYOUT, needs).kind == "pseudo"
@@ -209,7 +205,7 @@ def test_an_algorithm_of_client_and_server_needs_its_client() -> None:
         ({"places": np.array([1], np.uint32)}, "entries is float16[2], expected [1]"),
     ],
 )
-def test_vectors_that_do_not_fit(arrays: dict[str, np.ndarray], text: str) -> None:
+def test_vectors_that_do_not_fit(arrays, text):
     if arrays.keys() == {"places"}:
         arrays = {**arrays, "entries": np.array([2, 3], np.float16), "buffers": VECTOR[3:]}
     for record in ("arrays", "extra.c"):
@@ -222,7 +218,7 @@ def test_vectors_that_do_not_fit(arrays: dict[str, np.ndarray], text: str) -> No
 @pytest.mark.parametrize(
     ("name", "value"), [("rate_sum", "much"), ("seal", "text"), ("base_version", 1.5), ("done", 1)]
 )
-def test_fields_of_another_type_are_malformed(name: str, value: object) -> None:
+def test_fields_of_another_type_are_malformed(name, value):
     reply = codec.pack_upload(sent(an_order(), OURS), UPLOAD, LAYOUT)
     reply.content["upload"][name] = value
     with pytest.raises(ValueError, match=f"upload holds {name}="):
@@ -233,7 +229,7 @@ def test_fields_of_another_type_are_malformed(name: str, value: object) -> None:
 
 
 @pytest.mark.parametrize("loss", ["loss", "train_loss", "train-loss"])
-def test_a_foreign_reply_is_a_model_whatever_its_records_are_called(loss: str) -> None:
+def test_a_foreign_reply_is_a_model_whatever_its_records_are_called(loss):
     arrays = dict(reversed(INITIAL.items()))  # names decide, not the order
     content = foreign(arrays, **{loss: 0.25, "f1": 0.5, "histogram": [1, 2]}).content
     renamed = RecordDict({"weights": content["arrays"], "results": content["metrics"]})
@@ -245,7 +241,7 @@ def test_a_foreign_reply_is_a_model_whatever_its_records_are_called(loss: str) -
     assert math.isnan(codec.read_upload(foreign(), LAYOUT).loss)
 
 
-def test_foreign_float64_is_cast_and_what_overflows_is_not_finite() -> None:
+def test_foreign_float64_is_cast_and_what_overflows_is_not_finite():
     weight = np.array([[1e300, 2.5]], np.float64)
     vector = codec.read_upload(foreign({**INITIAL, "fc.weight": weight}), LAYOUT).vector
     assert vector.dtype == np.float32
@@ -263,14 +259,14 @@ def test_foreign_float64_is_cast_and_what_overflows_is_not_finite() -> None:
         ({"bn.num_batches_tracked": np.array(1.5)}, "has dtype float64"),
     ],
 )
-def test_named_arrays_that_do_not_fit(changed: dict[str, Any], text: str) -> None:
+def test_named_arrays_that_do_not_fit(changed, text):
     arrays = {name: a for name, a in {**INITIAL, **changed}.items() if a is not None}
     with pytest.raises(ValueError, match=text):
         codec.read_upload(foreign(arrays), LAYOUT)
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, [3, 4], None])
-def test_number_of_examples_is_needed(value: Any) -> None:
+def test_number_of_examples_is_needed(value):
     reply = foreign()
     reply.content["metrics"].pop("num-examples")
     if value is not None:
@@ -280,7 +276,7 @@ def test_number_of_examples_is_needed(value: Any) -> None:
             read(reply)
 
 
-def test_a_foreign_reply_has_one_record_of_arrays() -> None:
+def test_a_foreign_reply_has_one_record_of_arrays():
     content = foreign().content
     for records in ({}, {"a": content["arrays"], "b": content["arrays"]}):
         reply = a_message(RecordDict({"metrics": content["metrics"], **records}))
@@ -288,7 +284,7 @@ def test_a_foreign_reply_has_one_record_of_arrays() -> None:
             codec.read_upload(reply, LAYOUT)
 
 
-def test_scores_and_the_question_for_the_fixed_part() -> None:
+def test_scores_and_the_question_for_the_fixed_part():
     order = sent(an_order(), OURS, "evaluate")
     scores = Scores({"accuracy": 0.5, "loss": 1.5}, 5)
     reply = through(codec.pack_scores(order, scores))
@@ -301,7 +297,7 @@ def test_scores_and_the_question_for_the_fixed_part() -> None:
 # -- bytes from elsewhere -------------------------------------------------------------------------
 
 
-def npy(array: np.ndarray, *, allow_pickle: bool = False) -> bytes:
+def npy(array, *, allow_pickle=False):
     buffer = io.BytesIO()
     np.save(buffer, array, allow_pickle=allow_pickle)
     return buffer.getvalue()
@@ -310,10 +306,10 @@ def npy(array: np.ndarray, *, allow_pickle: bool = False) -> bytes:
 class Bomb:
     """Leaves a trace when it is unpickled."""
 
-    def __init__(self, trace: Path) -> None:
+    def __init__(self, trace):
         self.trace = trace
 
-    def __reduce__(self) -> tuple[object, ...]:
+    def __reduce__(self):
         return Path.touch, (self.trace,)
 
 
@@ -322,14 +318,14 @@ class Bomb:
     [b"", b"nonsense", npy(INITIAL["fc.bias"])[:-2], b"PK\x03\x04" + b"\0" * 30],
     ids=["empty", "nonsense", "truncated", "zip"],
 )
-def test_unreadable_bytes(data: bytes) -> None:
+def test_unreadable_bytes(data):
     reply = foreign()
     reply.content["arrays"]["fc.bias"] = Array("float32", (1,), "numpy.ndarray", data)
     with pytest.raises(ValueError, match=r"array 'fc.bias' cannot be read"):
         codec.read_upload(reply, LAYOUT)
 
 
-def test_nothing_is_ever_unpickled(tmp_path: Path) -> None:
+def test_nothing_is_ever_unpickled(tmp_path):
     trace = tmp_path / "trace"
     bomb = npy(np.array([Bomb(trace)], dtype=object), allow_pickle=True)
     record = ArrayRecord({"slot": Array("float32", (1,), "numpy.ndarray", bomb)})
@@ -343,11 +339,11 @@ def test_nothing_is_ever_unpickled(tmp_path: Path) -> None:
     assert trace.exists(), "the bomb is a dud, so this test proves nothing"
 
 
-def test_threads_read_arrays_one_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_threads_read_arrays_one_at_a_time(monkeypatch):
     """CPython 3.11 fails now and then where two parse headers at once."""
     both = Barrier(2)
 
-    def load(*_: object, **__: object) -> object:
+    def load(*_, **__):
         both.wait(timeout=0.1)
         return INITIAL["fc.bias"]
 

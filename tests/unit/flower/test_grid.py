@@ -3,24 +3,22 @@
 import math
 import signal
 import threading
-from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import Any
 
 import foreign_app
 import numpy as np
 import pytest
 import torch
 from fake_grid import FakeGrid
-from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
+from flwr.app import ArrayRecord, Message, MetricRecord, RecordDict
 from helpers import MeanDelta, Recorder
 
 from fl_app import client_app
 from fl_app.core.errors import RunError
 from fl_app.core.layout import Layout
-from fl_app.core.types import Order, Parts, Reply, Scores, Upload, Vector
+from fl_app.core.types import Order, Parts, Reply, Scores, Upload
 from fl_app.engine.clock import Expired, Joined, Left, Returned
-from fl_app.engine.engine import Engine, Outcome, Stop
+from fl_app.engine.engine import Engine, Stop
 from fl_app.engine.virtual import VirtualClock
 from fl_app.engine.wall import WallClock
 from fl_app.flower import codec, nodes
@@ -32,7 +30,7 @@ LAYOUT = Layout.of_arrays({"w": np.zeros(2, np.float32)})
 VECTOR = np.array([1.0, 2.0], np.float32)
 
 
-def plus_one(message: Message, context: Context) -> Message:
+def plus_one(message, context):
     """A foreign client that adds 1 to the model, and cannot be asked anything."""
     if message.metadata.message_type != "train":
         raise ValueError("no such function")
@@ -41,7 +39,7 @@ def plus_one(message: Message, context: Context) -> Message:
     return Message(RecordDict({"arrays": arrays, "metrics": metrics}), reply_to=message)
 
 
-def ours(message: Message, context: Context) -> Message:
+def ours(message, context):
     """As `plus_one`, but speaks as our ClientApp does."""
     if message.metadata.message_type == "query":
         return client_app.query(message, context)
@@ -50,16 +48,16 @@ def ours(message: Message, context: Context) -> Message:
     return codec.pack_upload(message, Upload(vector, "model", num_examples, 0.5), LAYOUT)
 
 
-def order(number: int, client_id: int, version: int = 0) -> Order:
+def order(number, client_id, version=0):
     return Order(number, client_id, 0, version, VECTOR, {}, 0.0)
 
 
 Events = list[Reply | Joined | Left]
 
 
-def pull(mailbox: GridMailbox, count: int) -> Events:
+def pull(mailbox, count):
     """Exactly `count` events; fails rather than wait for ever."""
-    events: Events = []
+    events = []
     while len(events) < count:
         more = mailbox.pull(timeout=5.0)
         assert more, f"waited in vain after {events}"
@@ -72,7 +70,7 @@ OURS = {"app-config": "seed: 1"}  # to nodes with this project's ClientApp
 
 
 @pytest.fixture(autouse=True)
-def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
+def _quick(monkeypatch):
     monkeypatch.setattr(nodes, "POLL", 0.01)
     monkeypatch.setattr(nodes, "FIRST_REST", 0.05)
     monkeypatch.setattr(mailboxes, "HEED", 0.01)
@@ -80,15 +78,15 @@ def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def patience(monkeypatch: pytest.MonkeyPatch) -> None:
+def patience(monkeypatch):
     monkeypatch.setattr(nodes, "PATIENCE", 0.1)
 
 
 @pytest.fixture
-def open_mailbox() -> Iterator[Callable[..., GridMailbox]]:
-    opened: list[GridMailbox] = []
+def open_mailbox():
+    opened = []
 
-    def open_one(grid: FakeGrid, **settings: Any) -> GridMailbox:
+    def open_one(grid, **settings):
         opened.append(GridMailbox(grid, LAYOUT, **settings))
         return opened[-1]
 
@@ -100,7 +98,7 @@ def open_mailbox() -> Iterator[Callable[..., GridMailbox]]:
 # -- real nodes -----------------------------------------------------------------------------------
 
 
-def test_nodes_join_under_their_ids_and_answer(open_mailbox: Any) -> None:
+def test_nodes_join_under_their_ids_and_answer(open_mailbox):
     grid = FakeGrid(plus_one, 2)
     mailbox = open_mailbox(grid, train_config={"lr": 0.5}, deadline=30.0)
     assert set(pull(mailbox, 2)) == {Joined(node) for node in grid.node_ids}
@@ -116,7 +114,7 @@ def test_nodes_join_under_their_ids_and_answer(open_mailbox: Any) -> None:
     assert mailbox.capacity() == 2
 
 
-def test_introduction_gives_the_partition_id(open_mailbox: Any) -> None:
+def test_introduction_gives_the_partition_id(open_mailbox):
     grid = FakeGrid(ours, 2, node_configs=[{"partition-id": 7}, {"partition-id": 3}])
     mailbox = open_mailbox(grid, train_config=OURS)
     assert set(pull(mailbox, 2)) == {Joined(7), Joined(3)}
@@ -129,7 +127,7 @@ def test_introduction_gives_the_partition_id(open_mailbox: Any) -> None:
     assert list(grid.received[-1].content["arrays"]) == ["vector"]
 
 
-def test_a_node_that_cannot_introduce_itself_joins_all_the_same(open_mailbox: Any) -> None:
+def test_a_node_that_cannot_introduce_itself_joins_all_the_same(open_mailbox):
     grid = FakeGrid(plus_one, 1)
     assert pull(open_mailbox(grid, train_config=OURS), 1) == [Joined(grid.node_ids[0])]
     silent = FakeGrid(ours, 0)
@@ -137,7 +135,7 @@ def test_a_node_that_cannot_introduce_itself_joins_all_the_same(open_mailbox: An
     assert pull(open_mailbox(silent, train_config=OURS), 1) == [Joined(node)]
 
 
-def test_a_node_that_did_not_hear_the_question_is_asked_again(open_mailbox: Any) -> None:
+def test_a_node_that_did_not_hear_the_question_is_asked_again(open_mailbox):
     """As one that still counts as online after the SuperLink died, and is away."""
     grid = FakeGrid(ours, 1)
     (node,) = grid.node_ids
@@ -151,7 +149,7 @@ def test_a_node_that_did_not_hear_the_question_is_asked_again(open_mailbox: Any)
     assert len(grid.received) == 2
 
 
-def test_a_vanished_node_takes_its_orders_along(open_mailbox: Any) -> None:
+def test_a_vanished_node_takes_its_orders_along(open_mailbox):
     grid = FakeGrid(plus_one, 1)
     (node,) = grid.node_ids
     grid.held.add(node)
@@ -170,9 +168,7 @@ def test_a_vanished_node_takes_its_orders_along(open_mailbox: Any) -> None:
     assert clock.next(clock.now + 0.1) is None
 
 
-def test_a_restarted_node_takes_its_client_over(
-    open_mailbox: Any, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_restarted_node_takes_its_client_over(open_mailbox, caplog):
     grid = FakeGrid(ours, 1)
     (old,) = grid.node_ids
     mailbox = open_mailbox(grid, train_config=OURS)
@@ -187,7 +183,7 @@ def test_a_restarted_node_takes_its_client_over(
     assert mailbox.pull(timeout=0.1) == []
 
 
-def test_a_slow_uplink_blocks_nobody_else(open_mailbox: Any) -> None:
+def test_a_slow_uplink_blocks_nobody_else(open_mailbox):
     grid = FakeGrid(plus_one, 2)
     slow, fast = grid.node_ids
     grid.uploading[slow] = threading.Event()
@@ -201,9 +197,7 @@ def test_a_slow_uplink_blocks_nobody_else(open_mailbox: Any) -> None:
     assert pull(mailbox, 1)[0].number == 0
 
 
-def test_an_upload_that_is_interrupted_occupies_its_node_no_longer_than_its_message(
-    open_mailbox: Any,
-) -> None:
+def test_an_upload_that_is_interrupted_occupies_its_node_no_longer_than_its_message(open_mailbox):
     grid = FakeGrid(plus_one, 1)
     (node,) = grid.node_ids
     grid.uploading[node] = threading.Event()
@@ -220,10 +214,8 @@ def test_an_upload_that_is_interrupted_occupies_its_node_no_longer_than_its_mess
     assert clock.next(clock.now + 0.1) is None, "the first reply is of no use to anybody"
 
 
-def test_errors_become_replies_that_say_why(
-    open_mailbox: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def app(message: Message, context: Context) -> Message:
+def test_errors_become_replies_that_say_why(open_mailbox, monkeypatch):
+    def app(message, context):
         if context.node_config["partition-id"] == 0:
             raise RuntimeError("out of memory")
         return Message(RecordDict(), reply_to=message)
@@ -240,7 +232,7 @@ def test_errors_become_replies_that_say_why(
     assert errors[1] == "malformed reply: reply holds 0 MetricRecords, expected exactly one"
     assert errors[2] == f"node {refused} was not given the order"
 
-    def broken(message_ids: object) -> list[Message]:
+    def broken(message_ids):
         raise ConnectionError("refused")
 
     monkeypatch.setattr(grid, "pull_messages", broken)
@@ -249,14 +241,12 @@ def test_errors_become_replies_that_say_why(
 
 
 @pytest.mark.usefixtures("patience")
-def test_who_is_connected_may_be_unknown_for_a_while_and_no_longer(
-    open_mailbox: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_who_is_connected_may_be_unknown_for_a_while_and_no_longer(open_mailbox, monkeypatch):
     """As while the SuperLink, or what stands before it, is restarted."""
     grid = FakeGrid(plus_one, 1)
     errors = [ConnectionError("refused"), RuntimeError("500 Internal Server Error")]
 
-    def nodes() -> list[int]:
+    def nodes():
         if errors:
             raise errors.pop()
         return grid.node_ids
@@ -273,7 +263,7 @@ def test_who_is_connected_may_be_unknown_for_a_while_and_no_longer(
 
 
 @pytest.mark.usefixtures("patience")
-def test_without_nodes_the_run_ends_with_advice(open_mailbox: Any) -> None:
+def test_without_nodes_the_run_ends_with_advice(open_mailbox):
     mailbox = open_mailbox(FakeGrid(plus_one, 0))
     with pytest.raises(RunError, match=r"no node connected within 0\.1 s: start some with"):
         mailbox.pull(timeout=None)
@@ -282,9 +272,7 @@ def test_without_nodes_the_run_ends_with_advice(open_mailbox: Any) -> None:
 
 
 @pytest.mark.usefixtures("patience")
-def test_nodes_that_wait_for_others_are_told_of(
-    open_mailbox: Any, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_nodes_that_wait_for_others_are_told_of(open_mailbox, caplog):
     """As with a synchronous schedule whose cohort is larger than the federation."""
     grid = FakeGrid(plus_one, 2)
     node, _ = grid.node_ids
@@ -301,9 +289,7 @@ def test_nodes_that_wait_for_others_are_told_of(
     assert caplog.text.count("no order was under way for 0.1 s, and 2 nodes are connected") == 1
 
 
-def test_a_signal_raised_in_a_thread_is_heeded_during_a_wait_without_end(
-    open_mailbox: Any,
-) -> None:
+def test_a_signal_raised_in_a_thread_is_heeded_during_a_wait_without_end(open_mailbox):
     """So Flower ends a ServerApp whose SuperLink is gone; it does not wake the main thread."""
     grid = FakeGrid(plus_one, 0)
     mailbox = open_mailbox(grid)
@@ -315,7 +301,7 @@ def test_a_signal_raised_in_a_thread_is_heeded_during_a_wait_without_end(
         signal.signal(signal.SIGUSR1, default)
 
 
-def test_close_ends_all_threads(open_mailbox: Any) -> None:
+def test_close_ends_all_threads(open_mailbox):
     before = set(threading.enumerate())
     grid = FakeGrid(ours, 2)
     grid.held.add(grid.node_ids[0])
@@ -336,7 +322,7 @@ def test_close_ends_all_threads(open_mailbox: Any) -> None:
 FIXED = {"base": np.arange(6, dtype=np.uint8)}
 
 
-def asking(message: Message, context: Context) -> Message:
+def asking(message, context):
     """As `ours`, once it has been sent the fixed part."""
     if "fixed" not in message.content:
         return codec.ask_for_fixed(message)
@@ -344,11 +330,11 @@ def asking(message: Message, context: Context) -> Message:
     return ours(message, context)
 
 
-def never_content(message: Message, context: Context) -> Message:
+def never_content(message, context):
     return codec.ask_for_fixed(message)
 
 
-def test_a_node_that_asks_for_the_fixed_part_is_sent_the_order_again(open_mailbox: Any) -> None:
+def test_a_node_that_asks_for_the_fixed_part_is_sent_the_order_again(open_mailbox):
     grid = FakeGrid(asking, 1)
     mailbox = open_mailbox(grid, fixed=FIXED)
     (joined,) = pull(mailbox, 1)
@@ -360,7 +346,7 @@ def test_a_node_that_asks_for_the_fixed_part_is_sent_the_order_again(open_mailbo
     assert ["fixed" in message.content.array_records for message in grid.received] == [False, True]
 
 
-def test_a_node_that_asks_again_and_again_has_failed(open_mailbox: Any) -> None:
+def test_a_node_that_asks_again_and_again_has_failed(open_mailbox):
     grid = FakeGrid(never_content, 1)
     mailbox = open_mailbox(grid, fixed=FIXED)
     (joined,) = pull(mailbox, 1)
@@ -378,7 +364,7 @@ def test_a_node_that_asks_again_and_again_has_failed(open_mailbox: Any) -> None:
 # -- any node, virtual time -----------------------------------------------------------------------
 
 
-def test_any_node_serves_any_client_one_order_at_a_time() -> None:
+def test_any_node_serves_any_client_one_order_at_a_time():
     grid = FakeGrid(plus_one, 2)
     mailbox = AnyNode(grid, LAYOUT, train_config={"lr": 0.5})
     assert mailbox.capacity() == 2
@@ -393,7 +379,7 @@ def test_any_node_serves_any_client_one_order_at_a_time() -> None:
     assert mailbox.capacity() == 2
 
 
-def test_a_node_that_takes_no_order_is_passed_over() -> None:
+def test_a_node_that_takes_no_order_is_passed_over():
     grid = FakeGrid(plus_one, 2)
     mailbox = AnyNode(grid, LAYOUT)
     grid.refused.add(grid.node_ids[1])
@@ -405,7 +391,7 @@ def test_a_node_that_takes_no_order_is_passed_over() -> None:
         mailbox.push(order(1, 1))
 
 
-def test_nodes_that_come_late_are_waited_for_and_used(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nodes_that_come_late_are_waited_for_and_used(monkeypatch):
     grid = FakeGrid(plus_one, 0)
     looks = iter([[], []])
     monkeypatch.setattr(grid, "get_node_ids", lambda: next(looks, list(grid.node_ids)))
@@ -424,18 +410,18 @@ def test_nodes_that_come_late_are_waited_for_and_used(monkeypatch: pytest.Monkey
 class Primes:
     """Devices of unequal speed."""
 
-    def parts(self, client_id: int, sequence: int, now: float) -> Parts:
+    def parts(self, client_id, sequence, now):
         return Parts(0.0, (2.0, 3.0, 5.0, 7.0)[client_id % 4], 0.0)
 
 
-def foreign_model() -> tuple[Layout, Vector]:
+def foreign_model():
     torch.manual_seed(0)
     record = ArrayRecord(foreign_app.Net().state_dict())
     layout = Layout.of_arrays(codec.arrays_of(record))
     return layout, codec.from_arrays(record, layout)
 
 
-def train_foreign(clock: WallClock | VirtualClock, num_versions: int) -> tuple[Outcome, Recorder]:
+def train_foreign(clock, num_versions):
     layout, initial = foreign_model()
     recorder = Recorder()
     engine = Engine(
@@ -450,7 +436,7 @@ def train_foreign(clock: WallClock | VirtualClock, num_versions: int) -> tuple[O
     return engine.run(), recorder
 
 
-def test_virtual_time_is_the_same_for_any_number_of_nodes() -> None:
+def test_virtual_time_is_the_same_for_any_number_of_nodes():
     runs = []
     for num_nodes in (1, 3):
         grid = FakeGrid(foreign_app.app, num_nodes, [{"partition-id": 0}] * num_nodes)
@@ -461,11 +447,11 @@ def test_virtual_time_is_the_same_for_any_number_of_nodes() -> None:
     assert runs[0] == runs[1]
 
 
-def test_a_client_that_fails_again_and_again_rests_and_comes_back(open_mailbox: Any) -> None:
+def test_a_client_that_fails_again_and_again_rests_and_comes_back(open_mailbox):
     """Its second failure is told as its leave, so that it gets no order in between."""
     broken = {0}
 
-    def app(message: Message, context: Context) -> Message:
+    def app(message, context):
         if context.node_config["partition-id"] in broken:
             raise RuntimeError("no data")
         return ours(message, context)
@@ -492,7 +478,7 @@ def test_a_client_that_fails_again_and_again_rests_and_comes_back(open_mailbox: 
     assert clock.next(math.inf).reply == Reply(5, error=reason)
 
 
-def measures(message: Message, context: Context) -> Message:
+def measures(message, context):
     """As `plus_one`, and evaluates: its loss is the version. Partition 0 has no examples."""
     if message.metadata.message_type == "evaluate":
         if context.node_config["partition-id"] == 0:
@@ -502,9 +488,7 @@ def measures(message: Message, context: Context) -> Message:
     return plus_one(message, context)
 
 
-def test_evaluate_orders_have_a_config_of_their_own_and_send_nobody_to_rest(
-    open_mailbox: Any,
-) -> None:
+def test_evaluate_orders_have_a_config_of_their_own_and_send_nobody_to_rest(open_mailbox):
     grid = FakeGrid(measures, 2)
     mailbox = open_mailbox(grid, train_config={"lr": 0.5}, evaluate_config={"chunk": 2})
     pull(mailbox, 2)
@@ -526,12 +510,10 @@ def test_evaluate_orders_have_a_config_of_their_own_and_send_nobody_to_rest(
     assert pull(mailbox, 1)[0].upload.num_examples == 10
 
 
-def test_an_error_in_a_nodes_code_is_logged_once_with_its_place(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_an_error_in_a_nodes_code_is_logged_once_with_its_place(caplog):
     """Also where the node rests; what it was raised from may tell of the node's data, and stays."""
 
-    def app(message: Message, context: Context) -> Message:
+    def app(message, context):
         try:
             if context.node_config["partition-id"] == 0:
                 raise KeyError("age") from ValueError("private")

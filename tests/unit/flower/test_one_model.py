@@ -2,15 +2,13 @@
 
 import os
 import threading
-from typing import Any
 
 import numpy as np
 import pytest
-from flwr.app import Message
 from store_grid import SuperLink, serve
 
 from fl_app.core.layout import Layout
-from fl_app.core.types import Order, Upload, Vector
+from fl_app.core.types import Order, Upload
 from fl_app.flower import codec
 from fl_app.flower.grid import AnyNode, GridMailbox
 
@@ -18,11 +16,11 @@ LAYOUT = Layout.of_arrays({"w": np.zeros(2, np.float32)})
 MODEL = np.ones(2, np.float32)
 
 
-def order(number: int, client_id: int, model: Vector = MODEL) -> Order:
+def order(number, client_id, model=MODEL):
     return Order(number, client_id, 0, 0, model, {}, 0.0)
 
 
-def answer(message: Message) -> Message:
+def answer(message):
     vector = codec.read_order(message, LAYOUT).vector + 1
     return codec.pack_upload(message, Upload(vector, "model", 10, 0.5), LAYOUT)
 
@@ -30,9 +28,7 @@ def answer(message: Message) -> Message:
 @pytest.mark.parametrize(
     "count", [3, pytest.param(2001, marks=[pytest.mark.slow, pytest.mark.timeout(300)])]
 )
-def test_three_nodes_lose_no_order_whose_model_is_sent_again_when_they_have_it(
-    count: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_three_nodes_lose_no_order_whose_model_is_sent_again_when_they_have_it(count, monkeypatch):
     """All start from one version at a time, and what a second thread brings of it comes late."""
     monkeypatch.setattr(os, "cpu_count", lambda: 2)  # with one, a grid sends the parts one by one
     link = SuperLink(3)
@@ -40,14 +36,14 @@ def test_three_nodes_lose_no_order_whose_model_is_sent_again_when_they_have_it(
     clients = [event.client_id for event in mailbox.pull(5.0)]
     push_messages, push_object = link.client.PushMessages, link.client.PushObject
     registered, received = threading.Barrier(3), threading.Event()
-    brought: set[str] = set()
+    brought = set()
 
-    def register(request: Any) -> Any:
+    def register(request):
         response = push_messages(request)
         registered.wait(10.0)  # so all three bring the model
         return response
 
-    def bring(request: Any) -> Any:
+    def bring(request):
         if request.object_content.startswith(b"ArrayChunk"):  # a grid sends two parts at a time
             if request.object_id in brought:
                 assert received.wait(10.0)
@@ -55,7 +51,7 @@ def test_three_nodes_lose_no_order_whose_model_is_sent_again_when_they_have_it(
         return push_object(request)
 
     link.client.PushMessages, link.client.PushObject = register, bring
-    errors: list[str] = []
+    errors = []
     for version in range(count // 3):
         received.clear()
         brought.clear()
@@ -72,24 +68,24 @@ def test_three_nodes_lose_no_order_whose_model_is_sent_again_when_they_have_it(
 
 
 @pytest.mark.parametrize("step", range(1, 6))
-def test_a_model_that_goes_while_the_next_message_is_registered(step: int) -> None:
+def test_a_model_that_goes_while_the_next_message_is_registered(step):
     """The store lets go of its lock after every part of a message."""
     link = SuperLink(2)
     mailbox = AnyNode(link.grid, LAYOUT)
     mailbox.push(order(0, 0))
-    confirmed: list[Any] = []
+    confirmed = []
     for connection in link.connections:
         if serve((*connection[:-1], lambda *message: confirmed.append(message)), answer):
             confirm = connection[-1]
 
     class Lock:
-        def __init__(self) -> None:
+        def __init__(self):
             self.lock, self.steps = threading.RLock(), 0
 
-        def __enter__(self) -> None:
+        def __enter__(self):
             self.lock.acquire()
 
-        def __exit__(self, *_: object) -> None:
+        def __exit__(self, *_):
             self.lock.release()
             self.steps += 1
             if self.steps == step:

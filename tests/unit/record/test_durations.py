@@ -1,17 +1,15 @@
 """Durations recorded from a run's events."""
 
-from pathlib import Path
-
 from run_folders import numbered
 
-from fl_app.core.events import Event, from_json
+from fl_app.core.events import from_json
 from fl_app.record.files import Recorder
 from fl_app.record.history import History
 
 HEADER = "client,order,start,seconds,bytes_down,bytes_up\n"
 
 
-def events(*story: tuple[str, float, int]) -> list[Event]:
+def events(*story):
     """Kind, time and client; 40 bytes down, 10 up."""
     keys = {
         "dispatch": {"version": 0, "bytes": 40},
@@ -22,13 +20,13 @@ def events(*story: tuple[str, float, int]) -> list[Event]:
     return [*map(from_json, numbered(flats))]
 
 
-def record(events: list[Event], recorder: Recorder, history: History) -> None:
+def record(events, recorder, history):
     for event in events:
         history.emit(event)
         recorder.emit(event)
 
 
-def test_a_resumed_run_records_behind_what_there_is(tmp_path: Path) -> None:
+def test_a_resumed_run_records_behind_what_there_is(tmp_path):
     path = tmp_path / "devices.csv"
     story = events(
         ("dispatch", 0.0, 7),

@@ -3,8 +3,6 @@
 import math
 import subprocess
 from collections import Counter
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -21,7 +19,7 @@ from fl_app.record.summary import of_outcome
 LINES = '{"kind":"checkpoint","t":0.5,"version":2}\n{"kind":"checkpoint","t":1.5,"version":4}\n'
 
 
-def test_a_log_that_grows_is_read_on(tmp_path: Path) -> None:
+def test_a_log_that_grows_is_read_on(tmp_path):
     path = tmp_path / "events.jsonl"
     log = Log(path)
     assert list(log.read()) == []
@@ -46,7 +44,7 @@ def test_a_log_that_grows_is_read_on(tmp_path: Path) -> None:
         b'{"kind":"dispatch","t":1.0}',
     ],
 )
-def test_damaged_lines_are_left_out(tmp_path: Path, damaged: bytes) -> None:
+def test_damaged_lines_are_left_out(tmp_path, damaged):
     path = tmp_path / "events.jsonl"
     first, second = LINES.encode().splitlines(keepends=True)
     path.write_bytes(first + damaged + b"\n" + second + damaged + b"\n")
@@ -54,9 +52,9 @@ def test_damaged_lines_are_left_out(tmp_path: Path, damaged: bytes) -> None:
         assert list(read_events(path)) == [Checkpointed(0.5, 2), Checkpointed(1.5, 4)]
 
 
-def test_any_event_may_be_lost() -> None:
+def test_any_event_may_be_lost():
     """The fold goes on, and counts what is left."""
-    flats: list[dict[str, Any]] = [
+    flats = [
         {"kind": "dispatch", "t": 0.0, "client": 0, "order": 0, "version": 0},
         {"kind": "dispatch", "t": 0.0, "client": 1, "order": 1, "version": 0},
         {"kind": "arrival", "t": 1.0, "client": 0, "order": 0, "base_version": 0, "age": 0},
@@ -78,7 +76,7 @@ def test_any_event_may_be_lost() -> None:
         assert history.participation == ({0: 1} if kinds["aggregate"] else {})
 
 
-def test_a_run_that_goes_on_knows_what_was_not_a_number(tmp_path: Path) -> None:
+def test_a_run_that_goes_on_knows_what_was_not_a_number(tmp_path):
     """R2 is not defined for a client with one example; JSON has null for it."""
     figures = {"r2_mean": math.nan, "r2_std": math.nan, "r2_worst_decile": 0.5, "loss_mean": 1.0}
     live, read = History(), History()

@@ -1,14 +1,12 @@
 """What runs are judged by; and when they reach their target. Values are derived in docstrings."""
 
 import math
-from collections.abc import Iterable
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from run_folders import numbered
-from torch import Tensor, nn
+from torch import nn
 
 from fl_app.core.events import from_json
 from fl_app.record import targets
@@ -39,11 +37,11 @@ from fl_app.tasks.task import Task
         ([7], 0.0),
     ],
 )
-def test_gini(counts: list[int], value: float) -> None:
+def test_gini(counts, value):
     assert gini(counts) == pytest.approx(value)
 
 
-def test_stability_is_the_scatter_of_the_last_ten_accuracies() -> None:
+def test_stability_is_the_scatter_of_the_last_ten_accuracies():
     """Five of 0.1 and five of 0.4.
 
     log10 differs by log10(4) = 0.60206 between the halves, so its population standard deviation is
@@ -56,7 +54,7 @@ def test_stability_is_the_scatter_of_the_last_ten_accuracies() -> None:
 
 # -- a run's events -------------------------------------------------------------------------------
 
-EVENTS: list[dict[str, Any]] = [
+EVENTS = [
     {"kind": "evaluate", "t": 0.0, "version": 0, "accuracy": 0.1},
     {"kind": "dispatch", "t": 0.0, "client": 0, "version": 0, "bytes": 40},
     {"kind": "dispatch", "t": 0.0, "client": 1, "version": 0, "bytes": 40},
@@ -83,14 +81,14 @@ EVENTS: list[dict[str, Any]] = [
 ]
 
 
-def history(flats: Iterable[dict[str, Any]] = EVENTS, **settings: Any) -> History:
+def history(flats=EVENTS, **settings):
     counted = History(**settings)
     for event in numbered(flats):
         counted.emit(from_json(event))
     return counted
 
 
-def test_what_was_used_and_what_was_in_vain() -> None:
+def test_what_was_used_and_what_was_in_vain():
     """Client 0: 2 s used, 3 s aggregated with weight 0. Client 2: 9 s used.
 
     Client 1: 3 s until the deadline and 4 s more until its late reply, then 1 s refused. In vain
@@ -113,11 +111,11 @@ def test_what_was_used_and_what_was_in_vain() -> None:
     }
 
 
-def test_joules_of_orders_as_far_as_they_went() -> None:
+def test_joules_of_orders_as_far_as_they_went():
     """One watt: every second until an order ended counts once, 2 + 3 + 7 + 9 + 1."""
     asked = []
 
-    def joules(client_id: int, sequence: int, start: float, elapsed: float) -> float:
+    def joules(client_id, sequence, start, elapsed):
         asked.append((client_id, sequence, start, elapsed))
         return elapsed
 
@@ -135,7 +133,7 @@ def test_joules_of_orders_as_far_as_they_went() -> None:
     assert history(joules=lambda *order: None).joules is None
 
 
-def test_the_summary_of_a_run() -> None:
+def test_the_summary_of_a_run():
     summary = of_run(history(), 4, target_accuracy=0.5)
     assert summary == {
         "last10_log10_accuracy_std": pytest.approx(math.log10(6) / 2),
@@ -157,10 +155,10 @@ def test_the_summary_of_a_run() -> None:
     }
 
 
-def test_training_for_clusters_is_neither_participation_nor_in_vain() -> None:
+def test_training_for_clusters_is_neither_participation_nor_in_vain():
     """2 s for the clusters, then 3 s used, both on version 0."""
 
-    def order(start: float, end: float) -> list[dict[str, Any]]:
+    def order(start, end):
         arrival = {"client": 0, "base_version": 0, "age": 0, "loss": 1.0}
         return [
             {"kind": "dispatch", "t": start, "client": 0, "version": 0},
@@ -177,8 +175,8 @@ def test_training_for_clusters_is_neither_participation_nor_in_vain() -> None:
     assert counted.participation == {0: 1}
 
 
-def test_a_collapsed_model_has_finite_weights_and_one_answer() -> None:
-    def collapsed(share: float, loss: float) -> bool:
+def test_a_collapsed_model_has_finite_weights_and_one_answer():
+    def collapsed(share, loss):
         metrics = {"accuracy": 0.1, "loss": loss, "commonest_prediction": share}
         return bool(of_last_evaluation(metrics)["collapsed"])
 
@@ -194,17 +192,17 @@ def test_a_collapsed_model_has_finite_weights_and_one_answer() -> None:
 class AlwaysZeroOrOne(nn.Module):
     """Says class 1 for positive inputs, else class 0; never class 2."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
         self.unused = nn.Parameter(torch.zeros(1))
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x):
         return torch.stack([(x <= 0).float(), (x > 0).float(), torch.full_like(x, -1.0)], dim=-1)
 
 
-def small_task(**changes: Any) -> Task:
+def small_task(**changes):
     """Test classes 0 0 1 2, of which the model gets one 0 and the 1 right."""
-    settings: dict[str, Any] = {
+    settings = {
         "name": "small",
         "objective": Classification(3),
         "architecture": AlwaysZeroOrOne,
@@ -217,14 +215,14 @@ def small_task(**changes: Any) -> Task:
     return Task(**(settings | changes))
 
 
-def test_recall_of_every_class() -> None:
+def test_recall_of_every_class():
     metrics = PerClass(small_task(), ["recall"])(AlwaysZeroOrOne())
     plain = small_task().test(AlwaysZeroOrOne())
     assert metrics == plain | {"recall_0": 0.5, "recall_1": 1.0, "recall_2": 0.0}
     assert metrics["accuracy"] == 0.5
 
 
-def test_accuracy_over_the_clients() -> None:
+def test_accuracy_over_the_clients():
     """Client 0 has only class 0: 0.5. Client 1 has halves of 1 and 2: (1 + 0) / 2 = 0.5."""
     metrics = PerClass(small_task(), ["clients"])(AlwaysZeroOrOne())
     assert metrics["client_accuracy_mean"] == 0.5

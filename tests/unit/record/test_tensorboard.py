@@ -2,8 +2,6 @@
 
 import math
 from collections import defaultdict
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -16,9 +14,9 @@ from fl_app.record.tensorboard import POINT_EVERY, TensorBoard
 class Board:
     """A history and the sink that reads it, a wall clock, and a writer that keeps its points."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder):
         self.now = 100.0
-        self.points: dict[str, list[tuple[int, float, float]]] = defaultdict(list)
+        self.points = defaultdict(list)
         self.history = History()
         self.sink = TensorBoard(
             folder,
@@ -30,37 +28,37 @@ class Board:
             writer=lambda _: self,
         )
 
-    def add_scalar(self, tag: str, value: float, step: int, walltime: float) -> None:
+    def add_scalar(self, tag, value, step, walltime):
         self.points[tag].append((step, walltime, value))
 
-    def close(self) -> None: ...
+    def close(self): ...
 
-    def emit(self, kind: str, t: float, **flat: Any) -> None:
-        order: Any = [0] * len(flat["age"]) if kind == "aggregate" else 0
+    def emit(self, kind, t, **flat):
+        order = [0] * len(flat["age"]) if kind == "aggregate" else 0
         event = from_json({"kind": kind, "t": t, "order": order, **flat})
         self.history.emit(event)
         self.sink.emit(event)
 
-    def arrive(self, t: float, loss: float) -> None:
+    def arrive(self, t, loss):
         self.emit("arrival", t, client=1, base_version=0, age=0, loss=loss)
 
 
 @pytest.fixture
-def board(tmp_path: Path) -> Board:
+def board(tmp_path):
     return Board(tmp_path)
 
 
-def evaluate(board: Board, t: float, version: int, **metrics: Any) -> None:
+def evaluate(board, t, version, **metrics):
     board.emit("evaluate", t, version=version, **metrics)
 
 
-def test_an_evaluation_is_a_point_at_its_version_and_at_the_time_of_the_run(board: Board) -> None:
+def test_an_evaluation_is_a_point_at_its_version_and_at_the_time_of_the_run(board):
     evaluate(board, 0.0, 0, accuracy=0.1)
     evaluate(board, 7.5, 4, accuracy=0.6)
     assert board.points["test/accuracy"] == [(0, 1000.0, 0.1), (4, 1007.5, 0.6)]
 
 
-def test_what_came_between_two_points_is_one_mean(board: Board) -> None:
+def test_what_came_between_two_points_is_one_mean(board):
     """Losses 1 and 2: 1.5. Ages 0, 4 and 2: 2. Weights .5, .25 and .75: .5."""
     evaluate(board, 0.0, 0, accuracy=0.1)
     board.arrive(1.0, 1.0)
@@ -79,7 +77,7 @@ def test_what_came_between_two_points_is_one_mean(board: Board) -> None:
     assert len(board.points["clients/staleness"]) == 1  # there was none since
 
 
-def test_totals_are_written_with_every_point(board: Board) -> None:
+def test_totals_are_written_with_every_point(board):
     evaluate(board, 0.0, 0, accuracy=0.1)
     board.arrive(1.0, 0.5)
     board.emit("failure", 2.0, client=2, base_version=0, reason="boom")
@@ -92,21 +90,21 @@ def test_totals_are_written_with_every_point(board: Board) -> None:
 
 
 @pytest.mark.parametrize("value", [math.nan, np.float32("inf"), None, "stage one", True])
-def test_what_is_no_finite_number_is_left_out(board: Board, value: object) -> None:
+def test_what_is_no_finite_number_is_left_out(board, value):
     evaluate(board, 0.0, 0, accuracy=value)
     board.emit("aggregate", 1.0, version=1, client=[1], age=[0], stage=value, weight=[value])
     board.sink.close()
     assert {"test/accuracy", "strategy/stage", "strategy/weight"}.isdisjoint(board.points)
 
 
-def test_what_clients_measured_is_a_point_of_its_version(board: Board) -> None:
+def test_what_clients_measured_is_a_point_of_its_version(board):
     about = {"since": 30.0, "client_updates": 9, "clients": 4, "num_examples": 40}
     board.emit("clients_evaluate", 33.0, version=20, **about, accuracy_mean=0.5)
     assert board.points["on_clients/accuracy_mean"] == [(20, 1033.0, 0.5)]
 
 
 @pytest.mark.slow  # imports TensorBoard
-def test_tensorboard_reads_the_files(tmp_path: Path) -> None:
+def test_tensorboard_reads_the_files(tmp_path):
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     history = History()

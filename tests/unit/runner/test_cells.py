@@ -6,7 +6,6 @@ import hydra
 import pytest
 from configs import composed
 from hydra import initialize_config_dir
-from omegaconf import DictConfig
 
 from fl_app.algorithms.fedbuff import FedBuff
 from fl_app.api.settings import plan_of
@@ -16,7 +15,7 @@ from fl_app.runner.validate import checked_cells
 from fl_app.schedule import k_async
 
 
-def composed_cells(*words: str) -> dict[str, DictConfig]:
+def composed_cells(*words):
     config = composed(*words)
     with initialize_config_dir(str(CONF), version_base="1.3"):
         return compose_cells(config, words)
@@ -40,12 +39,12 @@ def composed_cells(*words: str) -> dict[str, DictConfig]:
         (["experiment=quickstart", "experiment.only=fedavg"], "experiment.only=fedavg must be a l"),
     ],
 )
-def test_keys_without_effect_or_of_another_form(words: list[str], told: str) -> None:
+def test_keys_without_effect_or_of_another_form(words, told):
     with pytest.raises(ValueError, match=f"^{re.escape(told)}"):
         composed_cells(*words)
 
 
-def test_keys_that_the_user_gives_stay_in_a_smoke_run() -> None:
+def test_keys_that_the_user_gives_stay_in_a_smoke_run():
     for words in (
         ("++algorithm.client.local_steps=3", "++num_versions=5"),
         ("algorithm.client={local_steps:3}", "num_versions=5"),

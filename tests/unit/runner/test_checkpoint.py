@@ -6,7 +6,6 @@ import signal
 import threading
 import time
 from functools import partial
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -17,7 +16,7 @@ from fl_app.runner import checkpoint, signals
 from fl_app.runner.checkpoint import Checkpoints
 
 
-def test_the_last_two_are_kept_and_the_newest_is_loaded(tmp_path: Path) -> None:
+def test_the_last_two_are_kept_and_the_newest_is_loaded(tmp_path):
     store = Checkpoints(tmp_path)
     assert store.load() is None
     for version in (2, 9, 10):
@@ -29,7 +28,7 @@ def test_the_last_two_are_kept_and_the_newest_is_loaded(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("keep", [0, 4, 200, -1])
-def test_a_torn_file_is_passed_over(tmp_path: Path, keep: int) -> None:
+def test_a_torn_file_is_passed_over(tmp_path, keep):
     store = Checkpoints(tmp_path)
     store.save(1, {"params": np.arange(100.0)})
     path = store.save(2, {"params": np.arange(100.0) + 1})
@@ -41,7 +40,7 @@ def test_a_torn_file_is_passed_over(tmp_path: Path, keep: int) -> None:
     assert names == [f"version-00000000{n}" for n in ("1.safetensors", "2.torn", "3.safetensors")]
 
 
-def test_one_that_cannot_be_read_is_not_begun_anew_without_a_word(tmp_path: Path) -> None:
+def test_one_that_cannot_be_read_is_not_begun_anew_without_a_word(tmp_path):
     store = Checkpoints(tmp_path)
     store.save(1, {}).write_bytes(b"nothing of the kind")
     for _ in range(2):
@@ -49,7 +48,7 @@ def test_one_that_cannot_be_read_is_not_begun_anew_without_a_word(tmp_path: Path
             store.load()
 
 
-def test_the_structure_may_be_of_any_size(tmp_path: Path) -> None:
+def test_the_structure_may_be_of_any_size(tmp_path):
     """A header of safetensors may not: reading refuses more than 100 MB."""
     path = Checkpoints(tmp_path).save(1, {"orders": list(range(100_000))})
     assert int.from_bytes(path.read_bytes()[:8], "little") < 10_000
@@ -57,12 +56,10 @@ def test_the_structure_may_be_of_any_size(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("error", [OSError(28, "No space left"), SafetensorError("too large")])
-def test_where_it_cannot_be_written_the_one_before_stands(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
-) -> None:
+def test_where_it_cannot_be_written_the_one_before_stands(tmp_path, monkeypatch, error):
     store = Checkpoints(tmp_path)
 
-    def full(*_: object) -> bytes:
+    def full(*_):
         raise error
 
     with monkeypatch.context() as patch:
@@ -77,7 +74,7 @@ def test_where_it_cannot_be_written_the_one_before_stands(
     assert len(list((tmp_path / "checkpoints").iterdir())) == 1
 
 
-def test_a_flipped_bit_is_noticed(tmp_path: Path) -> None:
+def test_a_flipped_bit_is_noticed(tmp_path):
     store = Checkpoints(tmp_path)
     path = store.save(2, {"params": np.arange(100.0)})
     data = bytearray(path.read_bytes())
@@ -92,16 +89,16 @@ def test_a_flipped_bit_is_noticed(tmp_path: Path) -> None:
 LONG = 30.0  # seconds; nobody waits for so long
 
 
-def asked() -> None: ...
+def asked(): ...
 
 
 interruptible = partial(signals.interruptible, patience=0.1)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_call_that_blocks_is_ended_after_a_while(number: signal.Signals) -> None:
+def test_a_call_that_blocks_is_ended_after_a_while(number):
     reading, writing = os.pipe()
-    stopped: list[float] = []
+    stopped = []
     began = time.monotonic()
     with selectors.DefaultSelector() as selector:
         selector.register(reading, selectors.EVENT_READ)
@@ -117,7 +114,7 @@ def test_a_call_that_blocks_is_ended_after_a_while(number: signal.Signals) -> No
     os.close(writing)
 
 
-def test_who_stops_soon_is_not_interrupted() -> None:
+def test_who_stops_soon_is_not_interrupted():
     before = signal.getsignal(signal.SIGTERM)
     stop = threading.Event()
     with interruptible(stop.set):
@@ -127,8 +124,8 @@ def test_who_stops_soon_is_not_interrupted() -> None:
     assert signal.getsignal(signal.SIGTERM) is before
 
 
-def test_a_second_signal_does_not_wait() -> None:
-    def twice() -> None:
+def test_a_second_signal_does_not_wait():
+    def twice():
         with interruptible(asked) as undisturbed, undisturbed():
             os.kill(os.getpid(), signal.SIGINT)
             os.kill(os.getpid(), signal.SIGINT)
@@ -139,17 +136,15 @@ def test_a_second_signal_does_not_wait() -> None:
 
 
 @pytest.mark.parametrize("asked_before", [False, True])
-def test_a_checkpoint_is_written_to_its_end(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, asked_before: bool
-) -> None:
+def test_a_checkpoint_is_written_to_its_end(tmp_path, monkeypatch, asked_before):
     """Though that takes longer than anybody is patient."""
     save = checkpoint.save
 
-    def slowly(*args: object) -> bytes:
+    def slowly(*args):
         if not asked_before:
             os.kill(os.getpid(), signal.SIGTERM)
         threading.Event().wait(0.3)
-        return save(*args)  # type: ignore[arg-type]
+        return save(*args)
 
     monkeypatch.setattr(checkpoint, "save", slowly)
     store = Checkpoints(tmp_path)
@@ -162,8 +157,8 @@ def test_a_checkpoint_is_written_to_its_end(
     assert store.load()["params"].tolist() == [0, 1, 2]
 
 
-def test_after_a_checkpoint_a_signal_is_heeded_as_before() -> None:
-    def later() -> None:
+def test_after_a_checkpoint_a_signal_is_heeded_as_before():
+    def later():
         with interruptible(asked) as undisturbed:
             with undisturbed():
                 pass

@@ -1,7 +1,6 @@
 """From configuration to objects: settings that are objects themselves, runs that are refused."""
 
 import csv
-from pathlib import Path
 
 import pytest
 from configs import composed
@@ -12,7 +11,7 @@ from fl_app.runner.components import Sizes, build_components, build_sizes
 from fl_app.runner.validate import build_strategy, validate_config
 
 
-def test_an_algorithm_may_refuse_the_length_of_a_run() -> None:
+def test_an_algorithm_may_refuse_the_length_of_a_run():
     settings = ["algorithm=fedhist", "algorithm.strategy.norm_decay=0.01"]
     validate_config(composed(*settings, "num_versions=99"))
     validate_config(composed(*settings, "num_versions=100", "algorithm.strategy.norm_floor=0.2"))
@@ -21,14 +20,12 @@ def test_an_algorithm_may_refuse_the_length_of_a_run() -> None:
 
 
 @pytest.mark.parametrize(("settings", "upload"), [([], 8), (["upload_dtype=float16"], 4)])
-def test_the_bytes_of_vectors_beside_the_model_are_known_before_the_run(
-    settings: list[str], upload: int
-) -> None:
+def test_the_bytes_of_vectors_beside_the_model_are_known_before_the_run(settings, upload):
     """And decide how long transfers take, of which an hour is nearly all of an order."""
     link = ["devices/network=link", "devices.network.down=1", "devices.network.up=1"]
     more = [*link, *(f"algorithm.client.{entry}" for entry in settings)]
 
-    def build(algorithm: str) -> tuple[Sizes, float]:
+    def build(algorithm):
         config = composed(f"algorithm={algorithm}", "num_clients=10", *more)
         components = build_components(config)
         assert components.devices is not None
@@ -43,7 +40,7 @@ def test_the_bytes_of_vectors_beside_the_model_are_known_before_the_run(
     assert seconds == pytest.approx(2 * shorter, rel=0.01)
 
 
-def test_the_bytes_of_vectors_beside_the_model_are_counted_in_every_file(tmp_path: Path) -> None:
+def test_the_bytes_of_vectors_beside_the_model_are_counted_in_every_file(tmp_path):
     config = composed(
         *("algorithm=scaffold", "num_clients=4", "num_versions=3", "eval_every=1"),
         *("algorithm.schedule.buffer_size=2", "algorithm.client.upload_dtype=float16"),

@@ -3,18 +3,14 @@
 import json
 import logging
 import re
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 from configs import composed
-from numpy.typing import NDArray
 
 import fl_app
 from fl_app.client import LocalTrainer
 from fl_app.core.errors import ClientError
-from fl_app.engine.engine import Outcome
 from fl_app.runner.cell import run_cell
 from fl_app.runner.given import Given
 from fl_app.runner.validate import validate_config
@@ -30,26 +26,26 @@ class Mistaken(LocalTrainer):
     """Client 2 has a bug in its second order, and training diverges on client 4."""
 
     @property
-    def batches(self) -> bool:
+    def batches(self):
         return True
 
-    def begin(self, config: Any, rng: np.random.Generator) -> None:
+    def begin(self, config, rng):
         if self.client_id == 2 and int(config["version"]) > 0:
             _look_at(None)
         if self.client_id == 4:
             raise FloatingPointError("the loss is not finite")
 
-    def correct(self, grad: Any, step: int) -> Any:
+    def correct(self, grad, step):
         return grad
 
 
-def run_alone(folder: Path, *words: str) -> tuple[Outcome, dict[str, Any]]:
+def run_alone(folder, *words):
     given = Given(trainer=Mistaken)
     return run_cell(composed(*SMALL, *words), folder, label="run", given=given, show=False)
 
 
-def _look_at(model: Any) -> NDArray[Any]:
-    vector: NDArray[Any] = model.vector()
+def _look_at(model):
+    vector = model.vector()
     return vector
 
 
@@ -60,9 +56,7 @@ WAYS = (
 )
 
 
-def test_the_first_error_ends_the_run_in_every_runtime(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_the_first_error_ends_the_run_in_every_runtime(tmp_path, caplog):
     """With its traceback, once, of the user's code alone; what was done is written."""
     events = []
     for number, way in enumerate(WAYS):
@@ -84,9 +78,7 @@ def test_the_first_error_ends_the_run_in_every_runtime(
     assert (last["kind"], last["client"], last["raised"]) == ("failure", 2, True)
 
 
-def test_a_run_that_tolerates_them_tells_how_many_at_its_end(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_run_that_tolerates_them_tells_how_many_at_its_end(tmp_path, caplog, capsys):
     settings = (*SMALL, "runtime.workers=0", "failures=tolerate")
     result = fl_app.run(*settings, Mistaken, output=tmp_path / "python")
     summary, kinds = result.summary, result.events["kind"]
@@ -100,10 +92,8 @@ def test_a_run_that_tolerates_them_tells_how_many_at_its_end(
     assert last == told
 
 
-def test_an_error_in_a_strategy_is_told_with_its_traceback(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def mistaken(*_: object) -> None:
+def test_an_error_in_a_strategy_is_told_with_its_traceback(tmp_path, caplog, monkeypatch):
+    def mistaken(*_):
         np.ones(2) @ np.ones(3)
 
     monkeypatch.setattr("fl_app.algorithms.fedbuff.FedBuff.aggregate", mistaken)
@@ -112,7 +102,7 @@ def test_an_error_in_a_strategy_is_told_with_its_traceback(
     assert "in mistaken" in caplog.text
 
 
-def test_an_algorithms_file_has_its_four_parts_and_no_other() -> None:
+def test_an_algorithms_file_has_its_four_parts_and_no_other():
     config = composed("+algorithm.clients.upload=delta", "algorithm=fedbuff")
     with pytest.raises(ValueError, match=r"^algorithm=fedbuff must have .*: of its YAML, clients"):
         validate_config(config)

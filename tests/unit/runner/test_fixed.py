@@ -1,8 +1,6 @@
 """Runs of models of which a part is frozen or private: what travels, and what is saved."""
 
 import re
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -22,24 +20,24 @@ HEAD = "task.trainable=[3.*]"  # of the perceptron: 32 x 10 + 10 = 330 of 2,410 
 OWN = "algorithm.client.private=[3.*]"  # and 2,080 that are shared
 
 
-def federation(folder: Path, *more: str) -> dict[str, Any]:
+def federation(folder, *more):
     config = composed("algorithm=fedbuff", *SMALL, *more)
     validate_config(config)
     return run_cell(config, folder, label="test")[1]
 
 
-def arrays(folder: Path) -> dict[str, Any]:
+def arrays(folder):
     with np.load(folder / "model.npz") as file:
         return dict(file)
 
 
-def seeded(*overrides: str) -> dict[str, Any]:
+def seeded(*overrides):
     """The model that everybody builds from the seed."""
     model = build_model(build_task(composed("algorithm=fedbuff", *SMALL, *overrides)), seed=0)
     return model.named(model.read())
 
 
-def test_only_what_is_trained_travels_and_all_of_it_is_saved(tmp_path: Path) -> None:
+def test_only_what_is_trained_travels_and_all_of_it_is_saved(tmp_path):
     summary = federation(tmp_path, HEAD)
     sent = summary["bytes_up"], summary["bytes_down"]
     orders = (tmp_path / "events.jsonl").read_text().count('"dispatch"')
@@ -52,7 +50,7 @@ def test_only_what_is_trained_travels_and_all_of_it_is_saved(tmp_path: Path) -> 
     assert checkpoint.stat().st_size < 20 * 4 * 330
 
 
-def test_private_parameters_stay_in_the_clients_states(tmp_path: Path) -> None:
+def test_private_parameters_stay_in_the_clients_states(tmp_path):
     summary = federation(tmp_path, OWN)
     assert summary["bytes_up"] == 4 * 2080 * summary["client_updates"]
     found, first = arrays(tmp_path), seeded()
@@ -65,7 +63,7 @@ def test_private_parameters_stay_in_the_clients_states(tmp_path: Path) -> None:
         assert (state["private.3.bias"] != first["3.bias"]).all()
 
 
-def test_a_run_does_not_go_on_with_other_frozen_parameters(tmp_path: Path) -> None:
+def test_a_run_does_not_go_on_with_other_frozen_parameters(tmp_path):
     federation(tmp_path, HEAD, "num_versions=2")
     task = build_task(composed("algorithm=fedbuff", *SMALL, HEAD))
     saved = Checkpoints(tmp_path).load()["fixed"]
@@ -85,9 +83,7 @@ def test_a_run_does_not_go_on_with_other_frozen_parameters(tmp_path: Path) -> No
         ("algorithm.client.private=[7.*]", "client.private='7.*' matches no name in the model"),
     ],
 )
-def test_bad_patterns_are_refused_before_anything_is_written(
-    tmp_path: Path, override: str, message: str
-) -> None:
+def test_bad_patterns_are_refused_before_anything_is_written(tmp_path, override, message):
     with pytest.raises(ValueError, match=re.escape(message)):
         federation(tmp_path / "run", override)
     assert not (tmp_path / "run").exists()

@@ -2,9 +2,7 @@
 
 import os
 import signal
-from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from configs import composed
@@ -13,7 +11,6 @@ from hydra import initialize_config_dir
 from fl_app.algorithms.fedavg_k import FedAvgK
 from fl_app.cli import CONF
 from fl_app.core.errors import Interrupted, RunError
-from fl_app.core.types import GlobalModel, Update, Vector
 from fl_app.runner import jobs
 from fl_app.runner.given import Given
 from fl_app.runner.jobs import Job, Plan, _with_its_share
@@ -21,12 +18,12 @@ from fl_app.runner.run import Ran, run_cells
 from fl_app.runner.validate import checked_cells
 
 
-def job(folder: Path, *words: str) -> Job:
+def job(folder, *words):
     words = ("algorithm=fedbuff", "task=digits", "max_updates=20", "runtime.workers=0", *words)
     return Job("a", Plan(composed(*words)), folder, "a")
 
 
-def test_cores_are_shared_and_gpus_are_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cores_are_shared_and_gpus_are_not(tmp_path, monkeypatch):
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)))
     auto = job(tmp_path, "runtime.workers=auto")
     assert _with_its_share(auto, 2).plan.config.runtime.workers == 4
@@ -39,20 +36,20 @@ def test_cores_are_shared_and_gpus_are_not(tmp_path: Path, monkeypatch: pytest.M
 class InterruptedAtTheEnd(FedAvgK):
     """Sends Ctrl-C to its own process while it computes the last version."""
 
-    def aggregate(self, model: GlobalModel, updates: Sequence[Update]) -> Vector:
+    def aggregate(self, model, updates):
         if model.version == 1:
             os.kill(os.getpid(), signal.SIGINT)
         return super().aggregate(model, updates)
 
 
-def interrupted_at_the_end(folder: Path) -> Job:
+def interrupted_at_the_end(folder):
     last = job(folder / "a", "algorithm=fedavg_k", "num_versions=2", "max_updates=null")
     given = Given(strategy=InterruptedAtTheEnd())
     return replace(last, plan=replace(last.plan, given=given))
 
 
 @pytest.mark.parametrize("others", [0, 1])
-def test_ctrl_c_at_the_end_of_the_last_run_came_too_late(others: int, tmp_path: Path) -> None:
+def test_ctrl_c_at_the_end_of_the_last_run_came_too_late(others, tmp_path):
     plans = {"a": interrupted_at_the_end(tmp_path).plan}
     plans |= {"b": job(tmp_path / "b").plan} if others else {}
     ran = run_cells(plans, tmp_path, None, show=False, figures=False)
@@ -60,7 +57,7 @@ def test_ctrl_c_at_the_end_of_the_last_run_came_too_late(others: int, tmp_path: 
     assert ran.interrupted == (others > 0)
 
 
-def test_ctrl_c_hides_no_failure(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_ctrl_c_hides_no_failure(tmp_path, capsys):
     """Such as of the checkpoint that Ctrl-C asks for."""
     ran = Ran({}, {"a": RunError("the disk is full")}, True)
     with pytest.raises(Interrupted):
@@ -75,7 +72,7 @@ def test_ctrl_c_hides_no_failure(tmp_path: Path, capsys: pytest.CaptureFixture[s
 WORDS = ("experiment=quickstart", "experiment.only=[fedbuff]", "runtime.workers=0")
 
 
-def ran(folder: Path, *words: str) -> list[str]:
+def ran(folder, *words):
     """Run 20 updates with each seed; the runs that the report then shows."""
     words = (*WORDS, "max_updates=20", *words)
     config = composed(*words)
@@ -87,7 +84,7 @@ def ran(folder: Path, *words: str) -> list[str]:
     return sorted(path.parent.name for path in folder.glob("*/summary.json"))
 
 
-def test_a_mean_has_the_runs_of_the_command_alone_and_further_seeds_join_it(tmp_path: Path) -> None:
+def test_a_mean_has_the_runs_of_the_command_alone_and_further_seeds_join_it(tmp_path):
     """With one seed, the folder of a cell has the cell's name, with several it has the seed's."""
     ran(tmp_path, "experiment.seeds=[0]")
     with pytest.raises(ValueError, match=r"/fedbuff is a run of a cell that is not to run now"):
@@ -97,24 +94,22 @@ def test_a_mean_has_the_runs_of_the_command_alone_and_further_seeds_join_it(tmp_
     assert len(ran(tmp_path, "experiment.seeds=[0,1,2]", "resume=auto")) == 3
 
 
-def test_a_single_run_is_replaced_by_cells(tmp_path: Path) -> None:
+def test_a_single_run_is_replaced_by_cells(tmp_path):
     """The report would show the run alone."""
     run_cells({"": job(tmp_path).plan}, tmp_path, 0.9, show=False, figures=False)
     assert ran(tmp_path, "overwrite=true") == ["fedbuff"]
     assert not (tmp_path / "summary.json").exists()
 
 
-def test_a_run_without_training_is_another_run(tmp_path: Path) -> None:
+def test_a_run_without_training_is_another_run(tmp_path):
     ran(tmp_path, "runtime.train=false")
     for end in ("max_updates=20", "max_updates=40"):
         with pytest.raises(ValueError, match=r"another configuration \(runtime\.train"):
             ran(tmp_path, end, "resume=auto")
 
 
-def test_a_picture_that_fails_costs_the_run_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    def fails(*_: object, **__: object) -> None:
+def test_a_picture_that_fails_costs_the_run_nothing(tmp_path, monkeypatch, caplog):
+    def fails(*_, **__):
         raise RuntimeError("no font")
 
     monkeypatch.setattr("fl_app.report.page.write_page", fails)

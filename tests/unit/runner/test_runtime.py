@@ -1,8 +1,6 @@
 """``runtime``: where a run trains, how many clients at a time, and whether at all."""
 
 import os
-from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -19,16 +17,16 @@ CORES = len(os.sched_getaffinity(0))
 GPUS = ("cuda:0", "cuda:1", "cuda:2")
 
 
-def placed(*overrides: str) -> Placement:
+def placed(*overrides):
     return placement(composed(*(f"runtime.{word}" for word in overrides)))
 
 
-def visible(monkeypatch: pytest.MonkeyPatch, count: int) -> None:
+def visible(monkeypatch, count):
     monkeypatch.setattr(torch.cuda, "device_count", lambda: count)
 
 
 @pytest.mark.parametrize("device", ["cpu", "auto"])
-def test_without_a_gpu(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_gpu(device, monkeypatch):
     visible(monkeypatch, 0)
     assert placed(f"device={device}") == Placement("cpu", CORES)
     assert placed(f"device={device}", "workers=0") == Placement("cpu")
@@ -48,14 +46,12 @@ def test_without_a_gpu(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
     ],
     ids=str,
 )
-def test_on_a_machine_with_three_gpus(
-    words: list[str], expected: Placement, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_on_a_machine_with_three_gpus(words, expected, monkeypatch):
     visible(monkeypatch, 3)
     assert placed(*words) == expected
 
 
-def test_the_main_process_leaves_gpus_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_main_process_leaves_gpus_alone(monkeypatch):
     """It knows the model, on the processor; CUDA's initialisation would fail here."""
     visible(monkeypatch, 1)
     config = composed("runtime.device=cuda", "num_clients=4")
@@ -66,23 +62,19 @@ def test_the_main_process_leaves_gpus_alone(monkeypatch: pytest.MonkeyPatch) -> 
     assert not torch.cuda.is_initialized()
 
 
-def test_the_main_process_of_a_cluster_has_data_that_can_be_sent(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_the_main_process_of_a_cluster_has_data_that_can_be_sent(monkeypatch):
     visible(monkeypatch, 3)
     assert placement(composed("runtime=ray", "runtime.device=cuda")) == Placement("cpu")
     assert placement(composed("runtime=flower", "runtime.device=cuda:1")) == Placement("cuda:1")
 
 
-def test_other_devices_train_in_the_main_process() -> None:
+def test_other_devices_train_in_the_main_process():
     assert placed("device=meta") == Placement("meta")
     with pytest.raises(ValueError, match=r"^runtime\.workers=2 must be auto or 0 here, .*=meta"):
         placed("device=meta", "workers=2")
 
 
-def test_a_gpu_that_is_not_there_is_refused_before_anything_is_built(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_gpu_that_is_not_there_is_refused_before_anything_is_built(monkeypatch):
     visible(monkeypatch, 0)
     with pytest.raises(ValueError, match=r"^runtime\.device=cuda must be cpu, a device that torch"):
         validate_config(composed("runtime.device=cuda"))
@@ -93,15 +85,13 @@ def test_a_gpu_that_is_not_there_is_refused_before_anything_is_built(
 FEW = ["num_clients=10", "runtime.workers=0", "algorithm.schedule.concurrency=6", "eval_every=99"]
 
 
-def carry_out(folder: Path, algorithm: str, *overrides: str) -> dict[str, Any]:
+def carry_out(folder, algorithm, *overrides):
     config = composed(f"algorithm={algorithm}", *FEW, *overrides)
     _, summary = run_cell(config, folder, label="test", show=False)
     return summary
 
 
-def test_what_cannot_be_trained_together_is_said_once(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_what_cannot_be_trained_together_is_said_once(tmp_path, caplog):
     summary = carry_out(tmp_path, "fedasmu", "num_versions=1", "runtime.batch=4")
     assert summary["batch"] == 1
     reason = "FedASMUTrainer has a should_pause of its own"
@@ -109,7 +99,7 @@ def test_what_cannot_be_trained_together_is_said_once(
     assert caplog.messages.count(told) == 1
 
 
-def test_a_resumed_run_has_the_batches_of_the_whole(tmp_path: Path) -> None:
+def test_a_resumed_run_has_the_batches_of_the_whole(tmp_path):
     batch = ["runtime.batch=3", "resume=auto"]
     carry_out(tmp_path / "parts", "fedasync", "num_versions=20", *batch)
     summary = carry_out(tmp_path / "parts", "fedasync", "num_versions=40", *batch)
@@ -127,7 +117,7 @@ TASK = HeadedQuadratic.scattered(CLIENTS)
 BUSY = ["devices/server=measured", "devices.server.evaluation=0.3", "devices.server.poll=0.2"]
 
 
-def course(name: str, train: str) -> tuple[list[Any], bytes]:
+def course(name, train):
     """What happened and when, and the final model."""
     config = composed(
         f"algorithm={name}",
@@ -143,13 +133,13 @@ def course(name: str, train: str) -> tuple[list[Any], bytes]:
 
 
 @pytest.mark.parametrize("name", ["fedasync", "scaffold"])
-def test_the_same_happens_at_the_same_time_as_with_training(name: str) -> None:
+def test_the_same_happens_at_the_same_time_as_with_training(name):
     (trained, model), (untrained, still) = course(name, "true"), course(name, "false")
     assert trained == untrained
     assert model != still
 
 
-def test_a_run_without_training_measures_nothing(tmp_path: Path) -> None:
+def test_a_run_without_training_measures_nothing(tmp_path):
     config = composed("num_versions=4", "runtime.train=false", "num_clients=10", "eval_every=1")
     _, summary = run_cell(config, tmp_path / "run", label="untrained", show=False)
     assert (summary["num_versions"], summary["final_accuracy"]) == (4, None)
@@ -159,7 +149,7 @@ def test_a_run_without_training_measures_nothing(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "more", ["target_accuracy=0.5", "metrics=[recall]", "client_eval_every=1", "runtime.train=no"]
 )
-def test_what_needs_training_is_refused(more: str) -> None:
+def test_what_needs_training_is_refused(more):
     config = composed("runtime.train=false", "num_clients=10", *([more] if more else []))
     if more == "runtime.train=no":
         config.runtime.train = "no"

@@ -2,8 +2,6 @@
 
 import re
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -23,7 +21,7 @@ from fl_app.tasks.task import Task
 SMALL = ("num_clients=4", "num_versions=2", "runtime.workers=0", "partition=iid", "deadline=null")
 
 
-def line() -> Task:
+def line():
     """Numbers on a line, without clients and without a test set."""
     inputs = torch.linspace(-1, 1, 40)[:, None]
     return Task(
@@ -35,12 +33,12 @@ def line() -> Task:
     )
 
 
-def with_test_set() -> Task:
+def with_test_set():
     task = line()
     return replace(task, test_inputs=task.inputs, test_targets=task.targets)
 
 
-def ran(task: Task, *overrides: str) -> Recorder:
+def ran(task, *overrides):
     config, recorder = composed(*SMALL, *overrides), Recorder()
     components = build_components(config, complete_task(config, task))
     build_engine(components, sinks=[recorder]).run()
@@ -59,12 +57,12 @@ def ran(task: Task, *overrides: str) -> Recorder:
         (["num_clients=null"], "num_clients=None must be an integer >= 1"),
     ],
 )
-def test_bad_values_are_refused_before_the_data_are_read(overrides: list[str], told: str) -> None:
+def test_bad_values_are_refused_before_the_data_are_read(overrides, told):
     with pytest.raises(ValueError, match=f"^{re.escape(told)}"):
         validate_config(composed(*overrides))
 
 
-def test_clients_of_a_task_from_python_follow_from_the_configuration() -> None:
+def test_clients_of_a_task_from_python_follow_from_the_configuration():
     task = complete_task(composed(*SMALL, "task.holdout=0.1"), replace(line(), holdout=0.5))
     assert isinstance(task, Task)
     assert [part.size for part in task.validation] == [1] * 4  # a tenth, since the key is set
@@ -74,7 +72,7 @@ def test_clients_of_a_task_from_python_follow_from_the_configuration() -> None:
     assert complete_task(composed(*SMALL), fixed) is fixed
 
 
-def test_weights_are_the_first_version(tmp_path: Path) -> None:
+def test_weights_are_the_first_version(tmp_path):
     file = tmp_path / "weights.pt"
     torch.save({"weight": torch.tensor([[3.0]]), "bias": torch.tensor([1.0])}, file)
     first = ran(with_test_set(), f"task.weights={file}").history.evaluations[0]
@@ -102,7 +100,7 @@ def test_weights_are_the_first_version(tmp_path: Path) -> None:
         (line, "target_accuracy=0.5", "target_accuracy=0.5 must be null"),
     ],
 )
-def test_metrics_that_a_task_does_not_have_are_refused(task: Any, override: str, told: str) -> None:
+def test_metrics_that_a_task_does_not_have_are_refused(task, override, told):
     with pytest.raises(ValueError, match=f"^{re.escape(told)}"):
         ran(task(), override)
 
@@ -118,9 +116,7 @@ TARGETS = {
 
 @pytest.mark.parametrize("test_share", [0.2, 0.0])
 @pytest.mark.parametrize("kind", TARGETS)
-def test_every_kind_of_target_runs_with_and_without_a_test_set(
-    tmp_path: Path, kind: str, test_share: float
-) -> None:
+def test_every_kind_of_target_runs_with_and_without_a_test_set(tmp_path, kind, test_share):
     np.savez(tmp_path / "data.npz", x_train=X, y_train=TARGETS[kind])
     config = composed(
         *SMALL,
@@ -149,7 +145,7 @@ SCHEMA = (
 
 
 @pytest.mark.parametrize("runtime", ["inprocess", "flower"])
-def test_only_real_nodes_have_data_of_their_own(runtime: str) -> None:
+def test_only_real_nodes_have_data_of_their_own(runtime):
     config = composed("task=csv", f"runtime={runtime}")
     config.task.schema = SCHEMA
     with pytest.raises(ValueError, match=f"task.path=null must be the data with runtime={runtime}"):
@@ -157,7 +153,7 @@ def test_only_real_nodes_have_data_of_their_own(runtime: str) -> None:
 
 
 @pytest.mark.parametrize("algorithm", ["fedbuff", "feddyn", "scaffold", "aso_fed", "fedasync"])
-def test_a_server_without_data(algorithm: str) -> None:
+def test_a_server_without_data(algorithm):
     """It has a model and a strategy, which counts the clients that report; nobody evaluates."""
     words = ("runtime=deployment", "num_clients=null", "task.holdout=0.2", f"algorithm={algorithm}")
     config = composed("task=csv", *words)

@@ -3,7 +3,6 @@
 import math
 import re
 from collections import Counter
-from typing import Any
 
 import helpers
 import numpy as np
@@ -11,12 +10,11 @@ import pytest
 from helpers import Times, run, vec
 
 from fl_app.core.pool import ClientPool
-from fl_app.core.types import Order, Parts, Update, Upload
+from fl_app.core.types import Parts, Update
 from fl_app.schedule import (
     Buffered,
     RandomK,
     RoundBlocking,
-    Schedule,
     k_async,
     synchronous,
 )
@@ -25,13 +23,11 @@ from fl_app.schedule.clustered_quorum import ClusteredQuorum
 from fl_app.schedule.periodic import Periodic
 
 
-def update(client_id: int) -> Update:
+def update(client_id):
     return Update(client_id, 0, vec(0, 0), "delta", 1, 0.0)
 
 
-def start(
-    schedule: Schedule, idle: Any, busy: Any = (), buffer: Any = (), seed: int = 0
-) -> list[int]:
+def start(schedule, idle, busy=(), buffer=(), seed=0):
     waiting = [update(client_id) for client_id in buffer]
     return list(schedule.start(ClientPool(idle), busy, waiting, np.random.default_rng(seed)))
 
@@ -40,13 +36,13 @@ def start(
 
 
 @pytest.mark.parametrize("schedule", [Buffered(5, 3), k_async(3, 5), RandomK(3, 9, 0)])
-def test_take_releases_exactly_k_however_many_wait(schedule: Schedule) -> None:
+def test_take_releases_exactly_k_however_many_wait(schedule):
     buffer = [update(client_id) for client_id in range(7)]
     assert [len(schedule.take(buffer[:n])) for n in range(8)] == [0, 0, 0, 3, 3, 3, 3, 3]
     assert schedule.take(buffer) == buffer[:3]
 
 
-def test_buffered_refills_at_once() -> None:
+def test_buffered_refills_at_once():
     """Whoever waits in the buffer may start again."""
     schedule = Buffered(concurrency=4, buffer_size=3)
     assert len(start(schedule, range(10))) == 4
@@ -55,26 +51,26 @@ def test_buffered_refills_at_once() -> None:
     assert start(schedule, [], busy=[2], buffer=[]) == []
 
 
-def test_a_round_replaces_whoever_failed() -> None:
+def test_a_round_replaces_whoever_failed():
     """0 works, 1 and 2 have reported, the fourth failed: one more, and not 1 or 2 again."""
     schedule = synchronous(4)
     drawn = [start(schedule, [1, 2, 5], busy=[0], buffer=[1, 2], seed=seed) for seed in range(9)]
     assert drawn == [[5]] * 9
 
 
-def test_k_async_restarts_participants_after_the_aggregation() -> None:
+def test_k_async_restarts_participants_after_the_aggregation():
     schedule = k_async(3)
     assert sorted(start(schedule, range(5))) == [0, 1, 2, 3, 4]
     assert start(schedule, [3, 1], busy=[0, 2, 4], buffer=[3, 1]) == []
     assert sorted(start(schedule, [3, 1, 4], busy=[0, 2])) == [1, 3, 4]
 
 
-def test_round_blocking_takes_nobody_twice_in_a_round() -> None:
+def test_round_blocking_takes_nobody_twice_in_a_round():
     """Five clients, K = 2: 0 and 1, then 2 and 3 although 0 and 1 are back, then 4 alone."""
     schedule = RoundBlocking(2)
     assert start(schedule, range(5)) == [0, 1, 2, 3, 4]
 
-    def take(*waiting: int) -> list[int]:
+    def take(*waiting):
         return [u.client_id for u in schedule.take([update(c) for c in waiting])]
 
     assert take(0) == []
@@ -88,7 +84,7 @@ def test_round_blocking_takes_nobody_twice_in_a_round() -> None:
     assert take(4) == []
 
 
-def test_a_round_does_not_wait_for_who_left() -> None:
+def test_a_round_does_not_wait_for_who_left():
     """Of four clients 3 leaves before its turn: 2 is the last of the round."""
     schedule = RoundBlocking(2)
     start(schedule, range(4))
@@ -97,7 +93,7 @@ def test_a_round_does_not_wait_for_who_left() -> None:
     assert [u.client_id for u in schedule.take([update(2)])] == [2]
 
 
-def test_a_round_does_not_wait_for_whose_order_brought_nothing() -> None:
+def test_a_round_does_not_wait_for_whose_order_brought_nothing():
     """Of four clients 3 fails: 2 is the last of the round, and 3 has its turn when it reports."""
     schedule = RoundBlocking(2)
     start(schedule, range(4))
@@ -117,14 +113,14 @@ def test_a_round_does_not_wait_for_whose_order_brought_nothing() -> None:
 # -- whole runs -----------------------------------------------------------------------------------
 
 
-def test_exactly_k_although_all_arrive_at_the_same_instant() -> None:
+def test_exactly_k_although_all_arrive_at_the_same_instant():
     result = run(Buffered(10, 4), devices=Times(lambda client, order: 1.0), num_versions=9)
     assert [len(event["client"]) for event in result.kind("aggregate")] == [4] * 9
     # 10 arrivals a second: 2 aggregations of 4 and 2 left over, then 3 of 4.
     assert [event["t"] for event in result.kind("aggregate")] == [1, 1, 2, 2, 2, 3, 3, 4, 4]
 
 
-def test_random_k_is_k_distinct_clients_every_second() -> None:
+def test_random_k_is_k_distinct_clients_every_second():
     schedule = RandomK(buffer_size=3, num_clients=10, seed=1)
     result = run(schedule, devices=schedule, num_versions=200)
     for second, aggregate in enumerate(result.kind("aggregate"), start=1):
@@ -134,10 +130,10 @@ def test_random_k_is_k_distinct_clients_every_second() -> None:
     assert all(abs(count - 60) < 4 * (200 * 0.3 * 0.7) ** 0.5 for count in counts.values())
 
 
-def test_random_k_skips_iterations_that_passed() -> None:
+def test_random_k_skips_iterations_that_passed():
     """A client asked late in an iteration waits for its next draw after that."""
     schedule = RandomK(2, 4, seed=0)
-    draws: dict[int, list[float]] = {c: [] for c in range(4)}
+    draws = {c: [] for c in range(4)}
     for client_id, times in draws.items():
         now = 0.0
         while now < 50:
@@ -163,7 +159,7 @@ def test_random_k_skips_iterations_that_passed() -> None:
         (lambda: Buffered(4, 5), "buffer_size=5 must be between 1 and algorithm.schedule.concurre"),
         (lambda: Buffered(buffer_size=0), "buffer_size=0 must be an integer >= 1"),
         (lambda: Buffered(concurrency=0, buffer_size=1), "concurrency=0 must be an integer >= 1"),
-        (lambda: Buffered(refill="later"), "refill=later must be at_once or after_aggreg"),  # type: ignore[arg-type]
+        (lambda: Buffered(refill="later"), "refill=later must be at_once or after_aggreg"),
         (lambda: RandomK(6, 5, 0), "buffer_size=6 must be between 1 and num_clients=5"),
         (lambda: RandomK(0, 5, 0), "buffer_size=0 must be an integer >= 1"),
         (lambda: RoundBlocking(0), "buffer_size=0 must be an integer >= 1"),
@@ -197,13 +193,13 @@ def test_random_k_skips_iterations_that_passed() -> None:
         ),
     ],
 )
-def test_impossible_schedules(make: Any, text: str) -> None:
+def test_impossible_schedules(make, text):
     with pytest.raises(ValueError, match=f"^algorithm.schedule.{re.escape(text)}"):
         make()
 
 
 @pytest.mark.parametrize("restart", ["at_once", "next_round"])
-def test_a_round_may_begin_with_one_model_for_all(restart: str) -> None:
+def test_a_round_may_begin_with_one_model_for_all(restart):
     """Three clients, K = 1: rounds begin at versions 0, 3, 6, ...; client 2 is slow."""
     result = run(
         RoundBlocking(1, restart),
@@ -227,7 +223,7 @@ def test_a_round_may_begin_with_one_model_for_all(restart: str) -> None:
         (Periodic(period=10.0, burst=3, concurrency=4), [0, 0, 0, 10, 20]),
     ],
 )
-def test_clients_start_at_ticks_up_to_the_bound(schedule: Periodic, expected: list[float]) -> None:
+def test_clients_start_at_ticks_up_to_the_bound(schedule, expected):
     """Each takes 12 s; who starts is drawn."""
     devices = Times(lambda client, sequence: 12.0)
     made = run(schedule, num_clients=20, num_versions=8, devices=devices)
@@ -235,7 +231,7 @@ def test_clients_start_at_ticks_up_to_the_bound(schedule: Periodic, expected: li
     assert len({event["client"] for event in made.kind("dispatch")}) > 4
 
 
-def test_a_tick_is_later_than_now_whatever_rounding_does() -> None:
+def test_a_tick_is_later_than_now_whatever_rounding_does():
     assert [Periodic().wake(now) for now in (0.0, 4.9, 5.0, 31.0)] == [5.0, 5.0, 10.0, 35.0]
     schedule, now = Periodic(period=0.1), 0.0
     for _ in range(10_000):
@@ -248,17 +244,17 @@ def test_a_tick_is_later_than_now_whatever_rounding_does() -> None:
 class SlowFirst:
     """Client 0 takes 100 s for ten epochs, the others a second."""
 
-    def parts(self, client_id: int, sequence: int, now: float) -> Parts:
+    def parts(self, client_id, sequence, now):
         return Parts(0.0, 100.0 if client_id == 0 else 1.0 + client_id / 16, 0.0)
 
 
 class Epochs:
     """Remembers of how many epochs orders are."""
 
-    def __init__(self) -> None:
-        self.ordered: list[tuple[int, object]] = []
+    def __init__(self):
+        self.ordered = []
 
-    def train(self, order: Order) -> Upload:
+    def train(self, order):
         self.ordered.append((order.client_id, order.config.get("local_epochs")))
         return helpers.toward_own_number(order.client_id, order.sequence, order.vector)
 
@@ -268,9 +264,7 @@ class Epochs:
     [(10, math.inf, 10.0), (1, math.inf, 100.0), (1, 20.0, 20.0)],
     ids=["recalled", "waited_for", "lost"],
 )
-def test_the_server_waits_for_the_late_one_or_gets_part_of_its_work(
-    epochs: int, deadline: float, second: float
-) -> None:
+def test_the_server_waits_for_the_late_one_or_gets_part_of_its_work(epochs, deadline, second):
     """At the end of an epoch of 10 s; who is lost is not waited for."""
     trainer = Epochs()
     made = run(

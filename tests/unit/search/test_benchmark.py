@@ -28,7 +28,7 @@ SECONDS = {"b@n10-slow": 31.0}  # of the others: 20
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
+def folder(tmp_path):
     for name, accuracies in SCORES.items():
         for seed, accuracy in zip((5, 6, 7), accuracies, strict=True):
             run = tmp_path / "test" / f"{name}-seed{seed}"
@@ -41,21 +41,19 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def printed(capsys: pytest.CaptureFixture[str], *words: object) -> str:
+def printed(capsys, *words):
     main([str(word) for word in words])
     return capsys.readouterr().out
 
 
-def test_intervals_are_those_of_student() -> None:
+def test_intervals_are_those_of_student():
     """Mean 2, deviation 1, three values: 2 +- 4.3027 / sqrt(3)."""
     found = interval([1.0, 2.0, 3.0])
     assert found == pytest.approx((2.0, 2 - 2.48414, 2 + 2.48414), abs=1e-4)
     assert found.text(1, "{:.1f}") == "2.0 [-0.5, 4.5]"
 
 
-def test_the_tables_follow_from_the_intervals(
-    folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_tables_follow_from_the_intervals(folder, capsys):
     told = printed(capsys, folder)
     rows = [line.strip("| ").split(" | ") for line in told.splitlines() if line.startswith("| ")]
     assert [row[0] for row in rows[1:8]] == [
@@ -71,9 +69,7 @@ def test_the_tables_follow_from_the_intervals(
     assert "| b | 75.0 [62.6, 87.4] | 31 | - | 75.0 (70.0 to 80.0) |" in told
 
 
-def test_runs_without_a_result_are_told_and_their_methods_left_out(
-    folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_runs_without_a_result_are_told_and_their_methods_left_out(folder, capsys):
     """Judging was interrupted: seed 8 is of c alone, and a lacks seed 6, in n10-iid."""
     runs = folder / "test"
     shutil.copytree(runs / "c@n10-iid-seed5", runs / "c@n10-iid-seed8")
@@ -91,7 +87,7 @@ def test_runs_without_a_result_are_told_and_their_methods_left_out(
     assert "| c@n10-iid-seed8 | Diverged: not finite |" in told
 
 
-def test_holm_s_correction_is_for_all_comparisons_together() -> None:
+def test_holm_s_correction_is_for_all_comparisons_together():
     """Of differences d the t is mean / (deviation / sqrt(3)), with two degrees of freedom.
 
     Behind best: b by 1, 2, 3 points (t = 3.464, p = 0.0742), c by 4, 5, 5 (t = 14, p = 0.0051), d
@@ -113,9 +109,7 @@ def test_holm_s_correction_is_for_all_comparisons_together() -> None:
         assert Benchmark(pd.DataFrame(runs)).not_separated(["s"]) == left
 
 
-def test_the_tables_of_the_docs_are_those_of_the_judged_runs(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_the_tables_of_the_docs_are_those_of_the_judged_runs(capsys):
     told = printed(capsys, DOCS / "benchmark.csv") + printed(
         capsys, DOCS / "benchmark_networks.csv"
     )

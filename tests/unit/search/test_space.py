@@ -10,7 +10,7 @@ from fl_app.search.settings import Settings, split
 from fl_app.search.space import grid, override, parse
 
 
-def test_words_describe_distributions() -> None:
+def test_words_describe_distributions():
     words = ["f=choice(1,2)", "a=choice(1,x,'a b')", "b=interval(0.1,2)", "b=interval(0.1,3)"]
     words += ["c=tag(log,interval(0.01,1))", "d=int(interval(1,9))", "e=range(2,10,3)", "f=null"]
     assert parse(words) == {
@@ -29,12 +29,12 @@ def test_words_describe_distributions() -> None:
         *("a=choice([1,2],[3])", "a=range(0.5,3,0.5)", "a=glob(*)", "a=1,"),
     ],
 )
-def test_words_that_leave_no_choice_are_refused(word: str) -> None:
+def test_words_that_leave_no_choice_are_refused(word):
     with pytest.raises(ValueError, match=r"^search\.space: "):
         parse([word])
 
 
-def test_the_grid_is_even_over_the_first_key_and_leaves_the_others_configured() -> None:
+def test_the_grid_is_even_over_the_first_key_and_leaves_the_others_configured():
     """1/9, 1/3, 1 and 3 of 0.25; the key "d" is configured outside of its range."""
     space = parse(
         ["a=tag(log,interval(0.0278,0.75))", "b=choice(3,4)", "c=interval(0,1)", "d=interval(5,6)"]
@@ -45,14 +45,14 @@ def test_the_grid_is_even_over_the_first_key_and_leaves_the_others_configured() 
 
 
 @pytest.mark.parametrize("value", ["a,b", "it's", "", "3", "true", "null", "[1]", 0.5, 3, True])
-def test_an_override_of_a_value_is_read_as_that_value(value: object) -> None:
+def test_an_override_of_a_value_is_read_as_that_value(value):
     assert OverridesParser.create().parse_override(override("key", value)).value() == value
 
 
 # -- the keys search.* and what they refuse --------------------------------------------------------
 
 
-def test_words_of_the_search_are_told_from_those_of_the_experiment() -> None:
+def test_words_of_the_search_are_told_from_those_of_the_experiment():
     words = ["experiment=quickstart", "search.trials=3", "search.seeds=[0,1]", "seed=3"]
     words += ["search.space=a=interval(0,1) b=choice(1,2)", "search.rungs=[10,20]"]
     settings, others = split(words)
@@ -82,6 +82,6 @@ def test_words_of_the_search_are_told_from_those_of_the_experiment() -> None:
         (["search.grid=-1"], "search.grid=-1 must be an integer >= 0"),
     ],
 )
-def test_bad_values_are_refused(words: list[str], told: str) -> None:
+def test_bad_values_are_refused(words, told):
     with pytest.raises(ValueError, match=re.escape(told)):
         split(words)

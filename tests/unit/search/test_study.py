@@ -21,12 +21,12 @@ class Killed(Exception):
 class Doomed(JournalFileBackend):
     """A journal whose process dies while it writes, after a number of writes."""
 
-    def __init__(self, path: Path, writes: int) -> None:
+    def __init__(self, path, writes):
         super().__init__(str(path))
         self._path = path
         self._writes = writes
 
-    def append_logs(self, logs: list[dict[str, object]]) -> None:
+    def append_logs(self, logs):
         self._writes -= 1
         if self._writes < 0:
             with self._path.open("ab") as file:
@@ -36,11 +36,11 @@ class Doomed(JournalFileBackend):
         super().append_logs(logs)
 
 
-def study(storage: JournalStorage, seed: int = 0) -> CellStudy:
+def study(storage, seed=0):
     return CellStudy(storage, "cell", SPACE, grid(SPACE, 3, {"y": "b"}), TRIALS, seed)
 
 
-def carry_out(own: CellStudy) -> list[object]:
+def carry_out(own):
     """With a score that is best at x = 0.3 and y = "c", and half of it at the rung."""
     for number in range(TRIALS):
         if not own.begin(number):
@@ -62,7 +62,7 @@ def carry_out(own: CellStudy) -> list[object]:
     ]
 
 
-def test_a_study_tries_the_grid_first_and_ends_bad_trials_early(tmp_path: Path) -> None:
+def test_a_study_tries_the_grid_first_and_ends_bad_trials_early(tmp_path):
     own = study(open_journal(tmp_path / "study.jsonl"))
     told = carry_out(own)
     trials = own.study.trials
@@ -83,7 +83,7 @@ def test_a_study_tries_the_grid_first_and_ends_bad_trials_early(tmp_path: Path) 
     assert other[3:] != told[3:]
 
 
-def test_a_study_that_was_killed_anywhere_is_the_same(tmp_path: Path) -> None:
+def test_a_study_that_was_killed_anywhere_is_the_same(tmp_path):
     path = tmp_path / "whole.jsonl"
     whole = carry_out(study(open_journal(path)))
     moments = range(0, path.read_bytes().count(b"\n"), 7)

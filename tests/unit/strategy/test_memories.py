@@ -16,7 +16,7 @@ from fl_app.strategy.memories import Memories
 SIZE = 5
 
 
-def filled(dtype: str, grouped: bool = True) -> tuple[Memories, dict[int, np.ndarray]]:
+def filled(dtype, grouped=True):
     """500 gradients of 20 clients, some of them tiny, and the last one of each client."""
     rng = np.random.default_rng(0)
     memories, last = Memories(dtype, 3, grouped), {}
@@ -74,7 +74,7 @@ def test_extreme_gradients_keep_their_digits():
         np.testing.assert_allclose(memories.row(0), vector, rtol=1e-3)
 
 
-def updates(version: int, rng: np.random.Generator) -> list[Update]:
+def updates(version, rng):
     return [
         Update(
             int(client),
