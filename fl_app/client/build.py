@@ -95,29 +95,16 @@ def complete_task(config: DictConfig, task: Any) -> "TrainingTask":
         task = task.with_clients(instantiate(config.partition), config.num_clients, config.seed)
     holdout, loss, trainable = (config.task.get(key) for key in ("holdout", "loss", "trainable"))
     if holdout and task.num_clients:
-        _require_able(task, "with_holdout", "holdout", holdout, 0)
         task = task.with_holdout(holdout, config.seed)
     if loss is not None:
-        _require_able(task, "with_loss", "loss", loss, "null")
         task = task.with_loss(loss)
     if trainable is not None:
         # Imported here: checks of a configuration import this module, and not torch.
         from fl_app.client.flat import trainable_only
 
-        _require_able(task, "architecture", "trainable", list(trainable), "null")
         task = replace(task, architecture=trainable_only(task.architecture, trainable))
     complete: TrainingTask = task
     return complete
-
-
-def _require_able(task: Any, attribute: str, key: str, value: object, neutral: object) -> None:
-    require(
-        hasattr(task, attribute),
-        f"task.{key}",
-        value,
-        f"{neutral} with a {type(task).__name__}",
-        f"it has no {attribute} (`fl_app.tasks.task.Task` has it)",
-    )
 
 
 def build_trainer(

@@ -3,15 +3,16 @@
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
+from fnmatch import fnmatchcase
 from functools import partial
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from fl_app.client.patterns import check_parts, matching, require_same
-from fl_app.core.layout import Entry, Layout
+from fl_app.core.layout import Entry, Layout, names_of
 from fl_app.core.types import State, Vector
 
 
@@ -61,7 +62,23 @@ class FlatModel:
         params = {name: t for name, t in once.items() if isinstance(t, nn.Parameter)}
         self.frozen = {name: p for name, p in params.items() if not p.requires_grad}
         self.private = {name: tensor for name, tensor in once.items() if name in own}
-        check_parts(params, self.frozen, own, private)
+        if both := [name for name in self.frozen if name in own]:
+            raise ValueError(
+                f"algorithm.client.private={list(private)} matches frozen parameters "
+                f"({names_of(both)}): what is not trained is equal on all clients"
+            )
+        if params and len(self.frozen) == len(params):
+            raise ValueError(
+                "all parameters of the model are frozen (requires_grad=False), so nothing would "
+                "be trained: name those to train in task.trainable=[...]"
+            )
+        if not params.keys() - own - self.frozen.keys():
+            raise ValueError(
+                f"algorithm.client.private={list(private)} matches all trainable parameters, so "
+                "clients would share nothing: leave some of them out"
+                if own
+                else "the model has no parameters: nothing would be trained"
+            )
         self.layout = Layout(
             tuple(
                 Entry(name, tuple(t.shape), str(t.dtype).removeprefix("torch."), name in params)
@@ -179,12 +196,35 @@ class FlatModel:
             ValueError: names or sizes are not those of the fixed part.
         """
         expected = {name: tensor.nbytes for name, tensor in self._fixed.items()}
-        require_same(expected, {name: array.nbytes for name, array in arrays.items()})
+        found = {name: array.nbytes for name, array in arrays.items()}
+        if differing := dict(expected.items() ^ found.items()):
+            raise ValueError(
+                f"frozen or private parameters do not fit the model: {names_of(differing)}: server "
+                "and client must build the same model"
+            )
         self._digest = None
         for name, tensor in self._fixed.items():
             data = torch.tensor(arrays[name].view(np.uint8))
             tensor.copy_(data.view(tensor.dtype).view(tensor.shape))
         self.load_private({})
+
+
+def matching(key: str, patterns: Sequence[str], names: Mapping[str, object]) -> set[str]:
+    """The names that a pattern matches.
+
+    Raises:
+        ValueError: a pattern matches none; it names `key`.
+    """
+    found: set[str] = set()
+    for pattern in patterns:
+        these = {name for name in names if fnmatchcase(name, pattern)}
+        if not these:
+            raise ValueError(
+                f"{key}={pattern!r} matches no name in the model, whose names are "
+                f"{names_of(names)}: the pattern would have no effect"
+            )
+        found |= these
+    return found
 
 
 def trainable_only(
@@ -227,3 +267,16 @@ def _readable(tensor: Tensor) -> Tensor:
     """The tensor on the CPU, as float32 if NumPy does not know its type."""
     tensor = tensor.detach().cpu()
     return tensor.float() if tensor.dtype is torch.bfloat16 else tensor
+
+
+def to_vector(tensors: Sequence[Tensor]) -> Vector:
+    """All entries one after the other, shape ``(d,)``."""
+    vector: Vector = torch.cat([tensor.detach().reshape(-1) for tensor in tensors]).cpu().numpy()
+    return vector
+
+
+def to_tensors(vector: NDArray[Any], like: Sequence[Tensor]) -> list[Tensor]:
+    """The inverse of `to_vector`: copies with the shapes and on the device of `like`."""
+    sizes = [tensor.numel() for tensor in like]
+    parts = torch.split(torch.tensor(vector, device=like[0].device), sizes)
+    return [part.view(tensor.shape) for part, tensor in zip(parts, like, strict=True)]

@@ -31,25 +31,13 @@ def gpus_of(device: str) -> list[str]:
     if device == AUTO or (visible and not place):
         return visible
     if device not in visible:
+        given = os.environ.get("CUDA_VISIBLE_DEVICES", "all")
         raise ValueError(
             f"runtime.device={device} must be cpu, a device that torch can use here, or auto, "
-            f"which takes a GPU if there is one: {_none_like_it(count)}"
+            f"which takes a GPU if there is one: torch {torch.__version__} sees "
+            f"{', '.join(visible) or 'no GPU'} (CUDA_VISIBLE_DEVICES={given})"
         )
     return [device]
-
-
-def _none_like_it(count: int) -> str:
-    """Why there is no such GPU, of `count` that are visible."""
-    import torch
-
-    if count:
-        return f"the visible GPUs are {GPU}:0 to {GPU}:{count - 1}"
-    if torch.version.cuda is None and torch.version.hip is None:
-        return f"torch {torch.__version__} is a build without CUDA"
-    hidden = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if hidden is not None:
-        return f"no GPU is visible with CUDA_VISIBLE_DEVICES={hidden}"
-    return "there is no GPU, or no driver for it"
 
 
 def prepare(device: str) -> None:

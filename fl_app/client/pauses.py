@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fl_app.client.tensors import to_tensors, to_vector
+from fl_app.client.flat import to_tensors, to_vector
 from fl_app.core.types import Extra, State, Vector
 
 NOTHING: Vector = np.empty(0, np.float32)  # in place of an upload that is not there yet

@@ -14,12 +14,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from fl_app.client.flat import to_vector
 from fl_app.client.initial import build_model
 from fl_app.client.pauses import NOTHING, PAUSED, Paused, Progress, without_pause
 from fl_app.client.processor import Processor
 from fl_app.client.settings import TrainingSettings
 from fl_app.client.task import TrainingTask
-from fl_app.client.tensors import to_vector
 from fl_app.core.types import NO_EXTRA, Config, Order, Scores, Upload, Vector
 
 

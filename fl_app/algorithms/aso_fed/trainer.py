@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from fl_app.client import LocalTrainer
-from fl_app.client.tensors import to_tensors, to_vector
+from fl_app.client.flat import to_tensors, to_vector
 from fl_app.core.types import Config, Order, Upload
 
 

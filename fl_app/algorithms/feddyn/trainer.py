@@ -7,7 +7,7 @@ import numpy as np
 from torch import Tensor
 
 from fl_app.client import LocalTrainer
-from fl_app.client.tensors import to_tensors
+from fl_app.client.flat import to_tensors
 from fl_app.core.types import Config, Order, Upload
 
 

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from fl_app.algorithms.scaffold import CONTROL
 from fl_app.client import LocalTrainer
-from fl_app.client.tensors import to_tensors
+from fl_app.client.flat import to_tensors
 from fl_app.core.errors import require
 from fl_app.core.types import (
     Config,

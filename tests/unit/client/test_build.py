@@ -13,7 +13,7 @@ from torch import nn
 
 from fl_app.client import initial_vector
 from fl_app.client.gpus import gpus_of, prepare
-from fl_app.client.weights import load_weights
+from fl_app.client.initial import load_weights
 
 
 def model(seed=0, width=4):
@@ -127,7 +127,7 @@ def test_a_device_stands_for_all_visible_gpus_or_for_one(device, expected):
 @pytest.mark.usefixtures("two")
 @pytest.mark.parametrize("device", ["cuda:2", "cuda:x", "cuda:-1", "cuda:01"])
 def test_a_gpu_that_is_not_there(device):
-    expected = rf"^runtime\.device={device} must be .*: the visible GPUs are cuda:0 to cuda:1$"
+    expected = rf"^runtime\.device={device} must be .* sees cuda:0, cuda:1 "
     with pytest.raises(ValueError, match=expected):
         gpus_of(device)
 
@@ -135,15 +135,9 @@ def test_a_gpu_that_is_not_there(device):
 def test_no_gpu(monkeypatch):
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
     assert gpus_of("auto") == []
-    monkeypatch.setattr(torch.version, "cuda", None)
-    with pytest.raises(ValueError, match=r"^runtime\.device=cuda must be .* without CUDA$"):
-        gpus_of("cuda")
-    monkeypatch.setattr(torch.version, "cuda", "13.0")
-    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    with pytest.raises(ValueError, match=r"cuda:0 must be .*: there is no GPU, or no driver"):
-        gpus_of("cuda:0")
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "7")
-    with pytest.raises(ValueError, match=r": no GPU is visible with CUDA_VISIBLE_DEVICES=7$"):
+    told = r"^runtime\.device=cuda must be .* sees no GPU \(CUDA_VISIBLE_DEVICES=7\)$"
+    with pytest.raises(ValueError, match=told):
         gpus_of("cuda")
 
 
