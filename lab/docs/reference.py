@@ -35,7 +35,7 @@ LINKS = {
 USUAL = {"algorithm/client=sgd", "algorithm/lr_schedule=linear"}
 # They mean the same in every option; an option is named that has another default.
 ALIKE = {"strategy.clip_norm", "strategy.lr_schedule"}
-SHORT = 5  # words of a meaning that needs no line of its own
+SHORT = 3  # words of a meaning that needs no line of its own, such as a symbol
 REASON = re.compile(r"\[A\]|class default")  # of a value: no meaning of its key
 INTRODUCTION = """\
 # Reference
@@ -128,7 +128,8 @@ def _option(group: str, path: Path, own: Rows, shared: Rows, notes: Mapping[str,
     parts = [f"### {group}={path.stem}"]
     first = "" if is_for in _flat(comment) else f"{_flat(is_for)}. "
     parts += [(first + _flat(comment)).rstrip()]
-    brief, keys = [f"`{each}`" for each in chosen(group, text) if each not in USUAL], []
+    brief = [f"`{each}`" for each in chosen(group, text) if each not in USUAL]
+    short, keys = [], []
     for key, (value, told) in own.items():
         usual, meaning = shared.get(key, (None, ""))
         if key in ALIKE and value == usual:
@@ -138,10 +139,11 @@ def _option(group: str, path: Path, own: Rows, shared: Rows, notes: Mapping[str,
             note = f" ({notes[told]})" if told in notes else " [A]" if told == "[A]" else ""
             brief.append(name + note)
         elif len(told.split()) <= SHORT:
-            brief.append(f"`{key}={_flat(value)}` ({_flat(told).rstrip('.')})")
+            short.append(f"`{key}={_flat(value)}` ({_flat(told).rstrip('.')})")
         else:
             keys.append(_line(key, value, told))
     parts += [f"With {', '.join(brief)}."] if brief else []
+    parts += [f"{', '.join(short)}."] if short else []
     parts += ["\n".join(keys)] if keys else []
     return ["\n\n".join(parts)]
 
