@@ -37,6 +37,7 @@ from fl_app.field.control import (
     public_bytes,
 )
 from fl_app.field.kit import Kit, request
+from fl_app.field.packages import PROBE
 from fl_app.secure.folder import (
     PUBLIC_KEY,
     RECORD,
@@ -52,7 +53,6 @@ if TYPE_CHECKING:
     from fl_app.tasks.task import Task
 
 SHOWN = {True: "[green]ok[/]", False: "[red]WRONG[/]", None: "?"}
-PROBE = "import torch; (torch.ones(8, 8) @ torch.ones(8, 8)).sum(); print(torch.__version__)"
 DISK = 2**30  # bytes that are free after the installation, for data, Flower's files and runs [A]
 EXPIRES_SOON = timedelta(days=30)
 HIDDEN = (Path("/tmp"), Path("/var/tmp"))  # by PrivateTmp of fl-supernode.service
@@ -174,10 +174,9 @@ def of_files(kit: Kit, overrides: Sequence[str]) -> Iterator[Finding]:
         mend += "kit (`init`) another authority"
         yield Finding(name, begins <= now < ends - EXPIRES_SOON, text, mend)
     path = kit.folder / f"{kit.role}.key"
-    try:
-        mode = stat.S_IMODE(path.stat().st_mode)
-    except OSError as error:
-        yield Finding(path.name, False, str(error), again)
+    mode = stat.S_IMODE(path.stat().st_mode) if path.exists() else None
+    if mode is None:
+        yield Finding(path.name, False, "it is not there", again)
     else:
         yield Finding(path.name, not mode & 0o077, f"its mode is {mode:o}", f"chmod 600 {path}")
     if kit.role == "node" and (kit.folder / PUBLIC_KEY).exists():
@@ -215,12 +214,12 @@ def _schema(path: str | None) -> Finding:
     """The schema of a run whose devices have data of their own."""
     from fl_app.tasks.schema import read_schema
 
+    mend = "add task.schema=FILE (absolute path), or task.path"
     try:
         schema = read_schema(path)
     except ValueError as error:
-        return Finding("data", False, str(error), "correct task.schema: the server has no data")
+        return Finding("data", False, str(error), mend)
     if schema is None:
-        mend = "add task.schema=FILE (absolute path), or task.path"
         return Finding("data", False, "the server has neither data nor a schema", mend)
     shape = "x".join(map(str, schema.input_shape))
     text = f"the devices' own: {schema.kind}, inputs {shape}, {schema.num_outputs} outputs"
@@ -281,14 +280,18 @@ def of_data(path: str, run: DictConfig | None) -> Iterator[Finding]:
         path: of the data.
         run: configuration of the run that is to read them; None if it is unknown.
     """
-    mend = "correct DATA in node.env"
-    if not os.path.isabs(path) or "'" in path:
-        yield Finding("data", False, f"DATA={path} is no absolute path, or has a quote in it", mend)
-        return
-    if not os.access(path, os.R_OK):
-        mend += f", or let user {getpass.getuser()}, who runs this, read it; in a container, "
-        mend += "`docker compose --env-file node.env up -d` mounts it"
-        yield Finding("data", False, f"{path} does not exist, or may not be read", mend)
+    named = os.path.isabs(path) and "'" not in path
+    if not named or not os.access(path, os.R_OK):
+        what = (
+            "does not exist, or may not be read"
+            if named
+            else "is no absolute path, or has a quote in it"
+        )
+        mend = (
+            f"correct DATA in node.env, or let user {getpass.getuser()}, who runs this, read it; "
+        )
+        mend += "in a container, `docker compose --env-file node.env up -d` mounts it"
+        yield Finding("data", False, f"{path} {what}", mend)
         return
     hidden = any(Path(path).is_relative_to(folder) for folder in HIDDEN)
     mend = "move them, if systemd starts this SuperNode: its service has a /tmp of its own"
@@ -301,19 +304,16 @@ def of_data(path: str, run: DictConfig | None) -> Iterator[Finding]:
     from fl_app.client.build import build_task
     from fl_app.client.node_data import too_few
 
+    mend = "correct the data, or the task and its schema: the node's orders would fail"
     try:
         task = cast("Task", build_task(run, path))
     except Exception as error:  # libraries that read data raise errors of any type
-        mend = "correct the data, or the task and its schema: the node's orders would fail"
         yield Finding("examples", False, str(error), mend)
-        return
-    if problem := too_few(task):
-        mend = "collect more, or leave this device out"
-        yield Finding("examples", False, f"too few: {problem}", mend)
         return
     num_kept = task.validation[0].size if task.validation else 0
     text = f"{task.partition[0].size} to train on, {num_kept} kept for validation"
-    yield Finding("examples", True, text)
+    problem = too_few(task)
+    yield Finding("examples", not problem, f"too few: {problem}" if problem else text, mend)
 
 
 # -- the network -----------------------------------------------------------------------------------
