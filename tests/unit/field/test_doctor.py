@@ -2,15 +2,11 @@
 
 import json
 import socket
-import threading
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+import httpx
 import pytest
-import uvicorn
 from configs import composed
 from fake_superlink import superlink
 
@@ -21,7 +17,10 @@ from fl_app.field.doctor import Finding, examine, show
 from fl_app.field.kit import Kit
 from fl_app.field.make import add_helper, new_kit
 from fl_app.field.processes import free_ports
-from fl_app.secure.service import configured
+from fl_app.secure.folder import helper_key_pem
+from fl_app.secure.simulated import helper_key
+
+OTHER_KEY = helper_key_pem(helper_key(1).public_key())
 
 
 @pytest.fixture
@@ -300,99 +299,71 @@ def test_the_doctor_looks_into_the_data_of_a_device(out, tmp_path, monkeypatch):
 
 # -- secure aggregation's helper ------------------------------------------------------------------
 
-PORT = free_ports(1)[0]
 
-
-@pytest.fixture(scope="module")
-def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    out = tmp_path_factory.mktemp("helper") / "out"
-    new_kit(out, nodes=4, hosts=["localhost"])
-    add_helper(out, ["localhost"], port=PORT, least=3, noise_multiplier=0.5)
-    return out
-
-
-@contextmanager
-def changed(path: Path, content: bytes | None) -> Iterator[None]:
-    """A file with another content, or none, for a while."""
-    before, mode = path.read_bytes(), path.stat().st_mode
-    path.unlink()
-    if content is not None:
-        path.write_bytes(content)
-        path.chmod(mode)
-    yield
-    path.unlink(missing_ok=True)
-    path.write_bytes(before)
-    path.chmod(mode)
+@pytest.fixture
+def sound(tmp_path) -> Path:
+    new_kit(tmp_path / "out", nodes=4, hosts=["localhost"])
+    return add_helper(tmp_path / "out", ["localhost"], least=3, noise_multiplier=0.5)
 
 
 def test_a_sound_helper_is_not_running_yet_and_nothing_is_wrong(sound):
-    kit = read(sound / "helper")
+    kit = read(sound)
     findings = examine(kit)
     assert {each.good for each in findings} == {True}
     told = {each.subject: each.text for each in findings}
     assert told["record of seeds"] == "writable; 0 seeds were used"
     assert told["helper's devices"] == "it knows 4, and tells sums over 3 or more"
     assert not kit.healthy()
-    device = read(sound / "node-1")
+    device = read(sound.parent / "node-1")
     assert not faults(doctor.of_files(device, ()))
-    with changed(device.folder / "helper.pub", b"no key"):
-        assert faults(doctor.of_files(device, ())).keys() == {"helper's key"}
+    (device.folder / "helper.pub").write_bytes(b"no key")
+    assert faults(doctor.of_files(device, ())).keys() == {"helper's key"}
 
 
-def test_what_is_wrong_in_a_helpers_folder(sound, tmp_path):
-    new_kit(tmp_path / "out", nodes=2, hosts=["localhost"])
-    add_helper(tmp_path / "out", ["localhost"])
-    another = (tmp_path / "out/helper/helper.pub").read_bytes()
-    kit = read(sound / "helper", MIN_CLIENTS=4)
-    for name, content, subject, text in (
+@pytest.mark.parametrize(
+    ("name", "content", "subject", "text"),
+    [
         ("helper.db", None, "record of seeds", "must be the helper's record"),
         ("helper.db", b"no record " * 99, "record of seeds", "file is not a database"),
         ("helper.pub", b"no key", "helper's key", "must be the helper's public key"),
-        ("helper.pub", another, "helper's key", "is another helper's"),
+        ("helper.pub", OTHER_KEY, "helper's key", "is another helper's"),
         ("keys/node-2.pub", b"ecdsa", "devices", "node-2.pub: "),
         ("keys/node-2.pub", None, "helper's devices", "it knows 3"),
-    ):
-        with changed(kit.folder / name, content):
-            found = faults(doctor.of_helper(kit, ()))
-            assert subject in found, name
-            assert text in found[subject].text
+    ],
+)
+def test_what_is_wrong_in_a_helpers_folder(sound, name, content, subject, text):
+    (sound / name).unlink()
+    if content is not None:
+        (sound / name).write_bytes(content)
+    found = faults(doctor.of_helper(read(sound, MIN_CLIENTS=4), ()))
+    assert text in found[subject].text
 
 
-@contextmanager
-def serving(folder: Path, least: int = 3, noise: float = 0.5) -> Iterator[None]:
-    """A helper's process in a thread."""
-    server = uvicorn.Server(configured(folder, "127.0.0.1", PORT, least, noise))
-    thread = threading.Thread(target=server.run)
-    thread.start()
-    while not server.started:
-        assert thread.is_alive()
-        time.sleep(0.01)
-    yield
-    server.should_exit = True
-    thread.join()
-
-
-@pytest.mark.slow
-def test_what_the_server_finds_of_its_helper(sound):
+@pytest.mark.parametrize(
+    ("told", "wrong"),
+    [
+        ({}, None),
+        ({"key": "another"}, "helper's key"),
+        ({"noise_multiplier": 1.0}, "helper's noise"),
+        ({"devices": 2}, "helper's devices"),
+        ({"min_clients": 4}, "helper's devices"),
+        ({"min_clients": None}, "helper"),
+    ],
+)
+def test_what_the_server_finds_of_its_helper(sound, monkeypatch, told, wrong):
     words = [
         *("runtime=deployment", "secure_aggregation=helper", "secure_aggregation.clip_norm=5"),
-        *(f"secure_aggregation.address=localhost:{PORT}", "algorithm.schedule.buffer_size=3"),
+        *("secure_aggregation.address=localhost:1", "algorithm.schedule.buffer_size=3"),
         *("secure_aggregation.noise_multiplier=0.5", "deadline=600", "checkpoint_every=9"),
     ]
-
-    def found(*more: str) -> dict[str, Finding]:
-        return faults(doctor.of_run(read(sound / "server"), [*words, *more]))
-
-    assert "does not answer as a helper" in found()["helper"].text
-    with serving(sound / "helper"):
-        assert read(sound / "helper").healthy()
-        assert not found()
-        more = ["secure_aggregation.noise_multiplier=null", "algorithm.schedule.buffer_size=2"]
-        assert found(*more).keys() == {"helper's devices", "helper's noise"}
-        with changed(sound / "server" / "helper.pub", None):
-            assert "helper's key" in found()
-        with changed(sound / "server" / "helper-client.crt", None):
-            assert "does not answer" in found()["helper"].text
+    server = read(sound.parent / "server")
+    assert "does not answer as a helper" in faults(doctor.of_run(server, words))["helper"].text
+    key = doctor.fingerprint(doctor.load_helper_key(sound / "helper.pub"))
+    health = {"key": key, "devices": 4, "min_clients": 3, "noise_multiplier": 0.5, **told}
+    asked = httpx.Request("GET", "https://localhost:1/health")
+    answer = httpx.Response(200, json=health, request=asked)
+    monkeypatch.setattr(doctor, "request", lambda *words: answer)
+    assert set(faults(doctor.of_run(server, words))) == {wrong} - {None}
 
 
 # -- health ---------------------------------------------------------------------------------------
