@@ -1,8 +1,6 @@
 """Tasks from a user's arrays and data sets: what they become, and what is refused."""
 
 import re
-from pathlib import Path
-from typing import Any
 
 import datasets
 import numpy as np
@@ -11,7 +9,7 @@ import pytest
 import torch
 from datasets import ClassLabel, Dataset, DatasetDict, Features, List, Value
 from PIL import Image
-from torch import Tensor, nn
+from torch import nn
 from torch.utils.data import TensorDataset
 
 from fl_app.tasks.objective import Classification, Regression
@@ -24,18 +22,18 @@ PLANES = RNG.random((40, 8, 8))
 NUMBERS = X @ [1.0, 2.0, 3.0] + 100
 
 
-def linear(input_shape: tuple[int, ...], num_outputs: int) -> nn.Module:
+def linear(input_shape, num_outputs):
     return nn.Sequential(nn.Flatten(), nn.Linear(int(np.prod(input_shape)), num_outputs))
 
 
-def made(x: Any = X, y: Any = Y, *tests: Any, **settings: Any) -> Task:
+def made(x=X, y=Y, *tests, **settings):
     return Task.from_arrays(x, y, *tests, **({"model": linear} | settings))
 
 
 # -- arrays ---------------------------------------------------------------------------------------
 
 
-def test_inputs_of_any_kind_are_float32_and_shared_where_they_are(tmp_path: Path) -> None:
+def test_inputs_of_any_kind_are_float32_and_shared_where_they_are(tmp_path):
     forms = [torch.from_numpy, pd.DataFrame, np.ndarray.tolist, lambda x: x.astype(object)]
     for convert in (np.asfortranarray, *forms):
         assert torch.equal(made(convert(X)).inputs, torch.from_numpy(X).float())
@@ -45,7 +43,7 @@ def test_inputs_of_any_kind_are_float32_and_shared_where_they_are(tmp_path: Path
     assert made(mapped[::-1]).inputs[0].tolist() == mapped[-1].tolist()
 
 
-def test_bytes_of_images_are_pixels_and_other_integers_tokens() -> None:
+def test_bytes_of_images_are_pixels_and_other_integers_tokens():
     images = RNG.integers(256, size=(40, 1, 4, 4), dtype=np.uint8)
     task = made(images)
     np.testing.assert_allclose(task.batch(np.array([3]))[0][0], images[3] / 255, rtol=1e-6)
@@ -54,7 +52,6 @@ def test_bytes_of_images_are_pixels_and_other_integers_tokens() -> None:
     assert made(tokens, model="logistic").inputs.dtype == torch.float32
     assert made(Y[:, None] > 2).inputs.dtype == torch.float32
     tests = made(X, Y, X.round().astype(int), Y).test_inputs
-    assert tests is not None
     assert tests.dtype == torch.float32
 
 
@@ -73,12 +70,12 @@ def test_bytes_of_images_are_pixels_and_other_integers_tokens() -> None:
         (torch.from_numpy(X).half(), Regression, 3),
     ],
 )
-def test_the_objective_follows_from_the_targets(y: Any, kind: type, num_outputs: int) -> None:
+def test_the_objective_follows_from_the_targets(y, kind, num_outputs):
     objective = made(y=y).objective
     assert (type(objective), objective.num_outputs) == (kind, num_outputs)
 
 
-def test_classes_are_their_places_in_order() -> None:
+def test_classes_are_their_places_in_order():
     task = made(y=np.array(["b", "a", "c", "a"] * 10))
     assert task.targets[:4].tolist() == [1, 0, 2, 0]
     assert repr(task) == (
@@ -87,7 +84,6 @@ def test_classes_are_their_places_in_order() -> None:
     )
     unseen = made(X, Y % 2, X[:2], np.array([1, 17]))
     assert unseen.objective.num_outputs == 3
-    assert unseen.test_targets is not None
     assert unseen.test_targets.tolist() == [1, 2]
     assert made(objective="regression").targets.shape == (40, 1)
     ten = made(objective=Classification(10))
@@ -99,16 +95,15 @@ def test_classes_are_their_places_in_order() -> None:
 class Row(nn.Module):
     """Logits of four classes for each of three numbers."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
         self.layer = nn.Linear(1, 4)
 
-    def forward(self, x: Tensor) -> Tensor:
-        logits: Tensor = self.layer(x[..., None])
-        return logits
+    def forward(self, x):
+        return self.layer(x[..., None])
 
 
-def test_numbers_are_standardised_for_the_model_alone() -> None:
+def test_numbers_are_standardised_for_the_model_alone():
     """A model that always gives 0 predicts the mean; its error is the deviation."""
     task = made(X, NUMBERS, X, NUMBERS)
     model = task.model()
@@ -121,7 +116,7 @@ def test_numbers_are_standardised_for_the_model_alone() -> None:
     assert own.test(model)["loss"] == pytest.approx((NUMBERS**2).mean(), rel=1e-5)
 
 
-def test_clients_are_ids_or_indices() -> None:
+def test_clients_are_ids_or_indices():
     ids = np.array(["zoe", "al", "bo", "al"] * 10)
     for given in (ids, ids.tolist(), pd.Series(ids)):
         parts = made(clients=given).partition
@@ -135,18 +130,18 @@ def test_clients_are_ids_or_indices() -> None:
 
 
 class Takes(nn.Linear):
-    def __init__(self, num_outputs: int, width: int = 3) -> None:
+    def __init__(self, num_outputs, width=3):
         super().__init__(width, num_outputs)
 
 
-def test_models_are_makers_modules_or_names() -> None:
+def test_models_are_makers_modules_or_names():
     module = nn.Linear(3, 4)
     makers = [lambda shape, outputs: nn.Linear(shape[0], outputs), lambda: nn.Linear(3, 4), Takes]
     for model in (*makers, module, "mlp", "logistic"):
         assert made(model=model).model()(torch.zeros(2, 3)).shape == (2, 4)
     task, weights = made(model=module), module.weight.clone()
     nn.init.zeros_(module.weight)  # later changes do not count
-    assert torch.equal(task.model().weight, weights)  # type: ignore[arg-type]
+    assert torch.equal(task.model().weight, weights)
     assert task.model() is not task.model()
     assert made(PLANES[:, None], model="cnn").model()(torch.zeros(2, 1, 8, 8)).shape == (2, 4)
     torch.manual_seed(0)
@@ -159,12 +154,11 @@ def test_models_are_makers_modules_or_names() -> None:
 # -- data sets ------------------------------------------------------------------------------------
 
 
-def test_data_sets_of_torch_are_pairs() -> None:
+def test_data_sets_of_torch_are_pairs():
     x, y = torch.from_numpy(X).float(), torch.from_numpy(Y)
     task = Task.from_datasets(TensorDataset(x, y), TensorDataset(x[:5], y[:5]), model=linear)
     assert torch.equal(task.inputs, x)
     assert torch.equal(task.targets, y)
-    assert task.test_inputs is not None
     assert torch.equal(task.test_inputs, x[:5])
     pixels = np.arange(4 * 4 * 5 * 3, dtype=np.uint8).reshape(4, 4, 5, 3)
     for mode, channels in (("L", 1), ("RGB", 3), ("RGBA", 3)):
@@ -177,8 +171,8 @@ def test_data_sets_of_torch_are_pairs() -> None:
     assert Task.from_datasets(pairs, model=linear).inputs[0].flatten().tolist() == [0, 1, 16, 255]
 
 
-def table(**changes: Any) -> Dataset:
-    columns: dict[str, tuple[Any, Any]] = {
+def table(**changes):
+    columns = {
         "size": (Value("float64"), [i / 4 for i in range(20)]),
         "point": (List(Value("float32")), X[:20].tolist()),
         "kind": (ClassLabel(names=["cat", "dog", "eel"]), [0, 1] * 10),
@@ -188,18 +182,17 @@ def table(**changes: Any) -> Dataset:
     return Dataset.from_dict({n: values for n, (_, values) in columns.items()}, features=features)
 
 
-def hub(data: Any, inputs: Any, target: str, **settings: Any) -> Task:
+def hub(data, inputs, target, **settings):
     return Task.from_huggingface(
         data, inputs=inputs, target=target, **({"model": linear} | settings)
     )
 
 
-def test_columns_of_a_data_set_of_hugging_face() -> None:
+def test_columns_of_a_data_set_of_hugging_face():
     splits = DatasetDict(train=table(), test=table().select(range(5)))
     task = hub(splits, "point", "kind", clients="owner")
     assert torch.equal(task.inputs, torch.tensor(X[:20]).float())
     assert task.targets.tolist() == [0, 1] * 10
-    assert task.test_targets is not None
     assert task.test_targets.tolist() == [0, 1, 0, 1, 0]
     assert isinstance(task.objective, Classification)
     assert task.objective.classes == ("cat", "dog", "eel")  # although there is no eel
@@ -212,7 +205,7 @@ def test_columns_of_a_data_set_of_hugging_face() -> None:
     assert images[:, :, 1, 2].tolist() == [[shade, 7, 8] for shade in range(20)]
 
 
-def test_clients_of_flwr_datasets(tmp_path: Path) -> None:
+def test_clients_of_flwr_datasets(tmp_path):
     from flwr_datasets import FederatedDataset
     from flwr_datasets.partitioner import DirichletPartitioner, IidPartitioner, NaturalIdPartitioner
     from flwr_datasets.partitioner import VerticalEvenPartitioner as Vertical
@@ -243,13 +236,13 @@ def test_clients_of_flwr_datasets(tmp_path: Path) -> None:
 # -- refusals -------------------------------------------------------------------------------------
 
 
-def changed(values: Any, place: Any, value: Any) -> Any:
+def changed(values, place, value):
     copy = values.copy()
     copy[place] = value
     return copy
 
 
-def squares(output: Tensor, target: Tensor) -> Tensor:
+def squares(output, target):
     return (output - target) ** 2
 
 
@@ -284,7 +277,7 @@ BYTES = PLANES.astype(np.uint8)
         ({"x": PLANES, "test": (BYTES, Y)}, "x_test and y_test have shapes and type (8, 8, torch"),
     ],
 )  # fmt: skip
-def test_bad_arrays_are_refused(settings: dict[str, Any], told: str) -> None:
+def test_bad_arrays_are_refused(settings, told):
     values = {"x": X, "y": Y, "test": (), **settings}
     with pytest.raises(ValueError, match=re.escape(told).replace(r"\.\*", ".*")):
         made(values.pop("x"), values.pop("y"), *values.pop("test"), **values)
@@ -315,6 +308,6 @@ RAGGED = {"ragged": (List(Value("float32")), [[1.0], [1.0, 2.0]] * 10)}
         (lambda: hub("./none", "size", "kind"), "data=./none must be a folder: it does not exist"),
     ],
 )  # fmt: skip
-def test_bad_data_sets_are_refused(make: Any, told: str) -> None:
+def test_bad_data_sets_are_refused(make, told):
     with pytest.raises(ValueError, match=told):
         make()

@@ -1,7 +1,5 @@
 """Digits and synthetic images, and how images are scaled and augmented."""
 
-from typing import Any
-
 import numpy as np
 import pytest
 import torch
@@ -11,11 +9,10 @@ from sklearn.model_selection import train_test_split
 from fl_app.tasks.made import Digits, Synthetic
 from fl_app.tasks.partition import Dirichlet, Iid
 from fl_app.tasks.scaling import PADDING, crop_flip, make_scaling, moments
-from fl_app.tasks.task import Task
 from fl_app.tasks.vision import torchvision
 
 
-def test_images_and_split_of_the_digits_are_those_of_scikit_learn() -> None:
+def test_images_and_split_of_the_digits_are_those_of_scikit_learn():
     """The task does not import it."""
     pixels, labels = load_digits(return_X_y=True)
     places = np.arange(labels.size)
@@ -32,11 +29,11 @@ def test_images_and_split_of_the_digits_are_those_of_scikit_learn() -> None:
         Digits()(partition=Iid(), num_clients=1438)
 
 
-def made(num_clients: int = 1, seed: int = 0, **values: Any) -> Task:
+def made(num_clients=1, seed=0, **values):
     return Synthetic(**values)(partition=Iid(), num_clients=num_clients, seed=seed)
 
 
-def test_synthetic_images_are_as_asked() -> None:
+def test_synthetic_images_are_as_asked():
     sizes = {"num_classes": 4, "num_examples": 42, "num_test": 9}
     task = made(num_clients=7, model="cnn", shape=(3, 5, 6), **sizes)
     assert (task.inputs.shape, task.test_inputs.shape) == ((42, 3, 5, 6), (9, 3, 5, 6))
@@ -66,7 +63,7 @@ def test_synthetic_images_are_as_asked() -> None:
         ({"num_examples": 10, "num_clients": 11}, r"num_clients=11"),
     ],
 )
-def test_bad_values_are_refused(values: dict[str, Any], message: str) -> None:
+def test_bad_values_are_refused(values, message):
     with pytest.raises(ValueError, match=message):
         made(**values)
 
@@ -83,7 +80,7 @@ TRAIN = np.array([[[[0]], [[4]]], [[[16]], [[8]]]], np.uint8)  # (2, 2, 1, 1)
         ("standardised", [[-1.0, -1.0], [1.0, 1.0]], [[0.0, 1.0]]),
     ],
 )
-def test_scaling(scaling: str, train: list[list[float]], test: list[list[float]]) -> None:
+def test_scaling(scaling, train, test):
     scale = make_scaling(scaling, 16.0, moments(TRAIN))
     for images, expected in ((TRAIN, train), (np.full((1, 2, 1, 1), 8, np.uint8), test)):
         scaled = scale(torch.from_numpy(images))
@@ -96,7 +93,7 @@ def test_scaling(scaling: str, train: list[list[float]], test: list[list[float]]
     assert standardised(torch.from_numpy(constant)).abs().max() == 0
 
 
-def test_each_image_is_cropped_and_mirrored_on_its_own_and_uniformly() -> None:
+def test_each_image_is_cropped_and_mirrored_on_its_own_and_uniformly():
     """As torchvision does to one image."""
     torchvision()
     from torchvision.transforms.v2 import functional as F

@@ -2,7 +2,6 @@
 
 import math
 import zlib
-from typing import Any
 
 import numpy as np
 import pytest
@@ -13,10 +12,8 @@ from fl_app.tasks.partition import (
     Flwr,
     Iid,
     IidFraction,
-    Indices,
     LabelQuantity,
     Natural,
-    Partitioner,
     Shards,
     SlowLabels,
     make_partition,
@@ -26,7 +23,7 @@ LABELS = np.arange(1437) % 10  # about the digits' training set
 SORTED = np.repeat(np.arange(10), 1000)
 
 
-def deal(partitioner: Partitioner, labels: Indices = LABELS, n: int = 20, seed: int = 0) -> Any:
+def deal(partitioner, labels=LABELS, n=20, seed=0):
     return make_partition(partitioner, labels, n, seed)
 
 
@@ -50,7 +47,7 @@ def deal(partitioner: Partitioner, labels: Indices = LABELS, n: int = 20, seed: 
     ],
     ids=str,
 )
-def test_everything_is_dealt_out_once_and_as_ever(partitioner: Partitioner, digest: int) -> None:
+def test_everything_is_dealt_out_once_and_as_ever(partitioner, digest):
     """Published runs name a seed: its partition stays what it was."""
     parts = deal(partitioner)
     assert sorted(np.concatenate(parts).tolist()) == list(range(1437))
@@ -60,7 +57,7 @@ def test_everything_is_dealt_out_once_and_as_ever(partitioner: Partitioner, dige
     assert crc(deal(partitioner, seed=1)) != digest
 
 
-def crc(parts: list[Indices]) -> int:
+def crc(parts):
     return zlib.crc32(np.concatenate([*parts, [own.size for own in parts]]).tobytes())
 
 
@@ -77,7 +74,7 @@ def crc(parts: list[Indices]) -> int:
     ],
     ids=str,
 )
-def test_some_leave_examples_out(partitioner: Partitioner, digest: int) -> None:
+def test_some_leave_examples_out(partitioner, digest):
     owners = (np.arange(1437) * 7 % 31) ** 2 % 29
     parts = make_partition(partitioner, LABELS, 10, 0, owners)
     assert np.concatenate(parts).size < 1437
@@ -85,7 +82,7 @@ def test_some_leave_examples_out(partitioner: Partitioner, digest: int) -> None:
     assert crc(parts) == digest
 
 
-def test_disjoint_clients_share_nothing_and_cannot_have_more_than_there_is() -> None:
+def test_disjoint_clients_share_nothing_and_cannot_have_more_than_there_is():
     everything = np.concatenate(deal(LabelQuantity(2, 10, 30, disjoint=True)))
     assert np.unique(everything).size == everything.size
     with pytest.raises(ValueError, match=r"partition\.disjoint=True cannot be met: 1000 clients"):
@@ -95,7 +92,7 @@ def test_disjoint_clients_share_nothing_and_cannot_have_more_than_there_is() -> 
 # -- what the papers say ---------------------------------------------------------------------------
 
 
-def test_slow_clients_hold_their_own_labels() -> None:
+def test_slow_clients_hold_their_own_labels():
     parts = deal(SlowLabels(0.3, [2, 7]), SORTED)
     seconds = TwoSpeed(num_clients=20, slow_share=0.3, slowdown=5.0).mean_seconds
     slow = np.array(seconds) == 5.0
@@ -109,7 +106,7 @@ def test_slow_clients_hold_their_own_labels() -> None:
     assert all((SORTED[own] != 9).any() for own in parts)
 
 
-def test_a_client_has_all_of_one_owner() -> None:
+def test_a_client_has_all_of_one_owner():
     owners = np.array([5, 2, 2, 3, 3, 3])
     parts = make_partition(Natural(2), owners, 2, 0, owners)
     assert [own.tolist() for own in parts] == [[1, 2], [3, 4, 5]]
@@ -118,7 +115,7 @@ def test_a_client_has_all_of_one_owner() -> None:
 # -- flwr-datasets ---------------------------------------------------------------------------------
 
 # With 4 clients, or as many as it decides.
-ARGUMENTS: dict[str, dict[str, Any]] = {
+ARGUMENTS = {
     "continuous": {"strictness": 0.5},
     "dirichlet": {"alpha": 1.0},
     "distribution": {
@@ -142,7 +139,7 @@ FIVE, OWNERS = np.arange(200) % 5, np.arange(200) % 8
 
 
 @pytest.mark.filterwarnings("ignore:Specifying null_placement")  # of datasets, when it sorts
-def test_every_partitioner_of_flwr_datasets_gives_each_example_to_one_client() -> None:
+def test_every_partitioner_of_flwr_datasets_gives_each_example_to_one_client():
     from flwr_datasets import partitioner as theirs
 
     kinds = [kind for kind in theirs.__all__ if "Vertical" not in kind and kind != "Partitioner"]
@@ -158,7 +155,7 @@ def test_every_partitioner_of_flwr_datasets_gives_each_example_to_one_client() -
 # -- refusals --------------------------------------------------------------------------------------
 
 
-def greedy(labels: Indices, num_clients: int, rng: np.random.Generator) -> list[Indices]:
+def greedy(labels, num_clients, rng):
     return [np.arange(labels.size), *[np.array([], np.int64)] * (num_clients - 1)]
 
 
@@ -204,6 +201,6 @@ def greedy(labels: Indices, num_clients: int, rng: np.random.Generator) -> list[
         ),
     ],
 )  # fmt: skip
-def test_what_cannot_be_dealt_is_refused(make: Any, told: str) -> None:
+def test_what_cannot_be_dealt_is_refused(make, told):
     with pytest.raises(ValueError, match=told):
         make()

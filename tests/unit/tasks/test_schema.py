@@ -1,8 +1,6 @@
 """Schemas: written and read alike, refused when they contradict themselves, inlined for nodes."""
 
 import json
-from pathlib import Path
-from typing import Any
 
 import pytest
 from configs import composed
@@ -24,7 +22,7 @@ IMAGES = Schema(
 
 
 @pytest.mark.parametrize("schema", [TABLE, IMAGES])
-def test_what_is_written_is_read(schema: Schema, tmp_path: Path) -> None:
+def test_what_is_written_is_read(schema, tmp_path):
     path = tmp_path / "schema.json"
     path.write_text(schema.to_json())
     assert read_schema(str(path)) == schema
@@ -49,7 +47,7 @@ def test_what_is_written_is_read(schema: Schema, tmp_path: Path) -> None:
         ({"headings": []}, "unexpected keyword argument 'headings'"),
     ],
 )
-def test_a_bad_schema_is_refused(change: dict[str, Any], message: str) -> None:
+def test_a_bad_schema_is_refused(change, message):
     with pytest.raises(ValueError, match=message) as caught:
         read_schema({**json.loads(TABLE.to_json()), **change})
     assert "task.schema must be a schema as `python -m fl_app.tasks.schema" in str(caught.value)
@@ -58,7 +56,7 @@ def test_a_bad_schema_is_refused(change: dict[str, Any], message: str) -> None:
 @pytest.mark.parametrize(
     ("contents", "message"), [(None, "No such file"), ("{", "Expecting"), ("[]", "a mapping")]
 )
-def test_a_bad_file_is_named(contents: str | None, message: str, tmp_path: Path) -> None:
+def test_a_bad_file_is_named(contents, message, tmp_path):
     path = tmp_path / "schema.json"
     if contents is not None:
         path.write_text(contents)
@@ -67,7 +65,7 @@ def test_a_bad_file_is_named(contents: str | None, message: str, tmp_path: Path)
     assert f"task.schema={path} must be" in str(caught.value)
 
 
-def test_nodes_get_the_contents_and_the_users_configuration_stays(tmp_path: Path) -> None:
+def test_nodes_get_the_contents_and_the_users_configuration_stays(tmp_path):
     path = tmp_path / "schema.json"
     path.write_text(TABLE.to_json())
     config = composed("task=digits")

@@ -3,14 +3,13 @@
 import dataclasses
 import math
 import pickle
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import nn
 
-from fl_app.tasks.objective import Classification, Objective, Regression
+from fl_app.tasks.objective import Classification, Regression
 from fl_app.tasks.partition import Dirichlet, Iid
 from fl_app.tasks.task import Task
 
@@ -18,25 +17,24 @@ from fl_app.tasks.task import Task
 class Same(nn.Module):
     """Takes inputs as outputs, and notes how it was called."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
         self.shift = nn.Parameter(torch.zeros(1))
         self.drop = nn.Dropout(0.5)
-        self.calls: list[tuple[int, bool, bool]] = []
+        self.calls = []
 
-    def forward(self, inputs: Tensor) -> Tensor:
+    def forward(self, inputs):
         self.calls.append((len(inputs), self.training, torch.is_inference_mode_enabled()))
-        output: Tensor = self.drop(inputs + self.shift)
-        return output
+        return self.drop(inputs + self.shift)
 
 
-def task_of(objective: Objective, outputs: Tensor, targets: Tensor, **more: Any) -> Task:
+def task_of(objective, outputs, targets, **more):
     tests = {"test_inputs": outputs, "test_targets": targets, "test_chunk": 500}
     given = {"name": "same", "objective": objective, "architecture": Same}
     return Task(**{**given, "inputs": outputs, "targets": targets, **tests, **more})
 
 
-def logits(classes: list[int], targets: list[int], **more: Any) -> Task:
+def logits(classes, targets, **more):
     """Whose model gives a class 1 and the other 0: right ones cost log(1 + 1/e), wrong 1 more."""
     return task_of(Classification(2), torch.eye(2)[classes], torch.tensor(targets), **more)
 
@@ -44,7 +42,7 @@ def logits(classes: list[int], targets: list[int], **more: Any) -> Task:
 RIGHT = math.log(1 + math.exp(-1))
 
 
-def test_a_batch_is_a_copy_of_the_named_examples_in_order() -> None:
+def test_a_batch_is_a_copy_of_the_named_examples_in_order():
     task = task_of(Classification(5), torch.arange(10.0).view(5, 2), torch.arange(5))
     inputs, targets = task.batch(np.array([3, 0]))
     assert inputs.tolist() == [[6.0, 7.0], [0.0, 1.0]]
@@ -60,15 +58,15 @@ def test_a_batch_is_a_copy_of_the_named_examples_in_order() -> None:
         assert inputs.stride() == (30 * channels, 1, 6 * channels, channels)
 
 
-def add_one(inputs: Tensor) -> Tensor:
+def add_one(inputs):
     return inputs + 1
 
 
-def times_ten(inputs: Tensor) -> Tensor:
+def times_ten(inputs):
     return inputs * 10
 
 
-def test_training_batches_are_augmented_then_prepared_and_the_test_set_only_prepared() -> None:
+def test_training_batches_are_augmented_then_prepared_and_the_test_set_only_prepared():
     task = logits([0, 1], [0, 0], augment=times_ten, prepare=add_one)
     assert task.batch(np.array([0]))[0].tolist() == [[11.0, 1.0]]
     # Logits are what they were plus one each, which changes nothing; times ten it would.
@@ -77,7 +75,7 @@ def test_training_batches_are_augmented_then_prepared_and_the_test_set_only_prep
     assert scaled.test(Same())["loss"] != pytest.approx(RIGHT + 0.5)
 
 
-def test_metrics_of_classes() -> None:
+def test_metrics_of_classes():
     metrics = logits([0, 1, 0, 1], [0, 1, 1, 1]).test(Same())
     expected = {"accuracy": 0.75, "loss": RIGHT + 0.25, "commonest_prediction": 0.5}
     assert metrics == pytest.approx(expected)
@@ -91,7 +89,7 @@ def test_metrics_of_classes() -> None:
     assert task.label_counts().tolist() == [2, 2]
 
 
-def test_metrics_of_sequences_are_means_over_tokens() -> None:
+def test_metrics_of_sequences_are_means_over_tokens():
     """Logits (0, 0) cost log 2 whatever the word, (log 3, 0) cost log 4/3 if it is the first."""
     words = torch.zeros(1, 3, 2)
     words[0, 2, 0] = math.log(3)
@@ -105,7 +103,7 @@ def test_metrics_of_sequences_are_means_over_tokens() -> None:
 
 
 @pytest.mark.parametrize("chunk", [500, 3, 1])
-def test_metrics_of_numbers(chunk: int) -> None:
+def test_metrics_of_numbers(chunk):
     """Errors 1, -1, 0, 2 of targets 1, 2, 3, 6 with mean 3: 6 of a variation of 14."""
     outputs = torch.tensor([2.0, 1.0, 3.0, 8.0])  # as a model without a second dimension gives
     numbers = torch.tensor([[1.0], [2.0], [3.0], [6.0]])
@@ -114,7 +112,7 @@ def test_metrics_of_numbers(chunk: int) -> None:
     assert metrics == pytest.approx(expected)
 
 
-def test_metrics_that_cannot_be_known_are_no_numbers() -> None:
+def test_metrics_that_cannot_be_known_are_no_numbers():
     """The first output explains all, the second nothing: (1 + 0) / 2."""
     targets = torch.tensor([[1e6, 1.0], [1e6 + 2, 3.0]])
     outputs = torch.tensor([[1e6, 2.0], [1e6 + 2, 2.0]])
@@ -128,11 +126,11 @@ def test_metrics_that_cannot_be_known_are_no_numbers() -> None:
         task.label_counts()
 
 
-def absolute(output: Tensor, target: Tensor) -> Tensor:
+def absolute(output, target):
     return (output - target).abs().mean()
 
 
-def test_an_own_loss() -> None:
+def test_an_own_loss():
     outputs, targets = torch.tensor([2.0, 1.0, 3.0]), torch.tensor([[1.0], [2.0], [3.0]])
     task = task_of(Regression(1, absolute), outputs, targets, test_chunk=2)
     assert task.test(Same())["loss"] == pytest.approx(2 / 3)
@@ -143,7 +141,7 @@ def test_an_own_loss() -> None:
 # -- clients --------------------------------------------------------------------------------------
 
 
-def test_partitions_go_by_tenths_of_numbers() -> None:
+def test_partitions_go_by_tenths_of_numbers():
     numbers = torch.arange(40.0)[:, None]
     assert Regression(1).strata(numbers).tolist() == [i // 4 for i in range(40)]
     drawn = torch.randn(2000, 1, generator=torch.Generator().manual_seed(0))
@@ -151,13 +149,13 @@ def test_partitions_go_by_tenths_of_numbers() -> None:
     assert min(part.size for part in task.partition) >= 10
 
 
-def held_out(share: float, num_examples: int = 40) -> Task:
+def held_out(share, num_examples=40):
     numbers = torch.arange(float(num_examples))[:, None]
     task = task_of(Regression(1), numbers, numbers)
     return task.with_clients(Iid(), 4, seed=0).with_holdout(share, seed=3)
 
 
-def test_a_share_of_every_client_is_kept_for_validation() -> None:
+def test_a_share_of_every_client_is_kept_for_validation():
     whole, task = held_out(0.001), held_out(0.3)
     for client_id in range(4):
         own = set(task.partition[client_id]), set(task.validation[client_id])
