@@ -119,22 +119,60 @@ class OwnData(TaskKind):
 
     def kind_of(self, train: Part) -> str:
         """The kind of the targets, or ``"auto"``."""
-        del train
         return str(getattr(self, "kind", "classification"))
 
     def encoded(self) -> Arrays:
-        """Arrays of the task, and its schema in bytes."""
+        """Arrays of the task, and its schema in bytes.
+
+        Raises:
+            ValueError: inputs or targets cannot be encoded, or there are too few examples.
+        """
+        # Imported here: they load pandas and torch.
+        from fl_app.tasks import table
+        from fl_app.tasks.scaling import moments_of
+
         train, test = self.read()
-        return encode(
-            train,
-            test,
-            schema=self.known,
-            test_share=self.test_share,
-            kind=self.kind_of(train),
-            categories=names_of(getattr(self, "categories", ())),
-            missing=self.rule,
-            scaling=getattr(self, "scaling", "standardised"),
-        )
+        where, schema = train.where, self.known
+        if schema is None:
+            kind, outputs = table.fit_targets(train.targets, self.kind_of(train), where)
+        else:
+            kind, outputs = schema.kind, schema.outputs
+        targets = table.encode_targets(train.targets, kind, outputs, where)
+        groups = targets if kind == "classification" else np.zeros(len(targets), np.int64)
+        owners = None
+        if train.owners is not None:
+            groups = owners = table.codes_of(
+                train.owners, table.in_order(table.texts_of(train.owners)), where
+            )
+        tested = choose_test(groups, 0 if test else self.test_share, where)
+        if schema is None:
+            facts: dict[str, Any] = {"targets": (*map(str, train.targets),), "missing": self.rule}
+            if kind == "regression":
+                facts["target_mean"], facts["target_deviation"] = moments_of(targets[~tested])
+            if isinstance(train.inputs, np.ndarray):
+                shape = train.inputs.shape[1:]
+                facts["mean"], facts["deviation"] = moments_of(train.inputs[~tested])
+            else:
+                named, fill = names_of(getattr(self, "categories", ())), self.rule == "median"
+                facts["columns"] = tuple(
+                    table.fit_column(values, ~tested, str(name) in named, where, fill=fill)
+                    for name, values in train.inputs.items()
+                )
+                shape = (sum(column.width for column in facts["columns"]),)
+            schema = Schema(kind, shape, outputs, **facts)
+        scaling = getattr(self, "scaling", "standardised")
+        inputs = _inputs(train, schema, scaling)
+        arrays = {
+            "schema": np.frombuffer(schema.to_json().encode(), np.uint8),
+            "inputs": inputs[~tested],
+            "targets": targets[~tested],
+        }
+        if test is not None:
+            arrays["test_inputs"] = _inputs(test, schema, scaling)
+            arrays["test_targets"] = table.encode_targets(test.targets, kind, outputs, test.where)
+        elif tested.any():
+            arrays |= {"test_inputs": inputs[tested], "test_targets": targets[tested]}
+        return arrays if owners is None else {**arrays, "owners": owners[~tested]}
 
     def __call__(self, *, partition: Partitioner, num_clients: int | None, seed: int = 0) -> "Task":
         if self.path is None:  # a server whose devices own the data
@@ -315,83 +353,6 @@ def names_of(value: Names | float | None) -> list[str]:
     return [
         str(each) for each in ([value] if isinstance(value, str | int | float) else value or ())
     ]
-
-
-def encode(
-    train: Part,
-    test: Part | None,
-    *,
-    schema: Schema | None,
-    test_share: float,
-    kind: str = "auto",
-    categories: Sequence[str] = (),
-    missing: str = "refuse",
-    scaling: str = "standardised",
-) -> Arrays:
-    """Arrays of a task, and its schema in bytes, from what a reader has found.
-
-    Args:
-        train: examples for training.
-        test: examples for testing; None = a share of `train`.
-        schema: states the encoding; None = it is fitted to the training examples.
-        test_share: this share, in [0, 1).
-        kind: as of `fl_app.tasks.table.fit_targets`.
-        categories: columns of a table whose numbers are names.
-        missing: one of `MISSING`, for a new schema.
-        scaling: of arrays that are no images.
-
-    Raises:
-        ValueError: inputs or targets cannot be encoded, or there are too few examples.
-    """
-    # Imported here: they load pandas and torch.
-    from fl_app.tasks.scaling import moments_of
-    from fl_app.tasks.table import (
-        codes_of,
-        encode_targets,
-        fit_column,
-        fit_targets,
-        in_order,
-        texts_of,
-    )
-
-    where = train.where
-    if schema is None:
-        kind, outputs = fit_targets(train.targets, kind, where)
-    else:
-        kind, outputs = schema.kind, schema.outputs
-    targets = encode_targets(train.targets, kind, outputs, where)
-    groups = targets if kind == "classification" else np.zeros(len(targets), np.int64)
-    owners = None
-    if train.owners is not None:
-        groups = owners = codes_of(train.owners, in_order(texts_of(train.owners)), where)
-    tested = choose_test(groups, 0 if test else test_share, where)
-    if schema is None:
-        facts: dict[str, Any] = {"targets": (*map(str, train.targets),), "missing": missing}
-        if kind == "regression":
-            facts["target_mean"], facts["target_deviation"] = moments_of(targets[~tested])
-        if isinstance(train.inputs, np.ndarray):
-            shape = train.inputs.shape[1:]
-            facts["mean"], facts["deviation"] = moments_of(train.inputs[~tested])
-        else:
-            fill = missing == "median"
-            columns = tuple(
-                fit_column(values, ~tested, str(name) in categories, where, fill=fill)
-                for name, values in train.inputs.items()
-            )
-            shape, facts["columns"] = (sum(column.width for column in columns),), columns
-        schema = Schema(kind, shape, outputs, **facts)
-    inputs = _inputs(train, schema, scaling)
-    arrays = {
-        "schema": np.frombuffer(schema.to_json().encode(), np.uint8),
-        "inputs": inputs[~tested],
-        "targets": targets[~tested],
-    }
-    if test is not None:
-        arrays["test_inputs"] = _inputs(test, schema, scaling)
-        arrays["test_targets"] = encode_targets(test.targets, kind, outputs, test.where)
-    elif tested.any():
-        arrays |= {"test_inputs": inputs[tested], "test_targets": targets[tested]}
-    return arrays if owners is None else {**arrays, "owners": owners[~tested]}
 
 
 def _inputs(part: Part, schema: Schema, scaling: str) -> NDArray[Any]:
