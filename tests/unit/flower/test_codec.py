@@ -15,7 +15,6 @@ import pytest
 from fake_grid import FakeGrid, through
 from flwr.app import Array, ArrayRecord, Message, MetricRecord, RecordDict
 
-from fl_app.core.errors import RunError
 from fl_app.core.layout import Layout
 from fl_app.core.types import Order, Scores, Upload
 from fl_app.flower import codec
@@ -177,14 +176,6 @@ def test_a_masked_upload_keeps_every_bit():
     read = codec.read_upload(reply, LAYOUT)
     assert read.vector.view(np.uint32).tolist() == bits.tolist()
     assert read.seal == b"\x00seal"
-
-
-def test_an_algorithm_of_client_and_server_needs_its_client():
-    needs = "fl_app.algorithms.moon.MOONTrainer"
-    reply = codec.pack_upload(sent(an_order(), {}), UPLOAD, LAYOUT, lineage="Own MOONTrainer")
-    assert codec.read_upload(through(reply), LAYOUT, needs).kind == "pseudo"
-    with pytest.raises(RunError, match=f"must train with {needs}: the algorithm is one of client"):
-        codec.read_upload(foreign(), LAYOUT, needs)
 
 
 @pytest.mark.parametrize(

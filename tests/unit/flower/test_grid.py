@@ -5,21 +5,18 @@ import signal
 import threading
 from dataclasses import replace
 
-import foreign_app
 import numpy as np
 import pytest
-import torch
 from fake_grid import FakeGrid
-from flwr.app import ArrayRecord, Message, MetricRecord, RecordDict
+from flwr.app import Message, MetricRecord, RecordDict
 from helpers import MeanDelta, Recorder
 
 from fl_app import client_app
 from fl_app.core.errors import RunError
 from fl_app.core.layout import Layout
-from fl_app.core.types import Order, Parts, Reply, Scores, Upload
+from fl_app.core.types import Order, Reply, Scores, Upload
 from fl_app.engine.clock import Expired, Joined, Left, Returned
 from fl_app.engine.engine import Engine, Stop
-from fl_app.engine.virtual import VirtualClock
 from fl_app.engine.wall import WallClock
 from fl_app.flower import codec, nodes
 from fl_app.flower import grid as mailboxes
@@ -407,46 +404,6 @@ def test_nodes_that_come_late_are_waited_for_and_used(monkeypatch):
 # -- with an engine -------------------------------------------------------------------------------
 
 
-class Primes:
-    """Devices of unequal speed."""
-
-    def parts(self, client_id, sequence, now):
-        return Parts(0.0, (2.0, 3.0, 5.0, 7.0)[client_id % 4], 0.0)
-
-
-def foreign_model():
-    torch.manual_seed(0)
-    record = ArrayRecord(foreign_app.Net().state_dict())
-    layout = Layout.of_arrays(codec.arrays_of(record))
-    return layout, codec.from_arrays(record, layout)
-
-
-def train_foreign(clock, num_versions):
-    layout, initial = foreign_model()
-    recorder = Recorder()
-    engine = Engine(
-        strategy=MeanDelta(),
-        schedule=Buffered(concurrency=3, buffer_size=2),
-        clock=clock,
-        initial=initial,
-        num_trainable=layout.num_trainable,
-        stop=Stop(num_versions=num_versions),
-        sinks=[recorder],
-    )
-    return engine.run(), recorder
-
-
-def test_virtual_time_is_the_same_for_any_number_of_nodes():
-    runs = []
-    for num_nodes in (1, 3):
-        grid = FakeGrid(foreign_app.app, num_nodes, [{"partition-id": 0}] * num_nodes)
-        mailbox = AnyNode(grid, foreign_model()[0], train_config={"lr": 0.1})
-        outcome, recorder = train_foreign(VirtualClock(mailbox, Primes(), 4), num_versions=10)
-        assert (outcome.version, recorder.history.failures) == (10, 0)
-        runs.append((outcome.params.tobytes(), recorder.events))
-    assert runs[0] == runs[1]
-
-
 def test_a_client_that_fails_again_and_again_rests_and_comes_back(open_mailbox):
     """Its second failure is told as its leave, so that it gets no order in between."""
     broken = {0}
@@ -510,7 +467,7 @@ def test_evaluate_orders_have_a_config_of_their_own_and_send_nobody_to_rest(open
     assert pull(mailbox, 1)[0].upload.num_examples == 10
 
 
-def test_an_error_in_a_nodes_code_is_logged_once_with_its_place(caplog):
+def test_an_error_in_a_nodes_code_is_logged_once_with_its_place(open_mailbox, caplog):
     """Also where the node rests; what it was raised from may tell of the node's data, and stays."""
 
     def app(message, context):
@@ -519,10 +476,17 @@ def test_an_error_in_a_nodes_code_is_logged_once_with_its_place(caplog):
                 raise KeyError("age") from ValueError("private")
         except KeyError as error:
             return codec.pack_error(message, error)
-        return foreign_app.app(message, context)
+        return plus_one(message, context)
 
-    mailbox = GridMailbox(FakeGrid(app, 4), foreign_model()[0], train_config={"lr": 0.1})
-    outcome, recorder = train_foreign(WallClock(mailbox, deadline=30.0), num_versions=10)
+    recorder = Recorder()
+    outcome = Engine(
+        strategy=MeanDelta(),
+        schedule=Buffered(concurrency=3, buffer_size=2),
+        clock=WallClock(open_mailbox(FakeGrid(app, 4)), deadline=30.0),
+        initial=VECTOR,
+        stop=Stop(num_versions=10),
+        sinks=[recorder],
+    ).run()
     assert (outcome.stopped, outcome.version) == ("num_versions", 10)
     failed = [event for event in recorder.events if event["kind"] == "failure"]
     assert len(failed) > 1

@@ -235,18 +235,6 @@ def test_jobs_are_named_after_what_was_varied(tmp_path, jobs, names):
     assert [cell.name for cell in read_run(tmp_path)] == [f"fedasync {name}" for name in names]
 
 
-def test_jobs_that_differ_in_their_seed_share_a_label_and_come_in_the_order_of_the_sweep(tmp_path):
-    for number in range(12):
-        write_job(
-            tmp_path, number, f"{RATE}={('0.05', '0.1', '1')[number // 4]}", f"seed={number % 4}"
-        )
-    cells = read_run(tmp_path)
-    assert [cell.folder for cell in cells] == [str(number) for number in range(12)]
-    labels = list(dict.fromkeys(cell.label for cell in cells))
-    assert labels == [f"fedasync local_lr={rate}" for rate in ("0.05", "0.1", "1")]
-    assert [cell.seed for cell in cells] == [0, 1, 2, 3] * 3
-
-
 def test_cells_of_experiments_in_a_sweep_have_what_was_varied_behind_their_names(tmp_path):
     for number, alpha in enumerate(("0.1", "1")):
         for name in ("fast-seed0", "fast-seed3", "slow"):

@@ -19,7 +19,7 @@ from run_folders import (
     write_cell,
 )
 
-from fl_app.report import figures, lanes
+from fl_app.report import figures
 from fl_app.report.cells import Cell, Series, group, read_run
 from fl_app.report.figures import save
 from fl_app.report.lanes import activity, timeline
@@ -172,20 +172,6 @@ def test_a_client_transfers_before_after_or_beside_its_training(order, trains, c
     assert activity(Cell("x", history=history), history.orders[0]) == (trains, carries)
 
 
-def test_timeline_of_many_clients_shows_some_from_fast_to_slow_and_its_first_orders(
-    tmp_path, monkeypatch
-):
-    monkeypatch.setattr(lanes, "MAX_ORDERS", 30)
-    events = []
-    for client in range(100):
-        events += [dispatch(0.0, client), {**failure(1.0 + client, client), "reason": "gone"}]
-    write_cell(tmp_path, events=sorted(events, key=lambda event: event["t"]))
-    found = tables(timeline(group(read_run(tmp_path)), DRAWN[:1], max_clients=5))
-    rows = found["kind client low high start end colour opacity told"]
-    assert [row["client"] for row in rows] == ["0", "25", "50", "74", "99"]
-    assert {row["opacity"] for row in rows} == {"0.35"}  # trained in vain
-
-
 def test_clients_scores_have_a_band_to_the_worst_decile(tmp_path):
     events = [*ROUNDS, clients_evaluate(4, 3, 1, 0.4, 0.1), clients_evaluate(7, 6, 2, 0.8, 0.5)]
     write_cell(tmp_path / "fedavg", events=events, algorithm="fedavg")
@@ -197,17 +183,6 @@ def test_clients_scores_have_a_band_to_the_worst_decile(tmp_path):
         ("3", "0.4", "0.1"), ("6", "0.8", "0.5"),
     ]  # fmt: skip
     assert {row["cell"] for row in rows} == {"fedavg: 80.0%, worst decile 50.0%"}
-
-
-def test_partition_of_many_clients_shows_some(tmp_path):
-    write_cell(tmp_path, events=EVENTFUL, algorithm="fedbuff")
-    text = "".join(f"{client},{client % 3},2\n" for client in range(3000))
-    (tmp_path / "partition.csv").write_text(f"client,<cat>,dog\n{text}")
-    (cell,) = read_run(tmp_path)
-    rows = tables(figures.partition(cell))["client end class examples"]
-    cats = [row for row in rows if row["class"] == "<cat>"]
-    assert (len(rows), cats[0]["client"], cats[-1]["client"]) == (2000, "0", "2999")
-    assert all(int(row["client"]) % 3 == float(row["examples"]) for row in cats)
 
 
 def test_a_picture_is_written_again_in_the_formats_that_are_there(tmp_path, series):

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 import vl_convert
-from run_folders import ASYNCHRONOUS, EVENTFUL, ROUNDS, clients_evaluate, dispatch, write_cell
+from run_folders import EVENTFUL, ROUNDS, clients_evaluate, dispatch, write_cell
 
 from fl_app.report import PAGE, write_report
 from fl_app.report.__main__ import main
@@ -102,24 +102,6 @@ def test_what_clients_said_is_text(tmp_path):
     assert "<b>bold" not in text
     assert "alert(1)</script>" not in text
     assert "KeyError: &#39;&lt;b&gt;bold" in text
-
-
-def test_page_of_an_experiment_compares_its_cells(tmp_path):
-    for seed, events in enumerate((ASYNCHRONOUS, ASYNCHRONOUS[:9])):
-        write_cell(tmp_path / f"fedasync-seed{seed}", events=events, algorithm="fedasync")
-    write_cell(tmp_path / "fedavg", events=ROUNDS, summary={"stopped": "seconds"})
-    text = page(tmp_path)
-    assert "<h1>fedavg, fedasync</h1>" in text
-    rows = [re.findall("<td.*?>(.*?)</td>", row) for row in text.split("<tr>")[2:]]
-    assert [row[:2] for row in rows] == [
-        ["fedavg", "95.0%"],
-        ["fedasync-seed0", "85.0%"],
-        ["fedasync-seed1", "92.0%"],
-        ["fedasync (2 seeds)", "88.5% \u00b14.9"],
-    ]
-    assert titles(text)[:4] == [
-        "In numbers", "Who learns faster", "How stale the updates are", "Who trains when",
-    ]  # fmt: skip
 
 
 def test_run_that_goes_on_says_so_and_an_empty_one_has_a_page(tmp_path):

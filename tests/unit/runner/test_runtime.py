@@ -25,29 +25,25 @@ def visible(monkeypatch, count):
     monkeypatch.setattr(torch.cuda, "device_count", lambda: count)
 
 
-@pytest.mark.parametrize("device", ["cpu", "auto"])
-def test_without_a_gpu(device, monkeypatch):
-    visible(monkeypatch, 0)
-    assert placed(f"device={device}") == Placement("cpu", CORES)
-    assert placed(f"device={device}", "workers=0") == Placement("cpu")
-    assert placed(f"device={device}", "workers=3", "workers_per_gpu=9") == Placement("cpu", 3)
-
-
 @pytest.mark.parametrize(
-    ("words", "expected"),
+    ("count", "words", "expected"),
     [
-        (["device=cuda"], Placement("cpu", 3, GPUS)),
-        (["device=auto"], Placement("cpu", 3, GPUS)),
-        (["device=cuda", "workers_per_gpu=4"], Placement("cpu", 12, GPUS)),
-        (["device=cuda:1", "workers_per_gpu=4"], Placement("cpu", 4, ("cuda:1",))),
-        (["device=cuda", "workers=2", "workers_per_gpu=4"], Placement("cpu", 2, GPUS)),
-        (["device=cuda:2", "workers=0"], Placement("cuda:2")),
-        (["device=cpu"], Placement("cpu", CORES)),
+        *((0, [f"device={device}"], Placement("cpu", CORES)) for device in ("cpu", "auto")),
+        (0, ["device=auto", "workers=0"], Placement("cpu")),
+        (0, ["device=auto", "workers=3", "workers_per_gpu=9"], Placement("cpu", 3)),
+        (3, ["device=cuda"], Placement("cpu", 3, GPUS)),
+        (3, ["device=auto"], Placement("cpu", 3, GPUS)),
+        (3, ["device=cuda", "workers_per_gpu=4"], Placement("cpu", 12, GPUS)),
+        (3, ["device=cuda:1", "workers_per_gpu=4"], Placement("cpu", 4, ("cuda:1",))),
+        (3, ["device=cuda", "workers=2", "workers_per_gpu=4"], Placement("cpu", 2, GPUS)),
+        (3, ["device=cuda:2", "workers=0"], Placement("cuda:2")),
+        (3, ["device=cpu"], Placement("cpu", CORES)),
+        (3, ["device=meta"], Placement("meta")),  # as any other device
     ],
     ids=str,
 )
-def test_on_a_machine_with_three_gpus(words, expected, monkeypatch):
-    visible(monkeypatch, 3)
+def test_a_run_trains_where_gpus_are_and_workers(count, words, expected, monkeypatch):
+    visible(monkeypatch, count)
     assert placed(*words) == expected
 
 
@@ -68,46 +64,21 @@ def test_the_main_process_of_a_cluster_has_data_that_can_be_sent(monkeypatch):
     assert placement(composed("runtime=flower", "runtime.device=cuda:1")) == Placement("cuda:1")
 
 
-def test_other_devices_train_in_the_main_process():
-    assert placed("device=meta") == Placement("meta")
+def test_what_is_not_there_is_refused_before_anything_is_built(monkeypatch):
+    visible(monkeypatch, 0)
+    with pytest.raises(ValueError, match=r"^runtime\.device=cuda must be cpu, a device that torch"):
+        validate_config(composed("runtime.device=cuda"))
     with pytest.raises(ValueError, match=r"^runtime\.workers=2 must be auto or 0 here, .*=meta"):
         placed("device=meta", "workers=2")
 
 
-def test_a_gpu_that_is_not_there_is_refused_before_anything_is_built(monkeypatch):
-    visible(monkeypatch, 0)
-    with pytest.raises(ValueError, match=r"^runtime\.device=cuda must be cpu, a device that torch"):
-        validate_config(composed("runtime.device=cuda"))
-
-
-# -- ``runtime.batch``: refused, taken as it is, or set aside with a reason ------------------------
-
-FEW = ["num_clients=10", "runtime.workers=0", "algorithm.schedule.concurrency=6", "eval_every=99"]
-
-
-def carry_out(folder, algorithm, *overrides):
-    config = composed(f"algorithm={algorithm}", *FEW, *overrides)
-    _, summary = run_cell(config, folder, label="test", show=False)
-    return summary
-
-
 def test_what_cannot_be_trained_together_is_said_once(tmp_path, caplog):
-    summary = carry_out(tmp_path, "fedasmu", "num_versions=1", "runtime.batch=4")
-    assert summary["batch"] == 1
+    few = ["num_clients=10", "runtime.workers=0", "algorithm.schedule.concurrency=6"]
+    config = composed("algorithm=fedasmu", "num_versions=1", "runtime.batch=4", *few)
+    assert run_cell(config, tmp_path, label="test", show=False)[1]["batch"] == 1
     reason = "FedASMUTrainer has a should_pause of its own"
     told = f"runtime.batch=4: clients are trained one at a time: {reason}"
     assert caplog.messages.count(told) == 1
-
-
-def test_a_resumed_run_has_the_batches_of_the_whole(tmp_path):
-    batch = ["runtime.batch=3", "resume=auto"]
-    carry_out(tmp_path / "parts", "fedasync", "num_versions=20", *batch)
-    summary = carry_out(tmp_path / "parts", "fedasync", "num_versions=40", *batch)
-    whole = carry_out(tmp_path / "whole", "fedasync", "num_versions=40", "runtime.batch=3")
-    assert summary["batch"] == whole["batch"] == 3
-    assert summary["batched_orders"] == whole["batched_orders"] > 20
-    for file in ("events.jsonl", "model.npz"):
-        assert (tmp_path / "parts" / file).read_bytes() == (tmp_path / "whole" / file).read_bytes()
 
 
 # -- runs that predict when things happen, without training ----------------------------------------
