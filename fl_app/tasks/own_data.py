@@ -273,10 +273,9 @@ class TableData(OwnData):
         client: column that says whose a row is; each value is a client (or num_clients of them),
             and partition= has no effect.
         kind: classification, regression, or auto: texts and up to 20 different whole numbers are
-            classes, other numbers are predicted.
+            classes.
         missing: rows without a value: refuse, drop, or median (of the training rows; of texts the
-            commonest one); None = as the schema says, else refuse. A row without target or client
-            is never filled.
+            commonest one); None = as the schema says, else refuse.
     """
 
     target: Names | None = None

@@ -24,8 +24,8 @@ LINKS = {
     "Equations: the docstring of the module in `fl_app/algorithms/`. To add one: "
     "[algorithms.md](algorithms.md).",
     "devices": "More: [devices.md](devices.md).",
-    "experiment": "What each is, its commands and hours: [experiments.md](experiments.md), "
-    "[comparisons.md](comparisons.md) and `--help experiment`.",
+    "experiment": "All of them: `--help experiment`. Commands and hours: "
+    "[experiments.md](experiments.md).",
     "partition": "More: [data.md](data.md#partitions).",
     "runtime": "Several machines: [cluster.md](cluster.md). Flower: [flower.md](flower.md). "
     "Real nodes: [edge.md](edge.md).",
@@ -76,9 +76,9 @@ def _group(group: str) -> str:
     lines = [f"## {group}=", ""]
     if group in LINKS:
         lines += [LINKS[group], ""]
+    if group == "experiment":  # its options have no keys of their own
+        return "\n".join(lines)
     paths = [CONF / group / f"{option}.yaml" for option in options(group)]
-    if group == "experiment":  # these have no keys of their own
-        return "\n".join([*lines, ", ".join(f"`{path.stem}`" for path in paths), ""])
     tables = {path: own_rows(path) for path in paths}
     shared = common(tables.values())
     notes = reasons(tables.values())
