@@ -21,10 +21,9 @@ from fl_app.core.errors import require, require_count
 
 PRIVATE, PUBLIC = 0o600, 0o644  # file modes
 SERVER, CLIENT = ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH
-USAGES = (
-    *("digital_signature", "content_commitment", "key_encipherment", "data_encipherment"),
-    *("key_agreement", "key_cert_sign", "crl_sign", "encipher_only", "decipher_only"),
-)
+# The nine usages of a key in the order of RFC 5280: an authority signs certificates and lists.
+SIGNS = x509.KeyUsage(True, *[False] * 8)
+SIGNS_CERTIFICATES = x509.KeyUsage(False, False, False, False, False, True, True, False, False)
 BACKDATED = timedelta(days=1)  # so that a device whose clock is slow accepts a new certificate
 HOST = re.compile(r"(?=.{1,253}$)[A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?(\.[A-Za-z0-9-]+)*")
 
@@ -37,7 +36,7 @@ def new_authority(folder: Path, days: int) -> None:
         FileExistsError: one of the files exists already.
     """
     basic = x509.BasicConstraints(ca=True, path_length=0)
-    _issue(folder, "ca", None, days, [basic, _usage("key_cert_sign", "crl_sign")])
+    _issue(folder, "ca", None, days, [basic, SIGNS_CERTIFICATES])
 
 
 def new_certificate(
@@ -63,7 +62,7 @@ def new_certificate(
         FileExistsError: one of the files exists already.
     """
     basic = x509.BasicConstraints(ca=False, path_length=None)
-    extensions = [basic, _usage("digital_signature"), x509.ExtendedKeyUsage(uses)]
+    extensions = [basic, SIGNS, x509.ExtendedKeyUsage(uses)]
     if names := [general_name(host) for host in dict.fromkeys(hosts)]:
         extensions.append(x509.SubjectAlternativeName(names))
     _issue(folder, name, authority, days, extensions)
@@ -169,7 +168,3 @@ def _issue(
     )
     write(folder / f"{name}.key", private, PRIVATE)
     write(folder / f"{name}.crt", certificate.public_bytes(serialization.Encoding.PEM), PUBLIC)
-
-
-def _usage(*allowed: str) -> x509.KeyUsage:
-    return x509.KeyUsage(**{name: name in allowed for name in USAGES})

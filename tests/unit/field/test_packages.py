@@ -40,48 +40,31 @@ class Offered(Environment):
         return self._versions.get(words[-1])
 
 
-@pytest.fixture
-def machine(monkeypatch: pytest.MonkeyPatch):
-    """Pretend that Linux runs on another processor."""
-
-    def pretend(processor: str) -> None:
-        monkeypatch.setattr("platform.machine", lambda: processor)
-
-    return pretend
+ALL = {"auto": "2.15", "cpu": "2.15.0+cpu", "--no-index": "2.13.0+cpu"}
+CPU = Plan(words=("--torch-backend", "cpu"))
 
 
-@pytest.mark.parametrize("wanted", ["auto", "cpu"])
-@pytest.mark.parametrize("processor", ["x86_64", "aarch64"])
-def test_pytorchs_index_is_preferred(machine, wanted, processor) -> None:
-    machine(processor)
-    there = Offered({"auto": "2.15", "cpu": "2.15.0+cpu", "--no-index": "2.13.0+cpu"})
-    assert plan_for(wanted, there) == Plan(words=("--torch-backend", "cpu"))
-    gpus = plan_for(wanted, there, gpu=True)
-    assert gpus.words == ("--torch-backend", wanted)
-
-
-def test_then_a_folder_with_a_build_without_cuda(machine) -> None:
-    machine("x86_64")
-    plan = plan_for("cpu", Offered({"--no-index": "2.13.0+cpu"}))
-    assert plan.pins == ("torch==2.13.0+cpu",)
-    assert "cannot be reached: torch 2.13.0+cpu of the folder" in plan.note
-
-
-@pytest.mark.parametrize("found", [{}, {"--no-index": "2.15.0"}])
-def test_else_what_the_default_index_has(machine, found) -> None:
-    machine("aarch64")
-    assert plan_for("cpu", Offered(found)).pins == AARCH64
-    machine("x86_64")
-    plan = plan_for("cpu", Offered(found))
-    assert (plan.pins, plan.excluded) == (None, NEVER_LOADED)
-    assert "torch for CUDA only" in plan.note
-
-
-def test_what_is_asked_for_is_taken(machine) -> None:
-    machine("x86_64")
-    assert plan_for("auto", Offered({}), gpu=True) == Plan()  # the default index has CUDA
-    assert plan_for("cuda", Offered({"cpu": "2.15.0+cpu"})) == Plan()
-    assert plan_for("none", Offered({"cpu": "2.15.0+cpu"})).excluded == TORCH
+@pytest.mark.parametrize(
+    ("wanted", "processor", "offered", "plan"),
+    [
+        ("auto", "x86_64", ALL, CPU),
+        ("cpu", "aarch64", ALL, CPU),
+        ("auto, and there is a GPU", "x86_64", ALL, Plan(words=("--torch-backend", "auto"))),
+        ("cpu, and there is a GPU", "x86_64", ALL, CPU),
+        ("cpu", "x86_64", {"--no-index": "2.13.0+cpu"}, Plan(pins=("torch==2.13.0+cpu",))),
+        ("cpu", "x86_64", {"--no-index": "2.15.0"}, Plan(excluded=NEVER_LOADED)),
+        ("cpu", "x86_64", {}, Plan(excluded=NEVER_LOADED)),
+        ("cpu", "aarch64", {"--no-index": "2.15.0"}, Plan(pins=AARCH64)),
+        ("auto, and there is a GPU", "x86_64", {}, Plan()),  # the default index has CUDA
+        ("cuda", "x86_64", ALL, Plan()),
+        ("none", "x86_64", ALL, Plan(excluded=TORCH)),
+    ],
+)
+def test_where_torch_comes_from(monkeypatch, wanted, processor, offered, plan) -> None:
+    monkeypatch.setattr("platform.machine", lambda: processor)
+    found = plan_for(wanted.split(",")[0], Offered(offered), gpu="GPU" in wanted)
+    assert found._replace(note="") == plan
+    assert bool(found.note) == bool(plan.pins or plan.excluded)
 
 
 def test_uv_is_told_what_pip_is_told() -> None:
