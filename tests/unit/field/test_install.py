@@ -222,6 +222,11 @@ def test_the_servers_folder_brings_caddy_from_the_systems_packages(machine, kit)
     assert machine.called("systemctl disable --now --quiet caddy")
     machine.does["apt-get"] = "exit 100"
     assert "caddy cannot be installed" in machine.run(kit / "server").stderr
+    for port, number in (("1FA4", 8100), ("1FA3", 8099)):  # of Caddy, of the SuperLink
+        machine.write("proc/net/tcp", f"1: 0100007F:{port} 00000000:0000 0A 00000000\n")
+        (machine.running / "fl-superlink").unlink(missing_ok=True)
+        done = machine.run(kit / "server", "--check")
+        assert f"another program listens on port {number}" in done.stderr
 
 
 def test_the_helpers_folder_installs_no_torch_and_keeps_its_record(machine, kit):

@@ -6,10 +6,10 @@ import multiprocessing
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
-from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from secure_world import CLIENTS, SIZE, TERMS, helper, masked, request, vectors
 
@@ -33,26 +33,50 @@ def refused(asked: Request, tells: Helper | None = None) -> Refused:
     return caught.value
 
 
-def test_too_few_uploads() -> None:
-    assert "2 uploads must be between 3 and 10000" in str(refused(request(updates(2))))
+def keys_of(device: int, key: X25519PrivateKey | None = None) -> Any:
+    """Keys of a device, whoever it says it is, and of a helper."""
+    helper_of = (key or helper_key(0)).public_key()
+    return lambda client: (helper_of, device_key(0, device))
 
 
-def test_too_few_devices() -> None:
-    few = [masked(v, i % 2, sequence=i // 2) for i, v in enumerate(vectors(4))]
-    assert "2 different devices must be at least 3" in str(refused(request(few)))
+def one_more(client: int = 4, **more: Any) -> Request:
+    return request([*updates(3), masked(vectors()[0], client, **more)])
 
 
-def test_a_device_that_is_not_registered() -> None:
-    error = refused(request([*updates(), masked(vectors()[0], CLIENTS)]))
-    assert error.members == {4: "its device is not registered"}
+OTHER = X25519PrivateKey.generate()
+FEW = [masked(v, i % 2, sequence=i // 2) for i, v in enumerate(vectors(4))]
+UNREGISTERED = {3: "its device is not registered"}
 
 
-def test_a_device_that_signs_as_another_client() -> None:
-    def keys(client: int) -> tuple[object, ec.EllipticCurvePrivateKey]:
-        return helper_key(0).public_key(), device_key(0, 1)
-
-    error = refused(request([*updates(), masked(vectors()[0], 4, keys=keys)]))
-    assert error.members == {4: "its device is not registered"}
+@pytest.mark.parametrize(
+    ("asked", "text", "members"),
+    [
+        (request(updates(2)), "2 uploads must be between 3 and 10000", {}),
+        (request(updates() * 2501), "must be between 3 and 10000", {}),
+        (request(FEW), "2 different devices must be at least 3", {}),
+        (request(updates(), terms=replace(TERMS, size=0)), "size=0 must be at least 1", {}),
+        (one_more(CLIENTS), "", UNREGISTERED),
+        (one_more(keys=keys_of(1)), "", UNREGISTERED),  # it signs as another client
+        (
+            one_more(keys=keys_of(4, OTHER)),
+            "",
+            {3: "its seal is for another helper, or of another statement"},
+        ),
+        (
+            request([*updates(3, base_version=2), masked(vectors()[0], 4)], version=2),
+            "base_version=3 must be between 0 and 2",
+            None,
+        ),
+        (one_more(base_version=-1), "must be between 0 and 3, and examples=", None),
+        (one_more(examples=0), "must be between 0 and 3, and examples=", None),
+    ],
+)
+def test_what_is_asked_wrongly_is_refused(
+    asked: Request, text: str, members: dict[int, str] | None
+) -> None:
+    error = refused(asked)
+    assert text in str(error)
+    assert error.members == members if members is not None else error.members.keys() == {3}
 
 
 UNSIGNED = {0: "its device has not signed run, order, version, examples and terms"}
@@ -96,18 +120,6 @@ def test_other_terms_than_the_devices_signed(other: dict[str, object]) -> None:
     """Such as uploads of another run, or a replay of a run's uploads in another one."""
     error = refused(request(updates(), terms=replace(TERMS, **other)))  # type: ignore[arg-type]
     assert error.members == dict.fromkeys(range(4), UNSIGNED[0])
-
-
-def test_a_version_before_that_of_an_upload() -> None:
-    assert "base_version=3 must be between 0 and 2" in str(refused(request(updates(), version=2)))
-
-
-def test_a_seal_for_another_helper() -> None:
-    def keys(client: int) -> tuple[object, ec.EllipticCurvePrivateKey]:
-        return X25519PrivateKey.generate().public_key(), device_key(0, client)
-
-    error = refused(request([*updates(3), masked(vectors()[0], 4, keys=keys)]))
-    assert error.members == {3: "its seal is for another helper, or of another statement"}
 
 
 def test_weights_of_which_one_device_has_all_that_are_odd() -> None:
@@ -304,17 +316,3 @@ def test_terms_that_are_no_numbers_or_texts(key: str) -> None:
         plain["terms"][key] = bad
         with pytest.raises(ValueError, match=f"terms.{key}=.* is of another type, or not finite"):
             Request.of(json.dumps(plain).encode())
-
-
-def test_too_many_uploads_and_nothing_to_sum() -> None:
-    mine = updates()
-    assert "must be between 3 and 10000" in str(refused(request(mine * 2501)))
-    nothing = refused(request(mine, terms=replace(TERMS, size=0)))
-    assert "size=0 must be at least 1" in str(nothing)
-
-
-@pytest.mark.parametrize("told", [{"base_version": -1}, {"examples": 0}])
-def test_numbers_that_no_honest_device_signs(told: dict[str, int]) -> None:
-    error = refused(request([*updates(3), masked(vectors()[0], 4, **told)]))  # type: ignore[arg-type]
-    assert error.members.keys() == {3}
-    assert "must be between 0 and 3, and examples=" in error.members[3]

@@ -175,10 +175,13 @@ check_system() {
         problem "the clock says $(date '+%Y-%m-%d %H:%M'), which is before this kit was made: no certificate" \
             "would be valid: sudo timedatectl set-ntp true, or sudo date -s 'YYYY-MM-DD HH:MM'"
 
-    port=$(setting PORT)
-    if listens "$port" && ! active "$service"; then
-        problem "another program listens on port $port: \`ss -ltnp\` names it; end it, or change the port in $role.env"
-    fi
+    ports=$(setting PORT)
+    [ "$role" != server ] || ports="$ports $(setting SUPERLINK | sed 's/.*://')"
+    for port in $ports; do
+        if listens "$port" && ! active "$service"; then
+            problem "another program listens on port $port: \`ss -ltnp\` names it; end it, or change the port in $role.env"
+        fi
+    done
 
     page=$(getconf PAGESIZE)
     [ "$page" = 4096 ] ||
