@@ -24,7 +24,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fl_app.client.flat import FlatModel
+from fl_app.client.flat import FlatModel, shared
 from fl_app.client.stacked import stacked_forward
 from fl_app.client.trainer import LocalTrainer
 from fl_app.client.transform import Trainer, Transformed
@@ -383,12 +383,8 @@ def _clipped(grad: Sequence[Tensor], longest: float) -> list[Tensor]:
 
 def _views(model: FlatModel, rows: Tensor, *, row_dimension: bool = True) -> list[Tensor]:
     """The shared parameters in rows of shape ``(B, d)``, as leaves that share their memory."""
-    entries = sorted(
-        (entry for entry in model.layout.entries if entry.trainable),
-        key=lambda entry: model.layout.slices[entry.name].start,
-    )
     views = []
-    for entry in entries:
+    for entry in shared(model.layout):
         part = rows[:, model.layout.slices[entry.name]].view(len(rows), *entry.shape)
         views.append((part if row_dimension else part[0]).detach().requires_grad_())
     return views

@@ -42,8 +42,7 @@ class FlatModel:
         initial: their values before training.
 
     Raises:
-        ValueError: no parameter would be trained and shared, or a private pattern matches nothing
-            or a frozen parameter.
+        ValueError: no parameter would be trained and shared, or a private pattern matches nothing.
     """
 
     def __init__(
@@ -61,23 +60,13 @@ class FlatModel:
         once = {name: tensors[name] for name in first.values()}
         params = {name: t for name, t in once.items() if isinstance(t, nn.Parameter)}
         self.frozen = {name: p for name, p in params.items() if not p.requires_grad}
+        own -= self.frozen.keys()  # what is not trained is equal on all clients
         self.private = {name: tensor for name, tensor in once.items() if name in own}
-        if both := [name for name in self.frozen if name in own]:
-            raise ValueError(
-                f"algorithm.client.private={list(private)} matches frozen parameters "
-                f"({names_of(both)}): what is not trained is equal on all clients"
-            )
-        if params and len(self.frozen) == len(params):
-            raise ValueError(
-                "all parameters of the model are frozen (requires_grad=False), so nothing would "
-                "be trained: name those to train in task.trainable=[...]"
-            )
         if not params.keys() - own - self.frozen.keys():
             raise ValueError(
-                f"algorithm.client.private={list(private)} matches all trainable parameters, so "
-                "clients would share nothing: leave some of them out"
-                if own
-                else "the model has no parameters: nothing would be trained"
+                f"of the model's {len(params)} parameters {len(self.frozen)} are frozen "
+                f"(requires_grad=False) and algorithm.client.private={list(private)} matches the "
+                "others: one must be left that is trained and shared (task.trainable=[NAME])"
             )
         self.layout = Layout(
             tuple(
@@ -106,11 +95,7 @@ class FlatModel:
             if first_name in views:
                 owner, _, leaf = name.rpartition(".")
                 self.module.get_submodule(owner)._buffers[leaf] = views[first_name]
-        order = sorted(
-            (e for e in self.layout.entries if e.trainable),
-            key=lambda e: self.layout.slices[e.name].start,
-        )
-        self.params = [params[entry.name] for entry in order]
+        self.params = [params[entry.name] for entry in shared(self.layout)]
         self.trained = [*self.params, *(p for name, p in params.items() if name in own)]
         self.initial = {name: t.detach().cpu().clone() for name, t in self.private.items()}
         self._fixed = {**{name: p.detach() for name, p in self.frozen.items()}, **self.initial}
@@ -207,6 +192,12 @@ class FlatModel:
             data = torch.tensor(arrays[name].view(np.uint8))
             tensor.copy_(data.view(tensor.dtype).view(tensor.shape))
         self.load_private({})
+
+
+def shared(layout: Layout) -> list[Entry]:
+    """The trained parameters of a layout, in the order of the vector."""
+    trained = [entry for entry in layout.entries if entry.trainable]
+    return sorted(trained, key=lambda entry: layout.slices[entry.name].start)
 
 
 def matching(key: str, patterns: Sequence[str], names: Mapping[str, object]) -> set[str]:

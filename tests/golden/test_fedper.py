@@ -179,7 +179,7 @@ def test_the_client_evaluates_with_its_own_part() -> None:
     ("settings", "message"),
     [
         ({"private": ["tail"]}, "client.private='tail' matches no name in the model, whose names "),
-        ({"private": ["*"]}, "client.private=['*'] matches all trainable parameters, so clients"),
+        ({"private": ["*"]}, "client.private=['*'] matches the others"),
         ({"private": []}, "client.private=[] must be a list of patterns such as [head.*] or null"),
         ({"private": "head"}, "client.private=head must be a list of patterns such as"),
         ({"private": [1]}, "client.private=[1] must be a list of patterns such as"),
