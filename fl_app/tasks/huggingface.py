@@ -11,7 +11,7 @@ from typing import IO, TYPE_CHECKING, ClassVar
 from fl_app.core.errors import require
 from fl_app.core.extras import told_if_missing
 from fl_app.tasks.items import column_of, pair
-from fl_app.tasks.own_data import ImageKeys, Part, TableData, existing, names_of
+from fl_app.tasks.own_data import ImageKeys, Part, TableData, existing
 from fl_app.tasks.partition import Partitioner
 from fl_app.tasks.sources import said
 
@@ -76,34 +76,21 @@ class Huggingface(ImageKeys, TableData):
 
         from fl_app.tasks.pictures import decode
 
-        images = [name for name, kind in data.features.items() if isinstance(kind, datasets.Image)]
-        inputs, targets = names_of(self.inputs) or images, names_of(self.target)
-        client, ignore = names_of(self.client), names_of(self.ignore)
-        there = f"a column of {where}, which has {', '.join(data.column_names)}"
-        given = {"inputs": inputs, "target": targets, "client": client, "ignore": ignore}
-        for key, name in ((key, name) for key, names in given.items() for name in names):
-            require(name in data.column_names, f"task.{key}", name, there, "it cannot be read")
-        known = self.known
-        targets = targets or [*(known.targets if known else ())]
-        inputs = [column.name for column in known.columns] if known and known.columns else inputs
-        others = {*targets, *ignore, *client}
-        inputs = inputs or [name for name in data.column_names if name not in others]
-        flat = (datasets.ClassLabel, datasets.Value)
-        deep = next(
-            (n for n, k in data.features.items() if n in inputs and not isinstance(k, flat)), None
-        )
-        if deep is not None and len(inputs) > 1:
-            raise ValueError(
-                f"task.inputs={inputs} must be one column of images or of arrays, as {deep!r} is, "
-                f"or columns of numbers and texts; leave others out (task.ignore=[{deep}])"
-            )
-        used = [n for n in data.column_names if n in {*targets, *inputs, *client} - {deep}]
-        table = pd.DataFrame({name: column_of(data, name) for name in used})
-        if deep is not None:
-            table[deep] = True  # so that it is there; images and arrays have no missing values
-        part = replace(self, inputs=deep or self.inputs, ignore=()).part_of(table, where)
+        kinds, flat = data.features, (datasets.ClassLabel, datasets.Value)
+        images = [name for name, kind in kinds.items() if isinstance(kind, datasets.Image)]
+        # Images and arrays are read when it is known that they are the inputs.
+        columns = {n: column_of(data, n) if isinstance(k, flat) else True for n, k in kinds.items()}
+        table = pd.DataFrame(columns, index=range(len(data)))
+        part = replace(self, inputs=self.inputs or images or None).part_of(table, where)
+        names = [*part.inputs]
+        deep = next((name for name in names if not isinstance(kinds[name], flat)), None)
         if deep is None:
             return part
+        if len(names) > 1:
+            raise ValueError(
+                f"task.inputs={names} must be one column of images or of arrays, as {deep!r} is, "
+                f"or columns of numbers and texts; leave others out (task.ignore=[{deep}])"
+            )
         kept = data.select(part.targets.index)
         if deep in images:
             return replace(part, inputs=decode(stored_images(kept, deep, where), self.shape))
