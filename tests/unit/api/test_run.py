@@ -1,8 +1,6 @@
 """Runs from Python: what is returned, what is refused, and that the process stays as it was."""
 
 import multiprocessing
-import os
-import signal
 import subprocess
 import sys
 import threading
@@ -99,17 +97,6 @@ def test_a_result_has_everything_of_the_run(result):
     }
     assert (result.folder / "report.html").is_file()
     assert (result.folder / "table.csv").is_file()
-
-
-def test_a_notebook_shows_a_table_and_the_curve(result):
-    html = result._repr_html_()
-    assert "<th>acc. best</th>" in html
-    assert "<th>client updates</th>" in html
-    assert '<img src="data:image/png;base64,' in html
-    assert len(html) < 100_000
-    assert repr(result).startswith("<fedbuff on digits: acc. final ")
-    assert "test accuracy" in str(result.plot().chart.to_dict())
-    assert result.plot()._repr_png_().startswith(b"\x89PNG")
 
 
 # -- objects in place of overrides ----------------------------------------------------------------
@@ -226,28 +213,6 @@ def test_a_run_in_a_thread_equals_one_in_the_main_thread(result, tmp_path):
     thread.start()
     thread.join()
     assert results[0].summary["model_sha256"] == result.summary["model_sha256"]
-
-
-class Interrupting(Mean):
-    """Sends Ctrl-C to its own process."""
-
-    def aggregate(self, model, updates):
-        if model.version == 4:
-            os.kill(os.getpid(), signal.SIGINT)
-        return super().aggregate(model, updates)
-
-
-def test_an_interrupted_run_returns_what_was_done_and_goes_on(tmp_path, capsys):
-    keys = ("num_clients=12", "num_versions=9")
-    result = run(Interrupting(), *keys, output=tmp_path)
-    assert result.summary["stopped"] == "interrupted"
-    assert result.metrics["version"].tolist() == [0, 1, 2, 3, 4, 5]
-    assert result.model.keys() == {"1.weight", "1.bias", "3.weight", "3.bias"}
-    told = f'interrupted; to go on, add output="{tmp_path}" and "resume=auto" to the same call'
-    assert told in capsys.readouterr().out
-    whole = run(Interrupting(), *keys, "resume=auto", output=tmp_path)
-    assert whole.summary["stopped"] == "num_versions"
-    assert whole.metrics["version"].tolist() == list(range(10))
 
 
 @pytest.mark.parametrize("changed", ["inputs", "targets", "model"])

@@ -105,37 +105,6 @@ def test_a_strategy_whose_vector_is_no_longer_finite_ends_the_run():
     assert str(outcome.error).startswith("what travels with version 2: shift must be finite")
 
 
-NAN = np.array([0, np.nan], np.float32)
-
-
-@pytest.mark.parametrize("workers", [0, 1])
-@pytest.mark.parametrize(
-    ("extra", "text"),
-    [
-        ({}, "extra vectors are none, expected seen, own"),
-        ({"seen": vec(1, 1)}, "extra vectors are seen, expected seen, own"),
-        ({"own": vec(1, 1), "seen": vec(1)}, "extra vector 'seen': payload has shape (1,), "),
-        ({"own": vec(1, 1), "seen": [1, 1]}, "extra vector 'seen': payload is list, expected flo"),
-        ({"own": vec(1, 1), "seen": NAN}, "extra vector 'seen' has non-finite entries"),
-        (None, "the upload's extra is a NoneType instead of a mapping"),
-    ],
-)
-def test_uploads_that_do_not_fit_are_refused(extra, text, workers):
-    """Client 3's; the others go on."""
-
-    class Liar(Echo):
-        def train(self, order):
-            upload = super().train(order)
-            return replace(upload, extra=extra) if order.client_id == 3 else upload
-
-    result = run(SCHEDULE, Liar(), strategy=Shifted(), workers=workers)
-    assert result.outcome.stopped == "num_versions"
-    refused = result.kind("reject", "failure")
-    assert {event["client"] for event in refused} == {3}
-    assert all(event["reason"].startswith(text) for event in refused)
-    assert 3 not in {event["client"] for event in result.kind("arrival")}
-
-
 def test_the_answer_to_a_pause_brings_those_of_the_newer_version():
     """When client 0 pauses others have made versions; the answer counts as an order."""
     seen = []

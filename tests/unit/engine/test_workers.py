@@ -9,6 +9,7 @@ import weakref
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import replace
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -168,77 +169,67 @@ def test_workers_do_not_outlive_a_parent_that_was_killed():
 
 # -- clients that misbehave -----------------------------------------------------------------------
 
-GOOD = toward_own_number(1, 0, vec(0, 0))
+
+def good(client_id, sequence, received):
+    """With a vector beside the displacement."""
+    upload = toward_own_number(client_id, sequence, received)
+    return replace(upload, extra={"own": np.full_like(received, client_id)})
+
+
+GOOD = good(1, 0, vec(0, 0))
+
+
+def bad(changes, *_):
+    return replace(GOOD, **changes)
 
 
 class EveryKind(MeanDelta):
     """Looks at updates as gradients, too."""
+
+    upload_extra = ("own",)
 
     def aggregate(self, model, updates):
         params = super().aggregate(model, updates)
         return params + sum(np.float32(0) * model.gradient(update) for update in updates)
 
 
-def raise_it(client_id, sequence, received):
+def full(client_id, sequence, received):
     raise OSError(f"disk of client {client_id} is full")
 
 
-BAD = {
-    "raises": (raise_it, "failure", "OSError: disk of client 3 is full"),
-    "returns nothing": (
-        lambda *_: None,
-        "failure",
-        "the client returned NoneType instead of an Upload",
-    ),
-    "NaN": (
-        lambda *_: replace(GOOD, vector=vec(0, np.nan)),
-        "reject",
-        "payload has non-finite entries",
-    ),
-    "wrong shape": (
-        lambda *_: replace(GOOD, vector=vec(1, 2, 3)),
-        "reject",
-        "payload has shape (3,), expected (2,)",
-    ),
-    "wrong dtype": (
-        lambda *_: replace(GOOD, vector=np.zeros(2)),
-        "reject",
-        "payload is float64, expected float32",
-    ),
-    "unknown kind": (
-        lambda *_: replace(GOOD, kind="weights"),
-        "reject",
-        "kind 'weights' is none of gradient, pseudo, delta, model",
-    ),
-    "no examples": (
-        lambda *_: replace(GOOD, num_examples=0),
-        "reject",
-        "num_examples=0 must be at least 1",
-    ),
-    "rates of nothing": (
-        lambda *_: replace(GOOD, kind="model", rate_sum=1e-40),
-        "reject",
-        "rate_sum=1e-40 must be between 1e-18 and 1e+18",
-    ),
-    "no number as a gradient": (
-        lambda *_: replace(GOOD, vector=vec(1, -1e30), rate_sum=1e-10),
-        "reject",
+NO_UPLOAD = "the client returned NoneType instead of an Upload"
+NO_EXTRA = "the upload's extra is a NoneType instead of a mapping"
+REFUSED = [
+    ({"vector": vec(0, np.nan)}, "payload has non-finite entries"),
+    ({"vector": vec(1, 2, 3)}, "payload has shape (3,), expected (2,)"),
+    ({"vector": np.zeros(2)}, "payload is float64, expected float32"),
+    ({"kind": "weights"}, "kind 'weights' is none of gradient, pseudo, delta, model"),
+    ({"num_examples": 0}, "num_examples=0 must be at least 1"),
+    ({"kind": "model", "rate_sum": 1e-40}, "rate_sum=1e-40 must be between 1e-18 and 1e+18"),
+    (
+        {"vector": vec(1, -1e30), "rate_sum": 1e-10},
         "payload overflows as a gradient or a displacement: rate_sum=1e-10",
     ),
-    "loss unknown": (
-        lambda *_: replace(GOOD, loss=None),
-        "reject",
-        "loss=None must be a number",
-    ),
-}
+    ({"loss": None}, "loss=None must be a number"),
+    ({"extra": {}}, "extra vectors are none, expected own"),
+    ({"extra": {"own": vec(1)}}, "extra vector 'own': payload has shape (1,), expected (2,)"),
+    ({"extra": {"own": [1, 1]}}, "extra vector 'own': payload is list, expected float32"),
+    ({"extra": {"own": vec(0, np.nan)}}, "extra vector 'own' has non-finite entries"),
+]
 
 
-@pytest.mark.parametrize("name", BAD)
-def test_a_client_that_misbehaves_is_an_event_and_the_run_goes_on(name):
-    misbehave, kind, reason = BAD[name]
-
+@pytest.mark.parametrize(
+    ("misbehave", "kind", "reason"),
+    [
+        (full, "failure", "OSError: disk of client 3 is full"),
+        (lambda *_: None, "failure", NO_UPLOAD),
+        (lambda *_: replace(GOOD, extra=None), "failure", NO_EXTRA),
+        *((partial(bad, changes), "reject", reason) for changes, reason in REFUSED),
+    ],
+)
+def test_a_client_that_misbehaves_is_an_event_and_the_run_goes_on(misbehave, kind, reason):
     def script(client_id, sequence, received):
-        does = misbehave if client_id == 3 else toward_own_number
+        does = misbehave if client_id == 3 else good
         return does(client_id, sequence, received)
 
     inline, workers = (

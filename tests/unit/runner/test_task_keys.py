@@ -10,7 +10,7 @@ from configs import composed
 from helpers import Recorder
 from torch import nn
 
-from fl_app.client.build import build_task, complete_task
+from fl_app.client.build import complete_task
 from fl_app.runner.cell import run_cell
 from fl_app.runner.components import build_components
 from fl_app.runner.factory import build_engine
@@ -150,17 +150,3 @@ def test_only_real_nodes_have_data_of_their_own(runtime):
     config.task.schema = SCHEMA
     with pytest.raises(ValueError, match=f"task.path=null must be the data with runtime={runtime}"):
         validate_config(config)
-
-
-@pytest.mark.parametrize("algorithm", ["fedbuff", "feddyn", "scaffold", "aso_fed", "fedasync"])
-def test_a_server_without_data(algorithm):
-    """It has a model and a strategy, which counts the clients that report; nobody evaluates."""
-    words = ("runtime=deployment", "num_clients=null", "task.holdout=0.2", f"algorithm={algorithm}")
-    config = composed("task=csv", *words)
-    config.task.schema = SCHEMA
-    validate_config(config)
-    task = build_task(config)
-    assert (task.num_clients, task.has_test_set) == (0, False)
-    components = build_components(config, task)
-    assert components.devices is None
-    assert getattr(components.strategy, "num_clients", None) is None

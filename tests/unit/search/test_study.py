@@ -1,10 +1,5 @@
-"""A study depends on nothing but its seed: it may be killed at every write of its journal."""
+"""A study depends on nothing but its seed."""
 
-from pathlib import Path
-
-import pytest
-from optuna.storages import JournalStorage
-from optuna.storages.journal import JournalFileBackend
 from optuna.trial import TrialState
 
 from fl_app.search.space import grid, parse
@@ -12,28 +7,6 @@ from fl_app.search.study import CellStudy, open_journal
 
 SPACE = parse(["x=interval(-1.0,1.0)", "y=choice(a,b,c)"])
 TRIALS = 9
-
-
-class Killed(Exception):
-    pass
-
-
-class Doomed(JournalFileBackend):
-    """A journal whose process dies while it writes, after a number of writes."""
-
-    def __init__(self, path, writes):
-        super().__init__(str(path))
-        self._path = path
-        self._writes = writes
-
-    def append_logs(self, logs):
-        self._writes -= 1
-        if self._writes < 0:
-            with self._path.open("ab") as file:
-                file.write(b'{"op_code": 4, "wor')
-            Path(f"{self._path}.lock").touch()
-            raise Killed
-        super().append_logs(logs)
 
 
 def study(storage, seed=0):
@@ -81,15 +54,3 @@ def test_a_study_tries_the_grid_first_and_ends_bad_trials_early(tmp_path):
     other = carry_out(study(open_journal(tmp_path / "other.jsonl"), seed=1))
     assert other[:3] == told[:3]  # the grid
     assert other[3:] != told[3:]
-
-
-def test_a_study_that_was_killed_anywhere_is_the_same(tmp_path):
-    path = tmp_path / "whole.jsonl"
-    whole = carry_out(study(open_journal(path)))
-    moments = range(0, path.read_bytes().count(b"\n"), 7)
-    assert len(moments) > 8
-    for moment in moments:
-        path = tmp_path / f"{moment}.jsonl"
-        with pytest.raises(Killed):
-            carry_out(study(JournalStorage(Doomed(path, moment))))
-        assert carry_out(study(open_journal(path))) == whole, moment
