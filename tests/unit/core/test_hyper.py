@@ -8,12 +8,7 @@ from functools import partial
 import numpy as np
 import pytest
 
-from fl_app.core.errors import (
-    require,
-    require_at_least,
-    require_count,
-    require_positive,
-)
+from fl_app.core.errors import require, require_at_least, require_count, require_positive
 from fl_app.core.hyper import (
     POSITIVE,
     at_least,

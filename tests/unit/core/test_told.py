@@ -12,13 +12,7 @@ import pytest
 from fl_app.cli import PLUGINS
 from fl_app.core.bugs import place_of, traceback_of
 from fl_app.core.errors import Diverged
-from fl_app.core.extras import (
-    EXTRAS,
-    MissingExtra,
-    lacking,
-    require_installed,
-    told_if_missing,
-)
+from fl_app.core.extras import EXTRAS, MissingExtra, lacking, require_installed, told_if_missing
 from fl_app.core.layout import Layout
 
 

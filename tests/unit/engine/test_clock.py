@@ -9,15 +9,7 @@ from helpers import MeanDelta, Scripted, Stays, Times, run, toward_own_number, v
 
 from fl_app.core.types import Order, Parts, Reply, Upload
 from fl_app.devices import Churn
-from fl_app.engine.clock import (
-    Alarm,
-    Expired,
-    Joined,
-    Left,
-    Replied,
-    Returned,
-    Stray,
-)
+from fl_app.engine.clock import Alarm, Expired, Joined, Left, Replied, Returned, Stray
 from fl_app.engine.lookahead import READY_LIMIT
 from fl_app.engine.virtual import VirtualClock
 from fl_app.engine.wall import WallClock
@@ -222,11 +214,7 @@ def test_a_deadline_passes_in_real_time(time):
 def test_whoever_leaves_takes_its_orders_along(time):
     lost, kept, expired = order(0, client_id=7), order(1, client_id=8), order(2, client_id=7)
     field = Field(
-        time,
-        [
-            (6.0, [Left(7), Reply(0, UPLOAD), Reply(2, UPLOAD)]),
-            (0.0, [Reply(1, UPLOAD)]),
-        ],
+        time, [(6.0, [Left(7), Reply(0, UPLOAD), Reply(2, UPLOAD)]), (0.0, [Reply(1, UPLOAD)])]
     )
     clock = wall_clock(field, deadline=5.0)
     clock.dispatch(expired)

@@ -11,15 +11,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from helpers import (
-    MeanDelta,
-    Recorder,
-    Scripted,
-    Times,
-    run,
-    toward_own_number,
-    vec,
-)
+from helpers import MeanDelta, Recorder, Scripted, Times, run, toward_own_number, vec
 
 from fl_app.core.errors import Diverged, RunError, Stalled
 from fl_app.core.types import Upload

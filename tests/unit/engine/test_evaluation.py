@@ -8,16 +8,7 @@ from collections import Counter
 
 import numpy as np
 import pytest
-from helpers import (
-    MeanDelta,
-    Quadratic,
-    Recorder,
-    Scripted,
-    Stays,
-    Times,
-    run,
-    toward_own_number,
-)
+from helpers import MeanDelta, Quadratic, Recorder, Scripted, Stays, Times, run, toward_own_number
 
 from fl_app.client import LocalTrainer
 from fl_app.core.errors import RunError
@@ -26,11 +17,7 @@ from fl_app.engine.client_evaluation import ClientEvaluation, figures, unusable
 from fl_app.engine.evaluation import Background
 from fl_app.engine.guard import Guard
 from fl_app.engine.workers import Workers
-from fl_app.schedule import (
-    Buffered,
-    RoundBlocking,
-    synchronous,
-)
+from fl_app.schedule import Buffered, RoundBlocking, synchronous
 from fl_app.schedule.clustered_quorum import ClusteredQuorum
 
 ALL_AT_WORK = Buffered(concurrency=None, buffer_size=1)

@@ -7,13 +7,7 @@ from fl_app.core.events import Aggregated, from_json, to_json
 from fl_app.engine.server import WORK, Server
 from fl_app.schedule import Buffered, synchronous
 
-BUSY = {
-    "dispatch": 0.2,
-    "receipt": 0.3,
-    "aggregation": 0.1,
-    "evaluation": 2.0,
-    "poll": 0.7,
-}
+BUSY = {"dispatch": 0.2, "receipt": 0.3, "aggregation": 0.1, "evaluation": 2.0, "poll": 0.7}
 
 
 def evaluated(version, vector):

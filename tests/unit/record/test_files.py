@@ -8,13 +8,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from fl_app.core.events import (
-    Aggregated,
-    Arrived,
-    ClientsEvaluated,
-    Dispatched,
-    Evaluated,
-)
+from fl_app.core.events import Aggregated, Arrived, ClientsEvaluated, Dispatched, Evaluated
 from fl_app.record.files import FLUSH_EVERY, MAX_LINES, JsonLines, Metrics
 from fl_app.record.history import History
 from fl_app.record.progress import LINE_EVERY, Progress

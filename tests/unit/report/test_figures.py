@@ -107,10 +107,7 @@ def test_timeline_shows_training_waiting_losses_and_versions(series):
     ]  # fmt: skip
     assert [bar[1:] for bar in bars if bar[0] == WAITING] == [("0", 1, 3), ("0", 4, 6)]
     marks = [(row["kind"], row["start"]) for row in found["kind client low start told"]]
-    assert marks == [
-        *(("new version", t) for t in ("3", "6", "1", "2", "3")),
-        ("update lost", "3"),
-    ]
+    assert marks == [*(("new version", t) for t in ("3", "6", "1", "2", "3")), ("update lost", "3")]
 
 
 def test_timeline_has_transfers_below_the_training_and_every_sign(tmp_path):

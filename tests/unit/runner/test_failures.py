@@ -49,11 +49,7 @@ def _look_at(model):
     return vector
 
 
-WAYS = (
-    ("runtime.workers=0",),
-    ("runtime.workers=2",),
-    ("runtime.workers=0", "runtime.batch=4"),
-)
+WAYS = (("runtime.workers=0",), ("runtime.workers=2",), ("runtime.workers=0", "runtime.batch=4"))
 
 
 def test_the_first_error_ends_the_run_in_every_runtime(tmp_path, caplog):

@@ -108,10 +108,7 @@ def test_metrics_that_a_task_does_not_have_are_refused(task, override, told):
 # -- whole runs -----------------------------------------------------------------------------------
 
 X = np.random.default_rng(0).standard_normal((60, 3))
-TARGETS = {
-    "classification": np.arange(60) % 3,
-    "regression": X @ [1.0, -2.0, 3.0] + 50,
-}
+TARGETS = {"classification": np.arange(60) % 3, "regression": X @ [1.0, -2.0, 3.0] + 50}
 
 
 @pytest.mark.parametrize("test_share", [0.2, 0.0])

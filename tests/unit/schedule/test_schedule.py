@@ -11,13 +11,7 @@ from helpers import Times, run, vec
 
 from fl_app.core.pool import ClientPool
 from fl_app.core.types import Parts, Update
-from fl_app.schedule import (
-    Buffered,
-    RandomK,
-    RoundBlocking,
-    k_async,
-    synchronous,
-)
+from fl_app.schedule import Buffered, RandomK, RoundBlocking, k_async, synchronous
 from fl_app.schedule.bounded_staleness import BoundedStaleness
 from fl_app.schedule.clustered_quorum import ClusteredQuorum
 from fl_app.schedule.periodic import Periodic

@@ -98,10 +98,7 @@ def test_the_summary_tells_the_settings(caplog):
 @pytest.mark.parametrize(
     ("settings", "text"),
     [
-        (
-            {"num_rounds": 0},
-            "num_rounds=0 must be a finite number >= 1: nothing would be trained",
-        ),
+        ({"num_rounds": 0}, "num_rounds=0 must be a finite number >= 1: nothing would be trained"),
         (
             {"timeout": 0.0},
             "timeout=0.0 must be a finite number above 0: every order would be late",
