@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing, suppress
+from dataclasses import KW_ONLY, dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
@@ -28,6 +29,7 @@ EVENTS = "events.jsonl"
 Answer = TypeVar("Answer")
 
 
+@dataclass
 class Supervisor:
     """Submits a run until it is complete, and shows how far it is.
 
@@ -42,19 +44,13 @@ class Supervisor:
         lock: is held while the history changes.
     """
 
-    def __init__(
-        self,
-        link: SuperLink,
-        *,
-        pause: Callable[[float], None] = time.sleep,
-        tell: Callable[[str], None] = print,
-        wall: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._link = link
-        self._pause = pause
-        self._tell = tell
-        self._wall = wall
-        self.history, self.lock = History(), threading.Lock()
+    link: SuperLink
+    _: KW_ONLY
+    pause: Callable[[float], None] = time.sleep
+    tell: Callable[[str], None] = print
+    wall: Callable[[], float] = time.monotonic
+    history: History = field(default_factory=History, init=False)
+    lock: threading.Lock = field(default_factory=threading.Lock, init=False)
 
     def complete(self, overrides: Sequence[str], output: Path) -> None:
         """Submit a run until it is complete.
@@ -107,17 +103,17 @@ class Supervisor:
             if fruitless == ATTEMPTS:
                 raise RunError(f"{reason}; {ATTEMPTS} attempts in a row have made no progress")
             wait = AGAIN * 2**fruitless
-            self._tell(f"{reason}; again in {wait:.0f} s")
-            self._pause(wait)
+            self.tell(f"{reason}; again in {wait:.0f} s")
+            self.pause(wait)
 
     def _run(self, overrides: Sequence[str], output: Path) -> int:
         """Return the id of the unfinished run in `output`, or submit a new run."""
         waits = False
-        while not self._answer(self._link.online):
+        while not self._answer(self.link.online):
             if not waits:  # a run gives up after a minute, and boards may boot for longer
-                self._tell("waiting for a node to come online")
+                self.tell("waiting for a node to come online")
             waits = True
-            self._pause(POLL)
+            self.pause(POLL)
         words = [*overrides]
         if (output / EVENTS).exists() and _but_resume(words) == words:
             words.append(RESUME)
@@ -125,10 +121,10 @@ class Supervisor:
 
     def _seek_or_submit(self, words: Sequence[str], output: Path) -> int:
         """Ask and submit in one step, because another supervisor may submit the same run."""
-        found = self._link.under_way(output)
+        found = self.link.under_way(output)
         if found is None:
-            run_id = self._link.submit(words, output)
-            self._tell(f"run {run_id} submitted: {' '.join(words)}")
+            run_id = self.link.submit(words, output)
+            self.tell(f"run {run_id} submitted: {' '.join(words)}")
             return run_id
         run_id, others = found
         theirs, ours = _but_resume(others), _but_resume(words)
@@ -140,7 +136,7 @@ class Supervisor:
             f"{' '.join(theirs)} instead of {' '.join(ours)})",
             "two runs would write to the same files",
         )
-        self._tell(f"run {run_id} is under way in {output}: no other run is submitted")
+        self.tell(f"run {run_id} is under way in {output}: no other run is submitted")
         return run_id
 
     def _outcome(self, run_id: int, output: Path, before: int) -> tuple[str, str]:
@@ -154,9 +150,9 @@ class Supervisor:
         last, log, progress = "", Log(output / EVENTS), None
         with ExitStack() as stack:
             while True:
-                status, details = self._answer(partial(self._link.status, run_id))
+                status, details = self._answer(partial(self.link.status, run_id))
                 if status != last:
-                    self._tell(f"run {run_id} is {status}")
+                    self.tell(f"run {run_id} is {status}")
                     last = status
                 # A log that is resumed has been cut to its checkpoint once it has changed.
                 if progress is not None:
@@ -168,7 +164,7 @@ class Supervisor:
                     progress = stack.enter_context(closing(self._progress(run_id, output)))
                 if status.startswith("finished"):
                     return status, details
-                self._pause(POLL)
+                self.pause(POLL)
 
     def _read(self, log: Log) -> None:
         with self.lock:
@@ -180,7 +176,7 @@ class Supervisor:
         with suppress(OSError):
             versions = OmegaConf.select(OmegaConf.load(output / "config.yaml"), "num_versions")
         label, total = f"run {run_id}", versions or math.inf
-        return Progress(self.history, total, label, every=EVERY, wall=self._wall)
+        return Progress(self.history, total, label, every=EVERY, wall=self.wall)
 
     def _answer(self, question: Callable[[], Answer]) -> Answer:
         """Repeat a question until the SuperLink answers; it may be restarting."""
@@ -190,9 +186,9 @@ class Supervisor:
                 return question()
             except Unreachable as error:
                 if not reported:
-                    self._tell(f"waiting for the SuperLink: {error}")
+                    self.tell(f"waiting for the SuperLink: {error}")
                 reported = True
-                self._pause(POLL)
+                self.pause(POLL)
 
 
 def _but_resume(words: Sequence[str]) -> list[str]:

@@ -4,6 +4,7 @@ It never sees an upload. It tells a sum only if that hides every device's upload
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
@@ -34,6 +35,7 @@ class Registry(Protocol):
         ...
 
 
+@dataclass
 class Helper:
     """Tells sums of masks, each after these checks.
 
@@ -58,25 +60,18 @@ class Helper:
         ValueError: `least` or `least_noise` is out of its bounds.
     """
 
-    def __init__(
-        self,
-        private_key: X25519PrivateKey,
-        registry: Registry,
-        ledger: Ledger,
-        least: int = LEAST,
-        least_noise: float = 0.0,
-        key_of_noise: KeyOfNoise = noise_key,
-    ) -> None:
+    private_key: X25519PrivateKey
+    registry: Registry
+    ledger: Ledger
+    least: int = LEAST
+    least_noise: float = 0.0
+    key_of_noise: KeyOfNoise = noise_key
+
+    def __post_init__(self) -> None:
         key, shown = "secure_aggregation.min_clients", "the sum over one client would be its upload"
-        require_at_least(key, least, LEAST, shown)
+        require_at_least(key, self.least, LEAST, shown)
         key = "secure_aggregation.noise_multiplier"
-        require_at_least(key, least_noise, 0.0, "noise has no negative deviation")
-        self._private_key = private_key
-        self._registry = registry
-        self._ledger = ledger
-        self._least = least
-        self._least_noise = least_noise
-        self._key_of_noise = key_of_noise
+        require_at_least(key, self.least_noise, 0.0, "noise has no negative deviation")
 
     def sum(self, request: Request) -> Integers:
         """sum_i a_i PRG(seed_i) + noise modulo 2^32, shape ``(d,)``.
@@ -85,18 +80,18 @@ class Helper:
             Refused: a check failed.
         """
         members, terms = request.members, request.terms
-        if not self._least <= len(members) <= MOST:
+        if not self.least <= len(members) <= MOST:
             raise Refused(
-                f"{len(members)} uploads must be between {self._least} and {MOST}: fewer would "
+                f"{len(members)} uploads must be between {self.least} and {MOST}: fewer would "
                 "show too much of a single one"
             )
         if terms.size < 1:
             raise Refused(f"size={terms.size} must be at least 1: there is nothing to sum")
         self._refuse(members, self._unsigned(request))
         devices = [member.seal.device for member in members]
-        if len(set(devices)) < self._least:
+        if len(set(devices)) < self.least:
             raise Refused(
-                f"{len(set(devices))} different devices must be at least {self._least}: fewer "
+                f"{len(set(devices))} different devices must be at least {self.least}: fewer "
                 "would show too much of a single one"
             )
         weights = integer_weights(request.exact_weights())
@@ -105,10 +100,10 @@ class Helper:
                 f"weights {weights} have a common divisor without those of one device: the sum "
                 "modulo that divisor would show this device's upload"
             )
-        if not terms.noise_multiplier >= self._least_noise:
+        if not terms.noise_multiplier >= self.least_noise:
             raise Refused(
                 f"noise_multiplier={terms.noise_multiplier:g} must be at least "
-                f"{self._least_noise:g} for this helper: the sum would show more of single uploads"
+                f"{self.least_noise:g} for this helper: the sum would show more of single uploads"
             )
         sigma = deviation(terms, weights, devices)
         if sigma > LARGEST_DEVIATION:
@@ -117,7 +112,7 @@ class Helper:
                 "would overflow"
             )
         seeds = self._open(request)
-        if spent := self._ledger.use(seeds, request.digest()):
+        if spent := self.ledger.use(seeds, request.digest()):
             raise Refused(
                 f"{len(spent)} seeds were used before: the difference of two sums would show "
                 "single uploads",
@@ -125,14 +120,14 @@ class Helper:
             )
         total = sum_of_masks(seeds, weights, terms.size)
         if sigma:
-            add_noise(total, self._key_of_noise(request, seeds), sigma)
+            add_noise(total, self.key_of_noise(request, seeds), sigma)
         return total
 
     def _unsigned(self, request: Request) -> dict[int, str]:
         """Place -> why this member is not what a registered device has signed."""
         faults = {}
         for place, member in enumerate(request.members):
-            key = self._registry.find(member.seal.device, member.client)
+            key = self.registry.find(member.seal.device, member.client)
             if key is None:
                 faults[place] = "its device is not registered"
             elif not is_signed(member.seal, key, member.statement(request.terms)):
@@ -145,7 +140,7 @@ class Helper:
         return faults
 
     def _open(self, request: Request) -> list[bytes]:
-        key, terms = self._private_key, request.terms
+        key, terms = self.private_key, request.terms
         seeds = [open_seal(m.seal, key, m.statement(terms)) for m in request.members]
         why = "its seal is for another helper, or of another statement"
         self._refuse(request.members, {i: why for i, seed in enumerate(seeds) if seed is None})

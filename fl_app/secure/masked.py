@@ -3,7 +3,7 @@
 import math
 import secrets
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import KW_ONLY, dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -23,6 +23,7 @@ Keys = Callable[[int], tuple[X25519PublicKey, DeviceKey]]
 ROUNDING = 0x5EC0  # of the generator that rounds, which no other draw uses
 
 
+@dataclass
 class Masked(Transformation):
     """Clips, rounds and masks a trainer's uploads.
 
@@ -36,19 +37,14 @@ class Masked(Transformation):
         keys: gives the helper's public key and the device's key of a client.
     """
 
-    def __init__(
-        self,
-        terms: Terms,
-        *,
-        seed: int | None,
-        losses: bool = True,
-        keys: Keys,
-    ) -> None:
-        self._terms = terms
-        self._point = FixedPoint(terms.clip_norm, terms.scale, terms.size)
-        self._seed = seed
-        self._losses = losses
-        self._keys = keys
+    terms: Terms
+    _: KW_ONLY
+    seed: int | None
+    losses: bool = True
+    keys: Keys
+
+    def __post_init__(self) -> None:
+        self._point = FixedPoint(self.terms.clip_norm, self.terms.scale, self.terms.size)
 
     def send(self, order: Order, upload: Upload) -> Upload:
         """The masked upload.
@@ -58,25 +54,25 @@ class Masked(Transformation):
         """
         if not upload.done:
             raise ValueError("a client paused, but a masked upload answers an order at once")
-        if upload.kind != self._terms.kind:
-            raise ValueError(f"the upload is a {upload.kind}, expected a {self._terms.kind}")
+        if upload.kind != self.terms.kind:
+            raise ValueError(f"the upload is a {upload.kind}, expected a {self.terms.kind}")
         vector = np.empty_like(upload.vector)
         integers = vector.view(np.uint32)
         rng = np.random.default_rng()
-        if self._seed is not None:
-            rng = np.random.default_rng((self._seed, order.client_id, order.sequence, ROUNDING))
+        if self.seed is not None:
+            rng = np.random.default_rng((self.seed, order.client_id, order.sequence, ROUNDING))
         mask_seed = secrets.token_bytes(SEED_BYTES)
         self._point.quantise(upload.vector, rng, integers, Mask(mask_seed))
-        terms = replace(self._terms, run=str(order.config.get("run", "")))
+        terms = replace(self.terms, run=str(order.config.get("run", "")))
         statement = terms.statement(
             order.client_id, order.sequence, order.base_version, upload.num_examples
         )
-        helper, device = self._keys(order.client_id)
+        helper, device = self.keys(order.client_id)
         seal = new_seal(mask_seed, helper, device, statement, order.sequence)
         return replace(
             upload,
             vector=vector,
-            loss=upload.loss if self._losses else math.nan,
+            loss=upload.loss if self.losses else math.nan,
             seal=seal.to_bytes(),
         )
 

@@ -1,7 +1,7 @@
 """The server's half: what the engine aggregates where uploads are masked."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import KW_ONLY, dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -31,6 +31,7 @@ class OpenedSum(Opened):
     report: Mapping[str, float] = field(default_factory=dict)
 
 
+@dataclass
 class SecureAggregation(Intake):
     """Opens sums of masked uploads.
 
@@ -47,30 +48,23 @@ class SecureAggregation(Intake):
         account: of the helper's noise; None = it adds none.
     """
 
-    def __init__(
-        self,
-        helper: Summer,
-        terms: Terms,
-        weighting: Weighting,
-        *,
-        members: int,
-        least: int,
-        account: Account | None = None,
-    ) -> None:
-        self._helper = helper
-        self._terms = terms
-        self._weighting = weighting
-        self._members = members
-        self._least = least
-        self._account = account
-        self._point = FixedPoint(terms.clip_norm, terms.scale, terms.size)
+    helper: Summer
+    terms: Terms
+    weighting: Weighting
+    _: KW_ONLY
+    members: int
+    least: int
+    account: Account | None = None
+
+    def __post_init__(self) -> None:
+        self._point = FixedPoint(self.terms.clip_norm, self.terms.scale, self.terms.size)
 
     def refuse(self, model: GlobalModel, update: Update) -> str:
         # Masked integers are finite, and those of an upload that was not do not exist.
         if len(update.seal) != SEAL_BYTES:
             return "the upload is not masked, and secure_aggregation=helper takes no other"
-        if update.kind != self._terms.kind:
-            return f"kind {update.kind!r} must be {self._terms.kind!r}, as for all of a sum"
+        if update.kind != self.terms.kind:
+            return f"kind {update.kind!r} must be {self.terms.kind!r}, as for all of a sum"
         return ""
 
     def eligible(self, buffer: Sequence[Update]) -> Sequence[Update]:
@@ -90,45 +84,45 @@ class SecureAggregation(Intake):
         Raises:
             RunError: the helper refuses the aggregation as a whole, or cannot be reached.
         """
-        if not self._least <= len(updates) <= self._members:
+        if not self.least <= len(updates) <= self.members:
             raise RunError(
                 f"an aggregation of {len(updates)} updates must have between "
-                f"secure_aggregation.min_clients={self._least} and "
-                f"algorithm.schedule.buffer_size={self._members}: fewer hide nothing, more overflow"
+                f"secure_aggregation.min_clients={self.least} and "
+                f"algorithm.schedule.buffer_size={self.members}: fewer hide nothing, more overflow"
             )
         request = Request(
-            self._terms,
+            self.terms,
             model.version,
-            self._weighting,
+            self.weighting,
             [Member.of(update) for update in updates],
         )
         try:
-            masks = self._helper.sum(request)
+            masks = self.helper.sum(request)
         except Refused as error:
             if error.members:
                 return OpenedSum(faults=error.members)
             raise RunError(f"the helper refuses an aggregation: {error}") from error
         exact = request.exact_weights()
         weights = integer_weights(exact)
-        total = np.zeros(self._terms.size, np.uint32)
+        total = np.zeros(self.terms.size, np.uint32)
         for update, weight in zip(updates, weights, strict=True):
             total += update.vector.view(np.uint32) * np.uint32(weight)
         total -= masks
         # The mean's divisor; larger where rounding would let an update count for more than it may.
         divisor = float(sum(weights))
-        if self._weighting.capped:
+        if self.weighting.capped:
             divisor = max(divisor, float(exact.sum() / exact.max() * max(weights)))
         mean = self._point.mean(total, divisor)
         mean.flags.writeable = False
         report = {
             "weight_rounding": rounding(exact, weights),
-            "quantisation_error": 1.0 / self._terms.scale,
+            "quantisation_error": 1.0 / self.terms.scale,
         }
-        if self._account is not None:
+        if self.account is not None:
             clients = [update.client_id for update in updates]
-            self._account.spend(clients)
-            sigma = deviation(self._terms, weights, clients)
-            report["noise_deviation"] = sigma / (self._terms.scale * divisor)
+            self.account.spend(clients)
+            sigma = deviation(self.terms, weights, clients)
+            report["noise_deviation"] = sigma / (self.terms.scale * divisor)
         return OpenedSum(
             updates=[replace(update, vector=mean, seal=b"") for update in updates],
             shares=[weight / divisor for weight in weights],
@@ -146,11 +140,11 @@ class SecureAggregation(Intake):
         report.update(opened.report)
 
     def totals(self) -> dict[str, float]:
-        return {} if self._account is None else self._account.totals()
+        return {} if self.account is None else self.account.totals()
 
     def state_dict(self) -> dict[str, Any]:
-        return {} if self._account is None else self._account.state
+        return {} if self.account is None else self.account.state
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        if self._account is not None:
-            self._account.state = dict(state)
+        if self.account is not None:
+            self.account.state = dict(state)

@@ -4,6 +4,7 @@ Every process of a simulation derives the same keys, so they are no secret: a si
 nobody, and shows what a run costs and comes to.
 """
 
+from dataclasses import dataclass
 from functools import lru_cache
 
 from cryptography.hazmat.primitives import hashes
@@ -47,6 +48,7 @@ def key_of_noise(seed: int) -> KeyOfNoise:
     return lambda request, seeds: _derived(f"noise {request.version}", seed, SEED_BYTES)
 
 
+@dataclass
 class SimulatedDevices:
     """A registry of all simulated clients.
 
@@ -55,14 +57,13 @@ class SimulatedDevices:
         num_clients: clients are 0..num_clients-1.
     """
 
-    def __init__(self, seed: int, num_clients: int) -> None:
-        self._seed = seed
-        self._num_clients = num_clients
+    seed: int
+    num_clients: int
 
     def find(self, device: bytes, client: int) -> DevicePublicKey | None:
-        if not 0 <= client < self._num_clients:
+        if not 0 <= client < self.num_clients:
             return None
-        key = device_key(self._seed, client).public_key()
+        key = device_key(self.seed, client).public_key()
         return key if device_id(key) == device else None
 
 

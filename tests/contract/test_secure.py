@@ -188,7 +188,7 @@ class Run:
         self.seen: list[tuple[list[Update], Vector]] = []
         secure_half: Any = engine.intake
         if isinstance(secure_half, SecureAggregation):
-            secure_half._helper = self.helper = Watched(secure_half._helper)
+            secure_half.helper = self.helper = Watched(secure_half.helper)
             opens = secure_half.open
 
             def watched(model: GlobalModel, updates: Any) -> Any:
