@@ -1,6 +1,5 @@
 """A node whose model has another fixed part than the server's."""
 
-import logging
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -102,19 +101,6 @@ def test_a_part_that_does_not_fit_is_an_error(state: Path) -> None:
     reply = MessageHandler().handle(Message(content, dst_node_id=5, message_type="train"), context)
     assert "frozen or private parameters do not fit the model: 1.weight" in reply.error.reason
     assert list(state.rglob("fixed-*")) == []
-
-
-@pytest.mark.parametrize("content", [b"", b"not a zip"])
-def test_an_unreadable_file_is_asked_for_again(
-    state: Path, content: bytes, caplog: pytest.LogCaptureFixture
-) -> None:
-    model = server(1)
-    ask(MessageHandler(), model, fixed=True)
-    (file,) = state.rglob("fixed-*.npz")
-    file.write_bytes(content)
-    with caplog.at_level(logging.WARNING, "flwr"):
-        assert codec.asks_for_fixed(ask(MessageHandler(), model))
-    assert "cannot be read" in caplog.text
 
 
 def test_a_file_with_another_part_is_asked_for_again(state: Path) -> None:
