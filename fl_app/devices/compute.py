@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fl_app.core.errors import require
 from fl_app.core.hyper import POSITIVE, at_least, bounded, check_bounds, count, within
 from fl_app.core.slow import slow_clients
 from fl_app.devices.draws import STREAM, around, exponential, uniform
@@ -102,26 +101,18 @@ class TwoSpeed(MeanSeconds):
     Args:
         num_clients: N >= 1.
         slow_share: share of slow clients, in (0, 1]; `fl_app.core.slow.slow_clients` names them.
-        slow: ids of the slow clients, instead of `slow_share`.
         slowdown: mean duration on a slow client over that on a fast one, >= 1; 2 = half speed.
         base_seconds: mean duration on a fast client, > 0.
     """
 
     num_clients: int
     slow_share: float = 0.1
-    slow: Sequence[int] | None = None
     slowdown: float = bounded(2.0, at_least(1), "slow clients would be the fast ones")
     base_seconds: float = bounded(1.0, POSITIVE, "time would stand still")
 
     def _means(self) -> NDArray[Any]:
-        num, slow = self.num_clients, self.slow
-        ids = list(slow_clients(num, self.slow_share) if slow is None else slow)
-        bound = f"a client id in [0, num_clients={num})"
-        for client_id in ids:
-            there = client_id in range(num)
-            require(there, "devices.slow", client_id, bound, "there is no such client to slow down")
-        means = np.full(num, self.base_seconds)
-        means[ids] *= self.slowdown
+        means = np.full(self.num_clients, self.base_seconds)
+        means[list(slow_clients(self.num_clients, self.slow_share))] *= self.slowdown
         return means
 
 

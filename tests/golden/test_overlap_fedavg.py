@@ -174,12 +174,12 @@ class Travel:
 def test_a_cycle_takes_the_longer_of_training_and_transfers(
     transfer: float, epochs: int, cycle: float
 ) -> None:
-    fleet = Fleet(TwoSpeed(num_clients=2, slow=[0], base_seconds=5.0, jitter=0.0), Travel(transfer))
+    fleet = Fleet(TwoSpeed(num_clients=2, base_seconds=5.0, jitter=0.0), Travel(transfer))
     devices = Overlapping(fleet, num_clients=2, max_epochs=5)
     assert devices.local_epochs == epochs
-    assert devices.parts(0, 3, 0.0).seconds == pytest.approx(cycle)
-    assert devices.parts(0, 0, 0.0).seconds == pytest.approx(2 * transfer + 2.0 * epochs)
-    waiting = fleet.parts(0, 3, 0.0).seconds  # FedAvg: five epochs, then the transfers
+    assert devices.parts(1, 3, 0.0).seconds == pytest.approx(cycle)
+    assert devices.parts(1, 0, 0.0).seconds == pytest.approx(2 * transfer + 2.0 * epochs)
+    waiting = fleet.parts(1, 3, 0.0).seconds  # FedAvg: five epochs, then the transfers
     assert waiting == pytest.approx(10.0 + 2 * transfer)
 
 
@@ -190,7 +190,7 @@ def test_a_cycle_takes_the_longer_of_training_and_transfers(
 def test_joules_of_a_part_of_a_cycle(elapsed: float, joules: float) -> None:
     """Training of 10 s at 5 W lies within transfers of 18 s at 1 W."""
     energy = Energy(compute_watts=5.0, radio_watts=1.0)
-    compute = TwoSpeed(num_clients=1, slow=[0], base_seconds=5.0, jitter=0.0)
+    compute = TwoSpeed(num_clients=1, base_seconds=5.0, jitter=0.0)
     fleet = Fleet(compute, Travel(9.0), energy)
     devices = Overlapping(fleet, num_clients=1, max_epochs=5)
     assert devices.parts(0, 3, 0.0).seconds == 18.0

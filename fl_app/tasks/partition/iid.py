@@ -37,42 +37,34 @@ class Iid(Bounded):
 class IidFraction(Bounded):
     """EAFL's setting T1: a fraction of the examples is distributed at random, the rest by label.
 
-    The rest is sorted by label and cut into blocks. Every example goes to one client. Sizes are
-    equal up to 1 + `blocks_per_client`.
+    The rest is sorted by label and cut into a block for each client. Sizes are equal up to 2.
 
     Args:
         fraction: epsilon in [0, 1], share that is distributed at random; 1 is `Iid`.
-        blocks_per_client: contiguous blocks of the sorted rest per client, >= 1.
 
     Raises:
         ValueError: a value is out of its bounds, or the rest gives too few examples for a block.
     """
 
     fraction: float = bounded(0.04, within("[0, 1]"), "it is a share of 1, not a percentage")
-    blocks_per_client: int = bounded(1, count(), "clients would get no block")
 
     def __call__(
         self, labels: Indices, num_clients: int, rng: np.random.Generator
     ) -> list[Indices]:
         order = rng.permutation(labels.size)
         dealt, rest = np.split(order, [round(self.fraction * labels.size)])
-        num_blocks = num_clients * self.blocks_per_client
         require(
-            rest.size == 0 or num_blocks <= rest.size,
-            "partition.blocks_per_client",
-            self.blocks_per_client,
-            f"at most {rest.size // num_clients} with num_clients={num_clients} and {rest.size} "
-            "examples that are not dealt out at random",
+            rest.size == 0 or num_clients <= rest.size,
+            "num_clients",
+            num_clients,
+            f"at most {rest.size}, the examples that are not dealt out at random",
             "blocks would be empty",
         )
         by_label = np.concatenate(by_class(labels[rest], rng)) if rest.size else rest
-        blocks = np.array_split(rest[by_label], num_blocks)
-        owner = rng.permutation(num_blocks) % num_clients
+        blocks = np.array_split(rest[by_label], num_clients)
+        place = np.argsort(rng.permutation(num_clients))
         parts = np.array_split(dealt, num_clients)
-        return [
-            np.concatenate([part, *(blocks[b] for b in np.flatnonzero(owner == client_id))])
-            for client_id, part in enumerate(parts)
-        ]
+        return [np.concatenate([part, blocks[b]]) for part, b in zip(parts, place, strict=True)]
 
 
 @dataclass(frozen=True)
