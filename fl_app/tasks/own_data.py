@@ -25,19 +25,11 @@ if TYPE_CHECKING:
     from fl_app.tasks.task import Task
 
 Names = str | Sequence[str]
-READER = 5  # of what the cache holds of a user's data; a new number makes old entries invalid
+READER = 6  # of what the cache holds of a user's data; a new number makes old entries invalid
 # What pandas calls columns without a name: numbers of rows, from which classes could be told.
 NAMELESS = r"Unnamed: \d+|__index_level_\d+__"
 STREAM = 0x7465_7374_2073_6574  # keeps the test set's random numbers apart from all others
 KIND = one_of("auto", *KINDS)
-SIDE = count()  # of an image, in pixels
-PIXELS = Bound(
-    "a number of pixels >= 1, or [height, width]",
-    lambda value: (
-        SIDE.holds(value)
-        or (isinstance(value, Sequence) and len(value) in (1, 2) and all(map(SIDE.holds, value)))
-    ),
-)
 
 log = logging.getLogger(__name__)
 
@@ -243,22 +235,20 @@ class ImageKeys(OwnData):
     """Images of one shape.
 
     Args:
-        size: height and width of the images in pixels, or [height, width].
+        size: height and width of the images in pixels.
         channels: 3 (colours) or 1 (grey).
         scaling: raw255 (original values), unit ([0, 1]) or standardised (mean 0, deviation 1).
     """
 
-    size: int | Sequence[int] = bounded(32, PIXELS, "there would be no image")
+    size: int = bounded(32, count(), "there would be no image")
     channels: int = bounded(3, Bound("1 (grey) or 3 (colours)", (1, 3).__contains__), "unknown")
     scaling: str = scaling("standardised")
 
     @property
     def shape(self) -> tuple[int, ...]:
         """(channels, height, width) of the model's images."""
-        if self.known is not None:
-            return self.known.input_shape
-        sides = [self.size] if isinstance(self.size, int) else self.size
-        return self.channels, sides[0], sides[-1]
+        given = self.channels, self.size, self.size
+        return given if self.known is None else self.known.input_shape
 
 
 @dataclass(kw_only=True)

@@ -286,8 +286,8 @@ def test_a_folder_for_each_class():
     assert task.inputs[:, :, 0, 0].tolist() == [[200, 100, 0], [200, 100, 0], [7, 7, 7]]
     assert (task.targets.tolist(), task.schema.outputs) == ([0, 0, 1], ("cat", "dog"))
     assert task.name == "image_folder-images"
-    grey, _ = folder(scaling="unit", channels=1, size=[2, 3]).batch(np.array([2]))
-    np.testing.assert_allclose(grey, np.full((1, 1, 2, 3), 7 / 255), rtol=1e-5)
+    grey, _ = folder(scaling="unit", channels=1, size=2).batch(np.array([2]))
+    np.testing.assert_allclose(grey, np.full((1, 1, 2, 2), 7 / 255), rtol=1e-5)
     draw("dog/b.png", "dog/c.png", "cat/c.png")
     shared = folder(test_share=0.4)
     assert (len(shared.targets), shared.test_targets.tolist()) == (4, [0, 1])
