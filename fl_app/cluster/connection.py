@@ -83,16 +83,15 @@ def resources() -> list[dict[str, float]]:
     return [node["Resources"] for node in nodes if node["Alive"]]
 
 
-def room(cpus: float, gpus: float) -> int:
-    """For how many workers the machines have processors and GPUs.
+def room(gpus: float) -> int:
+    """For how many workers of one processor the machines have room.
 
     Args:
-        cpus: of a worker, > 0.
         gpus: of a worker, >= 0.
     """
     total = 0
     for offers in resources():
-        fit = offers.get("CPU", 0.0) / cpus
+        fit = offers.get("CPU", 0.0)
         if gpus:
             fit = min(fit, offers.get("GPU", 0.0) / gpus)
         total += math.floor(fit + 1e-9)

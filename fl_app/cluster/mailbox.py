@@ -68,7 +68,6 @@ class ClusterMailbox:
         num_workers: on all machines, >= 1; None = as many as there is room for, also on machines
             that join later.
         shares: runs that share the machines. Without `num_workers` this one takes its share.
-        cpus: processors of a worker, > 0; a fraction shares one.
         gpus: GPUs of a worker, >= 0.
         patience: real seconds that one order may take.
         disconnects: whether `close` ends the connection to the cluster, too.
@@ -84,7 +83,6 @@ class ClusterMailbox:
         num_workers: int | None = None,
         *,
         shares: int = 1,
-        cpus: float = 1,
         gpus: float = 0,
         patience: float = 600.0,
         disconnects: bool = False,
@@ -94,7 +92,7 @@ class ClusterMailbox:
         self._ray = ray
         self._num_workers = num_workers
         self._shares = shares
-        self._each = cpus, gpus
+        self._gpus = gpus
         self._patience = patience
         self._disconnects = disconnects
         self._queue = OrderQueue()
@@ -109,7 +107,7 @@ class ClusterMailbox:
         self._last_reason = ""
         self._processors = {processor()}
         self._actor = ray.remote(ClusterWorker).options(
-            num_cpus=cpus,
+            num_cpus=1,
             num_gpus=gpus,
             max_restarts=-1,
             scheduling_strategy="SPREAD",
@@ -170,11 +168,10 @@ class ClusterMailbox:
             ValueError: no machine has room for a worker.
             RunError: no worker came up, or one has other versions.
         """
-        if not room(*self._each):
+        if not room(self._gpus):
             raise ValueError(
-                "runtime.cpus_per_worker or runtime.gpus_per_worker is more than any machine of "
-                f"the cluster has, so no worker can be placed ({self._offers()}): lower them, or "
-                "let a larger machine join"
+                "runtime.gpus_per_worker is more than any machine of the cluster has, so no worker "
+                f"can be placed ({self._offers()}): lower it, or let a larger machine join"
             )
         self._look()
         places = [worker.handle.place.remote() for worker in self._workers]
@@ -182,7 +179,7 @@ class ClusterMailbox:
             raise RunError(
                 f"no worker got a place within {PLACE_SECONDS:g} s ({self._offers()}): other jobs "
                 "of the cluster hold the processors, or its machines are short of memory (`ray "
-                "status` shows them): end these jobs, or lower runtime.cpus_per_worker"
+                "status` shows them): end these jobs"
             )
         while not any(worker.ready for worker in self._workers):
             self._receive(REFRESH)
@@ -206,7 +203,7 @@ class ClusterMailbox:
         if now < self._next_look:
             return
         self._next_look = now + REFRESH
-        wanted = self._num_workers or max(room(*self._each) // self._shares, 1)
+        wanted = self._num_workers or max(room(self._gpus) // self._shares, 1)
         for _ in range(len(self._workers), wanted):
             worker = _Worker(self._actor.remote(self._patience))
             self._workers.append(worker)

@@ -1,6 +1,5 @@
 """The mailbox of ``runtime=ray``, built from the parts of a run."""
 
-import math
 import os
 from typing import TYPE_CHECKING
 
@@ -20,10 +19,10 @@ def build_cluster_mailbox(components: "Components") -> ClusterMailbox:
     """
     runtime, parallel = components.config.runtime, components.config.experiment.parallel
     num_workers = None if runtime.workers == "auto" else int(runtime.workers)
-    cpus, gpus = runtime.cpus_per_worker, runtime.gpus_per_worker
+    gpus = runtime.gpus_per_worker
     cores = len(os.sched_getaffinity(0))
-    connected = connect(runtime.address, max(cores, math.ceil((num_workers or 0) * cpus)))
-    places = room(cpus, gpus)
+    connected = connect(runtime.address, max(cores, num_workers or 0))
+    places = room(gpus)
     if parallel > places > 0:
         if connected:
             disconnect()
@@ -35,7 +34,6 @@ def build_cluster_mailbox(components: "Components") -> ClusterMailbox:
         components.recipe(),
         num_workers,
         shares=parallel,
-        cpus=cpus,
         gpus=gpus,
         patience=runtime.patience,
         disconnects=connected,

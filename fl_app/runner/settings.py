@@ -224,7 +224,6 @@ class OnRay(Runtime):
         address: HOST:PORT of a cluster's head; auto = the cluster of this machine; None = one is
             started for the run.
         workers: on all machines together; auto = as many as there is room for.
-        cpus_per_worker: processors that a worker reserves; training uses one.
         gpus_per_worker: GPUs that a worker reserves; 0.25 lets four workers share one.
         patience: real seconds one order may take before its worker is replaced.
     """
@@ -238,7 +237,6 @@ class OnRay(Runtime):
     workers: int | str = bounded(
         "auto", or_auto(count()), "nobody would train; auto = as many as fit"
     )
-    cpus_per_worker: float = bounded(1, POSITIVE, "nothing would train")
     gpus_per_worker: float = bounded(0, at_least(0), "it is a number of GPUs")
     patience: float = bounded(600, POSITIVE, REPLACED)
 
