@@ -182,7 +182,7 @@ class FlatModel:
         """
         expected = {name: tensor.nbytes for name, tensor in self._fixed.items()}
         found = {name: array.nbytes for name, array in arrays.items()}
-        if differing := dict(expected.items() ^ found.items()):
+        if differing := sorted(dict(expected.items() ^ found.items())):
             raise ValueError(
                 f"frozen or private parameters do not fit the model: {names_of(differing)}: server "
                 "and client must build the same model"

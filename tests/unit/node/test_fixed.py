@@ -99,7 +99,9 @@ def test_a_part_that_does_not_fit_is_an_error(state: Path) -> None:
     content = packer.pack(Order(0, 1, 0, 0, model.read(), {}, 0.0), fixed=True)
     context = Context(1, 5, {"partition-id": 1}, RecordDict(), {})
     reply = MessageHandler().handle(Message(content, dst_node_id=5, message_type="train"), context)
-    assert "frozen or private parameters do not fit the model: 1.weight" in reply.error.reason
+    assert (
+        "frozen or private parameters do not fit the model: 1.bias, 1.weight" in reply.error.reason
+    )
     assert list(state.rglob("fixed-*")) == []
 
 
