@@ -7,8 +7,6 @@ import re
 import shutil
 import signal
 import subprocess
-from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -33,7 +31,7 @@ setTimeout(() => {{
 </script>"""
 
 
-def opened(page: str, profile: Path, *options: str) -> tuple[str, list[str]]:
+def opened(page, profile, *options):
     """A page's document after its scripts ran, without them, and what the browser complained of.
 
     Args:
@@ -76,7 +74,7 @@ def opened(page: str, profile: Path, *options: str) -> tuple[str, list[str]]:
     return text, [line for line in errors.splitlines() if "CONSOLE" in line]
 
 
-def measured(page: Path, folder: Path, width: int, *, dark: bool, measures: str) -> dict[str, Any]:
+def measured(page, folder, width, *, dark, measures):
     """How a page looks in a frame of so many pixels, without a complaint of the browser.
 
     Args:
@@ -98,6 +96,6 @@ def measured(page: Path, folder: Path, width: int, *, dark: bool, measures: str)
     return json.loads(html.unescape(found))
 
 
-def brightness(colour: str) -> float:
+def brightness(colour):
     """Of a CSS colour without opacity, in [0, 255]."""
     return sum(map(float, re.findall(r"[\d.]+", colour)[:3])) / 3

@@ -4,15 +4,12 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 
 @contextmanager
-def started(
-    *words: str, module: str = "fl_app", options: Sequence[str] = ()
-) -> Iterator[subprocess.Popen[str]]:
+def started(*words, module="fl_app", options=()):
     """``python OPTIONS -m MODULE WORDS`` in a process group that is killed in the end."""
     with subprocess.Popen(
         [sys.executable, *options, "-m", module, *words],
@@ -28,7 +25,7 @@ def started(
                 os.killpg(process.pid, signal.SIGKILL)
 
 
-def processes_of(home: Path) -> dict[int, str]:
+def processes_of(home):
     """Command lines of the processes whose home for Flower lies in a folder, by their ids."""
     found = {}
     for process in Path("/proc").glob("[0-9]*"):

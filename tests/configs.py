@@ -4,7 +4,6 @@ from copy import deepcopy
 from functools import lru_cache
 
 import hydra
-from omegaconf import DictConfig
 
 from fl_app.cli import CONF
 
@@ -30,11 +29,11 @@ QUIET = {
 
 
 @lru_cache(256)
-def _composed(overrides: tuple[str, ...]) -> DictConfig:
+def _composed(overrides):
     with hydra.initialize_config_dir(str(CONF), version_base="1.3"):
         return hydra.compose("config", overrides=list(overrides))
 
 
-def composed(*overrides: str) -> DictConfig:
+def composed(*overrides):
     """What these words describe; many tests ask for the same, and a copy takes a tenth."""
     return deepcopy(_composed(overrides))

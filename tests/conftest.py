@@ -4,7 +4,6 @@ import gc
 import os
 import signal
 import sys
-from collections.abc import Generator
 
 import pytest
 from absl import logging as absl_logging
@@ -27,14 +26,14 @@ settings.register_profile("repeatable", derandomize=True, database=None, deadlin
 settings.load_profile("repeatable")
 
 
-def pytest_collection_finish() -> None:
+def pytest_collection_finish():
     """Spare the many explicit collections of garbage, Flower's and ours, all that was imported."""
     gc.collect()
     gc.freeze()
 
 
 @pytest.hookimpl(tryfirst=True)
-def pytest_runtest_teardown() -> None:
+def pytest_runtest_teardown():
     """Nodes in threads may outlive their run. None works beside the next test."""
     if "fake_grid" in sys.modules:
         sys.modules["fake_grid"].finish()
@@ -46,7 +45,7 @@ TAKEN = pytest.StashKey[float]()
 CORES = 2
 
 
-def pytest_addoption(parser: pytest.Parser) -> None:
+def pytest_addoption(parser):
     parser.addoption(
         "--budget",
         type=float,
@@ -57,7 +56,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 @pytest.hookimpl(wrapper=True, trylast=True)
-def pytest_sessionfinish(session: pytest.Session) -> Generator[None, None, None]:
+def pytest_sessionfinish(session):
     yield  # ends the processes of pytest-xdist, whose time counts from then on
     if session.config.option.budget is None or hasattr(session.config, "workerinput"):
         return
@@ -69,9 +68,7 @@ def pytest_sessionfinish(session: pytest.Session) -> Generator[None, None, None]
 
 
 @pytest.hookimpl(trylast=True)  # after the slowest tests
-def pytest_terminal_summary(
-    terminalreporter: pytest.TerminalReporter, config: pytest.Config
-) -> None:
+def pytest_terminal_summary(terminalreporter, config):
     taken, budget = config.stash.get(TAKEN, None), config.option.budget
     if taken is None:
         return

@@ -1,7 +1,7 @@
 """A Flower Grid in memory, whose nodes run a ClientApp as soon as they are sent a message."""
 
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable
 from itertools import count
 
 from flwr.app import Context, Error, Message, Metadata, RecordDict
@@ -14,10 +14,10 @@ ClientApp = Callable[[Message, Context], Message]
 
 FIRST_NODE = 2**63 + 17  # node ids are 64 random bits
 
-_sending: set[threading.Thread] = set()
+_sending = set()
 
 
-def finish(timeout: float = 10.0) -> None:
+def finish(timeout=10.0):
     """Wait for nodes that still work. Those of an earlier test share its process's ClientApp.
 
     Args:
@@ -39,28 +39,23 @@ class FakeGrid(Grid):
         node_configs: per node; default: partition ids 0, 1, ...
     """
 
-    def __init__(
-        self,
-        app: ClientApp,
-        num_nodes: int,
-        node_configs: Iterable[Mapping[str, int]] | None = None,
-    ) -> None:
+    def __init__(self, app, num_nodes, node_configs=None):
         # A Message takes its origin from the identity of the process; ServerApps have one.
         TaskIdentity.task_id, TaskIdentity.run_id, TaskIdentity.node_id = 1, 1, 1
         self._app = app
         self._lock = threading.Lock()
         self._ids = count()
-        self._contexts: dict[int, Context] = {}
-        self._sent: dict[str, Message] = {}
-        self._replies: dict[str, list[Message]] = {}
-        self.node_ids: list[int] = []
-        self.received: list[Message] = []
+        self._contexts = {}
+        self._sent = {}
+        self._replies = {}
+        self.node_ids = []
+        self.received = []
         """Everything that was pushed."""
-        self.held: set[int] = set()
+        self.held = set()
         """Nodes that keep their messages until `release`."""
-        self.refused: set[int] = set()
+        self.refused = set()
         """Nodes for which the grid accepts no message."""
-        self.uploading: dict[int, threading.Event] = {}
+        self.uploading = {}
         """Nodes whose replies block whoever pulls them until the event is set."""
         configs = [{"partition-id": i} for i in range(num_nodes)]
         for config in configs if node_configs is None else node_configs:
@@ -68,14 +63,14 @@ class FakeGrid(Grid):
 
     # -- faults -----------------------------------------------------------------------------------
 
-    def connect(self, node_config: Mapping[str, int] | None = None) -> int:
+    def connect(self, node_config=None):
         """A new node; returns its id."""
         node = FIRST_NODE + len(self._contexts)
         self._contexts[node] = Context(1, node, dict(node_config or {}), RecordDict(), {})
         self.node_ids.append(node)
         return node
 
-    def vanish(self, node: int) -> None:
+    def vanish(self, node):
         """The node is gone; what it held is answered with error 5."""
         self.node_ids.remove(node)
         with self._lock:
@@ -83,7 +78,7 @@ class FakeGrid(Grid):
                 error = Error(ErrorCode.NODE_UNAVAILABLE, "node unavailable")
                 self._replies[message_id] = [Message(error, reply_to=message)]
 
-    def release(self, node: int) -> None:
+    def release(self, node):
         """The node works off what it held."""
         self.held.discard(node)
         for message_id, message in self._held_by(node):
@@ -93,10 +88,10 @@ class FakeGrid(Grid):
 
     set_run = run = create_message = None  # of Flower's own, which nobody calls
 
-    def get_node_ids(self) -> Iterable[int]:
+    def get_node_ids(self):
         return list(self.node_ids)
 
-    def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
+    def push_messages(self, messages):
         thread = threading.current_thread()
         _sending.add(thread)
         try:
@@ -104,7 +99,7 @@ class FakeGrid(Grid):
         finally:
             _sending.discard(thread)
 
-    def _push(self, messages: Iterable[Message]) -> list[str]:
+    def _push(self, messages):
         message_ids = []
         for message in messages:
             node = message.metadata.dst_node_id
@@ -121,7 +116,7 @@ class FakeGrid(Grid):
             message_ids.append(message_id)
         return message_ids
 
-    def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
+    def pull_messages(self, message_ids):
         pulled = []
         for message_id in list(message_ids):
             with self._lock:
@@ -135,21 +130,19 @@ class FakeGrid(Grid):
             pulled.extend(replies)
         return pulled
 
-    def send_and_receive(
-        self, messages: Iterable[Message], *, timeout: float | None = None
-    ) -> Iterable[Message]:
+    def send_and_receive(self, messages, *, timeout=None):
         return self.pull_messages(self.push_messages(messages))
 
     # -- nodes ------------------------------------------------------------------------------------
 
-    def _held_by(self, node: int) -> list[tuple[str, Message]]:
+    def _held_by(self, node):
         return [
             (message_id, message)
             for message_id, message in self._sent.items()
             if message.metadata.dst_node_id == node and message_id not in self._replies
         ]
 
-    def _work(self, message_id: str, message: Message) -> None:
+    def _work(self, message_id, message):
         node = message.metadata.dst_node_id
         try:
             reply = through(self._app(through(message), self._contexts[node]))
@@ -161,12 +154,12 @@ class FakeGrid(Grid):
             self._replies[message_id] = [reply]
 
 
-def through(message: Message) -> Message:
+def through(message):
     """A message as it arrives elsewhere."""
     return message_from_proto(message_to_proto(message))
 
 
-def _unavailable(message_id: str) -> Message:
+def _unavailable(message_id):
     metadata = Metadata(1, "", 1, 1, message_id, "", 0.0, 1.0, "train")
     error = Error(ErrorCode.MESSAGE_UNAVAILABLE, "message unavailable")
     return Message(error=error, metadata=metadata)

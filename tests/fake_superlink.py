@@ -3,30 +3,19 @@
 import json
 import ssl
 import threading
-from collections.abc import Iterator
 from contextlib import contextmanager
 from email.utils import formatdate
 from http.server import BaseHTTPRequestHandler, HTTPServer
-from pathlib import Path
 from time import time
 
 from flwr.proto.control_pb2 import ListNodesResponse, ListRunsResponse
 from flwr.proto.fleet_pb2 import ActivateNodeRequest
 from flwr.proto.node_pb2 import NodeInfo
-from flwr.proto.run_pb2 import Run
 from flwr.supercore.error import ApiErrorCode, FlowerError
 
 
 @contextmanager
-def superlink(
-    certificates: Path | None = None,
-    *,
-    registered: tuple[bytes, ...] = (),
-    runs: tuple[Run, ...] = (),
-    late: float = 0.0,
-    status: int = 200,
-    proxied: bool = False,
-) -> Iterator[int]:
+def superlink(certificates=None, *, registered=(), runs=(), late=0.0, status=200, proxied=False):
     """Its port on loopback.
 
     Args:
@@ -39,13 +28,13 @@ def superlink(
     """
 
     class Handler(BaseHTTPRequestHandler):
-        def date_time_string(self, timestamp: float | None = None) -> str:
+        def date_time_string(self, timestamp=None):
             return formatdate((timestamp or time()) - late, usegmt=True)
 
-        def do_GET(self) -> None:
+        def do_GET(self):
             self.answer(b"{}")
 
-        def do_POST(self) -> None:
+        def do_POST(self):
             body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
             if "Transfer-Encoding" in self.headers:
                 while size := int(self.rfile.readline(), 16):
@@ -65,16 +54,16 @@ def superlink(
             nodes = [NodeInfo(public_key=key, status="offline") for key in registered]
             self.answer(ListNodesResponse(nodes_info=nodes).SerializeToString())
 
-        def answer(self, body: bytes, code: int = status) -> None:
+        def answer(self, body, code=status):
             self.send_response(403 if proxied and "/v1/fleet/" not in self.path else code)
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()
             self.wfile.write(body)
 
-        def log_message(self, *_: object) -> None: ...
+        def log_message(self, *_): ...
 
     class Server(HTTPServer):
-        def handle_error(self, *_: object) -> None: ...  # a client that does not trust us
+        def handle_error(self, *_): ...  # a client that does not trust us
 
     with Server(("127.0.0.1", 0), Handler) as server:
         if certificates is not None:

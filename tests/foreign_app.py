@@ -4,7 +4,7 @@ Every client fits y = 2 x + 1 on its own interval of x.
 """
 
 import torch
-from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
+from flwr.app import ArrayRecord, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from torch import nn
 
@@ -14,23 +14,23 @@ app = ClientApp()
 class Net(nn.Module):
     """One weight, one bias, and a counter of batches such as BatchNorm's."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
         self.fc = nn.Linear(1, 1)
         self.register_buffer("num_batches_tracked", torch.tensor(0))
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def forward(self, x):
         self.num_batches_tracked += 1
         return self.fc(x)
 
 
-def load_data(partition_id: int) -> tuple[torch.Tensor, torch.Tensor]:
+def load_data(partition_id):
     x = torch.linspace(-1.0, 1.0, 8 + partition_id).unsqueeze(1)
     return x, 2.0 * x + 1.0
 
 
 @app.train()
-def train(msg: Message, context: Context) -> Message:
+def train(msg, context):
     model = Net()
     model.load_state_dict(msg.content["arrays"].to_torch_state_dict())
     x, y = load_data(context.node_config["partition-id"])
@@ -49,7 +49,7 @@ def train(msg: Message, context: Context) -> Message:
 
 
 @app.evaluate()
-def evaluate(msg: Message, context: Context) -> Message:
+def evaluate(msg, context):
     model = Net()
     model.load_state_dict(msg.content["arrays"].to_torch_state_dict())
     x, y = load_data(context.node_config["partition-id"])

@@ -1,85 +1,60 @@
 """Shared by tests: a federation whose optimum is known, fake clients and devices, whole runs."""
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import nn
 
 from fl_app.client import LocalTrainer
 from fl_app.client.batch import BatchTrainer, obstacle
 from fl_app.core.algorithm import Algorithm
-from fl_app.core.events import Event, Sink, to_json
+from fl_app.core.events import to_json
 from fl_app.core.types import (
     NO_EXTRA,
-    Config,
-    Extra,
     GlobalModel,
     Order,
     Parts,
-    Scores,
-    State,
     Update,
     Upload,
-    Vector,
 )
 from fl_app.core.vector import weighted_sum
 from fl_app.devices import Fleet, UniformRatio
 from fl_app.engine.engine import Engine, Outcome, Stop
-from fl_app.engine.server import Server
 from fl_app.engine.virtual import VirtualClock
-from fl_app.engine.worker import Trainer
 from fl_app.engine.workers import Inline, Workers
 from fl_app.record.history import History
-from fl_app.schedule import Schedule
 
 torch.set_num_threads(1)  # forked workers must not inherit a pool of threads
 
 
-def vec(*values: float) -> Vector:
+def vec(*values):
     """A float32 vector that nobody can write to."""
     vector = np.array(values, np.float32)
     vector.flags.writeable = False
     return vector
 
 
-def order_for(
-    client_id: int,
-    sequence: int,
-    vector: Vector,
-    config: Config,
-    state: State | None = None,
-    extra: Extra = NO_EXTRA,
-) -> Order:
+def order_for(client_id, sequence, vector, config, state=None, extra=NO_EXTRA):
     """An order as its client sees it."""
     version = int(config.get("version", 0))
     return Order(0, client_id, sequence, version, vector, config, 0.0, state or {}, extra)
 
 
-def sent(
-    client_id: int,
-    base_version: int,
-    *vector: float,
-    kind: str = "pseudo",
-    examples: int = 10,
-    loss: float = 0.1,
-    **more: Any,
-) -> Update:
+def sent(client_id, base_version, *vector, kind="pseudo", examples=10, loss=0.1, **more):
     """What arrives from a client that began with a version."""
     return Update(client_id, base_version, vec(*vector), kind, examples, loss, **more)
 
 
-def steps(strategy: Any, script: Iterable[Any], kind: str = "pseudo") -> list[Any]:
+def steps(strategy, script, kind="pseudo"):
     """Of each version of a script the step -w from w_t = 0, or None where an upload is refused.
 
     A version is its number, then uploads: client, vector, base version.
     """
-    moved: list[Any] = []
+    moved = []
     for version, *uploads in script:
         updates = [sent(client, base, *vector, kind=kind) for client, vector, base in uploads]
         model = GlobalModel(np.zeros_like(updates[0].vector), version)
@@ -88,7 +63,7 @@ def steps(strategy: Any, script: Iterable[Any], kind: str = "pseudo") -> list[An
     return moved
 
 
-def same_steps(found: list[Any], expected: Sequence[Any], rel: float = 1e-6) -> None:
+def same_steps(found, expected, rel=1e-6):
     for one, other in zip(found, expected, strict=True):
         assert one == (None if other is None else pytest.approx(other, rel=rel))
 
@@ -99,11 +74,11 @@ def same_steps(found: list[Any], expected: Sequence[Any], rel: float = 1e-6) -> 
 class Position(nn.Module):
     """One point w; maps examples x to w - x."""
 
-    def __init__(self, start: Sequence[float]) -> None:
+    def __init__(self, start):
         super().__init__()
         self.w = nn.Parameter(torch.tensor(start, dtype=torch.float32))
 
-    def forward(self, points: Tensor) -> Tensor:
+    def forward(self, points):
         return self.w - points
 
 
@@ -117,7 +92,7 @@ class Quadratic:
     source = "generated"
     has_test_set = True
 
-    def __init__(self, points: Any) -> None:
+    def __init__(self, points):
         """`points`: shape (clients, examples, d)."""
         array = np.asarray(points, np.float32)
         self.num_clients, self._each, self.dim = array.shape
@@ -125,37 +100,37 @@ class Quadratic:
         self.optimum = array.mean((0, 1))
 
     @classmethod
-    def scattered(cls, num_clients: int, examples: int = 8, dim: int = 3) -> "Quadratic":
+    def scattered(cls, num_clients, examples=8, dim=3):
         """A client's points lie around a centre of its own, all centres around (3, -3, 3, ...)."""
         rng = np.random.default_rng(5)
         middle = 3.0 * (-1.0) ** np.arange(dim)
         centres = middle + 0.3 * rng.standard_normal((num_clients, 1, dim))
         return cls(centres + 0.1 * rng.standard_normal((num_clients, examples, dim)))
 
-    def model(self) -> nn.Module:
+    def model(self):
         return Position([0.0] * self.dim)
 
-    def train_indices(self, client_id: int) -> NDArray[np.int64]:
+    def train_indices(self, client_id):
         return np.arange(client_id * self._each, (client_id + 1) * self._each)
 
-    def batch(self, indices: NDArray[np.int64]) -> tuple[Tensor, Tensor]:
+    def batch(self, indices):
         return self.points[torch.from_numpy(indices)], torch.zeros(len(indices), dtype=torch.int64)
 
-    def loss(self, output: Tensor, target: Tensor) -> Tensor:
+    def loss(self, output, target):
         return self.losses(output, target).mean()
 
-    def losses(self, output: Tensor, target: Tensor) -> Tensor:
+    def losses(self, output, target):
         return 0.5 * output.square().sum(-1)
 
-    def test(self, model: nn.Module) -> Mapping[str, float]:
+    def test(self, model):
         with torch.no_grad():
             distance = model(torch.from_numpy(self.optimum)).norm().item()
         return {"accuracy": 1.0 / (1.0 + distance), "loss": 0.5 * distance**2}
 
-    def evaluation_indices(self, client_id: int) -> NDArray[np.int64]:
+    def evaluation_indices(self, client_id):
         return self.train_indices(client_id)
 
-    def evaluate(self, model: nn.Module, client_id: int) -> tuple[Mapping[str, float], int]:
+    def evaluate(self, model, client_id):
         own = self.train_indices(client_id)
         points, target = self.batch(own)
         with torch.no_grad():
@@ -166,25 +141,25 @@ class Quadratic:
 class Headed(nn.Module):
     """A point w, as the weights of a linear layer, which MOON looks for; maps x to w - x."""
 
-    def __init__(self, dim: int) -> None:
+    def __init__(self, dim):
         super().__init__()
         self.head = nn.Linear(1, dim, bias=False)
         nn.init.zeros_(self.head.weight)
 
-    def forward(self, points: Tensor) -> Tensor:
-        position: Tensor = self.head(points.new_ones(len(points), 1))
+    def forward(self, points):
+        position = self.head(points.new_ones(len(points), 1))
         return position - points
 
 
 class HeadedQuadratic(Quadratic):
-    def model(self) -> nn.Module:
+    def model(self):
         return Headed(self.dim)
 
 
 # -- clients, devices, a strategy, a sink ---------------------------------------------------------
 
 
-def no_scores(client_id: int, version: int, vector: Vector) -> Scores:
+def no_scores(client_id, version, vector):
     raise NotImplementedError
 
 
@@ -194,24 +169,20 @@ class Scripted:
     Its scores are a function of the vector, by client and version.
     """
 
-    def __init__(
-        self,
-        script: Callable[[int, int, Vector], Any],
-        scores: Callable[[int, int, Vector], Any] = no_scores,
-    ) -> None:
+    def __init__(self, script, scores=no_scores):
         self._script = script
         self._scores = scores
 
-    def train(self, order: Order) -> Upload:
-        upload: Upload = self._script(order.client_id, order.sequence, order.vector)
+    def train(self, order):
+        upload = self._script(order.client_id, order.sequence, order.vector)
         return upload
 
-    def score(self, order: Order) -> Scores:
-        scores: Scores = self._scores(order.client_id, order.base_version, order.vector)
+    def score(self, order):
+        scores = self._scores(order.client_id, order.base_version, order.vector)
         return scores
 
 
-def toward_own_number(client_id: int, sequence: int, received: Vector) -> Upload:
+def toward_own_number(client_id, sequence, received):
     """A sixteenth of the way to (client_id, -client_id, ...), which even stale updates survive."""
     target = np.resize(np.array([client_id, -client_id], np.float32), received.shape)
     return Upload((target - received) / 16, "delta", 10, loss=float(client_id))
@@ -220,24 +191,24 @@ def toward_own_number(client_id: int, sequence: int, received: Vector) -> Upload
 class Times:
     """Devices from a function of (client, order number)."""
 
-    def __init__(self, seconds: Callable[[int, int], float]) -> None:
+    def __init__(self, seconds):
         self._seconds = seconds
 
-    def parts(self, client_id: int, sequence: int, now: float) -> Parts:
+    def parts(self, client_id, sequence, now):
         return Parts(0.0, self._seconds(client_id, sequence), 0.0)
 
 
 class Stays:
     """Stays as listed by client, from the one at second 0; then for ever."""
 
-    def __init__(self, stays: Mapping[int, Sequence[float]], offline: Sequence[int] = ()) -> None:
+    def __init__(self, stays, offline=()):
         self._stays = stays
         self._offline = offline
 
-    def starts_online(self, client_id: int) -> bool:
+    def starts_online(self, client_id):
         return client_id not in self._offline
 
-    def stay(self, client_id: int, number: int) -> float:
+    def stay(self, client_id, number):
         stays = self._stays.get(client_id, ())
         return stays[number] if number < len(stays) else math.inf
 
@@ -247,11 +218,11 @@ class MeanDelta(Algorithm):
 
     transient = ("histories",)
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
-        self.histories: list[list[int]] = []
+        self.histories = []
 
-    def aggregate(self, model: GlobalModel, updates: Sequence[Update]) -> Vector:
+    def aggregate(self, model, updates):
         self.histories.append(sorted(model.history))
         weights = [1 / len(updates)] * len(updates)
         return model.params + weighted_sum(weights, [model.delta(update) for update in updates])
@@ -264,15 +235,15 @@ Flat = dict[str, Any]
 class Recorder:
     """Keeps every event as the log has it, and what they add up to."""
 
-    def __init__(self) -> None:
-        self.events: list[Flat] = []
+    def __init__(self):
+        self.events = []
         self.history = History()
 
-    def emit(self, event: Event) -> None:
+    def emit(self, event):
         self.events.append(to_json(event))
         self.history.emit(event)
 
-    def close(self) -> None: ...
+    def close(self): ...
 
 
 # -- a run ----------------------------------------------------------------------------------------
@@ -287,38 +258,38 @@ class Run:
     history: History
     strategy: Any
 
-    def kind(self, *kinds: str) -> list[Flat]:
+    def kind(self, *kinds):
         return [event for event in self.events if event["kind"] in kinds]
 
     @property
-    def final(self) -> bytes:
+    def final(self):
         return self.outcome.params.tobytes()
 
 
 def run(
-    schedule: Schedule,
-    trainer: Trainer | None = None,
+    schedule,
+    trainer=None,
     *,
-    num_clients: int = 10,
-    num_versions: float = 20,
-    seconds: float = math.inf,
-    target_accuracy: float = math.inf,
-    devices: Any = None,
-    availability: Any = None,
-    deadline: float = math.inf,
-    epochs: int = 1,
-    pauses: bool = False,
-    evaluation_share: Callable[[int], float] | None = None,
-    workers: int = 0,
-    patience: float = 60.0,
-    strategy: Any = None,
-    initial: Vector | None = None,
-    seed: int = 0,
-    sinks: Sequence[Sink] = (),
-    batch: int = 1,
-    server: Server | None = None,
-    **more: Any,
-) -> Run:
+    num_clients=10,
+    num_versions=20,
+    seconds=math.inf,
+    target_accuracy=math.inf,
+    devices=None,
+    availability=None,
+    deadline=math.inf,
+    epochs=1,
+    pauses=False,
+    evaluation_share=None,
+    workers=0,
+    patience=60.0,
+    strategy=None,
+    initial=None,
+    seed=0,
+    sinks=(),
+    batch=1,
+    server=None,
+    **more,
+):
     """Run a federation under virtual time; `workers` = 0 trains in this process.
 
     `batch` orders are computed together, if the trainer can do so.

@@ -6,7 +6,6 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 from fl_app.field.kit import Kit
@@ -14,14 +13,14 @@ from fl_app.field.make import LINK_PORT
 from fl_app.field.processes import free_ports
 
 
-def field(*arguments: object) -> list[str]:
+def field(*arguments):
     return [sys.executable, "-m", "fl_app.field", *map(str, arguments)]
 
 
 ENVIRONMENT = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "COLUMNS": "200"}
 
 
-def give_ports(out: Path) -> None:
+def give_ports(out):
     """Ports of their own for a kit's processes; without Caddy, nodes reach the SuperLink."""
     nodes = sorted(out.glob("node-*"))
     link, *ports = free_ports(1 + len(nodes))
@@ -40,11 +39,11 @@ def give_ports(out: Path) -> None:
         path.write_text(text)
 
 
-def ask(*arguments: object) -> "subprocess.CompletedProcess[str]":
+def ask(*arguments):
     return subprocess.run(field(*arguments), env=ENVIRONMENT, text=True, capture_output=True)
 
 
-def start(log: Path, *arguments: object) -> "subprocess.Popen[bytes]":
+def start(log, *arguments):
     with log.open("wb") as file:
         return subprocess.Popen(
             field(*arguments),
@@ -55,7 +54,7 @@ def start(log: Path, *arguments: object) -> "subprocess.Popen[bytes]":
         )
 
 
-def wait_for(true: Callable[[], bool], what: str, seconds: float = 120.0) -> float:
+def wait_for(true, what, seconds=120.0):
     """Seconds that it took to become true."""
     began = time.monotonic()
     while not true():
@@ -64,7 +63,7 @@ def wait_for(true: Callable[[], bool], what: str, seconds: float = 120.0) -> flo
     return time.monotonic() - began
 
 
-def processes(folder: Path, name: str = "") -> dict[int, str]:
+def processes(folder, name=""):
     """Of those whose home for Flower lies in `folder`: process ids and command lines."""
     found = {}
     for process in Path("/proc").glob("[0-9]*"):
@@ -77,7 +76,7 @@ def processes(folder: Path, name: str = "") -> dict[int, str]:
     return {pid: line for pid, line in found.items() if name in line}
 
 
-def logged(run: Path, kind: str) -> int:
+def logged(run, kind):
     events = run / "events.jsonl"
     lines = events.read_text().splitlines(keepends=True) if events.exists() else []
     return sum(json.loads(line)["kind"] == kind for line in lines if line.endswith("\n"))

@@ -1,14 +1,12 @@
 """Small data of a user's own, one of each form, that a model can learn."""
 
-from pathlib import Path
-
 import numpy as np
 from PIL import Image
 
 CLIENTS, ROWS = 12, 120
 
 
-def table(folder: Path) -> list[str]:
+def table(folder):
     """A table whose owners have 10 rows each; the overrides of its task."""
     rng = np.random.default_rng(0)
     first, second = rng.standard_normal((2, ROWS)) * [[10.0], [0.1]]
@@ -25,7 +23,7 @@ def table(folder: Path) -> list[str]:
     ]
 
 
-def images(folder: Path) -> list[str]:
+def images(folder):
     """Bright and dark images of as many clients; the overrides of their task."""
     rng = np.random.default_rng(0)
     for place in range(ROWS // 2):
@@ -37,7 +35,7 @@ def images(folder: Path) -> list[str]:
     return ["task=image_folder", f"task.path={folder}/images", "task.size=8"]
 
 
-def arrays(folder: Path) -> list[str]:
+def arrays(folder):
     """Two classes of points with owners; the overrides of their task."""
     rng = np.random.default_rng(0)
     labels = np.arange(ROWS) % 2

@@ -1,20 +1,17 @@
 """Masked uploads by hand: some simulated devices, a helper, and the server's half."""
 
-from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
-from typing import Any
 from unittest.mock import patch
 
 import numpy as np
 
-from fl_app.core.types import Order, Update, Upload, Vector
+from fl_app.core.types import Order, Update, Upload
 from fl_app.core.weighting import Weighting
 from fl_app.secure.helper import Helper
 from fl_app.secure.ledger import Ledger
 from fl_app.secure.masked import Masked
-from fl_app.secure.masks import Integers
 from fl_app.secure.request import Member, Request, Terms
 from fl_app.secure.server import SecureAggregation
 from fl_app.secure.simulated import SimulatedDevices, helper_key
@@ -28,28 +25,28 @@ TERMS = Terms("task", "fedbuff", "", "delta", SIZE, 4.0, 2.0**18)
 class NoMask:
     """Stands for a mask; the seed has no effect."""
 
-    def __init__(self, seed: bytes) -> None: ...
+    def __init__(self, seed): ...
 
-    def next(self, count: int) -> Integers:
+    def next(self, count):
         return np.zeros(count, np.uint32)
 
 
-def upload(vector: Vector, examples: int = 10) -> Upload:
+def upload(vector, examples=10):
     return Upload(vector.copy(), "delta", examples, 0.5)
 
 
 def masked(
-    vector: Vector,
-    client: int,
+    vector,
+    client,
     *,
-    sequence: int = 0,
-    base_version: int = 3,
-    examples: int = 10,
-    terms: Terms = TERMS,
-    keys: Any = KEYS,
-    losses: bool = True,
-    bare: bool = False,
-) -> Update:
+    sequence=0,
+    base_version=3,
+    examples=10,
+    terms=TERMS,
+    keys=KEYS,
+    losses=True,
+    bare=False,
+):
     """The update that a client's masked upload becomes; bare it is rounded and not masked."""
     order = Order(9, client, sequence, base_version, vector, {"run": terms.run}, 0.0)
     mask = Masked(replace(terms, run=""), seed=0, losses=losses, keys=keys)
@@ -58,26 +55,21 @@ def masked(
     return Update.of(sent, client, base_version, 9)
 
 
-def vectors(count: int = CLIENTS, seed: int = 0, size: int = SIZE) -> list[Vector]:
+def vectors(count=CLIENTS, seed=0, size=SIZE):
     rng = np.random.default_rng(seed)
     return [rng.standard_normal(size).astype(np.float32) / 8 for _ in range(count)]
 
 
-def helper(least: int = 3, ledger: Ledger | None = None) -> Helper:
+def helper(least=3, ledger=None):
     return Helper(helper_key(0), SimulatedDevices(0, CLIENTS), ledger or Ledger(), least)
 
 
-def request(
-    updates: Sequence[Update],
-    version: int = 3,
-    weighting: Weighting | None = None,
-    terms: Terms = TERMS,
-) -> Request:
+def request(updates, version=3, weighting=None, terms=TERMS):
     weighting = weighting or Weighting("polynomial", exponent=0.5)
     return Request(terms, version, weighting, [Member.of(update) for update in updates])
 
 
-def server(tells: Any = None, least: int = 3, **weighting: Any) -> SecureAggregation:
+def server(tells=None, least=3, **weighting):
     return SecureAggregation(
         tells or helper(least),
         TERMS,

@@ -1,10 +1,8 @@
 """Flower's own grid, handlers, state and object store in one process, and nodes that answer."""
 
-from collections.abc import Callable
 from functools import partial
 from importlib import import_module
 from types import SimpleNamespace
-from typing import Any
 
 from flwr.app import Message
 from flwr.common.serde import message_from_proto, message_to_proto
@@ -28,7 +26,7 @@ OF_SERVER_APPS = {
 }
 
 
-def serve(connection: tuple[Any, ...], app: Callable[[Message], Message]) -> bool:
+def serve(connection, app):
     """Carry out one order, as a SuperNode does; returns whether there was one.
 
     Args:
@@ -69,7 +67,7 @@ class SuperLink:
         connections: of the nodes, as of `serve`.
     """
 
-    def __init__(self, num_nodes: int) -> None:
+    def __init__(self, num_nodes):
         factory = import_module("flwr.server.superlink.linkstate.linkstate_factory")
         noop = import_module("flwr.superlink.federation.noop_federation_manager")
         runtime = import_module("flwr.superlink.servicer.runtime.runtime_handlers")
@@ -94,18 +92,18 @@ class SuperLink:
         self.grid.__dict__.update(_client=self.client, _run=Run.create_empty(run_id))
         self.connections = [self._connect(i) for i in range(num_nodes)]
 
-    def _connect(self, number: int) -> tuple[Any, ...]:
+    def _connect(self, number):
         fleet = import_module("flwr.superlink.servicer.fleet.fleet_handlers")
         node_id = self.state.create_node("", "", bytes([number]), 1e6)
         self.state.activate_node(node_id, 1e6)
         node, stored = Node(node_id=node_id), {"state": self.state, "store": self.store}
 
-        def receive() -> Any:
+        def receive():
             found = fleet.pull_messages(fleet_pb2.PullMessagesRequest(node=node), **stored)
             trees = found.message_object_trees
             return (message_from_proto(found.messages_list[0]), trees[0]) if trees else None
 
-        def send(reply: Message, tree: Any, seconds: float) -> tuple[set[str], str]:
+        def send(reply, tree, seconds):
             bare = import_module("flwr.app.message").remove_content_from_message(reply)
             told = fleet_pb2.PushMessagesRequest(
                 node=node, messages_list=[message_to_proto(bare)], message_object_trees=[tree]
@@ -113,15 +111,15 @@ class SuperLink:
             answer = fleet.push_messages(told, self.state)
             return set(answer.objects_to_push), answer.session_id
 
-        def pull(run_id: int, object_id: str) -> bytes:
+        def pull(run_id, object_id):
             ask = partial(fleet.pull_object, state=self.state)
             return requests.make_pull_object_fn_protobuf(ask, node, run_id)(object_id)
 
-        def push(run_id: int, session: str, object_id: str, content: bytes) -> None:
+        def push(run_id, session, object_id, content):
             tell = partial(fleet.push_object, state=self.state)
             requests.make_push_object_fn_protobuf(tell, node, run_id, session)(object_id, content)
 
-        def confirm(run_id: int, message_id: str) -> None:
+        def confirm(run_id, message_id):
             told = message_pb2.ConfirmMessageReceivedRequest(
                 node=node, run_id=run_id, message_object_id=message_id
             )
