@@ -147,8 +147,7 @@ class Headed(nn.Module):
         nn.init.zeros_(self.head.weight)
 
     def forward(self, points):
-        position = self.head(points.new_ones(len(points), 1))
-        return position - points
+        return self.head(points.new_ones(len(points), 1)) - points
 
 
 class HeadedQuadratic(Quadratic):
@@ -174,12 +173,10 @@ class Scripted:
         self._scores = scores
 
     def train(self, order):
-        upload = self._script(order.client_id, order.sequence, order.vector)
-        return upload
+        return self._script(order.client_id, order.sequence, order.vector)
 
     def score(self, order):
-        scores = self._scores(order.client_id, order.base_version, order.vector)
-        return scores
+        return self._scores(order.client_id, order.base_version, order.vector)
 
 
 def toward_own_number(client_id, sequence, received):

@@ -142,8 +142,7 @@ def test_models_with_frozen_and_tied_parameters():
 
         def forward(self, images):
             x = images.flatten(1)
-            out = self.head(self.second(self.first(x).tanh()).relu())
-            return out
+            return self.head(self.second(self.first(x).tanh()).relu())
 
     compare(task(Tied))
 
@@ -196,8 +195,7 @@ class Branching(Mixing):
 
 class Penalised(LocalTrainer):
     def penalty(self, params, received):
-        total = sum(p.square().sum() for p in params)
-        return total
+        return sum(p.square().sum() for p in params)
 
 
 class Corrected(LocalTrainer):

@@ -131,8 +131,7 @@ class Tied(nn.Module):
         self.register_buffer("same_mean", average)
 
     def forward(self, tokens):
-        logits = self.output(self.middle(self.embedding(tokens)))
-        return logits
+        return self.output(self.middle(self.embedding(tokens)))
 
 
 def test_tied_weights_are_in_the_vector_once_and_stay_tied():

@@ -449,6 +449,10 @@ def test_scores_are_on_the_clients_own_data_and_leave_no_trace():
         ({"local_steps": 0}, "local_steps=0 must be an integer >= 1 or null: nothing would be"),
         ({"momentum": 1.0}, "momentum=1.0 must be in [0, 1): steps would oscillate or grow"),
         ({"proximal": -1.0}, "proximal=-1.0 must be a finite number >= 0: training would flee"),
+        ({"upload_dtype": "int8"}, "upload_dtype=int8 must be float32 or float16: the server"),
+        ({"top_k": 0, "upload": "delta"}, "top_k=0 must be in (0, 1] or null: it is a share of"),
+        ({"top_k": 1.5, "upload": "delta"}, "top_k=1.5 must be in (0, 1]"),
+        ({"top_k": 0.5}, "top_k=0.5 must be null with algorithm.client.upload=model"),
     ],
 )
 def test_bad_values_are_refused(settings, text):

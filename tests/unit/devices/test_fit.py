@@ -40,8 +40,7 @@ def recorded(tmp_path):
 
 def fitted(capsys, *arguments):
     assert main([str(each) for each in arguments]) == 0
-    table = json.loads(capsys.readouterr().out)
-    return table
+    return json.loads(capsys.readouterr().out)
 
 
 def test_a_log_gives_back_the_boards_and_the_server(tmp_path, capsys):

@@ -309,6 +309,7 @@ def test_a_recall_shortens_an_order_to_its_epoch(capacity, pauses):
     assert clock.next(math.inf) == Replied(late, Reply(-1, mailbox.uploads[-1]))
     assert clock.now == pytest.approx(8.0)
     assert {"local_epochs": 3} in [given.config for given in mailbox.given]
+    assert (0 in mailbox.pushed) == (capacity > 1)  # if it waited, it is never computed
     assert [number for _, _, number in drain(clock)] == [2]
 
 

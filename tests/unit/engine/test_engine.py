@@ -513,8 +513,7 @@ def test_weights_that_are_not_finite_are_told():
 def test_what_is_no_model_is_called_what_it_is(returned, told):
     class Wrong(MeanDelta):
         def aggregate(self, model, updates):
-            vector = returned
-            return vector
+            return returned
 
     outcome = run(SCHEDULE, strategy=Wrong()).outcome
     assert type(outcome.error) is RunError

@@ -75,7 +75,6 @@ def test_orders_are_spread_and_answered(start):
     assert mailbox.capacity() == 4
     for number in range(4):
         upload = replies[number].upload
-        assert upload is not None
         assert upload.vector.tolist() == [1 + 10 * number, 2 + 10 * number]
         assert upload.loss == number
         assert not upload.vector.flags.writeable
@@ -280,7 +279,7 @@ def test_an_idle_worker_that_died_costs_no_order(start):
     assert list(mailbox.pull(0.0)) == []  # notices, and starts another
     mailbox.push(order(0))
     (reply,) = mailbox.pull(None)
-    assert reply.upload is not None
+    assert reply.error == ""
 
 
 def test_orders_behind_the_one_that_killed_its_worker_are_given_again(start):
@@ -294,7 +293,6 @@ def test_orders_behind_the_one_that_killed_its_worker_are_given_again(start):
     mailbox.push(order(1, client_id=4))
     replies = collect(mailbox, 2)
     assert replies[0] == Reply(0, error="worker process died (exit code -9)")
-    assert replies[1].upload is not None
     assert replies[1].upload.loss == 4.0
 
 

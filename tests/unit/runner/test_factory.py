@@ -28,7 +28,6 @@ def test_the_bytes_of_vectors_beside_the_model_are_known_before_the_run(settings
     def build(algorithm):
         config = composed(f"algorithm={algorithm}", "num_clients=10", *more)
         components = build_components(config)
-        assert components.devices is not None
         sizes = build_sizes(components.strategy, components.trainer)
         return sizes, components.devices.parts(3, 0, 0.0).seconds
 

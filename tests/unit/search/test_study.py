@@ -47,7 +47,6 @@ def test_a_study_tries_the_grid_first_and_ends_bad_trials_early(tmp_path):
     assert pruned
     assert all(len(t.intermediate_values) == 1 for t in pruned)
     best = own.best
-    assert best is not None
     assert best.value == max(t.value or 0 for t in trials)
     assert own.setting == [f"x={best.params['x']}", f"y='{best.params['y']}'"]
     assert best.user_attrs["scores"] == {"0": best.value + 0.05, "1": best.value - 0.05}
