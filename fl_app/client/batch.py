@@ -140,18 +140,10 @@ class BatchTrainer:
     def _upload(self, client: "_Client", end: Vector, loss: float) -> Upload:
         """One client's upload, as `LocalTrainer` makes it."""
         order, kind = client.order, self._trainer.upload
-        vector = np.empty(end.size, np.float32)
-        rate_sum = 1.0
-        if kind == "gradient":
-            np.copyto(vector, end)
-        else:
+        vector, rate_sum = end.copy(), 1.0
+        if kind != "gradient":
             rate_sum = client.rate * client.steps
-            if kind == "model":
-                np.copyto(vector, end)
-            else:
-                np.subtract(end, order.vector, out=vector)
-            if kind == "pseudo":
-                vector *= np.float32(-1.0 / rate_sum)
+            vector = self._trainer._result(vector, order.vector, rate_sum)
         state = client.trainer.state
         if client.trainer is self._trainer:  # which has had several orders since
             state = dict(order.state)

@@ -239,7 +239,7 @@ class LocalTrainer(TrainingSettings):
         mean_loss = float(torch.stack(losses).mean())
         if progress.steps:
             mean_loss = (progress.loss + mean_loss * len(losses)) / steps
-        vector = self._result(order.vector, lr * steps)
+        vector = self._result(self.model.read(), order.vector, lr * steps)
         return Upload(
             vector, self.upload, int(indices.size), mean_loss, lr * steps, state=self.state
         )
@@ -306,9 +306,8 @@ class LocalTrainer(TrainingSettings):
             velocity=[torch.zeros_like(p) for p in self.model.trained] if self.momentum else None,
         )
 
-    def _result(self, received: Vector, rate_sum: float) -> Vector:
-        """The upload's vector, from the model after the last step."""
-        vector = self.model.read()
+    def _result(self, vector: Vector, received: Vector, rate_sum: float) -> Vector:
+        """The upload's vector, in place of that of the model after the last step."""
         if self.upload != "model":
             np.subtract(vector, received, out=vector)
         if self.upload == "pseudo":

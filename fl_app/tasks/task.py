@@ -10,8 +10,6 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from fl_app.core.errors import require
-from fl_app.core.hyper import within
 from fl_app.tasks.examples import examples_of, given_partition
 from fl_app.tasks.items import class_names, column_of, dealt, read_columns, read_pairs, splits_of
 from fl_app.tasks.kind import CHUNK, chunk_of
@@ -45,8 +43,7 @@ class Task:
             clients follow from the run's configuration (`with_clients`).
         validation: for every client the indices of its examples kept for validation, int64; empty
             = clients evaluate on their training examples.
-        holdout: share of every client's examples that `with_clients` keeps for validation, in
-            [0, 1).
+        holdout: share of every client's examples in `validation`, in [0, 1).
         source: source of the data: ``"built-in"``, ``"local"``, ``"hub"``, ``"generated"`` (by the
             task itself), ``"own"`` (the user's) or ``"stand-in"`` (made-up data instead of the real
             ones).
@@ -86,7 +83,6 @@ class Task:
         clients: Any = None,
         objective: str | Objective | None = None,
         loss: Loss | None = None,
-        holdout: float = 0.0,
         augment: Callable[[Tensor], Tensor] | None = None,
         name: str = "arrays",
     ) -> "Task":
@@ -113,7 +109,6 @@ class Task:
                 squared error. Without it, the numbers of a regression are standardised: the model
                 predicts ``(y - objective.mean) / objective.deviation``, and all metrics but the
                 loss have the unit of `y_train`.
-            holdout: share of every client's examples kept for validation, in [0, 1).
             augment: random change of a training batch of `x_train`'s type; draws from torch's
                 global random state.
             name: of the task.
@@ -121,16 +116,12 @@ class Task:
         Raises:
             ValueError: data, clients or model are refused, with what was needed.
         """
-        share = within("[0, 1)")
-        told = "it is the share of every client's examples that it does not train on"
-        require(share.holds(holdout), "holdout", holdout, share.text, told)
         tokens = model not in MODELS or model in TEXT_MODELS
         fields = examples_of(x_train, y_train, x_test, y_test, objective, loss, tokens=tokens)
         inputs: Tensor = fields["inputs"]
         task = cls(
             name=name,
             architecture=_architecture(model, fields),
-            holdout=holdout,
             source="own",
             prepare=make_scaling("unit", 255.0) if inputs.dtype == torch.uint8 else None,
             augment=augment,
@@ -140,7 +131,7 @@ class Task:
         task.check_model()
         if clients is None:
             return task
-        return task._dealt(given_partition(clients, len(task.targets)), seed=0)
+        return replace(task, partition=given_partition(clients, len(task.targets)))
 
     @classmethod
     def from_datasets(cls, train: Any, test: Any = None, **settings: Any) -> "Task":
@@ -362,18 +353,14 @@ class Task:
         Args:
             partitioner: distributes by `Objective.strata`.
             num_clients: N, 1 <= N <= n.
-            seed: seed of the partition and of the examples kept for validation.
+            seed: seed of the partition.
 
         Raises:
             ValueError: as `make_partition`.
         """
         strata = self.objective.strata(self.targets)
-        return self._dealt(make_partition(partitioner, strata, num_clients, seed), seed)
-
-    def _dealt(self, parts: Sequence[NDArray[np.int64]], seed: int) -> Self:
-        """This task with these clients' examples, a share of them kept for validation."""
-        dealt = replace(self, partition=parts, validation=())
-        return dealt.with_holdout(self.holdout, seed) if self.holdout else dealt
+        parts = make_partition(partitioner, strata, num_clients, seed)
+        return replace(self, partition=parts, validation=())
 
     def with_holdout(self, share: float, seed: int) -> Self:
         """This task with a share of every client's training examples kept for validation.
@@ -386,20 +373,13 @@ class Task:
             seed: the draw of a client follows from the seed and the client alone.
         """
         train, validation = [], []
-        for client_id, indices in enumerate(self._client_examples()):
+        for client_id, indices in enumerate(self.partition):
             rng = np.random.default_rng((seed, client_id, STREAM))
             num_kept = min(max(1, round(share * indices.size)), max(0, indices.size - 1))
             kept, rest = np.split(rng.permutation(indices), [num_kept])
             train.append(np.sort(rest))
             validation.append(np.sort(kept))
         return replace(self, partition=train, validation=validation, holdout=share)
-
-    def _client_examples(self) -> Sequence[NDArray[np.int64]]:
-        """All examples of every client, for training and for validation."""
-        if not self.validation:
-            return self.partition
-        both = zip(self.partition, self.validation, strict=True)
-        return [np.sort(np.concatenate(parts)) for parts in both]
 
     def label_counts(self) -> NDArray[np.int64]:
         """Examples of each class in the test set, shape ``(C,)``.

@@ -124,9 +124,6 @@ def test_clients_are_ids_or_indices():
     task = made(clients=[[3, 1], np.arange(4, 9)])
     assert [part.tolist() for part in task.partition] == [[1, 3], [4, 5, 6, 7, 8]]
     assert made().num_clients == 0  # the run decides
-    kept = made(clients=Y, holdout=0.2)
-    sizes = [(t.size, v.size) for t, v in zip(kept.partition, kept.validation, strict=True)]
-    assert sizes == [(8, 2)] * 4
 
 
 class Takes(nn.Linear):
@@ -260,7 +257,6 @@ BYTES = PLANES.astype(np.uint8)
         ({"x": X.astype(str)}, "x_train has '0.1257302210933933' where numbers are needed: turn"),
         ({"x": [[1.0], [1.0, 2.0]]}, "x_train is no array, since its rows differ in shape"),
         ({"objective": "ranking"}, "objective=ranking must be one of classification, regression"),
-        ({"holdout": 1}, "holdout=1 must be in [0, 1)"),
         ({"clients": Y[:5]}, "clients has the shape (5,) and must have (40,)"),
         ({"clients": "dirichlet"}, "clients has the shape () and must have (40,)"),
         ({"clients": [[1], [40]]}, "clients[1] must be an array of indices .* from 0 to 39"),

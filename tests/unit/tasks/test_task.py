@@ -149,10 +149,10 @@ def test_partitions_go_by_tenths_of_numbers():
     assert min(part.size for part in task.partition) >= 10
 
 
-def held_out(share, num_examples=40):
+def held_out(share, num_examples=40, seed=3):
     numbers = torch.arange(float(num_examples))[:, None]
     task = task_of(Regression(1), numbers, numbers)
-    return task.with_clients(Iid(), 4, seed=0).with_holdout(share, seed=3)
+    return task.with_clients(Iid(), 4, seed=0).with_holdout(share, seed)
 
 
 def test_a_share_of_every_client_is_kept_for_validation():
@@ -162,9 +162,8 @@ def test_a_share_of_every_client_is_kept_for_validation():
         assert (len(own[0]), len(own[1])) == (7, 3)
         assert own[0] | own[1] == {*whole.partition[client_id], *whole.validation[client_id]}
         assert len(whole.validation[client_id]) == 1  # at least one
-    again = task.with_holdout(0.3, seed=3)  # of all that the client has
+    again, other = held_out(0.3), held_out(0.3, seed=4)
     assert [part.tolist() for part in again.validation] == [p.tolist() for p in task.validation]
-    other = task.with_holdout(0.3, seed=4)
     assert [part.tolist() for part in other.validation] != [p.tolist() for p in task.validation]
     model = Same()
     nn.init.constant_(model.shift, 2.0)
