@@ -71,7 +71,7 @@ def equalise(cell: DictConfig, given: Collection[str] = (), *, own_schedule: boo
             full = f"algorithm.{group}.{key}"
             if full not in given and key in cell.algorithm[group]:
                 OmegaConf.update(cell, full, f"${{compare.{source}}}")
-    compare.kept = why
+    OmegaConf.update(cell, "compare.kept", why, force_add=True)  # no key of the user's
 
 
 def told_of_kept(cells: Mapping[str, DictConfig]) -> list[str]:
