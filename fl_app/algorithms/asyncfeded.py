@@ -53,7 +53,7 @@ class AsyncFedED(AsyncStrategy):
         epoch_rate: kappa.
         max_epochs: most local epochs of a client [A].
         clip_norm: largest norm of a displacement's trainable part, > 0; None = any length.
-        lr_schedule: how lambda falls; None = constant.
+        lr_schedule: how the server's rate falls; None = constant.
 
     Examples:
         >>> start = np.zeros(2, np.float32)

@@ -50,7 +50,7 @@ class CA2FL(RemembersClients, AveragesVersions):
         memory_dtype: type of the kept numbers, ``"float32"`` or ``"float16"``.
         averaging: how much more later versions count in their mean; None = the last one is tested.
         clip_norm: largest norm of an upload's trainable part, > 0; None = any length.
-        lr_schedule: how eta falls; None = constant.
+        lr_schedule: how the server's rate falls; None = constant.
 
     Examples:
         >>> model = GlobalModel(np.zeros(2, np.float32), version=3)

@@ -50,7 +50,7 @@ class DPFedBuff(AsyncStrategy):
         max_epsilon: a run that would spend more is refused; None = any.
         noise_seed: seed of the noise; None = from the operating system, which privacy requires. A
             known seed allows the noise to be removed.
-        lr_schedule: how eta_g falls; None = constant.
+        lr_schedule: how the server's rate falls; None = constant.
 
     Examples:
         >>> model = GlobalModel(np.zeros(2, np.float32), version=3)

@@ -45,7 +45,7 @@ class DynSGD(WeightedGradients, AveragesVersions):
         normalise: whether the weights are divided by their sum.
         averaging: how much more later versions count in their mean; None = the last one is tested.
         clip_norm: largest norm of an upload's trainable part, > 0; None = any length.
-        lr_schedule: how eta falls; None = constant.
+        lr_schedule: how the server's rate falls; None = constant.
 
     Examples:
         >>> model = GlobalModel(np.zeros(2, np.float32), version=3)

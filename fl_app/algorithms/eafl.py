@@ -70,7 +70,7 @@ class EAFL(AsyncStrategy):
         participation: phi, the share of a cluster that the server waits for.
         normalise: whether the weights within a cluster are divided by their sum.
         clip_norm: largest norm of an upload's trainable part, > 0; None = any length.
-        lr_schedule: how eta falls; None = constant.
+        lr_schedule: how the server's rate falls; None = constant.
         recluster: False forms clusters only once.
         staleness: False sets tau_i = 1.
         synchronous: False aggregates each cluster when its own quorum has reported.

@@ -52,7 +52,7 @@ class FADAS(AsyncStrategy):
         delay_threshold: tau_c, the greatest age at which the rate is eta, versions.
         delay_rule: ``"printed"`` (min(eta, 1 / max tau)) or ``"ratio"`` (eta / max tau).
         clip_norm: largest norm of a displacement's trainable part, > 0; None = any length.
-        lr_schedule: how eta_t falls; None = constant.
+        lr_schedule: how the server's rate falls; None = constant.
 
     Examples:
         >>> model = GlobalModel(np.zeros(2, np.float32), version=3)

@@ -78,7 +78,7 @@ class FedHist(AveragesVersions):
         norm_floor: floor of INA; None = 0.05, and a run that reaches 1 - mu r <= 0 is refused.
         similarity_threshold: c_0.
         clip_norm: largest norm of an upload's trainable part, > 0; None = any length.
-        lr_schedule: how eta falls; None = constant.
+        lr_schedule: how the server's rate falls; None = constant.
         egs: False sets alpha = 0.
         haa: False sets lambda = 0.
         ina: False leaves the length of g as it is.

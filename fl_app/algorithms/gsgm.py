@@ -45,7 +45,7 @@ class GSGM(AsyncStrategy):
         accumulate: ``"mean"`` (acc is the mean step of a round) or ``"code"`` (1 / K of it).
         apply_momentum: False = the model moves by gm, without the momentum.
         clip_norm: largest norm of an upload's trainable part, > 0; None = any length.
-        lr_schedule: how eta falls; None = constant.
+        lr_schedule: how the server's rate falls; None = constant.
 
     Examples:
         >>> model = GlobalModel(np.zeros(2, np.float32), version=3)

@@ -47,7 +47,7 @@ class Ringmaster(WeightedGradients):
         noise: sigma^2, with `delay_threshold` None.
         target: epsilon, > 0, with `delay_threshold` None.
         clip_norm: largest norm of an upload's trainable part, > 0; None = any length.
-        lr_schedule: how eta falls; None = constant.
+        lr_schedule: how the server's rate falls; None = constant.
 
     Attributes:
         threshold: R.

@@ -40,7 +40,7 @@ class TWAFL(WeightedGradients):
         server_lr: the server's rate.
         normalise: whether the weights are divided by their sum.
         clip_norm: largest norm of an upload's trainable part, > 0; None = any length.
-        lr_schedule: how eta falls; None = constant.
+        lr_schedule: how the server's rate falls; None = constant.
 
     Examples:
         >>> model = GlobalModel(np.zeros(2, np.float32), version=3)

@@ -70,7 +70,7 @@ class WKAFL(AsyncStrategy):
         stage_two_loss: eps, the mean loss that begins stage two.
         momentum_source: what becomes G, ``"estimated"`` (gbar) or ``"aggregated"`` (sum_i p_i g_i).
         reuse_staleness_weight: whether q_i is multiplied by a_i.
-        lr_schedule: how eta falls; None = constant.
+        lr_schedule: how the server's rate falls; None = constant.
         select: False = no selection and no stage two: the step is along gbar.
         staleness: False sets a_i = 1 and gamma = 0.
         history: False sets alpha = 0.

@@ -48,7 +48,7 @@ class Zeno(AsyncStrategy):
         held_examples: examples that the server holds, drawn from those of all clients.
         batch_size: examples of one gradient of the server; all of them if it holds fewer.
         clip_norm: largest norm of an upload's trainable part, > 0; None = any length.
-        lr_schedule: how eta falls; None = constant.
+        lr_schedule: how the server's rate falls; None = constant.
 
     Raises:
         RunError: it runs where the server has no training examples.

@@ -38,8 +38,8 @@ class TrainingSettings:
         max_grad_norm: largest norm of a batch's gradient with penalty and correction, > 0, to which
             it is scaled down; None = no bound.
         upload_dtype: type of an upload's entries, ``"float32"`` or ``"float16"``.
-        top_k: share of an upload's entries that is sent, in (0, 1]; the others are added to the
-            client's next upload (`fl_app.client.compression`); None = all.
+        top_k: share of an upload's entries that is sent, in (0, 1]; the rest is added to the
+            client's next upload; None = all.
         private: patterns of the names of parameters and buffers that stay on the client; None =
             none. Penalty, correction and proximal term leave them out.
 

@@ -32,7 +32,7 @@ class Algorithm(ABC):
 
     Args:
         clip_norm: largest norm of an upload's trainable part in `clip`, > 0; None = any.
-        lr_schedule: how the server's rate in `step` falls; None = constant.
+        lr_schedule: how the server's rate falls; None = constant.
 
     Attributes:
         cites_forgotten: whether an update may have a base version that the server no longer keeps.

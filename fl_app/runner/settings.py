@@ -52,14 +52,13 @@ class RunSettings:
         max_seconds: seconds on the run's clock after which a run ends; None = no limit.
         target_accuracy: accuracy of an evaluation, in [0, 1], at which a run ends; None = no limit.
         eval_every: versions between evaluations.
-        client_eval_every: versions between evaluations on clients, which measure on their own data;
-            None = there are none.
+        client_eval_every: versions between evaluations on the clients' own data; None = none.
         client_eval_fraction: share of the online clients that evaluate a version, in (0, 1].
         metrics: further metrics of every evaluation: recall (of each class), clients (mean and
             worst decile).
         tensorboard: whether TensorBoard files are written; auto = on the wall clock only.
         checkpoint_every: versions between checkpoints; None = one when the run is interrupted.
-        checkpoint_final: whether there is one more at the end, so that resume=auto can extend the
+        checkpoint_final: whether one is written at the end, from which resume=auto can extend the
             run.
         resume: auto = resume the run in the folder hydra.run.dir, if there is one.
         overwrite: whether the run in the run's folder is replaced.

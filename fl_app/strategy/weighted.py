@@ -25,7 +25,7 @@ class WeightedGradients(AsyncStrategy):
     Args:
         server_lr: the server's rate.
         clip_norm: largest norm of an upload's trainable part, > 0; None = any length.
-        lr_schedule: how eta falls; None = constant.
+        lr_schedule: how the server's rate falls; None = constant.
     """
 
     schedule: ClassVar[Schedule] = k_async(10)
@@ -72,7 +72,7 @@ class WeightedGradientsOrModels(WeightedGradients):
         form: ``"gradient"``, or ``"model"``: models are mixed, and `server_lr` is not used.
         mixing: alpha of the model form.
         clip_norm: largest norm of an upload's trainable part in the gradient form; None = any.
-        lr_schedule: how eta falls; None = constant.
+        lr_schedule: how the server's rate falls; None = constant.
     """
 
     form: str = bounded("gradient", one_of("gradient", "model"), "no other form is known")

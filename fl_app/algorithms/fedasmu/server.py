@@ -68,15 +68,15 @@ class FedASMU(AsyncStrategy):
         iota_lr: eta_iota.
         max_staleness: tau; an upload with more is refused.
         local_epochs: L_max of the devices, which may ask for a fresh model between two epochs.
-        rl_lr: eta_RL, of the meta-model.
+        rl_lr: eta_RL.
         dynamic: False = FedAsync's polynomial weight 0.6 s^-0.5 (ablation FedASMU-DA).
         refresh: False = devices never ask for a fresh model (ablation FedASMU-FA; with DA:
             FedASMU-0).
         version_after_merge: whether an upload's staleness counts from the fresh model that was
             merged (t - g + 1) instead of the order's (t - o + 1).
         clock_from_one: whether the root is sqrt(t + 1) instead of sqrt(max(t, 1)).
-        chain: whether the control gradients follow the versions between a device's last upload and
-            its received model: they are multiplied by prod_s (1 - alpha_s).
+        chain: whether control gradients are multiplied by prod_s (1 - alpha_s) over the versions
+            between a device's last upload and its received model.
         mean_by_epochs: whether the device's mean gradient is its displacement over its rate times
             its local epochs, as printed, instead of over the sum of its rates.
         exclude_merge: whether the device's mean gradient leaves its merge out; uploads then carry
