@@ -1,7 +1,6 @@
 """The task of a node with data of its own, which the server and the other nodes never see."""
 
 import re
-from collections.abc import Iterator
 from copy import deepcopy
 from dataclasses import replace
 from typing import Any
@@ -19,24 +18,11 @@ def kind_of(task: Any) -> str:
     return str(task.get("data") or re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower())
 
 
-class AnyId:
-    """The examples of the only client, under any index; takes the place of a partition.
+class AnyId(list[NDArray[np.int64]]):
+    """The examples of the only client, under any index; takes the place of a partition."""
 
-    Args:
-        examples: their indices, shape ``(n,)``.
-    """
-
-    def __init__(self, examples: NDArray[np.int64]) -> None:
-        self._examples = examples
-
-    def __len__(self) -> int:
-        return 1
-
-    def __iter__(self) -> Iterator[NDArray[np.int64]]:
-        yield self._examples  # once: by index there would be no end
-
-    def __getitem__(self, client_id: int) -> NDArray[np.int64]:
-        return self._examples
+    def __getitem__(self, client_id: Any) -> Any:
+        return super().__getitem__(0)
 
 
 def own_config(config: DictConfig, path: str) -> DictConfig:
@@ -78,11 +64,7 @@ def with_any_id(task: Any) -> Any:
     Args:
         task: a dataclass as `fl_app.tasks.task.Task`.
     """
-    return replace(
-        task,
-        partition=AnyId(task.partition[0]),
-        validation=AnyId(task.validation[0]) if task.validation else (),
-    )
+    return replace(task, partition=AnyId(task.partition), validation=AnyId(task.validation))
 
 
 def too_few(task: Any) -> str:

@@ -46,12 +46,8 @@ class ImageSet(DataSet):
         if not self.kind:
             return super().command
         given = f"split='{self.split}', " if self.split else ""
-        parts, values = ("train=t", "True, False") if self.kind != "CelebA" else ("", "0")
-        return (
-            'python -c "from fl_app.tasks.vision import torchvision as v; '
-            f"[v().datasets.{self.kind}('DIR', {given}{parts}, download=True) "
-            f'for t in ({values},)]"'
-        )
+        called = f"v().datasets.{self.kind}('DIR', {given}download=True)"
+        return f'python -c "from fl_app.tasks.vision import torchvision as v; {called}"'
 
 
 GREY, COLOUR = (1, 28, 28), (3, 32, 32)
