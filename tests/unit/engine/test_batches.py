@@ -2,6 +2,7 @@
 
 import json
 import random
+from dataclasses import replace
 
 import pytest
 from helpers import MeanDelta, Recorder, Times, vec
@@ -187,3 +188,17 @@ def test_a_resumed_run_has_the_same_batches(schedule, batch, at):
     assert second.outcome.totals == expected.totals
     events = [e for e in before.events + after.events if e["kind"] != "checkpoint"]
     assert events == recorder.events
+
+
+def test_a_recalled_order_is_computed_anew_with_others():
+    pile = Pile(4)
+    clock = VirtualClock(pile, Times(lambda *_: 4.0), 10, epochs=4)
+    given = [replace(order(number), config={"local_epochs": 4}) for number in range(6)]
+    for each in given:
+        clock.dispatch(each)
+    clock.next(1e9, 1.5)
+    assert clock.recall(given[5])
+    assert clock.next(1e9).order is given[5]
+    assert clock.now == 2.0
+    assert sorted(map(len, pile.given)) == [3, 3]
+    assert -6 in pile.given[0]
