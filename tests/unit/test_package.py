@@ -174,6 +174,7 @@ runpy.run_module("fl_app", run_name="__main__")
 
 def test_a_run_needs_no_leaf(tmp_path):
     words = ["num_versions=2", "num_clients=4", "runtime.workers=0"]
+    words += ["algorithm.client.local_steps=1"]
     code = [sys.executable, "-c", WITHOUT, "cluster,field,node,search,secure", *words]
     subprocess.run([*code, f"hydra.run.dir={tmp_path}"], check=True, stdout=subprocess.DEVNULL)
     assert (tmp_path / "report.html").is_file()

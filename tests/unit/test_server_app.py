@@ -42,9 +42,12 @@ def test_a_plain_run_is_short_and_keys_or_overrides_end_that():
     ]
 
 
+QUICK = "num_versions=2 algorithm.client.local_steps=1"
+
+
 def test_keys_of_flower_mean_those_of_the_configuration(tmp_path, caplog):
     keys = {"algorithm": "fedasync", "task": "synthetic", "num_clients": 12, "seed": 3}
-    run = context(**keys, num_versions=4, output=str(tmp_path), overrides="num_versions=2")
+    run = context(**keys, num_versions=4, output=str(tmp_path), overrides=QUICK)
     logging.getLogger("flwr").addHandler(caplog.handler)  # which does not propagate
     try:
         with caplog.at_level(logging.INFO, "flwr"):

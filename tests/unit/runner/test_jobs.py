@@ -17,9 +17,11 @@ from fl_app.runner.jobs import Job, Plan, _with_its_share
 from fl_app.runner.run import Ran, run_cells
 from fl_app.runner.validate import checked_cells
 
+ONE = "algorithm.client.local_steps=1"
+
 
 def job(folder, *words):
-    words = ("algorithm=fedbuff", "task=digits", "max_updates=20", "runtime.workers=0", *words)
+    words = ("algorithm=fedbuff", "max_updates=20", "runtime.workers=0", ONE, *words)
     return Job("a", Plan(composed(*words)), folder, "a")
 
 
@@ -69,7 +71,7 @@ def test_ctrl_c_hides_no_failure(tmp_path, capsys):
 
 # -- in the folder of an earlier run --------------------------------------------------------------
 
-WORDS = ("experiment=quickstart", "experiment.only=[fedbuff]", "runtime.workers=0")
+WORDS = ("experiment=quickstart", "experiment.only=[fedbuff]", "runtime.workers=0", ONE)
 
 
 def ran(folder, *words):
