@@ -14,7 +14,6 @@ from fl_app.field.certificates import (
     CLIENT,
     PUBLIC,
     SERVER,
-    general_name,
     new_authority,
     new_certificate,
     new_node,
@@ -148,8 +147,6 @@ def add_helper(
         "a sum over one device is its upload, and one of more devices never comes",
     )
     require_at_least("--noise-multiplier", noise_multiplier, 0.0, "noise has no negative deviation")
-    for host in hosts:
-        general_name(host)
     with _new_folder(folder) as draft:
         made = Kit.read(server, {}).settings.get("MADE", "")
         values = {"port": port, "least": least, "noise": f"{noise_multiplier:g}", "made": made}

@@ -90,6 +90,27 @@ def test_a_kit_that_could_not_work_is_not_written(tmp_path, arguments, refusal):
 
 
 @pytest.mark.parametrize(
+    ("arguments", "refusal"),
+    [
+        (
+            {"least": 1},
+            "--min-clients=1 must be between 2 and the 3 devices of the kit: a sum over",
+        ),
+        ({"least": 4}, "--min-clients=4 must be between 2 and the 3 devices"),
+        ({"noise_multiplier": -1}, "--noise-multiplier=-1 must be a finite number >= 0"),
+        ({"port": 0}, "--port=0 must be between 1 and 65535: no helper can listen there"),
+        ({"hosts": ["a b"]}, "--host=a b must be an IP address or a host name"),
+    ],
+)
+def test_a_helper_that_could_not_work_is_not_added(tmp_path, arguments, refusal):
+    new_kit(tmp_path / "out", nodes=3, hosts=["server.lan"])
+    before = sorted(tmp_path.rglob("*"))
+    with pytest.raises(ValueError, match=refusal):
+        add_helper(tmp_path / "out", **{"hosts": ["helper.lan"], **arguments})
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+@pytest.mark.parametrize(
     ("settings", "refusal"),
     [
         ("", "SUPERLINK of .*node.env= must be host:port: no device would find the server"),
