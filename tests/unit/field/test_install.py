@@ -195,9 +195,8 @@ def test_a_folder_becomes_a_service(machine, kit):
     assert machine.called("systemctl enable --quiet fl-supernode")
     order = [line.split()[0] for line in machine.calls.read_text().splitlines()]
     assert order.index("useradd") < order.index("chown") < order.index("systemd-run")
-    machine.does["systemd-run"] = (
-        "echo 'WRONG SuperLink'; exit 1"  # which may not even be there yet
-    )
+    # The server may not even be there yet.
+    machine.does["systemd-run"] = "echo 'WRONG SuperLink'; exit 1"
     done = machine.run(kit / "node-0")
     assert (done.returncode, "WRONG SuperLink" in done.stdout) == (3, True)
     assert "found something wrong" in done.stdout
