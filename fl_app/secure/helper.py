@@ -10,13 +10,12 @@ from typing import Protocol
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
 from fl_app.core.errors import require_at_least
+from fl_app.secure.integers import Integers, hides_all, integer_weights, sum_of_masks
 from fl_app.secure.ledger import Ledger
-from fl_app.secure.masks import Integers, sum_of_masks
 from fl_app.secure.noise import LARGEST as LARGEST_DEVIATION
 from fl_app.secure.noise import KeyOfNoise, add_noise, deviation, noise_key
 from fl_app.secure.request import Member, Refused, Request
 from fl_app.secure.seals import DevicePublicKey, is_signed, open_seal
-from fl_app.secure.weights import hides_all, integer_weights
 
 LEAST = 2  # devices: a sum over one shows its upload
 MOST = 10_000  # uploads of one sum
@@ -43,7 +42,7 @@ class Helper:
     - Every device has signed its client id, sequence, base version, number of examples, and the
       terms of the run; the seal opens with the same statement.
     - Weights are integers from 1 to 16, computed here from what devices have signed and from the
-      version that the server states, and they decode no upload (`fl_app.secure.weights`).
+      version that the server states, and they decode no upload (`fl_app.secure.integers`).
     - A seed is used for one request, ever. That is on disk before the sum is told.
     - The noise that the devices have signed is at least that of this helper. It is added to the
       sum, and is the same if the request comes again (`fl_app.secure.noise`).

@@ -13,8 +13,7 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PublicKey
 from fl_app.client.transform import Transformation
 from fl_app.core.types import Order, Upload
 from fl_app.secure import simulated
-from fl_app.secure.fixed_point import FixedPoint
-from fl_app.secure.masks import SEED_BYTES, Mask
+from fl_app.secure.integers import SEED_BYTES, FixedPoint, Mask
 from fl_app.secure.request import Terms
 from fl_app.secure.seals import DeviceKey, new_seal
 

@@ -8,8 +8,8 @@ Laplace and the discrete Gaussian distribution, here for many entries at a time.
 integer, and so the Laplace distribution has the scale sigma: a candidate y is accepted with
 probability exp(-(|y| - sigma)^2 / (2 sigma^2)).
 
-The integers come from a key stream (`fl_app.secure.masks`). A request that is asked twice gets the
-same noise: the mean of many draws would show the sum without noise.
+The integers come from a key stream (`fl_app.secure.integers`). A request that is asked twice gets
+the same noise: the mean of many draws would show the sum without noise.
 """
 
 import math
@@ -21,13 +21,12 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from numpy.typing import NDArray
 
-from fl_app.secure.masks import BLOCK, SEED_BYTES, Integers, Mask
+from fl_app.secure.integers import BLOCK, SEED_BYTES, Integers, Mask
 from fl_app.secure.request import Request, Terms
 
 KeyOfNoise = Callable[[Request, Sequence[bytes]], bytes]
 
 LARGEST = 2**28  # deviation with which no product of integers here reaches 2^63
-TAIL = 12  # deviations: noise beyond has a probability below 1e-30 in an entry
 AT_A_TIME = BLOCK // 2  # entries; a draw takes 64 bits, and so two integers of the stream
 
 Draws = NDArray[np.uint64]

@@ -14,7 +14,7 @@ import httpx
 import numpy as np
 
 from fl_app.core.errors import RunError
-from fl_app.secure.masks import Integers
+from fl_app.secure.integers import Integers
 from fl_app.secure.request import Refused, Request
 
 log = logging.getLogger("flwr")

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, Protocol
 from fl_app.core.errors import is_number
 from fl_app.core.types import Update
 from fl_app.core.weighting import Weighting
-from fl_app.secure.masks import Integers
+from fl_app.secure.integers import Integers
 from fl_app.secure.seals import Seal
 
 PROTOCOL = "fl-app secure aggregation 1"

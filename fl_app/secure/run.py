@@ -10,8 +10,8 @@ from fl_app.core.errors import require
 from fl_app.core.hyper import POSITIVE, SWITCH, bounded, check_bounds, count, or_none
 from fl_app.core.layout import Layout
 from fl_app.schedule import Buffered, RandomK, Schedule
-from fl_app.secure.fixed_point import largest_scale
 from fl_app.secure.helper import LEAST, Helper
+from fl_app.secure.integers import largest_scale
 from fl_app.secure.ledger import Ledger
 from fl_app.secure.request import Summer, Terms
 from fl_app.secure.server import SecureAggregation

@@ -20,7 +20,7 @@ from cryptography.hazmat.primitives.asymmetric.utils import (
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
 from cryptography.hazmat.primitives.hpke import AEAD, KDF, KEM, Suite
 
-from fl_app.secure.masks import SEED_BYTES
+from fl_app.secure.integers import SEED_BYTES
 
 SUITE = Suite(KEM.X25519, KDF.HKDF_SHA256, AEAD.AES_256_GCM)
 SEALED_BYTES = 32 + SEED_BYTES + 16  # encapsulated key, seed, tag

@@ -10,11 +10,10 @@ from fl_app.core.errors import RunError
 from fl_app.core.types import GlobalModel, Update
 from fl_app.core.weighting import Weighting
 from fl_app.engine.intake import Intake, Opened
-from fl_app.secure.fixed_point import FixedPoint
+from fl_app.secure.integers import FixedPoint, integer_weights, rounding
 from fl_app.secure.noise import deviation
 from fl_app.secure.request import Member, Refused, Request, Summer, Terms
 from fl_app.secure.seals import SEAL_BYTES
-from fl_app.secure.weights import integer_weights, rounding
 from fl_app.strategy.privacy import Account
 
 

@@ -12,7 +12,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
-from fl_app.secure.masks import SEED_BYTES
+from fl_app.secure.integers import SEED_BYTES
 from fl_app.secure.noise import KeyOfNoise
 from fl_app.secure.seals import DeviceKey, DevicePublicKey, device_id
 

@@ -25,7 +25,7 @@ from fl_app.runner.components import build_components
 from fl_app.runner.factory import build_engine
 from fl_app.runner.validate import build_strategy, validate_config
 from fl_app.secure import simulated
-from fl_app.secure.masks import Integers
+from fl_app.secure.integers import Integers
 from fl_app.secure.request import Request
 from fl_app.secure.run import linear_kinds
 from fl_app.secure.server import SecureAggregation
@@ -257,7 +257,7 @@ def test_masks_change_neither_events_nor_the_model(monkeypatch: pytest.MonkeyPat
 
 
 def without_masks(monkeypatch: pytest.MonkeyPatch) -> None:
-    for place in ("masked", "masks"):  # of the clients, and of the helper
+    for place in ("masked", "integers"):  # of the clients, and of the helper
         monkeypatch.setattr(f"fl_app.secure.{place}.Mask", NoMask)
 
 

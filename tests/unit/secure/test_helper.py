@@ -16,8 +16,8 @@ from secure_world import CLIENTS, SIZE, TERMS, helper, masked, request, vectors
 from fl_app.core.types import Update
 from fl_app.core.weighting import Weighting
 from fl_app.secure.helper import Helper
+from fl_app.secure.integers import Mask
 from fl_app.secure.ledger import Ledger
-from fl_app.secure.masks import Mask
 from fl_app.secure.request import Refused, Request
 from fl_app.secure.seals import Seal
 from fl_app.secure.simulated import SimulatedDevices, device_key, helper_key

@@ -12,10 +12,10 @@ from secure_world import CLIENTS, SIZE, TERMS, masked, server, vectors
 from fl_app.core.errors import RunError
 from fl_app.core.types import GlobalModel, Order, Update, Upload, Vector
 from fl_app.core.weighting import Weighting
+from fl_app.secure.integers import integer_weights
 from fl_app.secure.masked import Masked
 from fl_app.secure.request import Refused
 from fl_app.secure.simulated import keys as simulated_keys
-from fl_app.secure.weights import integer_weights
 
 MODEL = GlobalModel(np.zeros(SIZE, np.float32), 5)
 
