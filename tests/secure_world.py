@@ -10,7 +10,6 @@ import numpy as np
 from fl_app.core.types import Order, Update, Upload
 from fl_app.core.weighting import Weighting
 from fl_app.secure.helper import Helper
-from fl_app.secure.integers import Integers
 from fl_app.secure.ledger import Ledger
 from fl_app.secure.masked import Masked
 from fl_app.secure.request import Member, Request, Terms
