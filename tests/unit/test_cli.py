@@ -99,7 +99,7 @@ def test_a_key_of_an_earlier_version_is_answered_with_the_one_in_its_place():
         compose(["algorithm=overlap_fedavg", "algorithm.strategy.squares=code"])
 
 
-# -- ``--help``, ``--version`` and completion, and what is left where no more is read --------------
+# -- --help, --version and completion -------------------------------------------------------------
 
 
 def said(monkeypatch, capsys, *words):
@@ -172,7 +172,7 @@ def test_bash_completes_groups_and_keys(tmp_path):
     assert "num_versions=" in keys.split()
 
 
-# -- what ``/target@KEY: package.module.Class`` in a file of options stands for --------------------
+# -- keys of classes: /target@KEY in a file of options --------------------------------------------
 
 MINE = '''
 class Base:

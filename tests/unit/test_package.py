@@ -118,7 +118,7 @@ def test_every_package_is_in_the_wheel():
     assert settings["packages"] == sorted([*(".".join(p.parts) for p in found), "fl_app.conf"])
 
 
-# -- the folder that is published on Flower Hub, by the bounds of `flwr app publish` ---------------
+# -- Flower Hub -----------------------------------------------------------------------------------
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -155,7 +155,7 @@ def test_the_page_on_the_hub_names_every_algorithm_task_and_key():
     assert f"runs {len(algorithms)} algorithms" in page
 
 
-# -- the leaves can be taken off: a run works where their folders are not --------------------------
+# -- the leaves -----------------------------------------------------------------------------------
 
 WITHOUT = """
 import runpy, sys

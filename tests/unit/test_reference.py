@@ -91,7 +91,7 @@ def test_what_is_on_the_pages_is_explained():
     assert not missing
 
 
-# -- docs/reference.md says what conf/ holds, and a key that several options share st --------------
+# -- docs/reference.md ----------------------------------------------------------------------------
 
 
 def test_the_page_is_what_make_reference_writes():

@@ -230,7 +230,7 @@ def test_a_run_on_other_data_or_another_model_is_not_resumed(changed, tmp_path):
         run("algorithm=fedasync", "resume=auto", task=mine, output=tmp_path)
 
 
-# -- names of the package: they are there, and importing the package imports nothing  --------------
+# -- names of the package -------------------------------------------------------------------------
 
 # Where torchvision lacks its operators, Python imports `fl_app.tasks.vision` at its start (.pth).
 SHOW = """

@@ -1,4 +1,4 @@
-"""What a trainer is built from: first weights from a file, GPUs, and a node's own data."""
+"""What a trainer is built from: first weights from a file, and GPUs."""
 
 import os
 import pickle
@@ -101,44 +101,39 @@ def test_a_file_with_more_than_tensors(tmp_path):
         load_weights(model(), file)
 
 
-# -- which GPUs a run uses: those that torch says are visible, of which there are non --------------
+# -- GPUs, of which there are none here -----------------------------------------------------------
 
 
-@pytest.fixture
-def two(monkeypatch):
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+def visible(monkeypatch, count):
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: count)
 
 
-@pytest.mark.usefixtures("two")
 @pytest.mark.parametrize(
-    ("device", "expected"),
+    ("count", "device", "expected"),
     [
-        ("cuda", ["cuda:0", "cuda:1"]),
-        ("auto", ["cuda:0", "cuda:1"]),
-        ("cuda:1", ["cuda:1"]),
-        ("cpu", []),
-        ("meta", []),
+        *((2, device, ["cuda:0", "cuda:1"]) for device in ("cuda", "auto")),
+        (2, "cuda:1", ["cuda:1"]),
+        *((2, device, []) for device in ("cpu", "meta")),
+        (0, "auto", []),
     ],
 )
-def test_a_device_stands_for_all_visible_gpus_or_for_one(device, expected):
+def test_a_device_stands_for_all_visible_gpus_or_for_one(monkeypatch, count, device, expected):
+    visible(monkeypatch, count)
     assert gpus_of(device) == expected
 
 
-@pytest.mark.usefixtures("two")
-@pytest.mark.parametrize("device", ["cuda:2", "cuda:x", "cuda:-1", "cuda:01"])
-def test_a_gpu_that_is_not_there(device):
-    expected = rf"^runtime\.device={device} must be .* sees cuda:0, cuda:1 "
-    with pytest.raises(ValueError, match=expected):
-        gpus_of(device)
-
-
-def test_no_gpu(monkeypatch):
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
-    assert gpus_of("auto") == []
+@pytest.mark.parametrize(
+    ("count", "device", "sees"),
+    [
+        *((2, device, r"cuda:0, cuda:1 ") for device in ("cuda:2", "cuda:x", "cuda:-1", "cuda:01")),
+        (0, "cuda", r"no GPU \(CUDA_VISIBLE_DEVICES=7\)$"),
+    ],
+)
+def test_a_gpu_that_is_not_there(monkeypatch, count, device, sees):
+    visible(monkeypatch, count)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "7")
-    told = r"^runtime\.device=cuda must be .* sees no GPU \(CUDA_VISIBLE_DEVICES=7\)$"
-    with pytest.raises(ValueError, match=told):
-        gpus_of("cuda")
+    with pytest.raises(ValueError, match=rf"^runtime\.device={device} must be .* sees {sees}"):
+        gpus_of(device)
 
 
 def test_a_process_computes_repeatably_on_a_gpu(monkeypatch):
@@ -162,6 +157,3 @@ def test_a_process_computes_repeatably_on_a_gpu(monkeypatch):
     finally:
         torch.use_deterministic_algorithms(False)
         cudnn.benchmark, cudnn.allow_tf32, filling.fill_uninitialized_memory = before
-
-
-# -- the task of a node with data of its own -------------------------------------------------------

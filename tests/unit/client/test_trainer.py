@@ -460,7 +460,7 @@ def test_bad_values_are_refused(settings, text):
         LocalTrainer(ONE, **settings)
 
 
-# -- wKAFL's published code ------------------------------------------------------------------------
+# -- WKAFL's published code -----------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("workers", [0, 2])

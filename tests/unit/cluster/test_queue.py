@@ -87,7 +87,7 @@ def test_orders_of_a_call_share_their_vectors():
     ]
 
 
-# -- what is refused before Ray tries for minutes --------------------------------------------------
+# -- an address -----------------------------------------------------------------------------------
 
 
 def test_an_address_where_nobody_listens_is_refused():

@@ -53,7 +53,7 @@ def test_without_a_users_frame_all_are_shown():
     assert 'layout.py"' in traceback_of(error)
 
 
-# -- commands name the extra that installs what they lack ------------------------------------------
+# -- what is not installed ------------------------------------------------------------------------
 
 ROOT = Path(__file__).resolve().parents[3]
 

@@ -202,7 +202,7 @@ def test_what_may_enter_an_aggregation(vector, reason):
     assert check_vector(vector, 3) == reason
 
 
-# -- staleness functions against hand-derived values -----------------------------------------------
+# -- staleness ------------------------------------------------------------------------------------
 
 
 def test_by_hand():

@@ -197,6 +197,3 @@ def test_bad_values_are_refused(kind, values, told):
     own = {field.name for field in fields(kind)}
     with pytest.raises(ValueError, match=re.escape(told)):
         kind(**{key: fact for key, fact in facts.items() if key in own}, **values)
-
-
-# -- stays online and offline: lengths, shares, and what they depend on ----------------------------

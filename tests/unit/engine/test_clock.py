@@ -404,7 +404,7 @@ def test_orders_that_no_stay_can_hold_stall_the_run():
     assert "went offline" in result.outcome.stopped
 
 
-# -- `Update.seconds`: from the dispatch of an order to its arrival, on the run's clo --------------
+# -- `Update.seconds`, from the dispatch of an order to its arrival -------------------------------
 
 
 class Noting(MeanDelta):

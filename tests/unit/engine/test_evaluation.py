@@ -402,7 +402,7 @@ def test_an_interrupt_ends_the_last_evaluation_and_not_the_run():
     assert (last["version"], last["clients"], last["t"]) == (5, 1, 5.5)
 
 
-# -- evaluation beside the engine: the sinks receive the same events in the same orde --------------
+# -- beside the engine: the sinks receive the same events -----------------------------------------
 
 SCHEDULE = Buffered(concurrency=5, buffer_size=3)
 

@@ -55,7 +55,7 @@ def test_keys_that_the_user_gives_stay_in_a_smoke_run():
             assert (cell.num_versions, cell.algorithm.client.local_steps) == (5, 3)
 
 
-# -- what every algorithm takes over of ``compare=equal``, and what it keeps -----------------------
+# -- compare=equal --------------------------------------------------------------------------------
 
 EPOCHS = (3, None)
 FEW = ("compare.concurrency=20", "compare.buffer_size=4", "compare.local_epochs=3")

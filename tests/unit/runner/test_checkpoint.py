@@ -84,7 +84,7 @@ def test_a_flipped_bit_is_noticed(tmp_path):
         store.load()
 
 
-# -- ctrl-C and SIGTERM: between two events if that is soon, and else at any moment ----------------
+# -- Ctrl-C and SIGTERM ---------------------------------------------------------------------------
 
 LONG = 30.0  # seconds; nobody waits for so long
 

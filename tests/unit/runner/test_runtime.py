@@ -81,7 +81,7 @@ def test_what_cannot_be_trained_together_is_said_once(tmp_path, caplog):
     assert caplog.messages.count(told) == 1
 
 
-# -- runs that predict when things happen, without training ----------------------------------------
+# -- without training -----------------------------------------------------------------------------
 
 CLIENTS = 12
 TASK = HeadedQuadratic.scattered(CLIENTS)

@@ -120,6 +120,3 @@ def test_clusters_are_formed_every_so_many_iterations(settings, versions):
             assert not schedule.survey(version, updates(0, 1, 2))
     assert surveyed == versions
     assert schedule.surveys == settings.get("recluster", True)
-
-
-# -- whole runs -----------------------------------------------------------------------------------

@@ -119,7 +119,7 @@ def test_flowers_own_rounds_would_drop_what_travels_beside_models():
         SCAFFOLD().configure_train(1, ArrayRecord(), ConfigRecord(), FakeGrid(lambda m, c: m, 1))
 
 
-# -- the mean of the versions by hand --------------------------------------------------------------
+# -- means of versions ----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
