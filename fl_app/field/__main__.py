@@ -133,8 +133,7 @@ def _init(out: Path, host: Sequence[str] | None, insecure: bool, port: int, **mo
 
 
 def _certificate(ca: Path, out: Path, host: Sequence[str], days: int) -> int:
-    from fl_app.field.certificates import new_certificate
-    from fl_app.field.make import ALWAYS
+    from fl_app.field.make import ALWAYS, new_certificate
 
     out.mkdir(parents=True, exist_ok=True)
     new_certificate(ca, out, "server", [*host, *ALWAYS], days)
@@ -215,9 +214,9 @@ def _run(
 
 
 def _status(server: Path, output: Path | None) -> int:
-    from fl_app.field.status import show
+    from fl_app.field.control import show_status
 
-    show(Kit.read(server), output and output.resolve())
+    show_status(Kit.read(server), output and output.resolve())
     return 0
 
 

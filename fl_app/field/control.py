@@ -1,4 +1,4 @@
-"""Requests to a running SuperLink about its nodes and its runs.
+"""Requests to a running SuperLink about its nodes and its runs, and what `field status` shows.
 
 The requests use Flower's client for the SuperLink's control interface, as Flower's commands do. The
 commands themselves print nodes without their keys, and each takes seconds of a core.
@@ -9,9 +9,10 @@ import os
 import shlex
 import subprocess
 import sys
+import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import TypeVar
 
@@ -38,10 +39,16 @@ from flwr.supercore.primitives.asymmetric import public_key_to_bytes
 from flwr.supercore.protobuf.client import ProtobufClient
 from flwr.supernode.fleet_http_client import FleetHttpClient
 from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
 
 from fl_app.core.errors import RunError
+from fl_app.core.events import Failed, Rejected
 from fl_app.field.kit import Kit
 from fl_app.field.project import app_folder, own_modules
+from fl_app.record.history import History
+from fl_app.record.log import read_events
 
 # Seconds after its last heartbeat.
 OFFLINE_AFTER = float(HEARTBEAT_PATIENCE * HEARTBEAT_DEFAULT_INTERVAL)
@@ -276,3 +283,58 @@ def _code(error: httpx.HTTPStatusError) -> int | None:
     """Return Flower's number of an error; None if the response has none."""
     known = FlowerError.from_json(error.response.text)
     return None if known is None else known.code
+
+
+# -- what is shown ---------------------------------------------------------------------------------
+
+COLUMNS = ("client", "last order", "since", "updates", "failures", "last failure")
+
+
+def show_status(kit: Kit, output: Path | None) -> None:
+    """Print which nodes are online, and a table of the run's clients.
+
+    Args:
+        kit: the server's folder.
+        output: the run's folder; None = that of the unfinished run, else of the newest one.
+
+    Raises:
+        OSError: the SuperLink does not answer.
+    """
+    link = SuperLink(kit)
+    named = {public_bytes(path): path.stem for path in (kit.folder / "keys").glob("*.pub")}
+    nodes = [f"{named.get(key, '?')} {status}" for key, status in link.registered().items()]
+    print(f"nodes: {', '.join(sorted(nodes)) or 'none'}")
+    output = output or link.latest_output() or kit.folder / "run"
+    Console().print(clients(output / "events.jsonl"))
+
+
+def clients(log: Path) -> Table:
+    """What each client of a run does, by the run's event log.
+
+    Args:
+        log: path of the event log.
+    """
+    history, reasons = History(), dict[int | None, str]()
+    for event in read_events(log):
+        history.emit(event)
+        if isinstance(event, Failed | Rejected):
+            reasons[event.client] = event.reason
+    now = history.t
+    with suppress(FileNotFoundError):  # the clock of a run that has events goes on
+        now += max(time.time() - log.stat().st_mtime, 0.0)
+    table = Table(title=escape(f"{log.parent}, version {history.version}"), title_justify="left")
+    for column in COLUMNS:
+        table.add_column(column, overflow="fold")
+    last = {order.client: order for order in history.waiting.values()} | history.current
+    for client in sorted(history.sequences):
+        order = last.get(client)
+        doing, since = "aggregated", ""
+        if order is not None:
+            doing = f"version {order.version}, {order.ended or 'under way'}"
+            since = f"{now - (order.end or order.start):.0f} s"
+        doing = "benched" if client in history.benched else doing
+        numbers = (history.arrivals[client], history.lost[client])
+        table.add_row(
+            str(client), doing, since, *map(str, numbers), escape(reasons.get(client, ""))
+        )
+    return table

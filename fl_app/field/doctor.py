@@ -26,7 +26,6 @@ from rich.table import Table
 from fl_app.cli import compose
 from fl_app.client.build import asks_for_masks
 from fl_app.core.errors import RunError
-from fl_app.field.certificates import load_certificate
 from fl_app.field.control import (
     AHEAD,
     BEHIND,
@@ -37,6 +36,7 @@ from fl_app.field.control import (
     public_bytes,
 )
 from fl_app.field.kit import Kit, request
+from fl_app.field.make import load_certificate
 from fl_app.field.packages import PROBE
 from fl_app.secure.folder import (
     PUBLIC_KEY,

@@ -10,10 +10,9 @@ from flwr.proto.transport_pb2 import Scalar
 
 from fl_app.core.errors import RunError
 from fl_app.core.events import Aggregated, Arrived, Benched, Dispatched, Event, Failed, to_json
-from fl_app.field.control import SuperLink, Unreachable, public_bytes
+from fl_app.field.control import SuperLink, Unreachable, clients, public_bytes, show_status
 from fl_app.field.kit import Kit
 from fl_app.field.make import new_kit
-from fl_app.field.status import clients, show
 
 
 @pytest.fixture
@@ -152,11 +151,11 @@ def test_the_run_that_goes_on_is_shown_and_not_one_that_has_ended(server, tmp_pa
     runs = (Run(run_id=1, override_config=config, status=RunStatus(status="running")),)
     with superlink(server, registered=(key, b"x"), runs=runs) as port:
         kit = Kit.read(server, {"SUPERLINK": f"127.0.0.1:{port}"})
-        show(kit, None)
+        show_status(kit, None)
         told = capsys.readouterr().out
         assert told.startswith("nodes: ? offline, node-0 offline\n")
         assert "benched" in told
-        show(kit, server / "run")
+        show_status(kit, server / "run")
         assert "benched" not in capsys.readouterr().out
         assert SuperLink(kit).statuses() == {"offline": 2}
         assert SuperLink(kit).online() == 0

@@ -11,11 +11,10 @@ from configs import composed
 from fake_superlink import superlink
 
 from fl_app.field import doctor
-from fl_app.field.certificates import new_certificate
 from fl_app.field.control import AHEAD, BEHIND, OFFLINE_AFTER, public_bytes
 from fl_app.field.doctor import Finding, examine, show
 from fl_app.field.kit import Kit
-from fl_app.field.make import add_helper, new_kit
+from fl_app.field.make import add_helper, new_certificate, new_kit
 from fl_app.field.processes import free_ports
 from fl_app.secure.folder import helper_key_pem
 from fl_app.secure.simulated import helper_key

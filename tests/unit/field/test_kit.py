@@ -15,10 +15,17 @@ from cryptography.hazmat.primitives import serialization
 from flwr.common.config import parse_config_args
 
 from fl_app.field.__main__ import _parser
-from fl_app.field.certificates import new_authority, new_certificate, new_node
 from fl_app.field.control import public_bytes
 from fl_app.field.kit import Kit
-from fl_app.field.make import FILES, SHARED, add_helper, new_kit
+from fl_app.field.make import (
+    FILES,
+    SHARED,
+    add_helper,
+    new_authority,
+    new_certificate,
+    new_kit,
+    new_node,
+)
 
 ROOT = Path(__file__).resolve().parents[3]
 TOOLS = Path(sys.executable).parent
