@@ -10,7 +10,6 @@ from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
-import fl_app
 from fl_app.core.errors import RunError
 from fl_app.core.extras import require_installed
 
@@ -52,7 +51,7 @@ def connect(address: str | None, num_cpus: int) -> bool:
         settings |= {"address": "local", "num_cpus": num_cpus, "include_dashboard": False}
     else:
         # The code of this project goes to the cluster once, and from there to its machines.
-        code = {"py_modules": [str(Path(fl_app.__file__).parent)]}
+        code = {"py_modules": [str(Path(__file__).parents[1])]}
         settings |= {"address": address, "runtime_env": code}
         if address != "auto":
             _require_server(address)

@@ -9,10 +9,10 @@ import numpy as np
 
 from fl_app.core.errors import require
 from fl_app.core.hyper import bounded
+from fl_app.tasks.files import existing, reading
 from fl_app.tasks.items import pair, table_of
 from fl_app.tasks.kind import scaling
-from fl_app.tasks.own_data import KIND, OwnData, Part, existing
-from fl_app.tasks.sources import reading
+from fl_app.tasks.own_data import KIND, OwnData, Part
 
 
 @dataclass(kw_only=True)

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 from fl_app.core.hyper import Bound, bounded
-from fl_app.tasks.own_data import Part, TableData, existing
-from fl_app.tasks.sources import reading
+from fl_app.tasks.files import existing, reading
+from fl_app.tasks.own_data import Part, TableData
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -1,22 +1,18 @@
 """A task on a data set of Hugging Face's `datasets`, from a folder or from the hub."""
 
-import io
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from tempfile import TemporaryDirectory
-from typing import IO, TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from fl_app.core.errors import require
-from fl_app.core.extras import told_if_missing
+from fl_app.tasks.files import folder_of, loaded, stored_images
 from fl_app.tasks.items import column_of, pair
-from fl_app.tasks.own_data import ImageKeys, Part, TableData, existing
+from fl_app.tasks.own_data import ImageKeys, Part, TableData
 from fl_app.tasks.partition import Partitioner
-from fl_app.tasks.sources import said
 
 if TYPE_CHECKING:
-    from datasets import Dataset, DatasetDict
+    from datasets import Dataset
 
     from fl_app.tasks.task import Task
 
@@ -96,73 +92,3 @@ class Huggingface(ImageKeys, TableData):
             return replace(part, inputs=decode(stored_images(kept, deep, where), self.shape))
         arrays, _ = pair(column_of(kept, deep), part.targets, f"{where}: {deep}", "its targets")
         return replace(part, inputs=arrays)
-
-
-def folder_of(path: str, key: str) -> Path | None:
-    """The folder of this name; None = it is the name of a data set on the hub.
-
-    Raises:
-        ValueError: it is neither.
-    """
-    if Path(path).expanduser().is_dir():
-        return Path(path).expanduser()
-    if path.startswith((".", "/", "~")) or path.count("/") > 1:
-        existing(path, key, "folder")  # raises
-    return None
-
-
-@contextmanager
-def loaded(path: str, subset: str | None, key: str) -> Iterator["DatasetDict"]:
-    """The parts of a data set, from a folder or from the hub.
-
-    What `datasets` unpacks of a folder is removed at the end of the context.
-
-    Args:
-        path: a folder that ``save_to_disk`` has written or that holds files of data, or a name on
-            the hub.
-        subset: of a data set that has several.
-        key: what messages call the path.
-
-    Raises:
-        ValueError: the folder cannot be read, or the hub cannot be reached or has no such set.
-    """
-    with told_if_missing():  # it takes seconds to import
-        import datasets
-
-    folder = folder_of(path, key)
-    with TemporaryDirectory(prefix="fl_app-") as made:
-        try:
-            if folder is None:
-                data = datasets.load_dataset(path, subset)
-            elif any((folder / name).exists() for name in ("dataset_dict.json", "state.json")):
-                data = datasets.load_from_disk(folder)
-            else:
-                data = datasets.load_dataset(str(folder), subset, cache_dir=made)
-        except Exception as error:  # libraries raise errors of any type
-            if folder is not None:
-                raise ValueError(
-                    f"{key}={path} must be a folder that save_to_disk has written or that holds "
-                    f"files of data (parquet, csv, json, images), but {said(error)}"
-                ) from error
-            words = f"{path!r}" if subset is None else f"{path!r}, {subset!r}"
-            raise ValueError(
-                f"{key}={path} is no folder here, and cannot be loaded from the Hugging Face hub "
-                f"({said(error)}). With network, this puts it into a folder DIR, for {key}=DIR:\n"
-                f'  python -c "from datasets import load_dataset as load; load({words})'
-                ".save_to_disk('DIR')\""
-            ) from error
-        yield data if isinstance(data, dict) else datasets.DatasetDict(train=data)
-
-
-def stored_images(data: "Dataset", column: str, where: str) -> list[tuple[str, Path | IO[bytes]]]:
-    """The images of a column as they are stored, each with what messages call it."""
-    import datasets
-
-    stored = data.cast_column(column, datasets.Image(decode=False))[column]
-    return [
-        (
-            f"{where}, row {row}",
-            io.BytesIO(image["bytes"]) if image["bytes"] else Path(image["path"]),
-        )
-        for row, image in enumerate(stored, 1)
-    ]

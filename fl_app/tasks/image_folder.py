@@ -5,8 +5,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
+from fl_app.tasks.files import existing
 from fl_app.tasks.kind import augmentation
-from fl_app.tasks.own_data import ImageKeys, Part, existing
+from fl_app.tasks.own_data import ImageKeys, Part
 from fl_app.tasks.vision import torchvision
 
 LAYOUT = "a folder for each class (DIR/class/image), or for each client (DIR/client/class/image)"

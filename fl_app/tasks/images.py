@@ -14,7 +14,8 @@ import numpy as np
 
 from fl_app.core.errors import require
 from fl_app.tasks.cache import Arrays
-from fl_app.tasks.kind import Content, augmentation, chunk_of, scaling
+from fl_app.tasks.kind import Content, augmentation, scaling
+from fl_app.tasks.models import chunk_of
 from fl_app.tasks.sources import DataSet, PublicTask
 
 STAND_IN_TRAIN, STAND_IN_TEST = 10_000, 2_000
@@ -177,7 +178,7 @@ class Images(PublicTask):
         return self._arrays(pair(train), pair(test), train.identity)
 
     def convert(self, splits: Any) -> Arrays:
-        from fl_app.tasks.huggingface import stored_images
+        from fl_app.tasks.files import stored_images
         from fl_app.tasks.pictures import decode
 
         images = self.data_set

@@ -5,9 +5,8 @@ loaded.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from math import prod
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 from fl_app.core.hyper import bounded, check_bounds, one_of, or_none
@@ -20,7 +19,6 @@ if TYPE_CHECKING:
 # Arrays, shape of an input, further fields (`Classes.content`).
 Content: TypeAlias = tuple[Mapping[str, Any], Shape, dict[str, Any]]
 
-CHUNK = 500  # examples per forward pass of a test: they hide overhead, and caches hold them
 USUAL_CLIENTS = 50  # of a run that does not say, and whose data do not either
 
 
@@ -110,8 +108,3 @@ def scaling(default: str) -> Any:
 def augmentation() -> Any:
     """A field that names a random change of training images; None = they stay as they are."""
     return bounded(None, or_none(one_of("crop_flip")), "unknown")
-
-
-def chunk_of(shape: Sequence[int]) -> int:
-    """Test examples of a shape per forward pass: activations of 500 large images take gigabytes."""
-    return max(1, min(CHUNK, CHUNK * 3 * 32 * 32 // prod(shape)))

@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 from fl_app.core.errors import require
 from fl_app.core.hyper import Bound, bounded, count, one_of, or_none, within
 from fl_app.tasks.cache import Arrays, cached, file_facts
-from fl_app.tasks.kind import USUAL_CLIENTS, TaskKind, chunk_of, scaling
-from fl_app.tasks.models import FLAT_MODELS, architecture
+from fl_app.tasks.kind import USUAL_CLIENTS, TaskKind, scaling
+from fl_app.tasks.models import FLAT_MODELS, architecture, chunk_of
 from fl_app.tasks.partition import Natural, Partitioner, make_partition
 from fl_app.tasks.schema import KINDS, MISSING, Schema, read_schema
 
@@ -396,21 +396,3 @@ def choose_test(groups: NDArray[np.int64], share: float, where: str) -> NDArray[
     # Evenly spaced among examples sorted by group.
     chosen[free[((np.arange(count) + 0.5) * free.size / max(count, 1)).astype(np.int64)]] = True
     return chosen
-
-
-def existing(path: str, key: str, what: str) -> Path:
-    """A path that exists.
-
-    Args:
-        path: as the user gives it.
-        key: of the configuration.
-        what: ``"file"`` or ``"folder"``.
-
-    Raises:
-        ValueError: it does not exist, or is something else.
-    """
-    found = Path(path).expanduser()
-    fits = found.is_dir() if what == "folder" else found.is_file()
-    problem = "it is something else" if found.exists() else "it does not exist"
-    require(fits, key, path, f"a {what}", f"{problem} (seen from {Path.cwd()})")
-    return found

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageOps
 
-from fl_app.tasks.sources import reading
+from fl_app.tasks.files import reading
 
 MODES = {1: "L", 3: "RGB"}
 

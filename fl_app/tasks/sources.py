@@ -8,8 +8,7 @@ share them.
 import logging
 import os
 from abc import abstractmethod
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ from typing import Any
 from fl_app.core.errors import require
 from fl_app.core.hyper import Bound, bounded
 from fl_app.tasks.cache import Arrays, cached, file_facts
+from fl_app.tasks.files import loaded, said
 from fl_app.tasks.kind import Classes
 
 SOURCES = ("local", "hub", "synthetic")
@@ -155,30 +155,5 @@ class PublicTask(Classes):
             raise LookupError(f"{data.hub}: {said(error.__cause__ or error)}") from error
 
     def _loaded(self, path: str, subset: str | None) -> Arrays:
-        from fl_app.tasks.huggingface import loaded
-
         with loaded(path, subset, self.data_set.name) as splits:
             return self.convert(splits)
-
-
-@contextmanager
-def reading(path: Path | str, expected: str) -> Iterator[None]:
-    """Turn any error while a file is read into one that names the file and its expected content.
-
-    Args:
-        path: the file, or what messages call it.
-        expected: its expected content, such as ``"an image that can be read"``.
-
-    Raises:
-        ValueError: anything went wrong.
-    """
-    try:
-        yield
-    except Exception as error:  # libraries raise errors of any type
-        raise ValueError(f"{path} must be {expected}, but {said(error)}") from error
-
-
-def said(error: BaseException) -> str:
-    """An error's message in one line, with its type unless it is a `ValueError`."""
-    text = " ".join(str(error).split())
-    return text if type(error) is ValueError and text else f"{type(error).__name__}: {text}"

@@ -12,8 +12,7 @@ from torch import Tensor, nn
 
 from fl_app.tasks.examples import examples_of, given_partition
 from fl_app.tasks.items import class_names, column_of, dealt, read_columns, read_pairs, splits_of
-from fl_app.tasks.kind import CHUNK, chunk_of
-from fl_app.tasks.models import MODELS, TEXT_MODELS, architecture
+from fl_app.tasks.models import CHUNK, MODELS, TEXT_MODELS, architecture, chunk_of
 from fl_app.tasks.models.foreign import imported, maker_of
 from fl_app.tasks.models.probe import require_fit
 from fl_app.tasks.objective import Classification, Loss, Objective
@@ -182,7 +181,7 @@ class Task:
         partitioner = clients if hasattr(clients, "load_partition") else None
         if isinstance(data, str | Path):
             # Imported here: it takes seconds.
-            from fl_app.tasks.huggingface import loaded
+            from fl_app.tasks.files import loaded
 
             with loaded(str(data), subset, "data") as found:
                 if partitioner is not None:  # as a `FederatedDataset` does

@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable
 from functools import partial
 from importlib.machinery import PathFinder
+from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -28,6 +29,7 @@ MODELS = (
     *TEXT_MODELS,
 )
 FORM = "package.module:callable"
+CHUNK = 500  # examples per forward pass of a test: they hide overhead, and caches hold them
 OWN = re.compile(r"[\w.]+:[\w.]+")  # of `FORM`
 
 
@@ -108,3 +110,8 @@ def require_shape(name: str, shape: Shape, fits: bool, needed: str) -> None:
         raise ValueError(
             f"task.model={name} needs {what} {needed}, the task's are {'x'.join(map(str, shape))}"
         )
+
+
+def chunk_of(shape: Shape) -> int:
+    """Test examples of a shape per forward pass: activations of 500 large images take gigabytes."""
+    return max(1, min(CHUNK, CHUNK * 3 * 32 * 32 // prod(shape)))
