@@ -384,18 +384,15 @@ class Task:
         """Examples of each class in the test set, shape ``(C,)``.
 
         Raises:
-            ValueError: targets are no classes, they are sequences, whose tokens are not counted by
-                class, or there is no test set.
+            ValueError: there is no test set with one class for each example.
         """
-        lacks = "no test set" if self.test_targets is None else ""
-        if not isinstance(self.objective, Classification):
-            lacks = f"no classes ({self.objective.kind})"
-        elif self.objective.sequences:
-            lacks = "sequences"
-        if lacks or self.test_targets is None:
-            raise ValueError(f"task={self.name} has {lacks}: leave metrics= empty")
-        labels, num = self.test_targets.cpu(), self.objective.num_outputs
-        counts: NDArray[np.int64] = torch.bincount(labels, minlength=num).numpy()
+        objective = self.objective
+        single = isinstance(objective, Classification) and not objective.sequences
+        if self.test_targets is None or not single:
+            told = f"task={self.name} ({objective.kind}) has no test set of single classes"
+            raise ValueError(f"{told}: leave metrics= empty")
+        labels = self.test_targets.cpu()
+        counts: NDArray[np.int64] = torch.bincount(labels, minlength=objective.num_outputs).numpy()
         return counts
 
     # -- measurements -----------------------------------------------------------------------------

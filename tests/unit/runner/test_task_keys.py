@@ -86,7 +86,7 @@ def test_weights_are_the_first_version(tmp_path):
         (
             with_test_set,
             "metrics=[recall]",
-            "task=line has no classes (regression): leave metrics= empty",
+            "task=line (regression) has no test set of single classes: leave metrics= empty",
         ),
         (
             with_test_set,
