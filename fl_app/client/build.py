@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Union, get_args, get_origin
 from omegaconf import DictConfig, OmegaConf
 
 from fl_app.client.node_data import own_config, with_any_id
-from fl_app.client.transform import Trainer, Transformation, Transformed
+from fl_app.client.transform import Compressed, Private, Trainer, Transformation, Transformed
 from fl_app.core.errors import require
 from fl_app.core.extras import missing
 
@@ -152,9 +152,6 @@ def chain(trainer: "LocalTrainer", *further: Transformation) -> Trainer:
         trainer: does the training.
         further: the innermost first.
     """
-    from fl_app.client.compression import Compressed
-    from fl_app.client.private import Private  # torch, which this module does not need
-
     compression, layout = trainer.compression, trainer.model.layout
     parts: list[Transformation] = [Private(trainer.model)] if trainer.private else []
     if compression.changes:

@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from fl_app.client.compression import DTYPES, Compression
+from fl_app.client.transform import DTYPES, Compression
 from fl_app.core.errors import require
 from fl_app.core.hyper import (
     PATTERNS,

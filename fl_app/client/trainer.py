@@ -40,7 +40,7 @@ class LocalTrainer(TrainingSettings):
         device: torch device; ``"auto"`` takes a GPU if there is one.
         processor: where the model is computed.
         model: the model in training, with its layout.
-        compression: what is done to uploads (`fl_app.client.compression`).
+        compression: what is done to uploads (`fl_app.client.transform`).
         overlaps: whether it trains while models travel.
         batches: whether a subclass can be trained for several clients at once
             (`fl_app.client.batch.obstacle`).

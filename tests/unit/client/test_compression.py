@@ -13,8 +13,7 @@ import numpy as np
 import pytest
 from helpers import Scripted, order_for, vec
 
-from fl_app.client.compression import Compressed, Compression
-from fl_app.client.transform import Transformed
+from fl_app.client.transform import Compressed, Compression, Transformed
 from fl_app.core.layout import Layout, check_vector
 from fl_app.core.types import Upload
 
