@@ -49,13 +49,14 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m fl_app.field", description=__doc__)
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
 
-    def command(carry_out: Callable[..., int], text: str, folder: str) -> Callable[..., object]:
+    def command(carry_out: Callable[..., int], folder: str) -> Callable[..., object]:
+        text = (carry_out.__doc__ or "").removesuffix(".")
         found = commands.add_parser(carry_out.__name__.removeprefix("_"), help=text)
         found.set_defaults(carry_out=carry_out)
         found.add_argument(folder, type=Path, help=FOLDERS[folder])
         return found.add_argument
 
-    add = command(_init, "write a ready folder for the server and every device", "out")
+    add = command(_init, "out")
     add("--nodes", type=int, default=3, help="number of devices (3)")
     text = "name or address of the server; devices use the first (this machine's name)"
     add("--host", "-H", action="append", help=text)
@@ -64,34 +65,30 @@ def _parser() -> argparse.ArgumentParser:
     text = "no certificates and keys: anybody who reaches the port can read and join"
     add("--insecure", action="store_true", help=text)
 
-    text = "write a new certificate for the server, with other names or days"
-    add = command(_certificate, text, "ca")
+    add = command(_certificate, "ca")
     add("out", type=Path, help="new folder for server.crt and server.key")
     add("--host", "-H", action="append", required=True)
     add("--days", type=int, default=3650)
 
-    add = command(_register, "allow nodes to join, once the SuperLink answers", "server")
+    add = command(_register, "server")
     add("keys", type=Path, nargs="*", help="public keys (all in keys/)")
 
-    text = "keep a folder's SuperLink, SuperNode or helper running, without systemd or Docker"
-    command(_keep, text, "folder")
+    command(_keep, "folder")
 
-    text = "submit a run, and resume it whenever it died, until it is complete"
-    add = command(_run, text, "server")
+    add = command(_run, "server")
     add("--output", type=Path, help="the run's folder (run, in the server's)")
     text = "serve figures for Prometheus there (HOST: 127.0.0.1)"
     add("--metrics", metavar="[HOST:]PORT", type=_address, help=text)
     add("overrides", nargs="*", help="as after `python -m fl_app` (OVERRIDES)")
 
-    add = command(_status, "show the server's nodes and what they do", "server")
+    add = command(_status, "server")
     add("--output", type=Path, help="the run's folder (that of the newest run)")
 
-    add = command(_doctor, "report what is wrong and how to mend it", "folder")
+    add = command(_doctor, "folder")
     text = "as after `python -m fl_app` (OVERRIDES); a device's own data are read as they say"
     add("overrides", nargs="*", help=text)
 
-    text = "serve a folder's helper of secure aggregation, or add one to a kit (--new)"
-    add = command(_helper, text, "folder")
+    add = command(_helper, "folder")
     add("--new", action="store_true", help="add the folder helper to a kit")
     add("--host", "-H", action="append", help="to listen on; with --new, names of its machine")
     add("--port", type=int, default=8101, help="(8101)")
@@ -99,7 +96,7 @@ def _parser() -> argparse.ArgumentParser:
     text = "smallest one of a sum (0: no noise)"
     add("--noise-multiplier", type=float, default=0.0, help=text)
 
-    command(_healthy, "exit with 0 if a folder's process answers, else with 1", "folder")
+    command(_healthy, "folder")
     return parser
 
 
@@ -115,6 +112,7 @@ def _address(text: str) -> tuple[str, int]:
 
 
 def _init(out: Path, host: Sequence[str] | None, insecure: bool, port: int, **more: int) -> int:
+    """Write a ready folder for the server and every device."""
     from fl_app.field.make import new_kit
     from fl_app.field.project import build_wheel
 
@@ -133,6 +131,7 @@ def _init(out: Path, host: Sequence[str] | None, insecure: bool, port: int, **mo
 
 
 def _certificate(ca: Path, out: Path, host: Sequence[str], days: int) -> int:
+    """Write a new certificate for the server, with other names or days."""
     from fl_app.field.make import ALWAYS, new_certificate
 
     out.mkdir(parents=True, exist_ok=True)
@@ -143,6 +142,7 @@ def _certificate(ca: Path, out: Path, host: Sequence[str], days: int) -> int:
 
 
 def _register(server: Path, keys: Sequence[Path]) -> int:
+    """Allow nodes to join, once the SuperLink answers."""
     from fl_app.field.control import SuperLink, Unreachable
 
     kit = Kit.read(server)
@@ -161,6 +161,7 @@ def _register(server: Path, keys: Sequence[Path]) -> int:
 
 
 def _keep(folder: Path) -> NoReturn:
+    """Keep a folder's SuperLink, SuperNode or helper running, without systemd or Docker."""
     from fl_app.field.processes import end
 
     kit = Kit.read(folder)
@@ -190,6 +191,7 @@ def _run(
     metrics: tuple[str, int] | None,
     overrides: Sequence[str],
 ) -> int:
+    """Submit a run, and resume it whenever it died, until it is complete."""
     from fl_app.cli import compose
     from fl_app.field.control import SuperLink
     from fl_app.field.runs import Supervisor
@@ -214,6 +216,7 @@ def _run(
 
 
 def _status(server: Path, output: Path | None) -> int:
+    """Show the server's nodes and what they do."""
     from fl_app.field.control import show_status
 
     show_status(Kit.read(server), output and output.resolve())
@@ -221,6 +224,7 @@ def _status(server: Path, output: Path | None) -> int:
 
 
 def _doctor(folder: Path, overrides: Sequence[str]) -> int:
+    """Report what is wrong and how to mend it."""
     from fl_app.field.doctor import examine, show
 
     return show(examine(Kit.read(folder), overrides))
@@ -234,6 +238,7 @@ def _helper(
     min_clients: int | None,
     noise_multiplier: float,
 ) -> int:
+    """Serve a folder's helper of secure aggregation, or add one to a kit (--new)."""
     if new:
         from fl_app.field.make import add_helper
 
@@ -258,6 +263,7 @@ def _helper(
 
 
 def _healthy(folder: Path) -> int:
+    """Exit with 0 if a folder's process answers, else with 1."""
     return 0 if Kit.read(folder).healthy() else 1
 
 
