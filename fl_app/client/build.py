@@ -6,10 +6,11 @@ A node loads this module for its first order. It must not load the server's half
 
 import ctypes
 import inspect
+import logging
 import math
 import sys
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from importlib import import_module
 from numbers import Integral, Real
 from types import UnionType
@@ -17,14 +18,20 @@ from typing import TYPE_CHECKING, Any, Union, get_args, get_origin
 
 from omegaconf import DictConfig, OmegaConf
 
+from fl_app.client.gpus import prepare
 from fl_app.client.node_data import own_config, with_any_id
 from fl_app.client.transform import Compressed, Private, Trainer, Transformation, Transformed
 from fl_app.core.errors import require
 from fl_app.core.extras import missing
 
 if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
     from fl_app.client.task import TrainingTask
     from fl_app.client.trainer import LocalTrainer
+
+log = logging.getLogger(__name__)
 
 # From malloc.h.
 M_TRIM_THRESHOLD = -1
@@ -160,6 +167,47 @@ def chain(trainer: "LocalTrainer", *further: Transformation) -> Trainer:
     for transformation in (*parts, *further):
         whole = Transformed(whole, transformation)
     return whole
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """Makes what carries out orders in a process that inherits nothing; it can be pickled.
+
+    Attributes:
+        config: of the run.
+        task: complete, with its data.
+        make: in place of the configured trainer; None = the configured one.
+        fixed: bytes of the model's fixed part by name; empty = as the trainer makes it.
+        batch: largest number of clients that are trained in one operation, >= 1.
+    """
+
+    config: DictConfig
+    task: "TrainingTask"
+    make: "Callable[..., LocalTrainer] | None" = None
+    fixed: "Mapping[str, NDArray[np.uint8]] | None" = None
+    batch: int = 1
+
+    def __call__(self, device: str) -> Trainer:
+        """The trainer on a device, in a process that is prepared for it."""
+        prepare_process()
+        prepare(device)
+        trainer = build_trainer(self.config, self.task, self.make, device)
+        if self.fixed:
+            trainer.model.load_fixed(self.fixed)
+        return together(self.config, trainer, self.batch)
+
+
+def together(config: DictConfig, trainer: "LocalTrainer", batch: int) -> Trainer:
+    """What carries out orders, up to `batch` of them in one operation if that is possible."""
+    whole = transformed(config, trainer)
+    if batch == 1:
+        return whole
+    from fl_app.client.batch import BatchTrainer, obstacle  # which need torch
+
+    if reason := obstacle(whole):
+        log.warning("runtime.batch=%s: clients are trained one at a time: %s", batch, reason)
+        return whole
+    return BatchTrainer(trainer, batch)
 
 
 def prepare_process() -> None:

@@ -28,7 +28,7 @@ from fl_app.core.vector import read_only
 from fl_app.record.provenance import processor
 
 if TYPE_CHECKING:
-    from fl_app.client.recipe import Recipe
+    from fl_app.client.build import Recipe
 
 log = logging.getLogger(__name__)
 

@@ -14,7 +14,7 @@ from fl_app.engine.workers import Inline
 from fl_app.record.provenance import processor
 
 if TYPE_CHECKING:
-    from fl_app.client.recipe import Recipe
+    from fl_app.client.build import Recipe
     from fl_app.client.transform import Trainer
 
 COMPARED = ("numpy", "torch")  # Ray itself compares the versions of Python and of Ray

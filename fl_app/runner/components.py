@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING
 from omegaconf import DictConfig, OmegaConf
 
 from fl_app.client import TrainingTask
-from fl_app.client.build import asks_for_masks, build_task, build_trainer, instantiate
+from fl_app.client.build import Recipe, asks_for_masks, build_task, build_trainer, instantiate
 from fl_app.client.gpus import prepare
-from fl_app.client.recipe import Recipe
 from fl_app.core.algorithm import Algorithm
 from fl_app.core.types import Vector
 from fl_app.devices import Fleet, Overlapping

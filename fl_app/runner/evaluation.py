@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Any, cast
 from omegaconf import DictConfig
 
 from fl_app.client import TrainingTask
-from fl_app.client.build import prepare_process
+from fl_app.client.build import Recipe, prepare_process
 from fl_app.client.gpus import prepare
-from fl_app.client.recipe import Recipe
 from fl_app.core.errors import require
 from fl_app.core.types import Order, Scores, Upload, Vector
 from fl_app.engine.evaluation import Background, Evaluate

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING
 
 from omegaconf import OmegaConf
 
-from fl_app.client.build import asks_for_masks, instantiate
-from fl_app.client.recipe import together
+from fl_app.client.build import asks_for_masks, instantiate, together
 from fl_app.client.untrained import Untrained
 from fl_app.core.events import Sink
 from fl_app.core.layout import Layout

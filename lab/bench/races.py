@@ -14,8 +14,7 @@ from omegaconf import DictConfig
 
 from fl_app.cli import compose
 from fl_app.client import LocalTrainer
-from fl_app.client.build import build_task, prepare_process
-from fl_app.client.recipe import Recipe
+from fl_app.client.build import Recipe, build_task, prepare_process
 from fl_app.cluster.connection import connect
 from fl_app.cluster.mailbox import ClusterMailbox
 from fl_app.core.events import Arrived, Event

@@ -80,7 +80,7 @@ def architecture(
             imported. The callable raises it if the model does not accept inputs of this size.
     """
     # Imported here, because they load torch.
-    from fl_app.tasks.models import foreign, plain, residual, text, vgg
+    from fl_app.tasks.models import deep, foreign, plain, text
 
     tokens = len(shape) == 2 if tokens is None else tokens
     check_model(name, text=tokens)
@@ -94,7 +94,7 @@ def architecture(
             f"{'x'.join(map(str, shape))}: use {', '.join(FLAT_MODELS)}, or give images of one "
             "channel a dimension for it"
         )
-    modules: tuple[Any, ...] = (plain, vgg, residual, text)
+    modules: tuple[Any, ...] = (plain, deep, text)
     make = next(getattr(module, name) for module in modules if hasattr(module, name))
     return partial(make, shape, num_outputs)
 

@@ -13,8 +13,8 @@ from fl_app.client.build import build_task
 from fl_app.client.flat import FlatModel
 from fl_app.runner.validate import validate_config
 from fl_app.tasks.models import architecture, torchvision_models
+from fl_app.tasks.models.deep import Block
 from fl_app.tasks.models.plain import MaxPool2d
-from fl_app.tasks.models.residual import Block
 from fl_app.tasks.vision import torchvision
 
 DIGIT, GREY, COLOUR, FACE, TINY = (1, 8, 8), (1, 28, 28), (3, 32, 32), (3, 84, 84), (3, 64, 64)
