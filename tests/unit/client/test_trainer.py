@@ -23,6 +23,7 @@ from fl_app.algorithms.afl import AFL
 from fl_app.client import LocalTrainer, initial_vector
 from fl_app.client.first_only import FirstOnlyTrainer
 from fl_app.client.numpy_client import TrainerClient
+from fl_app.client.untrained import Untrained
 from fl_app.core.types import GlobalModel, Scores, Update
 from fl_app.schedule import k_async
 
@@ -142,8 +143,10 @@ def test_a_client_without_examples():
         def train_indices(self, client_id):
             return np.arange(0)
 
-    with pytest.raises(ValueError, match=r"^client 4 has no training examples$"):
-        trained(LocalTrainer(Empty([[[0.0]]])), vec(0), client_id=4)
+    trainer = LocalTrainer(Empty([[[0.0]]]))
+    for each in (trainer, Untrained(trainer)):
+        with pytest.raises(ValueError, match=r"^client 4 has no training examples$"):
+            trained(each, vec(0), client_id=4)
 
 
 # -- uploads --------------------------------------------------------------------------------------
