@@ -15,7 +15,7 @@ from fl_app.core.types import Order, Scores, Upload, Vector
 from fl_app.engine.evaluation import Background, Evaluate
 from fl_app.engine.workers import Workers
 from fl_app.runner.placement import Placement
-from fl_app.tasks.per_class import PerClass
+from fl_app.tasks.per_class import per_class
 
 if TYPE_CHECKING:
     from fl_app.client import LocalTrainer
@@ -112,7 +112,7 @@ def build_evaluation(
 
 
 def _test(task: TrainingTask, metrics: Sequence[str]) -> Callable[[Any], Mapping[str, float]]:
-    return PerClass(cast(Any, task), metrics) if metrics else task.test
+    return per_class(cast(Any, task), metrics) if metrics else task.test
 
 
 def _check(task: TrainingTask, config: DictConfig) -> None:
