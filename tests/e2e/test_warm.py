@@ -1,11 +1,13 @@
 """Warm nodes, each with one process that stays and carries out its orders."""
 
 import json
+import os
+import signal
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-import psutil
 import pytest
+from kit_processes import processes
 
 from fl_app.record.log import read_events
 from lab.demo import Federation
@@ -25,21 +27,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.setenv("FL_APP_STATE_DIR", str(tmp_path))
     monkeypatch.delenv("WARM", raising=False)
     yield tmp_path
-    assert processes(tmp_path) == []
-
-
-def processes(folder: Path, word: str = "") -> list[psutil.Process]:
-    """Processes whose clients' memory is in a folder, with a word in their command."""
-    found = []
-    for process in psutil.process_iter():
-        try:
-            alive = process.status() != psutil.STATUS_ZOMBIE
-            mine = process.environ().get("FL_APP_STATE_DIR") == str(folder)
-            if alive and mine and word in " ".join(process.cmdline()):
-                found.append(process)
-        except psutil.Error:  # gone meanwhile, or somebody else's
-            continue
-    return found
+    assert not processes(tmp_path)
 
 
 def test_one_process_of_a_node_carries_out_all_orders(folder: Path) -> None:
@@ -65,15 +53,15 @@ def test_one_process_of_a_node_carries_out_all_orders(folder: Path) -> None:
 class Disturbed(Federation):
     """Kills the process that trains on a node, once, after the first aggregation."""
 
-    killed: Sequence[psutil.Process] = ()
+    killed: Sequence[int] = ()
 
     def wait(self, seconds: float) -> None:
         super().wait(seconds)
         events = self.folder.parent / "run" / "events.jsonl"
         if not self.killed and events.exists() and "aggregate" in events.read_text():
-            self.killed = processes(self.folder.parent, "fl_app.node.worker")[:1]
+            self.killed = [*processes(self.folder, "fl_app.node.worker")][:1]
             for process in self.killed:
-                process.kill()
+                os.kill(process, signal.SIGKILL)
 
 
 def test_a_killed_process_costs_its_order_and_no_more(folder: Path) -> None:
