@@ -61,8 +61,6 @@ def examples_of(
     if loss is not None:
         made = made.with_loss(loss)
     targets = _targets(y, "y_train", made)
-    if made.kind == "classification" and bool((targets == targets.flatten()[0]).all()):
-        raise ValueError("y_train has only one class: there would be nothing to tell apart")
     test_targets = None if test_y is None else _targets(test_y, "y_test", made)
     tests = {"test_inputs": test_inputs, "test_targets": test_targets}
     return {"objective": made, "inputs": inputs, "targets": targets, **tests}
