@@ -21,6 +21,7 @@ from fl_app.engine.wall import WallClock
 from fl_app.flower import codec, nodes
 from fl_app.flower import grid as mailboxes
 from fl_app.flower.grid import AnyNode, GridMailbox
+from fl_app.flower.orders import pause
 from fl_app.schedule import Buffered
 
 LAYOUT = Layout.of_arrays({"w": np.zeros(2, np.float32)})
@@ -124,12 +125,19 @@ def test_introduction_gives_the_partition_id(open_mailbox):
     assert list(grid.received[-1].content["arrays"]) == ["vector"]
 
 
-def test_a_node_that_cannot_introduce_itself_joins_all_the_same(open_mailbox):
+def test_a_node_that_cannot_introduce_itself_joins_all_the_same(open_mailbox, caplog):
     grid = FakeGrid(plus_one, 1)
     assert pull(open_mailbox(grid, train_config=OURS), 1) == [Joined(grid.node_ids[0])]
     silent = FakeGrid(ours, 0)
     node = silent.connect({})  # our ClientApp, on a node without --node-config
     assert pull(open_mailbox(silent, train_config=OURS), 1) == [Joined(node)]
+    assert caplog.text == ""
+
+
+def test_nodes_are_looked_at_less_often_the_longer_nothing_comes():
+    assert [pause(waited, 0.02, 1.0) for waited in (0.0, 3.0, 99.0)] == pytest.approx(
+        [0.02, 0.3, 1.0]
+    )
 
 
 def test_a_node_that_did_not_hear_the_question_is_asked_again(open_mailbox):
@@ -404,7 +412,7 @@ def test_nodes_that_come_late_are_waited_for_and_used(monkeypatch):
 # -- with an engine -------------------------------------------------------------------------------
 
 
-def test_a_client_that_fails_again_and_again_rests_and_comes_back(open_mailbox):
+def test_a_client_that_fails_again_and_again_rests_and_comes_back(open_mailbox, caplog):
     """Its second failure is told as its leave, so that it gets no order in between."""
     broken = {0}
 
@@ -423,6 +431,7 @@ def test_a_client_that_fails_again_and_again_rests_and_comes_back(open_mailbox):
     assert clock.next(math.inf).reply == Reply(0, error=reason)
     clock.dispatch(order(1, bad))
     assert clock.next(math.inf) == Left(bad, (order(1, bad),), reason)
+    assert f"client {bad} gets no order for 0.05 s: {reason}" in caplog.text
     clock.dispatch(order(2, sound))
     assert clock.next(math.inf).reply.upload.num_examples == 11
     assert clock.next(math.inf) == Joined(bad)
