@@ -11,7 +11,7 @@ from fl_app.cli import CONF
 ALGORITHMS = sorted(path.stem for path in (CONF / "algorithm").glob("*.yaml"))
 
 
-# Flower's own strategies are not ours to prove (tests/contract/test_robust.py).
+# Flower's own strategies are not ours to prove (tests/contract/test_flower_strategies.py).
 NAMES = sorted(
     path.stem
     for path in (CONF / "algorithm").glob("*.yaml")

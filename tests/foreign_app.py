@@ -1,7 +1,11 @@
-"""A ClientApp that never heard of fl_app, in the manner of Flower's quickstart-pytorch example.
+"""A ClientApp that never heard of fl_app, and the programs of docs/flower.md.
 
-Every client fits y = 2 x + 1 on its own interval of x.
+The app is in the manner of Flower's quickstart-pytorch example. Every client fits y = 2 x + 1 on
+its own interval of x.
 """
+
+import re
+from pathlib import Path
 
 import torch
 from flwr.app import ArrayRecord, Message, MetricRecord, RecordDict
@@ -63,3 +67,28 @@ def evaluate(msg, context):
     }
     content = RecordDict({"metrics": MetricRecord(metrics)})
     return Message(content=content, reply_to=msg)
+
+
+# -- the programs of docs/flower.md ---------------------------------------------------------------
+
+PAGE = (Path(__file__).parents[1] / "docs/flower.md").read_text()
+BLOCKS = re.findall(r"^`{3}(\w+)\n(.*?)^`{3}$", PAGE, re.MULTILINE | re.DOTALL)
+PYTHON = [code for language, code in BLOCKS if language == "python"]
+(CLIENT,) = (code for code in PYTHON if "ClientApp()" in code)
+(SIMULATE,) = (code for code in PYTHON if "run_simulation" in code)
+SERVERS = [code for code in PYTHON if "ServerApp()" in code]
+PROJECT = next(code for language, code in BLOCKS if language == "toml" and "serverapp" in code)
+
+
+def write_app(folder: Path, server: str) -> Path:
+    """The page's app, with one of its ServerApps."""
+    files = {"client_app.py": CLIENT, "server_app.py": server, "simulate.py": SIMULATE}
+    for name, text in {**files, "pyproject.toml": PROJECT}.items():
+        (folder / name).write_text(text)
+    return folder
+
+
+def fitted(printed: str) -> list[float]:
+    """Weight and bias that a program of the page has printed."""
+    (line,) = re.findall(r"weight and bias: \[(\S+)\] \[(\S+)\]", printed)
+    return [float(number) for number in line]

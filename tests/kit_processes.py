@@ -1,16 +1,35 @@
-"""Commands of a kit on this machine, and the processes that they start."""
+"""Commands of this project and of its kits as processes of their own."""
 
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import time
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from fl_app.field.kit import Kit
 from fl_app.field.make import LINK_PORT
 from fl_app.field.processes import free_ports
+
+
+@contextmanager
+def started(*words, module="fl_app", options=()):
+    """``python OPTIONS -m MODULE WORDS`` in a process group that is killed in the end."""
+    with subprocess.Popen(
+        [sys.executable, *options, "-m", module, *words],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    ) as process:
+        try:
+            yield process
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
 
 
 def field(*arguments):
@@ -67,12 +86,10 @@ def processes(folder, name=""):
     """Of those whose home for Flower lies in `folder`: process ids and command lines."""
     found = {}
     for process in Path("/proc").glob("[0-9]*"):
-        try:
+        with suppress(OSError):  # gone meanwhile, or somebody else's
             line = (process / "cmdline").read_text().replace("\0", " ")
             if f"FLWR_HOME={folder}".encode() in (process / "environ").read_bytes():
                 found[int(process.name)] = line
-        except OSError:  # gone meanwhile, or somebody else's
-            continue
     return {pid: line for pid, line in found.items() if name in line}
 
 

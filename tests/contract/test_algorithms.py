@@ -1,29 +1,28 @@
 """What every algorithm promises, found by the name of its YAML file."""
 
+import doctest
 import inspect
 import json
 import logging
+import sys
 from copy import deepcopy
 from functools import cache
-from typing import Any
 
 import numpy as np
 import pytest
 from configs import ALGORITHMS, NAMES, QUIET, REPRESENTATIVES, composed
-from helpers import Flat, HeadedQuadratic, Recorder, Run, run
+from helpers import HeadedQuadratic, Recorder, run
 from hydra.utils import get_class
-from omegaconf import DictConfig
 from torch import nn
 
 from fl_app.client.build import build_trainer
 from fl_app.core.events import from_json
-from fl_app.core.types import GlobalModel, Update, Vector
+from fl_app.core.types import GlobalModel, Update
 from fl_app.record.history import History
 from fl_app.runner.components import build_components
 from fl_app.runner.factory import build_engine
 from fl_app.runner.validate import build_schedule, build_strategy, validate_config
 from fl_app.schedule import RandomK
-from fl_app.strategy import AsyncStrategy
 
 CLIENTS = 20
 
@@ -35,13 +34,13 @@ representatives = pytest.mark.parametrize("name", REPRESENTATIVES, scope="module
 
 
 @cache
-def configuration(name: str, *overrides: str) -> DictConfig:
+def configuration(name, *overrides):
     overrides = (*QUIET.get(name, []), *overrides)
     return composed(f"algorithm={name}", f"num_clients={CLIENTS}", *overrides)
 
 
 @every_algorithm
-def test_configuration_is_complete_and_found_good(name: str) -> None:
+def test_configuration_is_complete_and_found_good(name):
     """Every keyword of the strategy is a key of its file, and the schedule is possible."""
     config = configuration(name)
     validate_config(config)
@@ -57,13 +56,13 @@ def test_configuration_is_complete_and_found_good(name: str) -> None:
 VERSION, SIZE, TRAINABLE = 7, 6, 4
 
 
-def frozen(rng: np.random.Generator) -> Vector:
+def frozen(rng):
     vector = rng.standard_normal(SIZE).astype(np.float32)
     vector.flags.writeable = False
     return vector
 
 
-def situation(name: str) -> tuple[GlobalModel, list[Update]]:
+def situation(name):
     """A model with buffers, and ten uploads of the kind that the algorithm orders, of all ages."""
     rng = np.random.default_rng(3)
     history = {version: frozen(rng) for version in range(4, VERSION + 1)}
@@ -87,61 +86,57 @@ def situation(name: str) -> tuple[GlobalModel, list[Update]]:
     return model, updates
 
 
-def built(name: str) -> AsyncStrategy:
+def built(name):
     """The strategy; a gradient that is computed on the server is made up."""
     strategy = build_strategy(configuration(name))
     strategy.prepare(lambda params, *rest: frozen(np.random.default_rng(4)))
     return strategy
 
 
-def settings(strategy: AsyncStrategy) -> dict[str, Any]:
+def settings(strategy):
     return {k: v for k, v in vars(strategy).items() if k not in ("state", "report", "schedule")}
 
 
 @every_algorithm
-def test_aggregation_gives_a_finite_vector_and_leaves_its_inputs_alone(name: str) -> None:
+def test_an_aggregation_changes_nothing_but_its_state(name):
+    """Not its inputs, not its settings; it gives a finite vector, again, and a weight an update."""
     model, updates = situation(name)
     vectors = [*model.history.values(), *(update.vector for update in updates)]
     vectors += [vector for update in updates for vector in update.extra.values()]
     before = [vector.tobytes() for vector in vectors]
-    params = built(name).aggregate(model, updates)
+    strategy = built(name)
+    own = deepcopy(settings(strategy))
+    params = strategy.aggregate(model, updates)
     assert params.dtype == np.float32
     assert params.shape == (SIZE,)
     assert np.isfinite(params).all()
     assert (params != model.params).all()
+    weights = strategy.report["weight"]
+    assert len(weights) == len(updates)
+    assert all(isinstance(weight, float) for weight in weights)
+    second = strategy.aggregate(model, updates)
+    assert settings(strategy) == own
+    assert strategy.state or second.tobytes() == params.tobytes()
+    assert built(name).aggregate(model, updates).tobytes() == params.tobytes()
     assert [vector.tobytes() for vector in vectors] == before
     assert sorted(model.history) == [4, 5, 6, 7]
 
 
 @every_algorithm
-def test_settings_do_not_wear_off(name: str) -> None:
-    """Nothing but `state` changes; what has none gives the same result again."""
-    model, updates = situation(name)
-    strategy = built(name)
-    before = deepcopy(settings(strategy))
-    first = strategy.aggregate(model, updates)
-    second = strategy.aggregate(model, updates)
-    assert settings(strategy) == before
-    if not strategy.state:
-        assert second.tobytes() == first.tobytes()
-    again = built(name).aggregate(model, updates)
-    assert again.tobytes() == first.tobytes()
-
-
-@every_algorithm
-def test_weights_are_reported_one_per_update(name: str) -> None:
-    model, updates = situation(name)
-    strategy = built(name)
-    strategy.aggregate(model, updates)
-    weights = strategy.report["weight"]
-    assert len(weights) == len(updates)
-    assert all(isinstance(weight, float) for weight in weights)
+def test_the_docstring_shows_one_aggregation_by_hand(name):
+    algorithm = get_class(composed(f"algorithm={name}").algorithm.strategy._target_)
+    names = vars(sys.modules[algorithm.__module__])
+    given = {**names, "np": np, "GlobalModel": GlobalModel, "Update": Update}
+    (found,) = doctest.DocTestFinder(recurse=False).find(algorithm, globs=given)
+    shown = any(".aggregate(model, " in example.source for example in found.examples)
+    assert shown, f"{algorithm.__name__} needs Examples: with .aggregate(model, ...)"
+    assert doctest.DocTestRunner().run(found).failed == 0
 
 
 # -- in a run -------------------------------------------------------------------------------------
 
 
-def train(name: str, *overrides: str, num_versions: int, seed: int = 0, workers: int = 0) -> Run:
+def train(name, *overrides, num_versions, seed=0, workers=0):
     """The algorithm as its file has it, on devices of which one is five times slower."""
     config = configuration(name, f"seed={seed}", f"num_versions={num_versions}", *overrides)
     schedule = build_schedule(config)
@@ -158,9 +153,7 @@ def train(name: str, *overrides: str, num_versions: int, seed: int = 0, workers:
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)
-def test_nothing_is_learned_that_a_checkpoint_does_not_hold(
-    name: str, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_nothing_is_learned_that_a_checkpoint_does_not_hold(name, caplog):
     settings = ["num_versions=3", "runtime.workers=0", "algorithm.client.local_epochs=2"]
     config = composed(f"algorithm={name}", f"num_clients={CLIENTS}", *settings)
     engine = build_engine(build_components(config, TASK), sinks=[])
@@ -174,7 +167,7 @@ IN_30_VERSIONS = {"area": ["algorithm.client.local_epochs=20"]}
 
 
 @representatives
-def test_trains_to_the_optimum_of_a_quadratic(name: str) -> None:
+def test_trains_to_the_optimum_of_a_quadratic(name):
     """From 5 away; clients' own optima lie 0.46 around it, which averaging must beat."""
     buffer_size = getattr(build_schedule(configuration(name)), "buffer_size", 1)
     settings = IN_30_VERSIONS.get(name, [])
@@ -185,46 +178,35 @@ def test_trains_to_the_optimum_of_a_quadratic(name: str) -> None:
     assert np.linalg.norm(result.outcome.params - TASK.optimum) < 0.2
 
 
-@cache
-def trained(name: str, seed: int = 0, workers: int = 0) -> Run:
+def trained(name, seed=0, workers=0):
     """Mini-batches are drawn, for they have fewer examples than a client."""
     return train(name, "algorithm.client.batch_size=3", num_versions=6, seed=seed, workers=workers)
 
 
 @representatives
-def test_same_seed_same_log_whatever_the_number_of_workers(name: str) -> None:
-    """And another seed another log."""
+def test_same_seed_same_log_whatever_the_number_of_workers(name):
+    """And another seed another log. A log that is read again tells as much as the run itself."""
     one, same, other = trained(name), trained(name, workers=2), trained(name, seed=1)
     assert same.events == one.events != other.events
     assert same.final == one.final
     # By more than the order of a sum, which all that differs would be were the batches the same.
     assert np.abs(one.outcome.params - other.outcome.params).max() > 1e-4
-
-
-@representatives
-def test_the_log_tells_as_much_as_the_run_itself(name: str) -> None:
-    """The fold of the log read again is that of the run."""
-    result = trained(name)
-    assert vars(folded(result.events)) == vars(result.history)
-
-
-def folded(events: list[Flat]) -> History:
     history = History()
-    for event in map(from_json, (json.loads(json.dumps(event)) for event in events)):
-        history.emit(event)
-    return history
+    for event in one.events:
+        history.emit(from_json(json.loads(json.dumps(event))))
+    assert vars(history) == vars(one.history)
 
 
 class Drawn(HeadedQuadratic):
     """Begins at a random point."""
 
-    def model(self) -> nn.Module:
+    def model(self):
         module = super().model()
-        nn.init.normal_(module.head.weight)  # type: ignore[arg-type]
+        nn.init.normal_(module.head.weight)
         return module
 
 
-def course(name: str, seed: int) -> tuple[bytes, list[tuple[float, int, int]], bytes]:
+def course(name, seed):
     """w_0, what arrived when, and the final model, of a run as configured."""
     config = configuration(name, f"seed={seed}", "num_versions=8", "runtime.workers=0")
     recorder = Recorder()
@@ -235,7 +217,7 @@ def course(name: str, seed: int) -> tuple[bytes, list[tuple[float, int, int]], b
     return initial, [(e["t"], e["client"], e["base_version"]) for e in arrivals], final
 
 
-def test_a_seed_is_the_same_beginning_and_the_same_arrivals_for_all_that_are_compared() -> None:
+def test_a_seed_is_the_same_beginning_and_the_same_arrivals_for_all_that_are_compared():
     """Same schedule and devices: the methods differ in what they make of it, and in that alone."""
     names = ("fedavg_k", "twafl", "wkafl", "fedhist")
     initials, arrivals, finals = zip(*(course(name, seed=3) for name in names), strict=True)
@@ -246,59 +228,3 @@ def test_a_seed_is_the_same_beginning_and_the_same_arrivals_for_all_that_are_com
     initial, other, _ = course("twafl", seed=4)
     assert initial != initials[0]
     assert other != arrivals[0]
-
-
-# -- limits in which averaging is all that is left ------------------------------------------------
-
-RATE_SUM = 0.25
-
-
-def fresh(kind: str) -> tuple[GlobalModel, list[Update], Vector]:
-    """Updates of age 0 and equal size as `kind`, and the mean of the local models."""
-    rng = np.random.default_rng(4)
-    start, *local = (frozen(rng) for _ in range(6))
-    model = GlobalModel(start, 0, {0: start}, TRAINABLE)
-    payloads = {"model": lambda w: w, "delta": lambda w: w - start, "pseudo": pseudo(start)}
-    extra = {"control": np.zeros_like(start)}  # which SCAFFOLD's have
-    updates = [
-        Update(k, 0, payloads[kind](w), kind, 10, 0.5, RATE_SUM, extra=extra)
-        for k, w in enumerate(local)
-    ]
-    return model, updates, np.mean(local, axis=0)
-
-
-def pseudo(start: Vector) -> Any:
-    scale = np.where(np.arange(SIZE) < TRAINABLE, RATE_SUM, 1.0).astype(np.float32)
-    return lambda w: (start - w) / scale
-
-
-AVERAGING = {
-    "fedavg": [],
-    "fedprox": ["algorithm.strategy.proximal=0"],
-    "moon": ["algorithm.strategy.contrast=0"],
-    "fedavg_k": [f"algorithm.strategy.server_lr={RATE_SUM}"],
-    "fedbuff": ["algorithm.strategy.server_lr=1"],
-}
-
-
-@pytest.mark.parametrize("kind", ["model", "delta", "pseudo"])
-@pytest.mark.parametrize("name", [*AVERAGING, "scaffold"])
-def test_fresh_updates_of_equal_weight_are_averaged(name: str, kind: str) -> None:
-    model, updates, mean = fresh(kind)
-    strategy = build_strategy(configuration(name, *AVERAGING.get(name, [])))
-    np.testing.assert_allclose(strategy.aggregate(model, updates), mean, atol=1e-6)
-
-
-@pytest.mark.parametrize("kind", ["model", "delta", "pseudo"])
-@pytest.mark.parametrize("function", ["constant", "polynomial", "hinge"])
-def test_fedasync_with_mixing_1_takes_over_a_fresh_model(kind: str, function: str) -> None:
-    model, updates, _ = fresh(kind)
-    strategy = build_strategy(
-        configuration(
-            "fedasync",
-            "algorithm.strategy.mixing=1",
-            f"algorithm.strategy.staleness_function={function}",
-        )
-    )
-    taken = strategy.aggregate(model, updates[:1])
-    np.testing.assert_allclose(taken, model.local(updates[0]), atol=1e-6)

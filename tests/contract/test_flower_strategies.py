@@ -3,28 +3,33 @@
 Or it is refused, with the reason.
 """
 
-from collections.abc import Callable, Iterable
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
+from configs import composed
 from fake_grid import FakeGrid
 from flwr.app import (
     Array,
     ArrayRecord,
     ConfigRecord,
-    Context,
     Message,
     MetricRecord,
     RecordDict,
 )
-from flwr.serverapp import Grid
 from flwr.serverapp import strategy as flower
 from flwr.serverapp.strategy import Strategy
-from helpers import Recorder
+from helpers import Quadratic, run, vec
 
 from fl_app.asynchronous import Asynchronous
+from fl_app.client.build import build_trainer
 from fl_app.core.errors import RunError
+from fl_app.core.types import GlobalModel, Update
+from fl_app.runner.validate import build_schedule, build_strategy, validate_config
 from fl_app.schedule import Buffered, synchronous
 
 CLIENTS = 7
@@ -32,7 +37,7 @@ ROUNDS = 3
 LR = 0.1
 
 
-def initial() -> ArrayRecord:
+def initial():
     return ArrayRecord(
         {
             "w": Array(np.arange(6, dtype=np.float32).reshape(3, 2)),
@@ -41,7 +46,7 @@ def initial() -> ArrayRecord:
     )
 
 
-def client(message: Message, context: Context) -> Message:
+def client(message, context):
     """Three steps towards the client's own point; believes what its config says."""
     client_id = context.node_config["partition-id"]
     config = message.content["config"]
@@ -71,32 +76,17 @@ def client(message: Message, context: Context) -> Message:
     return Message(content, reply_to=message)
 
 
-class FallingRate(flower.FedAvg):
-    """A rate that falls with every call, and a config that remembers."""
-
-    rate = 0.4
-
-    def configure_train(
-        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
-    ) -> Iterable[Message]:
-        self.rate *= 0.5
-        config["lr"] = min(float(config["lr"]) * 0.9, self.rate)
-        return super().configure_train(server_round, arrays, config, grid)
-
-
 class OwnRates(flower.FedAvg):
     """Tells every node something else."""
 
-    def configure_train(
-        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
-    ) -> Iterable[Message]:
+    def configure_train(self, server_round, arrays, config, grid):
         for message in super().configure_train(server_round, arrays, config, grid):
             own = ConfigRecord({**config, "lr": LR / (1 + message.metadata.dst_node_id % 5)})
             content = RecordDict({"arrays": arrays, "config": own})
             yield Message(content, message.metadata.dst_node_id, "train")
 
 
-def metrics_of_devices(contents: list[RecordDict], weighted_by: str) -> MetricRecord:
+def metrics_of_devices(contents, weighted_by):
     """Reads all that a reply holds."""
     assert weighted_by == "num-correct"
     names = [content["device"]["name"] for content in contents]
@@ -118,48 +108,41 @@ CASES: dict[str, Callable[..., Strategy]] = {
     "MultiKrum": lambda **k: flower.MultiKrum(num_malicious_nodes=1, num_nodes_to_select=3, **k),
     "QFedAvg": lambda **k: flower.QFedAvg(client_learning_rate=LR, q=0.5, **k),
 }
-REFUSED: dict[str, tuple[Callable[[], Strategy], str]] = {
-    name: (lambda make=make: make(flower.FedAvg(), 0.1, CLIENTS), "use algorithm=dp_fedbuff")  # type: ignore[misc]
-    for name, make in {
-        "DifferentialPrivacyClientSideAdaptiveClipping": (
-            flower.DifferentialPrivacyClientSideAdaptiveClipping
-        ),
-        "DifferentialPrivacyServerSideAdaptiveClipping": (
-            flower.DifferentialPrivacyServerSideAdaptiveClipping
-        ),
-        "DifferentialPrivacyClientSideFixedClipping": (
-            lambda s, noise, n: flower.DifferentialPrivacyClientSideFixedClipping(s, noise, 1.0, n)
-        ),
-        "DifferentialPrivacyServerSideFixedClipping": (
-            lambda s, noise, n: flower.DifferentialPrivacyServerSideFixedClipping(s, noise, 1.0, n)
-        ),
-    }.items()
+PRIVATE = {
+    f"DifferentialPrivacy{side}Side{kind}Clipping": () if kind == "Adaptive" else (1.0,)
+    for side in ("Client", "Server")
+    for kind in ("Adaptive", "Fixed")
 }
-REFUSED |= {
+REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     "FedXgbBagging": (flower.FedXgbBagging, "its models are trees"),
     "FedXgbCyclic": (flower.FedXgbCyclic, "its models are trees"),
+} | {
+    name: (
+        partial(getattr(flower, name), flower.FedAvg(), 0.1, *clip, CLIENTS),
+        "use algorithm=dp_fedbuff",
+    )
+    for name, clip in PRIVATE.items()
 }
 OTHERS: dict[str, Callable[..., Strategy]] = {
     "weights and metrics of one's own": lambda **k: flower.FedAvg(
         weighted_by_key="num-correct", train_metrics_aggr_fn=metrics_of_devices, **k
     ),
-    "falling rate": FallingRate,
     "a rate for each node": OwnRates,
 }
 
 
-def test_every_strategy_of_flower_is_here() -> None:
+def test_every_strategy_of_flower_is_here():
     assert {*CASES, *REFUSED} == set(flower.__all__) - {"Result", "Strategy"}
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [*CASES, *OTHERS])
-def test_of_arrivals_of_age_zero_comes_the_model_of_flowers_own_rounds(name: str) -> None:
+def test_of_arrivals_of_age_zero_comes_the_model_of_flowers_own_rounds(name):
     make = (CASES | OTHERS)[name]
     rounds = make(fraction_evaluate=0.0).start(
         FakeGrid(client, CLIENTS), initial(), ROUNDS, train_config=ConfigRecord({"lr": LR})
     )
-    arrivals = Asynchronous(make(fraction_evaluate=0.0)).start(  # type: ignore[arg-type]
+    arrivals = Asynchronous(make(fraction_evaluate=0.0)).start(
         FakeGrid(client, CLIENTS),
         initial(),
         ROUNDS,
@@ -180,32 +163,13 @@ def test_of_arrivals_of_age_zero_comes_the_model_of_flowers_own_rounds(name: str
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_what_cannot_be_had_says_why(name: str) -> None:
+def test_what_cannot_be_had_says_why(name):
     make, why = REFUSED[name]
     with pytest.raises(ValueError, match=f"^inner={name} cannot be run asynchronously: .*{why}"):
-        Asynchronous(make())  # type: ignore[arg-type]
+        Asynchronous(make())
 
 
-def test_aggregated_metrics_are_in_the_event() -> None:
-    recorder = Recorder()
-    Asynchronous(flower.FedAvg()).start(
-        FakeGrid(client, CLIENTS),
-        initial(),
-        2,
-        train_config=ConfigRecord({"lr": LR}),
-        schedule=Buffered(CLIENTS, 2),
-        sinks=[recorder],
-    )
-    aggregations = [event for event in recorder.events if event["kind"] == "aggregate"]
-    assert len(aggregations) == 2
-    for event in aggregations:
-        assert event["train_loss"] > 0
-        assert event["num-correct"] >= 1
-        assert "per-class" not in event
-        assert len(event["age"]) == 2
-
-
-def test_metrics_that_are_missing_end_the_run_with_flowers_reason() -> None:
+def test_metrics_that_are_missing_end_the_run_with_flowers_reason():
     inner = flower.QFedAvg(client_learning_rate=LR, train_loss_key="val_loss")
     with pytest.raises(RunError, match=r"^QFedAvg cannot aggregate version 1: .*'val_loss'"):
         Asynchronous(inner).start(
@@ -213,59 +177,24 @@ def test_metrics_that_are_missing_end_the_run_with_flowers_reason() -> None:
         )
 
 
-class _Renames(flower.FedAvg):
-    def aggregate_train(
-        self, server_round: int, replies: Iterable[Message]
-    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
-        arrays, metrics = super().aggregate_train(server_round, replies)
-        assert arrays is not None
-        return ArrayRecord({"b": arrays["b"], "v": arrays["w"]}), metrics
-
-
-def test_aggregated_arrays_of_another_model_end_the_run() -> None:
-    with pytest.raises(RunError, match=r"_Renames aggregated arrays that do not fit .*'w'"):
-        Asynchronous(_Renames()).start(
-            FakeGrid(client, 1), initial(), train_config=ConfigRecord({"lr": LR})
-        )
-
-
 class _Waits(flower.FedAvg):
-    def configure_train(
-        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
-    ) -> Iterable[Message]:
+    def configure_train(self, server_round, arrays, config, grid):
         while len(list(grid.get_node_ids())) < 3:
             pass
         return []
 
 
 class _Talks(flower.FedAvg):
-    def configure_train(
-        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
-    ) -> Iterable[Message]:
+    def configure_train(self, server_round, arrays, config, grid):
         grid.send_and_receive([])
         return []
 
 
-class _SendsElsewhere(flower.FedAvg):
-    """Sends what `content` holds."""
-
-    def configure_train(
-        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
-    ) -> Iterable[Message]:
-        return [
-            Message(self.content(arrays, config), node, self.kind) for node in grid.get_node_ids()
-        ]
-
-    kind = "train"
-
-    def content(self, arrays: ArrayRecord, config: ConfigRecord) -> RecordDict:
-        return RecordDict({"arrays": arrays, "config": config})
-
-
-class _OurKey(_SendsElsewhere):
-    def content(self, arrays: ArrayRecord, config: ConfigRecord) -> RecordDict:
+class _OurKey(flower.FedAvg):
+    def configure_train(self, server_round, arrays, config, grid):
         config["sequence"] = 3
-        return RecordDict({"arrays": arrays, "config": config})
+        content = RecordDict({"arrays": arrays, "config": config})
+        return [Message(content, node, "train") for node in grid.get_node_ids()]
 
 
 @pytest.mark.parametrize(
@@ -276,7 +205,7 @@ class _OurKey(_SendsElsewhere):
         (_OurKey, r"inner=_OurKey .* sets config\['sequence'\]"),
     ],
 )
-def test_what_an_order_cannot_carry_is_refused(inner: type[flower.FedAvg], text: str) -> None:
+def test_what_an_order_cannot_carry_is_refused(inner, text):
     with pytest.raises(ValueError, match=text):
         Asynchronous(inner()).start(FakeGrid(client, 1), initial())
 
@@ -289,19 +218,144 @@ def test_what_an_order_cannot_carry_is_refused(inner: type[flower.FedAvg], text:
         ({"fraction_train": 0.0}, r"^algorithm.strategy.inner.fraction_train=0.0 must be above 0"),
     ],
 )
-def test_settings_that_no_order_could_follow_are_refused(
-    settings: dict[str, Any], text: str
-) -> None:
+def test_settings_that_no_order_could_follow_are_refused(settings, text):
     with pytest.raises(ValueError, match=text):
         Asynchronous(flower.FedAvg(**settings))
 
 
-def test_bulyan_is_refused_where_it_would_skip_every_aggregation() -> None:
+def test_bulyan_is_refused_where_it_would_skip_every_aggregation():
     """K >= 4 f + 3, of El Mhamdi et al."""
     strategy = Asynchronous(flower.Bulyan(num_malicious_nodes=1))
     strategy.validate_run(1, Buffered(7, 7))
     text = r"^algorithm.schedule.buffer_size=6 must be at least 4 x num_malicious_nodes \+ 3=7: "
     with pytest.raises(ValueError, match=text):
-        strategy.start(None, None, schedule=Buffered(6, 6))  # type: ignore[arg-type]
+        strategy.start(None, None, schedule=Buffered(6, 6))
     with pytest.raises(ValueError, match=r"^algorithm.schedule.buffer_size=1 must be at least"):
-        strategy.start(None, None)  # type: ignore[arg-type]
+        strategy.start(None, None)
+
+
+# -- robust aggregation of the first K arrivals, against clients that lie --------------------------
+
+MANY = 20
+LIARS = (3, 11)
+TASK = Quadratic.scattered(MANY)
+ROBUST = ["krum", "multi_krum", "median", "trimmed_mean"]
+
+
+class WithLiars:
+    """Trains, but the liars then send a long step the other way."""
+
+    def __init__(self, honest):
+        self._honest = honest
+
+    def train(self, order):
+        upload = self._honest.train(order)
+        if order.client_id in LIARS:
+            return replace(upload, vector=-10 * upload.vector)
+        return upload
+
+
+def train(name, *, liars):
+    config = composed(f"algorithm={name}")
+    validate_config(config)
+    trainer: Any = build_trainer(config, TASK)
+    initial = np.zeros(trainer.model.layout.size, np.float32)
+    return run(
+        build_schedule(config),
+        WithLiars(trainer) if liars else trainer,
+        num_clients=MANY,
+        num_versions=40,
+        strategy=build_strategy(config),
+        initial=initial,
+    )
+
+
+@pytest.mark.parametrize("name", ROBUST)
+def test_liars_do_no_harm(name):
+    """The clients' own optima lie 0.46 around the common one; Krum takes one client's word."""
+    result = train(name, liars=True)
+    used = Counter(c for event in result.kind("aggregate") for c in event["client"])
+    assert min(used[liar] for liar in LIARS) > 5
+    assert np.linalg.norm(TASK.optimum) > 5
+    assert np.linalg.norm(result.outcome.params - TASK.optimum) < 0.6
+
+
+def test_a_mean_is_harmed():
+    honest, harmed = (train("fedbuff", liars=liars).outcome.params for liars in (False, True))
+    assert np.linalg.norm(honest - TASK.optimum) < 0.6
+    assert np.linalg.norm(harmed - TASK.optimum) > 2
+
+
+# -- golden values of K arrivals -------------------------------------------------------------------
+
+# Flower's own strategies on K arrivals, against hand-derived values.
+#
+# w_t = [1, 1] at version 5. Three updates started from w_3 = [0, 0] and moved by [3, 0], [0, 3] and
+# [9, 9] with n = 10, 10, 20 examples. On the current model they are the models
+#
+#     [4, 1], [1, 4], [10, 10]
+#
+#     FedAvg    (10 [4, 1] + 10 [1, 4] + 20 [10, 10]) / 40 = [250, 250] / 40 = [6.25, 6.25]
+#     FedMedian [4, 4]
+#     Krum      with one malicious client scores each by its 3 - 1 - 2 = 0 -> 1 nearest neighbour:
+#               |[4, 1] - [1, 4]|^2 = 18 < |[4, 1] - [10, 10]|^2 = 117: the first of the close pair
+#     FedAdam   eta = 0.1, beta_1 = beta_2 = 0, tau = 1: Delta = FedAvg - w_t = [5.25, 5.25],
+#               m = Delta, v = Delta^2, w_{t+1} = w_t + 0.1 m / (sqrt(v) + 1)
+#               = 1 + 0.1 * 5.25 / 6.25 = [1.084, 1.084]
+
+FIFTH = GlobalModel(vec(1, 1), version=5, history={3: vec(0, 0)})
+THREE = [
+    Update(0, 3, vec(3, 0), "model", 10, 0.1),
+    Update(1, 3, vec(0, 3), "delta", 10, 0.1),
+    Update(2, 3, vec(9, 9), "model", 20, 0.1),
+]
+
+
+@pytest.mark.parametrize(
+    ("inner", "expected"),
+    [
+        (flower.FedAvg(), [6.25, 6.25]),
+        (flower.FedMedian(), [4, 4]),
+        (flower.Krum(num_malicious_nodes=1), [4, 1]),
+        (flower.FedAdam(eta=0.1, beta_1=0.0, beta_2=0.0, tau=1.0), [1.084, 1.084]),
+    ],
+    ids=["FedAvg", "FedMedian", "Krum", "FedAdam"],
+)
+def test_inner_strategy_aggregates_displacements_on_the_current_model(inner, expected):
+    np.testing.assert_allclose(Asynchronous(inner).aggregate(FIFTH, THREE), expected, rtol=1e-5)
+
+
+def test_inner_must_be_a_flower_strategy():
+    with pytest.raises(ValueError, match="must be based on flwr"):
+        Asynchronous(object())
+
+
+def test_fedprox_tells_its_clients_mu():
+    params, config = Asynchronous(flower.FedProx(proximal_mu=0.1)).dispatch(FIFTH, client_id=7)
+    assert params is FIFTH.params
+    assert config == {"proximal-mu": 0.1}
+
+
+class Halving(flower.FedAvg):
+    """A rate that halves with every round, and says for whom it is."""
+
+    def __init__(self):
+        super().__init__()
+        self.rate, self.told = 1.0, []
+
+    def configure_train(self, server_round, arrays, config, grid):
+        self.rate *= 0.5
+        self.told.append(server_round)
+        config["lr"], config["node"] = self.rate, next(iter(grid.get_node_ids()))
+        return super().configure_train(server_round, arrays, config, grid)
+
+
+def test_a_version_is_one_round_however_many_clients_start_from_it():
+    inner = Halving()
+    strategy = Asynchronous(inner)
+    orders = [strategy.dispatch(FIFTH, client_id)[1] for client_id in range(1000)]
+    assert orders == [{"lr": 0.5, "node": client_id} for client_id in range(1000)]
+    assert (inner.rate, inner.told) == (0.5, [6])
+    strategy.aggregate(FIFTH, THREE)
+    assert strategy.dispatch(replace(FIFTH, version=6), 0)[1] == {"lr": 0.25, "node": 0}
+    assert inner.told == [6, 7]

@@ -4,8 +4,6 @@ import errno
 import json
 import os
 import signal
-from pathlib import Path
-from typing import Any, NoReturn
 
 import hydra
 import numpy as np
@@ -20,17 +18,12 @@ from fl_app.runner import earlier
 from fl_app.runner.cell import run_cell
 from fl_app.runner.run import run
 
+SLOW = pytest.mark.slow
 SMALL = ["num_clients=8", "num_versions=12", "eval_every=4", "checkpoint_every=2", "partition=iid"]
 SMALL += ["runtime.workers=0", "algorithm.client.batch_size=64"]
 FEW = ["algorithm.schedule.buffer_size=3"]
-# States of servers, schedules and clients of each kind; a name is that of an algorithm, and what
-# else there is behind a hyphen.
+# States of servers, schedules, clients and clocks of each kind.
 CASES = {
-    "wkafl": [*FEW, "algorithm.strategy.stage_two_at=5"],
-    "fedasmu": [
-        *("algorithm.client.local_epochs=3", "algorithm.schedule.concurrency=4"),
-        "devices/network=normal",
-    ],
     "fedhist": [*FEW, "algorithm.strategy.buffer_length=3", "algorithm.strategy.norm_decay=0.01"],
     "eafl": ["algorithm.strategy.num_clusters=2", "algorithm.strategy.recluster_every=3"],
     "port": [
@@ -39,8 +32,6 @@ CASES = {
     ],
     "overlap_fedavg": ["devices/network=normal"],
     "fedbuff": [*FEW, "algorithm.schedule.concurrency=6"],
-    "twafl": ["algorithm/schedule=random_k", *FEW],
-    "scaffold": ["algorithm/schedule=buffered", *FEW, "algorithm.schedule.concurrency=6"],
     "dp_fedbuff": [
         *(*FEW, "algorithm.schedule.concurrency=6", "algorithm.client.top_k=0.1"),
         *("guard.max_norm_ratio=1.2", "guard.min_interval=1.2"),
@@ -51,29 +42,26 @@ ON_CLIENTS = ["client_eval_every=2", "client_eval_fraction=0.5", *CHURN]
 CASES["fedbuff-on_clients"] = [*CASES["fedbuff"], *ON_CLIENTS]
 SERVER = ["devices/server=measured", "devices.server.table=null", "devices.server.poll=0.3"]
 SERVER += [f"devices.server.{work}=0.4" for work in ("dispatch", "receipt", "evaluation")]
-CASES["fedasmu-server"] = [*CASES["fedasmu"], *SERVER, "devices.server.serial=false"]
+CASES["fedasmu"] = [
+    *("algorithm.client.local_epochs=3", "algorithm.schedule.concurrency=4"),
+    *("devices/network=normal", *SERVER, "devices.server.serial=false"),
+]
 
 
-def federation(name: str, folder: Path, *more: str) -> dict[str, Any]:
-    overrides = [f"algorithm={name.partition('-')[0]}", *SMALL, *CASES.get(name, []), *more]
-    return run_cell(composed(*overrides), folder, label=name)[1]
+def words(name, *more):
+    return [f"algorithm={name.partition('-')[0]}", *SMALL, *CASES[name], *more]
 
 
-def resumed(name: str, folder: Path) -> None:
-    """As `run` does, without its report."""
-    config = composed(
-        f"algorithm={name.partition('-')[0]}", *SMALL, *CASES.get(name, []), "resume=auto"
-    )
-    assert earlier.finished(config, folder) is None
-    run_cell(config, folder, label=name)
+def federation(name, folder, *more):
+    return run_cell(composed(*words(name, *more)), folder, label=name)[1]
 
 
-def killed(name: str, folder: Path, event: int) -> None:
+def killed(name, folder, event):
     """Run in a process of its own that is killed as it emits its event of this number."""
     if os.fork() == 0:
         emit, seen = JsonLines.emit, 0
 
-        def fatal(self: JsonLines, what: Any) -> None:
+        def fatal(self, what):
             nonlocal seen
             seen += 1
             if seen == event:
@@ -81,25 +69,16 @@ def killed(name: str, folder: Path, event: int) -> None:
                 os.kill(os.getpid(), signal.SIGKILL)
             emit(self, what)
 
-        JsonLines.emit = fatal  # type: ignore[method-assign]
-        dies(name, folder)
-    was_killed()
-
-
-def dies(name: str, folder: Path) -> NoReturn:
-    """Of a forked process: run until what it has prepared kills it."""
-    try:
-        federation(name, folder)
-    finally:
-        os._exit(1)
-
-
-def was_killed() -> None:
+        JsonLines.emit = fatal
+        try:
+            federation(name, folder)
+        finally:
+            os._exit(1)
     _, status = os.wait()
     assert os.WTERMSIG(status) == signal.SIGKILL
 
 
-def outcome(folder: Path) -> tuple[bytes, bytes, str]:
+def outcome(folder):
     summary = json.loads((folder / "summary.json").read_text())
     return (
         (folder / "events.jsonl").read_bytes(),
@@ -108,7 +87,12 @@ def outcome(folder: Path) -> tuple[bytes, bytes, str]:
     )
 
 
-def check_kills(name: str, tmp_path: Path, num_kills: int) -> None:
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize(
+    ("name", "num_kills"),
+    [("fedbuff", 3), *(pytest.param(name, 5, marks=SLOW) for name in CASES if name != "fedbuff")],
+)
+def test_random_kills_lose_nothing(name, num_kills, tmp_path):
     whole = tmp_path / "whole"
     straight = federation(name, whole)
     events = (whole / "events.jsonl").read_text().splitlines()
@@ -123,18 +107,7 @@ def check_kills(name: str, tmp_path: Path, num_kills: int) -> None:
         assert {key: straight[key] for key in resumed} == resumed
 
 
-def test_three_kills(tmp_path: Path) -> None:
-    check_kills("fedasmu", tmp_path, 3)
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(300)
-@pytest.mark.parametrize("name", CASES)
-def test_five_kills(name: str, tmp_path: Path) -> None:
-    check_kills(name, tmp_path, 5)
-
-
-def test_a_torn_checkpoint_is_passed_over_and_a_foreign_one_refused(tmp_path: Path) -> None:
+def test_a_torn_checkpoint_is_passed_over_and_a_foreign_one_refused(tmp_path):
     whole, folder = tmp_path / "whole", tmp_path / "torn"
     federation("fedbuff", whole)
     killed("fedbuff", folder, 60)
@@ -152,13 +125,10 @@ def test_a_torn_checkpoint_is_passed_over_and_a_foreign_one_refused(tmp_path: Pa
 
 
 @pytest.mark.parametrize("name", ["fedbuff", "overlap_fedavg"])
-def test_what_is_finished_is_not_run_again(name: str, tmp_path: Path) -> None:
+def test_what_is_finished_is_not_run_again(name, tmp_path):
     """Also where the devices decide how many local epochs are trained."""
-    overrides = [f"algorithm={name.partition('-')[0]}", *SMALL, *CASES[name]]
-    again, other = (
-        [*overrides, "resume=auto", "tensorboard=true"],
-        [*overrides, "resume=auto", "seed=1"],
-    )
+    again = words(name, "resume=auto", "tensorboard=true")
+    other = words(name, "resume=auto", "seed=1")
     summary = federation(name, tmp_path)
     before = (tmp_path / "events.jsonl").stat().st_mtime_ns
     with hydra.initialize_config_dir(str(CONF), version_base="1.3"):
@@ -168,15 +138,13 @@ def test_what_is_finished_is_not_run_again(name: str, tmp_path: Path) -> None:
             run(hydra.compose("config", overrides=other), other, tmp_path)
 
 
-def test_a_full_disk_ends_a_run_with_its_reason_and_with_room_it_goes_on(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_full_disk_ends_a_run_with_its_reason_and_with_room_it_goes_on(tmp_path, monkeypatch):
     whole, folder = tmp_path / "whole", tmp_path / "full"
     federation("fedbuff", whole)
-    overrides = ["algorithm=fedbuff", *SMALL, *CASES["fedbuff"], "resume=auto"]
+    overrides = words("fedbuff", "resume=auto")
     write = JsonLines._write
 
-    def full(self: JsonLines) -> None:
+    def full(self):
         if self._lines and self._file.tell() > 2000:
             self._file.write(self._lines.pop(0)[:10])  # as far as there was room
             self._file.flush()
@@ -190,27 +158,18 @@ def test_a_full_disk_ends_a_run_with_its_reason_and_with_room_it_goes_on(
             with pytest.raises(RunError, match="No space left on device; the run's folder"):
                 run(config, overrides, folder)
     assert not (folder / "summary.json").exists()
-    resumed("fedbuff", folder)
+    assert earlier.finished(composed(*overrides), folder) is None
+    federation("fedbuff", folder, "resume=auto")
     assert outcome(folder) == outcome(whole)
 
 
-def results(folder: Path) -> tuple[dict[str, bytes], dict[str, Any]]:
+def results(folder):
     """All that a run came to, apart from what depends on the host and the moment."""
     files = ("events.jsonl", "metrics.csv", "model.npz")
     summary = json.loads((folder / "summary.json").read_text())
     for key in ("wall_seconds", "updates_per_second", *provenance([]), "began_with"):
         summary.pop(key, None)
     return {name: (folder / name).read_bytes() for name in files}, summary
-
-
-def extended(name: str, folder: Path, *limits: str, workers: tuple[int, ...] = (0, 2, 0)) -> None:
-    """A run that ends at one limit after the other is as if it had ended at the last alone."""
-    mine = ["checkpoint_every=null"]
-    for limit, number in zip(limits, workers, strict=True):
-        words = (*mine, *limit.split(), f"runtime.workers={number}")
-        federation(name, folder / "extended", *words, "resume=auto")
-    federation(name, folder / "whole", *mine, *limits[-1].split())
-    assert results(folder / "extended") == results(folder / "whole"), limits
 
 
 LONGER = {
@@ -220,22 +179,19 @@ LONGER = {
 }
 
 
-SLOW = pytest.mark.slow
-
-
 @pytest.mark.parametrize("limit", LONGER)
-@pytest.mark.parametrize(
-    "name",
-    ["fedbuff", *(pytest.param(name, marks=SLOW) for name in ("wkafl", "fedasmu"))],
-)
-def test_a_run_that_is_extended_ends_as_one_that_was_longer_from_the_start(
-    name: str, limit: str, tmp_path: Path
-) -> None:
-    extended(name, tmp_path, *LONGER[limit])
+@pytest.mark.parametrize("name", ["fedbuff", pytest.param("fedasmu", marks=SLOW)])
+def test_a_run_that_is_extended_ends_as_one_that_was_longer_from_the_start(name, limit, tmp_path):
+    mine = ["checkpoint_every=null"]
+    for words, workers in zip(LONGER[limit], (0, 2, 0), strict=True):
+        more = (*mine, *words.split(), f"runtime.workers={workers}", "resume=auto")
+        federation(name, tmp_path / "extended", *more)
+    federation(name, tmp_path / "whole", *mine, *LONGER[limit][-1].split())
+    assert results(tmp_path / "extended") == results(tmp_path / "whole")
 
 
 @pytest.mark.parametrize("limit", ["num_versions=3", "max_seconds=2", "max_updates=9"])
-def test_a_limit_that_was_passed_is_refused(limit: str, tmp_path: Path) -> None:
+def test_a_limit_that_was_passed_is_refused(limit, tmp_path):
     federation("fedbuff", tmp_path, "num_versions=7")
     before = contents(tmp_path)
     with pytest.raises(ValueError, match=f"{limit} must be above .*, which the run in .* reached"):
@@ -246,5 +202,5 @@ def test_a_limit_that_was_passed_is_refused(limit: str, tmp_path: Path) -> None:
     assert contents(tmp_path).items() >= before.items()
 
 
-def contents(folder: Path) -> dict[str, bytes]:
+def contents(folder):
     return {str(path): path.read_bytes() for path in folder.rglob("*") if path.is_file()}

@@ -1,14 +1,21 @@
-"""Clients that keep something between their orders, in every runtime."""
+"""What clients keep: what they begin with and are never sent again, and what they remember.
+
+Frozen parameters and the first private ones clients build from the seed. Where only the server has
+them, from a file of weights, a client asks for them with its first order, once.
+"""
 
 import json
+from collections import Counter, defaultdict
 from pathlib import Path
 from threading import Lock
 from typing import Any
 
+import numpy as np
 import pytest
+import torch
 from configs import composed
-from fake_grid import ClientApp, FakeGrid
-from flwr.app import Context, Message
+from fake_grid import FakeGrid
+from flwr.app import Message
 
 from fl_app import client_app
 from fl_app.core.events import Aggregated
@@ -18,27 +25,178 @@ from fl_app.record.files import JsonLines
 from fl_app.runner.cell import run_cell
 from fl_app.runner.validate import validate_config
 
-SMALL = ["num_clients=6", "num_versions=6", "eval_every=3", "algorithm.client.local_epochs=3"]
+SMALL = ["algorithm=fedbuff", "num_clients=4", "num_versions=4", "eval_every=2", "partition=iid"]
+SMALL += ["algorithm.schedule.buffer_size=2", "algorithm.schedule.concurrency=4"]
+SMALL += ["algorithm.client.local_steps=2"]
+HEAD = "task.trainable=[3.*]"  # of the perceptron: 32 x 10 + 10 parameters; 64 x 32 + 32 are frozen
+OWN = "algorithm.client.private=[3.*]"
+SIZES = {HEAD: (4 * 330, 4 * 2080), OWN: (4 * 2080, 4 * 330)}  # vector, fixed part
+
+
+@pytest.fixture(autouse=True)
+def _process(monkeypatch, tmp_path):
+    monkeypatch.setenv("FL_APP_STATE_DIR", str(tmp_path / "state"))
+    threads = torch.get_num_threads()
+    client_app.handler = MessageHandler()
+    yield
+    client_app.handler = MessageHandler()
+    torch.set_num_threads(threads)
+
+
+@pytest.fixture
+def weights(tmp_path):
+    """A file whose values no seed makes."""
+    file = tmp_path / "weights.npz"
+    rng = np.random.default_rng(3)
+    shapes = {"1.weight": (32, 64), "1.bias": (32,), "3.weight": (10, 32), "3.bias": (10,)}
+    values = {name: 0.1 * rng.standard_normal(shape) for name, shape in shapes.items()}
+    np.savez(file, **{name: value.astype(np.float32) for name, value in values.items()})
+    return f"task.weights={file}"
+
+
+def nodes(folder, count, forgetful=False):
+    """Nodes with processes and files of their own, and what they replied.
+
+    Args:
+        folder: of their files.
+        count: number of nodes.
+        forgetful: every message is handled by a new process.
+    """
+    lock = Lock()
+    replies: list[Message] = []
+    handlers: dict[int, MessageHandler] = defaultdict(MessageHandler)
+
+    def app(message, context):
+        with lock:
+            client_app.handler = MessageHandler() if forgetful else handlers[context.node_id]
+            replies.append(client_app.app(message, context))
+            return replies[-1]
+
+    configs: list[Any] = [
+        {"partition-id": number, "state-dir": str(folder / f"node-{number}")}
+        for number in range(count)
+    ]
+    return FakeGrid(app, count, configs), replies
+
+
+def federation(folder, *overrides, grid=None):
+    config = composed(*SMALL, *overrides)
+    validate_config(config)
+    _, summary = run_cell(config, folder, label="", grid=grid)
+    assert (summary["stopped"], summary["failures"], summary["rejected"]) == ("num_versions", 0, 0)
+    return (folder / "events.jsonl").read_bytes(), summary
+
+
+def kinds(log):
+    return Counter(json.loads(line)["kind"] for line in log.splitlines())
+
+
+def arrays(folder):
+    with np.load(folder / "model.npz") as file:
+        return dict(file)
+
+
+@pytest.mark.parametrize("part", [HEAD, OWN])
+@pytest.mark.parametrize("from_file", [False, True])
+def test_the_same_files_in_flower_as_inline(part, from_file, tmp_path, weights):
+    overrides = [part, *([weights] if from_file else [])]
+    inline = federation(tmp_path / "inline", *overrides, "runtime.workers=0")
+    grid, _ = nodes(tmp_path, 2)
+    flower = federation(tmp_path / "flower", *overrides, "runtime=flower", grid=grid)
+    assert flower[0] == inline[0]
+    assert flower[1]["model_sha256"] == inline[1]["model_sha256"]
+    sent = sum("fixed" in message.content.array_records for message in grid.received)
+    assert sent == 2 * from_file, "to each node once: one that serves another client has it"
+    vector, fixed = SIZES[part]
+    events = [json.loads(line) for line in inline[0].splitlines()]
+    clients = {event["client"] for event in events if event["kind"] == "dispatch"}
+    counts = kinds(inline[0])
+    assert counts["supply"] == (len(clients) if from_file else 0)
+    down = vector * counts["dispatch"] + fixed * counts["supply"]
+    assert (inline[1]["bytes_down"], inline[1]["bytes_up"]) == (down, vector * counts["arrival"])
+    if part == HEAD and from_file:  # the model starts from the file and keeps what is frozen
+        final = arrays(tmp_path / "inline")
+        with np.load(weights.partition("=")[2]) as file:
+            for name in ("1.weight", "1.bias", "3.weight", "3.bias"):
+                assert (final[name] == file[name]).all() == (name[0] == "1")
+                assert np.abs(final[name] - file[name]).max() < 0.2
+
+
+@pytest.mark.parametrize("part", [HEAD, OWN])
+def test_clients_evaluate_with_it(part, tmp_path, weights):
+    """And with private parameters of their own: the same scores in Flower as inline."""
+    overrides = [part, weights, "client_eval_every=2", "task.holdout=0.2"]
+    inline = federation(tmp_path / "inline", *overrides, "runtime.workers=0")
+    grid, _ = nodes(tmp_path, 2)
+    flower = federation(tmp_path / "flower", *overrides, "runtime=flower", grid=grid)
+    assert flower[0] == inline[0]
+    assert kinds(inline[0])["client_evaluate"] > 4
+    real, _ = nodes(tmp_path, 3, forgetful=True)
+    log, _ = federation(tmp_path / "real", *overrides, "runtime=deployment", grid=real)
+    assert kinds(log)["client_evaluate"] > 0
+
+
+@pytest.mark.parametrize("part", [HEAD, OWN])
+@pytest.mark.parametrize("forgetful", [False, True])
+def test_a_real_node_is_sent_the_fixed_part_once(part, forgetful, tmp_path, weights):
+    grid, replies = nodes(tmp_path, 3, forgetful)
+    log, summary = federation(tmp_path / "run", part, weights, "runtime=deployment", grid=grid)
+    supplied = [message for message in grid.received if "fixed" in message.content.array_records]
+    assert set(Counter(message.metadata.dst_node_id for message in supplied).values()) == {1}
+    assert len(list(tmp_path.rglob("fixed-*.npz"))) == len(supplied)
+    vector, fixed = SIZES[part]
+    counts = kinds(log)
+    assert 1 <= counts["supply"] <= len(supplied), "the run may end before all have answered"
+    assert summary["bytes_down"] == vector * counts["dispatch"] + counts["supply"] * fixed
+    records = [record for reply in replies for record in reply.content.array_records.values()]
+    for record in records:
+        assert sum(array.numpy().nbytes for array in record.values()) in (vector, 0)
+    if part == OWN:  # private parameters never leave a node, which keeps them and nothing else
+        assert not any("3." in name for record in records for name in record)
+        for path in (files := list(tmp_path.rglob("client-*.npz"))):
+            with np.load(path) as state:
+                assert set(state) == {"private.3.weight", "private.3.bias"}
+        assert files
+
+
+def test_a_damaged_file_is_asked_for_again(tmp_path, weights):
+    """The second supply replaces it: the orders after that find it whole."""
+    grid, _ = nodes(tmp_path, 1, forgetful=True)
+    settings = [HEAD, weights, "runtime=deployment", "algorithm.schedule.buffer_size=1"]
+    settings += ["algorithm.schedule.concurrency=1"]
+    federation(tmp_path / "run", *settings, "num_versions=2", grid=grid)
+    (file,) = tmp_path.rglob("fixed-*.npz")
+    file.write_bytes(b"not a zip")
+    federation(tmp_path / "run", *settings, "resume=auto", grid=grid)
+    supplied = ["fixed" in message.content.array_records for message in grid.received]
+    assert sum(supplied) == 2
+    assert file.exists()
+    assert file.with_suffix(".unreadable").exists()
+
+
+# -- what clients keep between their orders -------------------------------------------------------
+
+MEMORY = ["num_clients=6", "num_versions=6", "eval_every=3", "algorithm.client.local_epochs=3"]
+BUFFERED = ["algorithm.schedule.buffer_size=3", "devices/network=normal"]
+COMPRESSED = ["algorithm.client.top_k=0.05", "algorithm.client.upload_dtype=float16"]
 CASES = {
-    "fedasmu": ["algorithm=fedasmu", "devices/network=normal"],
+    "fedasmu": ["algorithm=fedasmu", "devices/network=normal", "algorithm.schedule.concurrency=3"],
     "overlap_fedavg": ["algorithm=overlap_fedavg", "devices/network=normal"],
     "moon": ["algorithm=moon", "algorithm.schedule.buffer_size=3"],
-    "port": ["algorithm=port", "algorithm.schedule.buffer_size=2", "devices=uniform_110x"],
-    "top_k": ["algorithm=fedbuff", "algorithm.schedule.buffer_size=3", "devices/network=normal"],
+    "port": [
+        *("algorithm=port", "algorithm.schedule.buffer_size=2", "devices=uniform_110x"),
+        *("algorithm.strategy.staleness_bound=2", "algorithm.schedule.concurrency=6"),
+    ],
+    "scaffold": ["algorithm=scaffold", *BUFFERED, *COMPRESSED],
+    "top_k": ["algorithm=fedbuff", *BUFFERED, "algorithm.schedule.concurrency=6", *COMPRESSED],
 }
-CASES["scaffold"] = ["algorithm=scaffold", *CASES["top_k"][1:]]
-CASES["top_k"] += ["algorithm.schedule.concurrency=6"]
-CASES["top_k"] += ["algorithm.client.top_k=0.05", "algorithm.client.upload_dtype=float16"]
-CASES["scaffold_top_k"] = [*CASES["scaffold"], *CASES["top_k"][-2:]]
-CASES["port"] += ["algorithm.strategy.staleness_bound=2", "algorithm.schedule.concurrency=6"]
-CASES["fedasmu"] += ["algorithm.schedule.concurrency=3"]
 
 
-def one_at_a_time(run_id: int = 1) -> ClientApp:
+def one_at_a_time(run_id=1):
     """Nodes of the fake grid share a process, and with it the trainer; real ones do not."""
     lock = Lock()
 
-    def app(message: Message, context: Context) -> Message:
+    def app(message, context):
         context.run_id = run_id
         with lock:
             return client_app.app(message, context)
@@ -46,31 +204,23 @@ def one_at_a_time(run_id: int = 1) -> ClientApp:
     return app
 
 
-def federation(
-    folder: Path, overrides: list[str], grid: Any = None, *, stopped: str = "num_versions"
-) -> tuple[bytes, str]:
-    config = composed(*SMALL, *overrides)
+def remembering(folder, overrides, grid=None, *, stopped="num_versions"):
+    config = composed(*MEMORY, *overrides)
     validate_config(config)
     _, summary = run_cell(config, folder, label="", grid=grid)
     assert summary["stopped"] == stopped
     return (folder / "events.jsonl").read_bytes(), summary["model_sha256"]
 
 
-@pytest.fixture(autouse=True)
-def _one_process(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("FL_APP_STATE_DIR", str(tmp_path / "state"))
-    client_app.handler = MessageHandler()
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize("name", CASES)
-def test_any_node_serves_any_client_and_time_is_virtual(name: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["fedasmu", "port", "top_k"])
+def test_any_node_serves_any_client_and_time_is_virtual(name, tmp_path):
     """What a client keeps travels with its orders: the same files as without Flower."""
-    inline = federation(tmp_path / "inline", [*CASES[name], "runtime.workers=0"])
+    inline = remembering(tmp_path / "inline", [*CASES[name], "runtime.workers=0"])
     grid = FakeGrid(one_at_a_time(), 2)
-    flower = federation(tmp_path / "flower", [*CASES[name], "runtime=flower"], grid)
+    flower = remembering(tmp_path / "flower", [*CASES[name], "runtime=flower"], grid)
     assert flower == inline
-    workers = federation(tmp_path / "workers", [*CASES[name], "runtime.workers=2"])
+    workers = remembering(tmp_path / "workers", [*CASES[name], "runtime.workers=2"])
     assert workers == inline
     kinds = {json.loads(line)["kind"] for line in inline[0].splitlines()}
     if name == "fedasmu":
@@ -78,7 +228,7 @@ def test_any_node_serves_any_client_and_time_is_virtual(name: str, tmp_path: Pat
     if name == "port":
         assert "recall" in kinds
     if name == "top_k":
-        whole = federation(tmp_path / "whole", [*CASES[name][:4], "runtime.workers=0"])
+        whole = remembering(tmp_path / "whole", [*CASES[name][:-2], "runtime.workers=0"])
         assert whole != inline
         sizes = [
             json.loads((tmp_path / folder / "summary.json").read_text())["bytes_up"]
@@ -87,29 +237,13 @@ def test_any_node_serves_any_client_and_time_is_virtual(name: str, tmp_path: Pat
         assert sizes[0] == pytest.approx(sizes[1] * 0.05 * 6 / 4, rel=0.01)
 
 
-@pytest.mark.parametrize("name", ["fedasmu", "overlap_fedavg", "top_k", "scaffold_top_k"])
-def test_on_real_nodes_it_lies_in_files(name: str, tmp_path: Path) -> None:
-    grid = FakeGrid(one_at_a_time(), 6)
-    log, _ = federation(tmp_path / "real", [*CASES[name], "runtime=deployment"], grid)
-    files = sorted(path.name for path in (tmp_path / "state").rglob("*.npz"))
-    assert len(files) >= 3
-    events = [json.loads(line) for line in log.splitlines()]
-    assert [event for event in events if event["kind"] in ("failure", "reject")] == []
-    if name == "overlap_fedavg":
-        ages = [event["age"] for event in events if event["kind"] == "aggregate"]
-        assert ages[0] == [0] * 6
-        assert ages[-1] == [1] * 6
-
-
 @pytest.mark.parametrize("name", ["moon", "overlap_fedavg"])
-def test_on_real_nodes_it_is_there_when_a_run_goes_on(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_on_real_nodes_it_is_there_when_a_run_goes_on(name, tmp_path, monkeypatch):
     """Though Flower's run id is another one, and devices are ahead of the checkpoint."""
     overrides = [*CASES[name], "runtime=deployment", "checkpoint_every=2"]
     folder, state = tmp_path / "real", tmp_path / "state"
 
-    def interrupt(self: JsonLines, event: Any) -> None:
+    def interrupt(self, event):
         emit(self, event)
         if isinstance(event, Aggregated) and event.version == 4:
             raise KeyboardInterrupt
@@ -117,7 +251,7 @@ def test_on_real_nodes_it_is_there_when_a_run_goes_on(
     with monkeypatch.context() as patch:
         emit = JsonLines.emit
         patch.setattr(JsonLines, "emit", interrupt)
-        federation(folder, overrides, FakeGrid(one_at_a_time(), 6), stopped="interrupted")
+        remembering(folder, overrides, FakeGrid(one_at_a_time(), 6), stopped="interrupted")
     files = set(state.rglob("*.npz"))
     rows = (folder / "devices.csv").read_text().splitlines()
 
@@ -125,14 +259,14 @@ def test_on_real_nodes_it_is_there_when_a_run_goes_on(
     found: dict[Path, bool] = {}  # at the first order of every client
     load = memory.load
 
-    def look(path: Path) -> Any:
+    def look(path):
         kept = load(path)
         found.setdefault(path, bool(kept))
         return kept
 
     monkeypatch.setattr(memory, "load", look)
     grid = FakeGrid(one_at_a_time(run_id=2), 6)
-    log, _ = federation(folder, [*overrides, "resume=auto"], grid)
+    log, _ = remembering(folder, [*overrides, "resume=auto"], grid)
     assert set(state.rglob("*.npz")) >= files
     assert len(list(state.iterdir())) == 1
     assert [path for path in found if found[path]] == [path for path in found if path in files]

@@ -3,6 +3,7 @@
 import csv
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -12,13 +13,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fl_app import report
 from fl_app.__main__ import main
 
 FILES = {"summary.json", "events.jsonl", "metrics.csv", "config.yaml", "model.npz"}
 
 
-def run(monkeypatch: pytest.MonkeyPatch, folder: Path, *overrides: str) -> int:
+def run(monkeypatch, folder, *overrides):
     arguments = ["fl_app", f"hydra.run.dir={folder}", "runtime.workers=0", *overrides]
     monkeypatch.setattr(sys, "argv", arguments)
     return main()
@@ -58,60 +58,6 @@ def test_one_run_writes_its_files(monkeypatch, tmp_path, capsys):
     drawn = {path.name for path in (tmp_path / "figures").iterdir()}
     names = ("accuracy", "staleness", "timeline", "partition", "overview")
     assert drawn == {f"{name}.png" for name in names}
-
-
-@pytest.mark.slow
-def test_quickstart_compares_its_cells_at_equal_updates(monkeypatch, tmp_path):
-    """The main job, cut to ten virtual seconds a cell: the user's overrides win over the cells'."""
-    assert run(monkeypatch, tmp_path, "experiment=quickstart", "max_seconds=10") == 0
-    with (tmp_path / "table.csv").open() as file:
-        cells = [row["cell"] for row in csv.DictReader(file)]
-    assert cells == [
-        *("fedavg", "fedbuff", "wkafl", "fedhist", "fedasmu", "overlap_fedavg", "eafl")
-    ]
-    first = {
-        cell: json.loads((tmp_path / cell / "events.jsonl").read_text().splitlines()[0])
-        for cell in cells
-    }
-    assert len({event["accuracy"] for event in first.values()}) == 1  # the same start
-    for cell in cells:
-        assert json.loads((tmp_path / cell / "summary.json").read_text())["stopped"] == "seconds"
-    signs = {"overlap_fedavg": '"beside":true', "eafl": '"kind":"cluster"'}
-    for cell, sign in signs.items():
-        assert sign in (tmp_path / cell / "events.jsonl").read_text()
-
-
-@pytest.mark.slow
-def test_jobs_of_a_sweep_are_reported_together(monkeypatch, tmp_path, capsys):
-    sweep = (f"hydra.sweep.dir={tmp_path}", "algorithm=fedbuff,fedasync", "num_versions=1", "-m")
-    assert run(monkeypatch, tmp_path, *sweep) == 0
-    told = capsys.readouterr().out.splitlines()[-1]
-    assert told == f"All jobs in one report: python -m fl_app.report {tmp_path}"
-    table = report.write_report(tmp_path, figures=False)
-    assert [row["cell"] for row in table.rows] == ["fedbuff", "fedasync"]
-
-
-@pytest.mark.parametrize(
-    ("override", "text"),
-    [
-        ("algorith=fedbuff", "unknown key 'algorith'; did you mean algorithm"),
-        ("+surplus=1", "unknown keys: surplus"),
-        (
-            "+algorithm.client.surplus=1",
-            "unexpected keyword argument 'surplus'; its arguments are task, ",
-        ),
-        ("num_versions=many", "num_versions=many must be an integer >= 1"),
-        ("target_accuracy=90", "target_accuracy=90 must be in [0, 1] or null"),
-        ("algorithm.client.upload=weights", "client.upload=weights must be gradient, "),
-        ("runtime=deployment", "runtime=deployment needs Flower's nodes"),
-        ("runtime.device=gpu", "runtime.device=gpu must be cpu, a device that torch can use here"),
-    ],
-)
-def test_refusals_name_key_and_bound(monkeypatch, capsys, tmp_path, override, text):
-    monkeypatch.setattr(sys, "argv", ["fl_app", f"hydra.run.dir={tmp_path}", override])
-    assert main() == 2
-    assert text in capsys.readouterr().err
-    assert not list(tmp_path.rglob("summary.json"))
 
 
 @pytest.mark.parametrize(
@@ -155,15 +101,193 @@ def test_interrupt_ends_within_two_seconds_with_files_written(tmp_path):
     assert summary["num_versions"] > 0
 
 
+# -- a folder that holds a run --------------------------------------------------------------------
+
+QUICKSTART = "experiment=quickstart"
+SHORT = ["runtime.workers=0", "num_versions=3", "num_clients=20", "tensorboard=false"]
+CELLS = [QUICKSTART, "experiment.only=[fedbuff,wkafl]"]
+THREE_WAYS = (
+    "give resume=auto to go on with it, another folder (hydra.run.dir=..., of a sweep "
+    "hydra.sweep.dir=..., in Python output=...), or overwrite=true to replace it"
+)
+
+
+def command(*words):
+    """The exit code of the command line."""
+    with pytest.MonkeyPatch.context() as patch:
+        flags = [word for word in words if word == "-m"]
+        patch.setattr(sys, "argv", ["fl_app", *flags, *SHORT, *words[len(flags) :]])
+        return main()
+
+
+def given(folder, *words):
+    return command(f"hydra.run.dir={folder}", *words)
+
+
+def contents(folder):
+    return {
+        path.relative_to(folder).as_posix(): path.read_bytes()
+        for path in folder.rglob("*")
+        if path.is_file()
+    }
+
+
+def reached(folder):
+    """Versions of the run that lies there."""
+    versions: int = json.loads((folder / "summary.json").read_text())["num_versions"]
+    return versions
+
+
+@pytest.fixture(scope="module")
+def one(tmp_path_factory):
+    """The folder of a finished run."""
+    folder = tmp_path_factory.mktemp("one") / "run"
+    assert given(folder, "algorithm=wkafl", "checkpoint_every=1") == 0
+    return folder
+
+
+@pytest.fixture
+def copy(one, tmp_path):
+    return Path(shutil.copytree(one, tmp_path / "copy"))
+
+
+@pytest.fixture
+def untouched(one):
+    """The folder of a finished run, in which no file may change."""
+    before = contents(one)
+    yield one
+    assert contents(one) == before
+
+
+def test_another_run_neither_replaces_it_nor_goes_on_there(untouched, capsys):
+    for words in ("algorithm=fedbuff", "algorithm=wkafl checkpoint_every=1", QUICKSTART):
+        assert given(untouched, *words.split()) == 2
+        error = capsys.readouterr().err
+        assert f"{untouched} holds a run, whose files would be lost: give" in error
+        assert (THREE_WAYS in error) == (words != QUICKSTART)
+    assert given(untouched, "algorithm=fedbuff", "resume=auto") == 2
+    error = capsys.readouterr().err
+    assert "holds a run of another configuration (" in error
+    assert "algorithm." in error
+    assert "give another folder, or overwrite=true to replace it" in error
+    assert given(untouched, "algorithm=wkafl", "resume=auto", "overwrite=true") == 2
+    assert "overwrite=true must be left out with resume=auto" in capsys.readouterr().err
+    assert given(untouched, QUICKSTART, "resume=auto") == 2
+    assert f"{untouched} holds a run, whose files would be lost" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("refused", "text"),
+    [
+        ("runtime.workers=-3", "runtime.workers=-3 must be"),
+        ("num_clients=5000", "num_clients=5000 must be"),  # which only the data can tell
+        ("metrics=[clients] task=wikitext2 task.sources=[synthetic]", "metrics="),
+        # Pauses need to know the parts of an order.
+        (
+            "algorithm=fedasmu algorithm/schedule=random_k algorithm.client.local_steps=null "
+            "algorithm.client.local_epochs=2",
+            "that schedule draws how long an order takes, but not",
+        ),
+    ],
+)
+def test_what_is_refused_changes_no_file(untouched, capsys, refused, text):
+    words = ("algorithm=wkafl", "checkpoint_every=1", *refused.split())
+    for word in ("overwrite=true", "resume=auto"):
+        assert given(untouched, word, *words) == 2
+    assert text in capsys.readouterr().err
+
+
 @pytest.mark.slow
-@pytest.mark.timeout(120)
-def test_a_parallel_sweep_tells_of_a_failed_job_in_one_line(tmp_path: Path) -> None:
-    words = ["-m", "seed=0,-1", "num_versions=1", "runtime.workers=0"]
-    words += ["hydra/launcher=joblib", "hydra.launcher.n_jobs=2", f"hydra.sweep.dir={tmp_path}"]
-    command = [sys.executable, "-m", "fl_app", *words]
-    done = subprocess.run(command, capture_output=True, text=True)
-    assert done.stderr.splitlines() == [
-        "error: seed=-1 must be an integer >= 0: every random stream starts from it"
-    ]
-    assert done.returncode == 2
-    assert (tmp_path / "0" / "summary.json").exists()
+def test_a_run_is_replaced_where_that_is_asked_for(copy):
+    (copy / "figures" / "of_another_algorithm.png").touch()
+    words = ("algorithm=fedasync", "checkpoint_final=false", "overwrite=true")
+    assert given(copy, *words) == 0
+    assert json.loads((copy / "summary.json").read_text())["algorithm"] == "fedasync"
+    assert list((copy / "checkpoints").iterdir()) == []
+    assert not (copy / "figures" / "of_another_algorithm.png").exists()
+
+
+@pytest.mark.slow
+def test_cells_are_not_overwritten_and_can_be_extended(tmp_path, capsys):
+    assert given(tmp_path, *CELLS) == 0
+    before = contents(tmp_path)
+    assert given(tmp_path, *CELLS) == 2
+    assert f"{tmp_path / 'fedbuff'} holds a run" in (error := capsys.readouterr().err)
+    assert THREE_WAYS in error
+    for words in ([], ["resume=auto"]):
+        assert given(tmp_path, *words) == 2
+        error = capsys.readouterr().err
+        assert f"{tmp_path / 'fedbuff'} holds a run" in error
+        assert "resume=auto to go on" not in error
+    assert contents(tmp_path) == before
+    words = ("experiment.only=[fedbuff]", "num_versions=4", "resume=auto")
+    assert given(tmp_path, QUICKSTART, *words) == 0
+    assert (reached(tmp_path / "fedbuff"), reached(tmp_path / "wkafl")) == (4, 3)
+    assert given(tmp_path, *CELLS, "overwrite=true") == 0
+    assert (reached(tmp_path / "fedbuff"), reached(tmp_path / "wkafl")) == (3, 3)
+
+
+@pytest.mark.parametrize("place", ["file/run", "/proc/nobody/may"])
+@pytest.mark.parametrize("mode", [["hydra.run.dir="], ["-m", "seed=1", "hydra.sweep.dir="]])
+def test_a_folder_that_cannot_be_made_is_told_in_a_sentence(tmp_path, capsys, place, mode):
+    (tmp_path / "file").touch()
+    *words, key = mode
+    assert command(*words, f"{key}{tmp_path / place}") == 2
+    error = capsys.readouterr().err
+    assert "cannot be written to (" in error
+    assert "give another folder (hydra.run.dir=..., of a sweep hydra.sweep.dir=..., " in error
+    assert len(error.splitlines()) == 1
+
+
+# -- what is refused costs no import of what takes seconds ----------------------------------------
+
+HEAVY = ("torch", "torchvision", "sklearn", "scipy", "pandas", "altair", "vl_convert", "ray")
+REFUSED = """
+algorith=fedbuff
+fusion=0.2
+algorithm=fedbuf
+num_versions=-1
+runtime.workers=-3
+client_eval_every=5 client_eval_fraction=20
+algorithm.strategy.server_lr=-1
+algorithm.schedule.concurrency=51
+algorithm.client.local_lr=fast
+partition.alpha=-1
+devices.ratio=-1
+experiment=quickstart algorithm.client.top_k=2
+experiment=quickstart experiment.parallel=0
+experiment=quickstart experiment.scale=tiny
+experiment.scale=smoke
+algorithm=moon algorithm.strategy.temperature=0
+task.model=foo
+task=cifar10 task.augment=foo
+task=csv
+task=csv task.path=a.csv task.schema=none.json
+task=image_folder task.path=a task.size=0
+task=huggingface task.path=a task.scaling=foo
+"""
+# As `python -m fl_app` for each of the commands; then it tells what was imported.
+COMMANDS = f"""
+import json, shlex, sys
+from fl_app.__main__ import main
+
+for words in sys.argv.pop().splitlines():
+    sys.argv[1:] = shlex.split(words)
+    status = main()
+    print(json.dumps([words, status, [name for name in {HEAVY} if name in sys.modules]]))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(240)
+def test_nothing_heavy_is_imported_for_a_refusal(tmp_path):
+    done = subprocess.run(
+        [sys.executable, "-c", COMMANDS, REFUSED.strip()],
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=tmp_path,
+    )
+    told = [json.loads(line) for line in done.stdout.splitlines()]
+    assert told == [[words, 2, []] for words in REFUSED.strip().splitlines()], done.stderr
+    assert done.stderr.count("error: ") == len(told)

@@ -1,13 +1,18 @@
 """Strategies in somebody else's Flower app, whose ClientApp never heard of this project."""
 
+import csv
+import json
 import logging
 import math
+import os
 import re
+import subprocess
+import sys
 import threading
+from contextlib import nullcontext
 from dataclasses import replace
 from importlib import import_module
 from types import SimpleNamespace
-from typing import Any
 
 import foreign_app
 import numpy as np
@@ -17,10 +22,12 @@ from fake_grid import FakeGrid
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.client import NumPyClient
 from flwr.clientapp import ClientApp
-from flwr.serverapp.strategy import FedAdam, Result
+from flwr.serverapp.strategy import FedAdam, FedProx
+from foreign_app import SERVERS, fitted, write_app
 from helpers import Quadratic, vec
 from store_grid import SuperLink
 
+from fl_app import report
 from fl_app.algorithms.eafl import EAFL
 from fl_app.algorithms.fedbuff import FedBuff
 from fl_app.algorithms.feddyn import FedDyn
@@ -28,19 +35,30 @@ from fl_app.algorithms.feddyn.trainer import FedDynTrainer
 from fl_app.algorithms.fedhist import FedHist
 from fl_app.asynchronous import Asynchronous
 from fl_app.core.errors import RunError
-from fl_app.core.types import Extra, GlobalModel
+from fl_app.field.control import COMMANDS
 from fl_app.flower import codec
+from fl_app.record.files import JsonLines
+from fl_app.record.log import read_events
 from fl_app.schedule import Buffered, k_async, synchronous
+from lab.demo import Federation
 
 NUM_ROUNDS = 20
+TOLERANCE = ConfigRecord({"tolerance": 0.5})
 
 
-def initial() -> ArrayRecord:
+def initial():
     torch.manual_seed(0)
     return ArrayRecord(foreign_app.Net().state_dict())
 
 
-def evaluate(version: int, arrays: ArrayRecord) -> MetricRecord:
+def start(strategy, app=foreign_app.app, *, nodes=4, **settings):
+    """Start with the app on so many nodes, or on the given grid; the result."""
+    grid = settings.pop("grid", None) or FakeGrid(app, nodes)
+    common = {"num_rounds": NUM_ROUNDS, "train_config": ConfigRecord({"lr": 0.1})}
+    return strategy.start(grid, initial(), **{**common, **settings})
+
+
+def evaluate(version, arrays):
     """As the quickstart's global evaluation: the mean squared error on everybody's function."""
     model = foreign_app.Net()
     model.load_state_dict(arrays.to_torch_state_dict())
@@ -49,27 +67,71 @@ def evaluate(version: int, arrays: ArrayRecord) -> MetricRecord:
         return MetricRecord({"mse": torch.nn.functional.mse_loss(model(x), y).item()})
 
 
+@pytest.fixture
+def logged(caplog):
+    logging.getLogger("flwr").addHandler(caplog.handler)  # which does not propagate
+    try:
+        with caplog.at_level(logging.INFO, "flwr"):
+            yield caplog
+    finally:
+        logging.getLogger("flwr").removeHandler(caplog.handler)
+
+
+# -- the programs of docs/flower.md ---------------------------------------------------------------
+
+
+@pytest.mark.parametrize("server", SERVERS, ids=["FedHist", "FedAdam"])
+def test_server_app_and_client_app_of_the_page(server, tmp_path, monkeypatch, capsys):
+    monkeypatch.syspath_prepend(write_app(tmp_path, server))
+    for name in ("client_app", "server_app"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    client_app, server_app = import_module("client_app").app, import_module("server_app").app
+    server_app(FakeGrid(client_app, 4), Context(1, 0, {}, RecordDict(), {}))
+    assert fitted(capsys.readouterr().out) == pytest.approx([2, 1], abs=0.1)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_simulation_of_the_page(tmp_path):
+    command = [sys.executable, "simulate.py"]
+    folder = write_app(tmp_path, SERVERS[0])
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert fitted(done.stdout) == pytest.approx([2, 1], abs=0.1)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.federation
+def test_real_nodes_of_the_page(tmp_path):
+    folder = tmp_path / "app"
+    folder.mkdir()
+    federation = Federation(tmp_path / "federation", 3)
+    home = {**os.environ, "FLWR_HOME": str(federation.kit.folder / "flower")}
+    home["PATH"] = f"{COMMANDS}{os.pathsep}{home['PATH']}"
+    try:
+        federation.start()
+        command = [COMMANDS / "flwr", "run", write_app(folder, SERVERS[0]), "field", "--stream"]
+        done = subprocess.run(command, env=home, capture_output=True, text=True, timeout=300)
+        assert fitted(done.stdout + done.stderr) == pytest.approx([2, 1], abs=0.1)
+    finally:
+        assert federation.stop()
+
+
+# -- training and evaluation ----------------------------------------------------------------------
+
+
 @pytest.mark.parametrize(
     ("strategy", "settings"),
     [
-        (FedBuff(), {"schedule": Buffered(concurrency=3, buffer_size=2)}),
         (FedBuff(), {}),
         (Asynchronous(FedAdam(eta=0.1)), {"schedule": Buffered(concurrency=3, buffer_size=2)}),
-        (Asynchronous(FedAdam(eta=0.1)), {}),
         (EAFL(server_lr=1.0, num_clusters=2, recluster_every=3), {}),
     ],
-    ids=["FedBuff", "FedBuff by default", "FedAdam", "FedAdam by default", "EAFL by default"],
+    ids=["FedBuff", "FedAdam", "EAFL"],
 )
-def test_start_trains_an_unmodified_client_app(strategy: Any, settings: dict[str, Any]) -> None:
-    grid = FakeGrid(foreign_app.app, 4)
-    result = strategy.start(
-        grid=grid,
-        initial_arrays=initial(),
-        num_rounds=NUM_ROUNDS,
-        train_config=ConfigRecord({"lr": 0.1}),
-        evaluate_fn=evaluate,
-        **settings,
-    )
+def test_start_trains_an_unmodified_client_app(strategy, settings):
+    result = start(strategy, evaluate_fn=evaluate, **settings)
     state = result.arrays.to_torch_state_dict()
     assert {name: (v.shape, v.dtype) for name, v in state.items()} == {
         name: (v.shape, v.dtype) for name, v in foreign_app.Net().state_dict().items()
@@ -81,20 +143,12 @@ def test_start_trains_an_unmodified_client_app(strategy: Any, settings: dict[str
     assert errors[-1] == evaluate(NUM_ROUNDS, result.arrays)["mse"]
     assert list(result.train_metrics_clientapp) == list(range(1, NUM_ROUNDS + 1))
     assert all(math.isfinite(m["train_loss"]) for m in result.train_metrics_clientapp.values())
-    assert len(grid.received) >= NUM_ROUNDS
 
 
-def test_an_unmodified_client_app_evaluates() -> None:
+def test_an_unmodified_client_app_evaluates():
     """Versions 5, 10, 15 and 20, each measured by all four, as Flower's own means would be."""
     grid = FakeGrid(foreign_app.app, 4)
-    result = FedBuff().start(
-        grid,
-        initial(),
-        num_rounds=NUM_ROUNDS,
-        train_config=ConfigRecord({"lr": 0.1}),
-        evaluate_config=ConfigRecord({"tolerance": 0.5}),
-        client_eval_every=5,
-    )
+    result = start(FedBuff(), grid=grid, evaluate_config=TOLERANCE, client_eval_every=5)
     found = result.evaluate_metrics_clientapp
     assert list(found)[-1] == NUM_ROUNDS
     assert set(found) == {5, 10, 15, 20}
@@ -114,60 +168,18 @@ def test_an_unmodified_client_app_evaluates() -> None:
 
 
 @pytest.mark.parametrize(("fraction", "count"), [(0.5, 2), (0.0, 0)])
-def test_a_strategy_of_flower_aggregates_what_its_clients_measured(
-    fraction: float, count: int
-) -> None:
-    def worst(contents: list[RecordDict], weighted_by: str) -> MetricRecord:
+def test_a_strategy_of_flower_aggregates_what_its_clients_measured(fraction, count):
+    def worst(contents, weighted_by):
         losses = [float(content["metrics"]["eval_loss"]) for content in contents]
         assert all(weighted_by in content["metrics"] for content in contents)
         return MetricRecord({"worst": max(losses), "clients": len(losses)})
 
-    grid = FakeGrid(foreign_app.app, 4)
     inner = FedAdam(eta=0.1, fraction_evaluate=fraction, evaluate_metrics_aggr_fn=worst)
-    result = Asynchronous(inner).start(
-        grid,
-        initial(),
-        num_rounds=3,
-        train_config=ConfigRecord({"lr": 0.1}),
-        evaluate_config=ConfigRecord({"tolerance": 0.5}),
-        evaluate_fn=evaluate,
-    )
+    told = {"evaluate_config": TOLERANCE, "evaluate_fn": evaluate}
+    result = start(Asynchronous(inner), num_rounds=3, **told)
     last = result.evaluate_metrics_clientapp.get(3)
     assert (0 if last is None else last["clients"]) == count
     assert len(result.evaluate_metrics_serverapp) == 4
-
-
-def test_evaluations_on_clients_that_nobody_would_do_are_refused() -> None:
-    """The strategy says that nobody evaluates, and the call that clients do."""
-
-    def start(**settings: Any) -> Result:
-        adapter = Asynchronous(FedAdam(fraction_evaluate=0.0))
-        config = ConfigRecord({"lr": 0.1})
-        grid = FakeGrid(foreign_app.app, 4)
-        return adapter.start(grid, initial(), num_rounds=2, train_config=config, **settings)
-
-    with pytest.raises(ValueError, match=r"client_eval_every=2 .* give client_eval_fraction"):
-        start(client_eval_every=2)
-    told = {"client_eval_fraction": 0.5, "evaluate_config": ConfigRecord({"tolerance": 0.5})}
-    assert start(client_eval_every=2, **told).evaluate_metrics_clientapp
-    assert not start().evaluate_metrics_clientapp
-
-
-def test_clients_that_cannot_evaluate_train_on() -> None:
-    def trains_only(message: Message, context: Context) -> Message:
-        if message.metadata.message_type != "train":
-            raise ValueError("no `evaluate` function registered")
-        return foreign_app.app(message, context)
-
-    result = FedBuff().start(
-        FakeGrid(trains_only, 3),
-        initial(),
-        num_rounds=NUM_ROUNDS,
-        train_config=ConfigRecord({"lr": 0.1}),
-        client_eval_every=1,
-    )
-    assert len(result.train_metrics_clientapp) == NUM_ROUNDS
-    assert result.evaluate_metrics_clientapp == {}
 
 
 class Hinting(FedBuff):
@@ -175,106 +187,33 @@ class Hinting(FedBuff):
 
     order_extra = ("hint",)
 
-    def dispatch_extra(self, model: GlobalModel, client_id: int) -> Extra:
+    def dispatch_extra(self, model, client_id):
         return {"hint": model.params}
 
 
-def test_an_unmodified_client_app_leaves_vectors_beside_the_model_alone() -> None:
-    grid = FakeGrid(foreign_app.app, 2)
-    result = Hinting().start(
-        grid, initial(), num_rounds=2, train_config=ConfigRecord({"lr": 0.1}), evaluate_fn=evaluate
-    )
-    assert len(result.train_metrics_clientapp) == 2
-    assert grid.received
-    assert all({"arrays", "extra.hint"} <= message.content.keys() for message in grid.received)
+def test_clients_that_cannot_evaluate_or_do_not_know_a_vector_train_on():
+    def trains_only(message, context):
+        if message.metadata.message_type != "train":
+            raise ValueError("no `evaluate` function registered")
+        return foreign_app.app(message, context)
+
+    grid = FakeGrid(trains_only, 3)
+    result = start(Hinting(), grid=grid, client_eval_every=1)
+    assert len(result.train_metrics_clientapp) == NUM_ROUNDS
+    assert result.evaluate_metrics_clientapp == {}
+    orders = [m for m in grid.received if m.metadata.message_type == "train"]
+    assert all({"arrays", "extra.hint"} <= message.content.keys() for message in orders)
 
 
-def test_clients_without_the_algorithms_own_equations_are_told_of(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    logging.getLogger("flwr").addHandler(caplog.handler)  # which does not propagate
-    try:
-        with caplog.at_level(logging.INFO, "flwr"), pytest.raises(RunError) as error:
-            FedDyn().start(
-                FakeGrid(foreign_app.app, 2),
-                initial(),
-                train_config=ConfigRecord({"lr": 0.1}),
-                schedule=Buffered(concurrency=2, buffer_size=1),
-            )
-    finally:
-        logging.getLogger("flwr").removeHandler(caplog.handler)
+# -- apps that do not fit -------------------------------------------------------------------------
+
+
+def test_clients_without_the_algorithms_own_equations_are_told_of(logged):
+    with pytest.raises(RunError) as error:
+        start(FedDyn(), nodes=2, schedule=Buffered(concurrency=2, buffer_size=1))
     missing = "fl_app.algorithms.feddyn.trainer.FedDynTrainer"
     assert f"the ClientApp must train with {missing}: " in str(error.value)
-    assert f"Its ClientApp must train with {missing}" in caplog.messages
-
-
-@pytest.mark.parametrize("evaluates", [False, True])
-def test_a_client_app_with_a_client_fn_ends_the_run_in_words(evaluates: bool) -> None:
-    """Flower's own FedAvg fails on it, too."""
-
-    class Client(NumPyClient):
-        def fit(self, parameters: Any, config: Any) -> Any:
-            return parameters, 1, {}
-
-    legacy = ClientApp(client_fn=lambda context: Client().to_client())
-
-    def app(message: Message, context: Context) -> Message:
-        trains = evaluates and message.metadata.message_type == "train"
-        return (foreign_app.app if trains else legacy)(message, context)
-
-    with pytest.raises(RunError, match=r"client_fn.*@app\.train\(\).*docs/flower\.md"):
-        FedBuff().start(
-            FakeGrid(app, 2),
-            initial(),
-            train_config=ConfigRecord({"lr": 0.1}),
-            client_eval_every=1,
-            schedule=Buffered(2, 1),
-        )
-
-
-def test_a_simulation_with_fewer_nodes_than_a_version_takes_is_refused() -> None:
-    link = SuperLink(2)
-    module = import_module("flwr.superlink.grid.inmemory_grid")
-    grid = module.InMemoryGrid(SimpleNamespace(state=lambda: link.state))
-    grid.set_run(link.grid.run)
-    with pytest.raises(ValueError, match=r"buffer_size=10 must be at most .* 2: it waits until"):
-        FedHist().start(grid, initial())
-    with pytest.raises(ValueError, match=r"buffer_size=10 .*Buffered\(concurrency=2, buffer_s"):
-        FedBuff().start(grid, initial())
-
-
-@pytest.mark.parametrize(
-    ("strategy", "schedule", "words"),
-    [
-        (FedHist(), k_async(3), r"schedule.buffer_size=3 should be at most .* 2: it waits"),
-        (FedBuff(), Buffered(3, 3), r"schedule.buffer_size=3 should be at most .* 2: .* twice"),
-        (FedHist(), k_async(2), r"schedule.buffer_size=2 is the number of nodes.* synchronous"),
-        (FedBuff(), Buffered(2, 2), ""),  # the fast node may fill the buffer
-        (FedHist(), k_async(1), ""),
-    ],
-)
-def test_fewer_real_nodes_than_a_version_takes_are_warned_of(
-    strategy: Any, schedule: Buffered, words: str
-) -> None:
-    """More may join: here the third does when the run is told that it waits for it."""
-    grid = FakeGrid(foreign_app.app, 2)
-    told: list[str] = []
-
-    class Handler(logging.Handler):
-        def emit(self, record: logging.LogRecord) -> None:
-            if "schedule.buffer_size" in record.getMessage():
-                told.append(record.getMessage())
-                if len(grid.node_ids) < schedule.buffer_size:
-                    grid.connect({"partition-id": 2})
-
-    logging.getLogger("flwr").addHandler(handler := Handler())
-    try:
-        config = ConfigRecord({"lr": 0.1})
-        strategy.start(grid, initial(), num_rounds=1, train_config=config, schedule=schedule)
-    finally:
-        logging.getLogger("flwr").removeHandler(handler)
-    assert len(told) == bool(words)
-    assert not words or re.search(words, told[0])
+    assert f"Its ClientApp must train with {missing}" in logged.messages
 
 
 class Own(FedDynTrainer):
@@ -282,13 +221,11 @@ class Own(FedDynTrainer):
 
 
 @pytest.mark.parametrize("trainer", [FedDynTrainer, Own])
-def test_clients_with_the_algorithms_own_equations_are_heard(
-    trainer: type[FedDynTrainer],
-) -> None:
+def test_clients_with_the_algorithms_own_equations_are_heard(trainer):
     devices = [trainer(Quadratic([[[3.0]], [[5.0]]]), local_lr=0.5) for _ in range(2)]
     layout = devices[0].model.layout
 
-    def app(message: Message, context: Context) -> Message:
+    def app(message, context):
         node = context.node_config["partition-id"]
         order = replace(codec.read_order(message, layout), client_id=node)
         upload = devices[node].train(order)
@@ -304,34 +241,79 @@ def test_clients_with_the_algorithms_own_equations_are_heard(
     assert result.arrays["w"].numpy().tolist() == [2.0]  # (1.5 + 2.5) / 2
 
 
-def test_a_refused_argument_leaves_nobody_watching_the_nodes() -> None:
-    before = set(threading.enumerate())
-    with pytest.raises(ValueError, match="eval_every=0"):
-        FedBuff().start(FakeGrid(foreign_app.app, 1), initial(), evaluate_fn=evaluate, eval_every=0)
-    for thread in set(threading.enumerate()) - before:
-        thread.join(2.0)
-        assert not thread.is_alive()
+@pytest.mark.parametrize("evaluates", [False, True])
+def test_a_client_app_with_a_client_fn_ends_the_run_in_words(evaluates):
+    """Flower's own FedAvg fails on it, too."""
+
+    class Client(NumPyClient):
+        def fit(self, parameters, config):
+            return parameters, 1, {}
+
+    legacy = ClientApp(client_fn=lambda context: Client().to_client())
+
+    def app(message, context):
+        trains = evaluates and message.metadata.message_type == "train"
+        return (foreign_app.app if trains else legacy)(message, context)
+
+    with pytest.raises(RunError, match=r"client_fn.*@app\.train\(\).*docs/flower\.md"):
+        start(FedBuff(), app, nodes=2, client_eval_every=1, schedule=Buffered(2, 1))
 
 
-def test_in_flowers_own_round_a_bad_reply_is_left_out(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_simulation_with_fewer_nodes_than_a_version_takes_is_refused():
+    link = SuperLink(2)
+    module = import_module("flwr.superlink.grid.inmemory_grid")
+    grid = module.InMemoryGrid(SimpleNamespace(state=lambda: link.state))
+    grid.set_run(link.grid.run)
+    with pytest.raises(ValueError, match=r"buffer_size=10 must be at most .* 2: it waits until"):
+        start(FedHist(), grid=grid)
+    with pytest.raises(ValueError, match=r"buffer_size=10 .*Buffered\(concurrency=2, buffer_s"):
+        start(FedBuff(), grid=grid)
+
+
+@pytest.mark.parametrize(
+    ("strategy", "schedule", "words"),
+    [
+        (FedHist(), k_async(3), r"schedule.buffer_size=3 should be at most .* 2: it waits"),
+        (FedBuff(), Buffered(3, 3), r"schedule.buffer_size=3 should be at most .* 2: .* twice"),
+        (FedHist(), k_async(2), r"schedule.buffer_size=2 is the number of nodes.* synchronous"),
+        (FedBuff(), Buffered(2, 2), ""),  # the fast node may fill the buffer
+        (FedHist(), k_async(1), ""),
+    ],
+)
+def test_fewer_real_nodes_than_a_version_takes_are_warned_of(strategy, schedule, words):
+    """More may join: here the third does when the run is told that it waits for it."""
+    grid = FakeGrid(foreign_app.app, 2)
+    told: list[str] = []
+
+    class Handler(logging.Handler):
+        def emit(self, record):
+            if "schedule.buffer_size" in record.getMessage():
+                told.append(record.getMessage())
+                if len(grid.node_ids) < schedule.buffer_size:
+                    grid.connect({"partition-id": 2})
+
+    logging.getLogger("flwr").addHandler(handler := Handler())
+    try:
+        start(strategy, grid=grid, num_rounds=1, schedule=schedule)
+    finally:
+        logging.getLogger("flwr").removeHandler(handler)
+    assert len(told) == bool(words)
+    assert not words or re.search(words, told[0])
+
+
+def test_in_flowers_own_round_a_bad_reply_is_left_out(caplog):
     """w = 0, the one good client sends 3: FedBuff's mean displacement at age 0 leads to 3."""
+    sent = {0: [math.nan], 1: [0, 0], 2: [9], 3: [3]}
 
-    def app(message: Message, context: Context) -> Message:
-        sent = {
-            0: np.array([math.nan], np.float32),
-            1: np.zeros(2, np.float32),
-            2: np.array([9.0], np.float32),
-            3: np.array([3.0], np.float32),
-        }
+    def app(message, context):
         node = context.node_config["partition-id"]
         if node == 4:
             raise RuntimeError("out of memory")
-        arrays = ArrayRecord({"w": Array(sent[node])})
+        arrays = ArrayRecord({"w": Array(np.array(sent[node], np.float32))})
         metrics = MetricRecord({"num-examples": 0 if node == 2 else 5, "loss": 0.5})
         return Message(RecordDict({"arrays": arrays, "metrics": metrics}), reply_to=message)
 
-    grid = FakeGrid(app, 5)
-    strategy = FedBuff()
+    grid, strategy = FakeGrid(app, 5), FedBuff()
     arrays = ArrayRecord({"w": Array(np.zeros(1, np.float32))})
     messages = strategy.configure_train(1, arrays, ConfigRecord(), grid)
     replies = grid.pull_messages(grid.push_messages(messages))
@@ -343,3 +325,92 @@ def test_in_flowers_own_round_a_bad_reply_is_left_out(caplog: pytest.LogCaptureF
     left_out = [r.getMessage() for r in caplog.records if "left out of round 1" in r.getMessage()]
     assert len(left_out) == 4
     assert "out of memory" in left_out[-1]
+
+
+# -- files, sinks and logs ------------------------------------------------------------------------
+
+
+def scored(version, arrays):
+    return MetricRecord({"accuracy": version / 4, "loss": 1.0 / (1 + version)})
+
+
+def short(strategy, **settings):
+    more = {"evaluate_fn": scored, "schedule": Buffered(concurrency=3, buffer_size=2)}
+    return start(strategy, nodes=3, num_rounds=4, **{**more, **settings})
+
+
+def test_a_run_writes_the_files_of_the_command_line(tmp_path, logged):
+    folder = tmp_path / "runs" / "one"
+    result = short(Asynchronous(FedProx(proximal_mu=0.1)), output=folder)
+    versions = [e.version for e in read_events(folder / "events.jsonl") if e.kind == "aggregate"]
+    assert versions == [1, 2, 3, 4]
+    with (folder / "metrics.csv").open(newline="") as file:
+        accuracies = [row["accuracy"] for row in csv.DictReader(file)]
+    assert accuracies == ["0.0", "0.25", "0.5", "0.75", "1.0"]
+    summary = json.loads((folder / "summary.json").read_text())
+    assert summary["algorithm"] == "FedProx"
+    assert (summary["num_versions"], summary["stopped"]) == (4, "num_versions")
+    assert (summary["final_accuracy"], summary["num_clients"]) == (1.0, 3)
+    assert summary["aggregation"]["train_loss"] > 0
+    with np.load(folder / "model.npz") as model:
+        assert list(model) == list(result.arrays)
+        assert all(np.array_equal(model[n], a.numpy()) for n, a in result.arrays.items())
+    assert "FedProx" in (folder / report.PAGE).read_text()
+    assert (folder / "table.csv").is_file()
+    assert "proximal_mu=0.1" in (folder / "config.yaml").read_text()
+    assert f"Report, to open in a browser: {folder / report.PAGE}" in logged.messages
+
+
+@pytest.mark.parametrize("name", ["events.jsonl", "summary.json"])
+def test_a_run_that_is_there_stays_there(name, tmp_path):
+    (tmp_path / name).write_text("{}")
+    with pytest.raises(ValueError, match=r"^output=.* holds a run, whose files would be lost"):
+        short(FedBuff(), output=tmp_path)
+    assert {path: path.read_text() for path in tmp_path.iterdir()} == {tmp_path / name: "{}"}
+
+
+def test_a_refused_argument_leaves_no_files_and_nobody_watching_the_nodes(tmp_path):
+    before = set(threading.enumerate())
+    with pytest.raises(ValueError, match="eval_every=0"):
+        short(FedBuff(), output=tmp_path / "run", eval_every=0)
+    assert list(tmp_path.iterdir()) == []
+    for thread in set(threading.enumerate()) - before:
+        thread.join(2.0)
+        assert not thread.is_alive()
+
+
+class Raises(FedBuff):
+    """Gets as far as version 2."""
+
+    def __init__(self, error):
+        super().__init__()
+        self._error = error
+
+    def aggregate(self, model, updates):
+        if model.version == 2:
+            raise self._error
+        return super().aggregate(model, updates)
+
+
+@pytest.mark.parametrize(
+    ("error", "stopped"),
+    [
+        (RunError("no more"), "RunError: no more"),
+        (RuntimeError("a bug"), None),
+        (KeyboardInterrupt(), "interrupted"),
+    ],
+)
+def test_a_run_that_cannot_go_on_has_its_files_and_closes_the_callers_sinks(
+    error, stopped, tmp_path
+):
+    """Ctrl-C returns what was reached; after a bug there is no report."""
+    path, folder = tmp_path / "own.jsonl", tmp_path / "run"
+    raised = nullcontext() if stopped == "interrupted" else pytest.raises(type(error))
+    with raised:
+        result = short(Raises(error), output=folder, sinks=[JsonLines(path)])
+        assert list(result.evaluate_metrics_serverapp) == [0, 1, 2]
+    assert [event.kind for event in read_events(path)].count("aggregate") == 2
+    if stopped is not None:
+        summary = json.loads((folder / "summary.json").read_text())
+        assert (summary["stopped"], summary["num_versions"]) == (stopped, 2)
+        assert (folder / report.PAGE).is_file()

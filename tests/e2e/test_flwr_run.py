@@ -7,11 +7,11 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from commands import processes_of
+from kit_processes import processes
 from omegaconf import OmegaConf
 
 from fl_app.field.processes import free_ports
@@ -24,7 +24,7 @@ FlwrRun = Callable[..., list[str]]
 
 
 @pytest.fixture(scope="module")
-def flwr_run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FlwrRun]:
+def flwr_run(tmp_path_factory):
     """Type the command in a clone; returns the lines that it printed."""
     clone = tmp_path_factory.mktemp("clone") / "fl-app"
     for name in ("fl_app", "conf"):
@@ -42,7 +42,7 @@ def flwr_run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FlwrRun]:
         "UV_OFFLINE": "1",
     }
 
-    def run(*words: str) -> list[str]:
+    def run(*words):
         done = subprocess.run(
             ["flwr", "run", ".", "--stream", *words],
             cwd=clone,
@@ -57,15 +57,13 @@ def flwr_run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FlwrRun]:
         return [line for line in lines if line and not line.endswith(flowers)]
 
     yield run
-    while found := processes_of(home):  # the SuperLink stays otherwise
+    while found := processes(home):  # the SuperLink stays otherwise
         for process in found:
             os.kill(process, signal.SIGTERM)
         time.sleep(0.2)
 
 
-def test_a_plain_run_installs_nothing_and_ends_with_its_table_and_folder(
-    flwr_run: FlwrRun,
-) -> None:
+def test_a_plain_run_installs_nothing_and_ends_with_its_table_and_folder(flwr_run):
     lines = flwr_run()
     text = "\n".join(lines)
     assert "No additional application dependencies needed installation" in text
@@ -78,7 +76,7 @@ def test_a_plain_run_installs_nothing_and_ends_with_its_table_and_folder(
     assert (folder / "report.html").exists()
 
 
-def test_keys_of_the_run_config_reach_the_run(flwr_run: FlwrRun, tmp_path: Path) -> None:
+def test_keys_of_the_run_config_reach_the_run(flwr_run, tmp_path):
     keys = "algorithm='fedasync' task='synthetic' num-clients=12 num-versions=4 seed=3"
     flwr_run("--run-config", f"{keys} output='{tmp_path}' overrides='eval_every=2'")
     config = OmegaConf.load(tmp_path / "config.yaml")
@@ -86,8 +84,6 @@ def test_keys_of_the_run_config_reach_the_run(flwr_run: FlwrRun, tmp_path: Path)
     assert (config.task._target_.rpartition(".")[2], config.seed) == ("Synthetic", 3)
 
 
-def test_a_refused_key_is_named_in_the_last_lines_though_the_status_is_0(
-    flwr_run: FlwrRun,
-) -> None:
+def test_a_refused_key_is_named_in_the_last_lines_though_the_status_is_0(flwr_run):
     lines = flwr_run("--run-config", "algorithm='fedbuf'")
     assert any("ValueError: algorithm=fedbuf does not exist" in line for line in lines[-10:])

@@ -1,110 +1,193 @@
-"""Ctrl-C and SIGTERM at any moment of a command: one line, the expected status, no loss."""
+"""Commands that are interrupted or killed: one line, the expected status, no loss."""
 
 import json
 import os
+import re
 import signal
-import subprocess
 import time
 from pathlib import Path
 
 import psutil
 import pytest
-from commands import started
+from kit_processes import started
+
+pytestmark = pytest.mark.timeout(300)
+slow = pytest.mark.slow
 
 SWEEP = ["-m", "seed=0,1,2", "num_versions=40", "eval_every=1", "runtime.workers=0"]
-STATUS = {signal.SIGINT: 130, signal.SIGTERM: 143}
+JOBS = [*SWEEP, "hydra/launcher=joblib", "hydra.launcher.n_jobs=2"]
+CELLS = ["experiment=quickstart", "experiment.only=[fedavg,fedbuff,wkafl,fedhist]"]
+CELLS += ["num_versions=60", "max_updates=null", "eval_every=10", "checkpoint_every=20"]
 
 
-def wait_for_rows(process: subprocess.Popen[str], metrics: Path) -> None:
-    while not (metrics.exists() and metrics.read_text().count("\n") > 2):
+def wait_for(process, condition):
+    while not condition():
         assert process.poll() is None, process.communicate()
         time.sleep(0.02)
 
 
-def stopped(folder: Path) -> list[str]:
+def wait_for_rows(process, metrics):
+    wait_for(process, lambda: metrics.exists() and metrics.read_text().count("\n") > 2)
+
+
+def ended(process, status=0):
+    out, err = process.communicate(timeout=120)
+    assert process.returncode == status, err
+    return out, err
+
+
+def stopped(folder):
     return [json.loads((folder / str(n) / "summary.json").read_text())["stopped"] for n in range(3)]
 
 
-@pytest.mark.slow
+@slow
 @pytest.mark.parametrize(
-    ("module", "number"),
-    [
-        ("hydra.errors", signal.SIGINT),
-        ("numpy", signal.SIGTERM),
-        ("flwr.app", signal.SIGTERM),
-        ("torch._C", signal.SIGINT),
-    ],
+    ("module", "number", "status"),
+    [("hydra.errors", signal.SIGINT, 130), ("torch._C", signal.SIGTERM, 143)],
 )
-def test_one_line_while_modules_are_imported(
-    tmp_path: Path, module: str, number: signal.Signals
-) -> None:
+def test_one_line_while_modules_are_imported(tmp_path, module, number, status):
     with started(f"hydra.run.dir={tmp_path}", options=("-X", "importtime")) as process:
         assert process.stderr is not None
         for line in process.stderr:
             if line.startswith("import time:") and line.split("|")[-1].strip() == module:
                 process.send_signal(number)
                 break
-        _, rest = process.communicate(timeout=30)
-    assert [line for line in rest.splitlines() if not line.startswith("import time:")] == [
-        "interrupted"
-    ]
-    assert process.returncode == STATUS[number]
+        _, rest = ended(process, status)
+    told = [line for line in rest.splitlines() if not line.startswith("import time:")]
+    assert told == ["interrupted"]
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(300)
-def test_a_sweep_ends_at_once_and_one_command_goes_on(tmp_path: Path) -> None:
+@slow
+def test_a_sweep_ends_at_once_and_one_command_goes_on(tmp_path):
     with started(*SWEEP, f"hydra.sweep.dir={tmp_path}") as process:
         wait_for_rows(process, tmp_path / "1" / "metrics.csv")
         os.killpg(process.pid, signal.SIGTERM)
-        out, err = process.communicate(timeout=30)
+        _, err = ended(process, 143)
     again = f"{' '.join(SWEEP)} hydra.sweep.dir={tmp_path} resume=auto"
     assert err.splitlines() == [f"interrupted; to go on: python -m fl_app {again}"]
-    assert process.returncode == STATUS[signal.SIGTERM]
     assert not (tmp_path / "2").exists()
     finished = (tmp_path / "0" / "summary.json").stat().st_mtime_ns
     with started(*again.split()) as process:
-        out, err = process.communicate(timeout=120)
-    assert process.returncode == 0, err
+        out, _ = ended(process)
     assert stopped(tmp_path) == ["num_versions"] * 3
     assert (tmp_path / "0" / "summary.json").stat().st_mtime_ns == finished
     assert out.count("goes on from version") == 1
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(300)
-@pytest.mark.parametrize("whole_group", [True, False], ids=["terminal", "batch system"])
-def test_a_parallel_sweep_ends_at_once_and_one_command_goes_on(
-    tmp_path: Path, whole_group: bool
-) -> None:
-    words = [*SWEEP, "hydra/launcher=joblib", "hydra.launcher.n_jobs=2"]
-    with started(*words, f"hydra.sweep.dir={tmp_path}") as process:
-        wait_for_rows(process, tmp_path / "0" / "metrics.csv")
-        wait_for_rows(process, tmp_path / "1" / "metrics.csv")
-        if whole_group:
-            os.killpg(process.pid, signal.SIGINT)
-        else:
-            process.send_signal(signal.SIGINT)
-        _, err = process.communicate(timeout=30)
-    assert "Traceback" not in err
-    assert "Error executing job" not in err
-    assert err.count("interrupted; to go on: ") == 1
-    assert process.returncode == 130
-    assert not (tmp_path / "2" / "events.jsonl").exists()
-    with started(*words, f"hydra.sweep.dir={tmp_path}", "resume=auto") as process:
-        _, err = process.communicate(timeout=120)
-    assert process.returncode == 0, err
-    assert stopped(tmp_path) == ["num_versions"] * 3
-
-
-@pytest.mark.slow
-def test_jobs_end_with_the_main_process_of_a_parallel_sweep(tmp_path: Path) -> None:
-    """SIGKILL, as of a batch system that has lost its patience: nobody is left to end the jobs."""
-    words = [*SWEEP, "hydra/launcher=joblib", "hydra.launcher.n_jobs=2"]
-    with started(*words, f"hydra.sweep.dir={tmp_path}", "num_versions=4000") as process:
-        wait_for_rows(process, tmp_path / "0" / "metrics.csv")
-        jobs = psutil.Process(process.pid).children(recursive=True)
-        assert len(jobs) >= 2
+@slow
+@pytest.mark.parametrize(
+    "words",
+    [[*JOBS, "hydra.sweep.dir=.", "num_versions=4000"],
+     [*CELLS, "hydra.run.dir=.", "num_versions=5000", "experiment.parallel=2"]],
+    ids=["joblib", "cells"],
+)  # fmt: skip
+def test_processes_end_with_the_command(tmp_path, words, monkeypatch):
+    """SIGKILL, as of a batch system that has lost its patience: nobody is left to end them."""
+    monkeypatch.chdir(tmp_path)
+    with started(*words) as process:
+        wait_for(process, lambda: any(tmp_path.glob("*/metrics.csv")))
+        children = psutil.Process(process.pid).children(recursive=True)
+        assert len(children) >= 2
         process.kill()
-        _, alive = psutil.wait_procs(jobs, timeout=30)
-        assert not [p.cmdline() for p in alive]
+        _, alive = psutil.wait_procs(children, timeout=30)
+        assert not [each.cmdline() for each in alive]
+
+
+# -- cells side by side ---------------------------------------------------------------------------
+
+
+def quickstart(folder, *more):
+    return started(*CELLS, f"hydra.run.dir={folder}", *more)
+
+
+def files(folder):
+    """What does not depend on the wall clock."""
+    names = ("events.jsonl", "metrics.csv", "model.npz")
+    found = [path for name in names for path in folder.glob(f"*/{name}")]
+    return {f"{path.parent.name}/{path.name}": path.read_bytes() for path in found}
+
+
+def finished(process):
+    out, err = ended(process)
+    assert not err
+    assert out.endswith("All 4 cells are done\n")
+    return out
+
+
+@pytest.fixture(scope="module")
+def one_by_one(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("one-by-one")
+    with quickstart(folder) as process:
+        finished(process)
+    assert len(files(folder)) == 12
+    return files(folder)
+
+
+@slow
+def test_cells_side_by_side_write_the_same_files(tmp_path, one_by_one):
+    with quickstart(tmp_path, "experiment.parallel=2") as process:
+        out = finished(process)
+    assert files(tmp_path) == one_by_one
+    assert len(re.findall(r"^\w+, cell \d of 4: 60/60 versions", out, re.MULTILINE)) == 4
+    assert (tmp_path / "report.html").is_file()
+
+
+@slow
+def test_a_killed_process_loses_nothing(tmp_path, one_by_one):
+    cell = tmp_path / "fedavg"
+
+    def of_the_cell():
+        children = psutil.Process(process.pid).children()
+        return [child for child in children if holds(child, cell)]
+
+    with quickstart(tmp_path, "experiment.parallel=2") as process:
+        wait_for(process, lambda: bool(of_the_cell()))
+        (victim,) = of_the_cell()
+        wait_for(process, lambda: any((cell / "checkpoints").glob("*.safetensors")))
+        victim.kill()
+        _, err = ended(process, 1)
+    assert "a process was killed, most likely since memory ran short: resume=auto goes on" in err
+    with quickstart(tmp_path, "resume=auto") as process:
+        assert "fedavg, cell 1 of 4: goes on from version" in finished(process)
+    assert files(tmp_path) == one_by_one
+
+
+def holds(process, folder):
+    try:
+        return any(Path(file.path).parent == folder for file in process.open_files())
+    except psutil.Error:  # it has ended
+        return False
+
+
+@slow
+def test_ctrl_c_loses_nothing(tmp_path, one_by_one):
+    """The signal is to the command alone, as of a batch system."""
+    with quickstart(tmp_path, "experiment.parallel=2") as process:
+        for cell in ("fedavg", "fedbuff"):
+            wait_for(process, (tmp_path / cell / "metrics.csv").exists)
+        process.send_signal(signal.SIGINT)
+        _, err = ended(process, 130)
+    (line,) = err.splitlines()
+    assert line.startswith("interrupted; to go on: python -m fl_app ")
+    assert not (tmp_path / "fedhist").exists()
+    ends = [json.loads(path.read_text())["stopped"] for path in tmp_path.glob("*/summary.json")]
+    assert "interrupted" in ends
+    with quickstart(tmp_path, "resume=auto") as process:  # with another number of processes
+        finished(process)
+    assert files(tmp_path) == one_by_one
+
+
+@slow
+def test_a_cell_that_is_refused_keeps_no_other_from_running(tmp_path):
+    """What only the data can tell: fedasync here has more clients than examples."""
+    (tmp_path / "conf" / "experiment").mkdir(parents=True)
+    (tmp_path / "conf" / "experiment" / "own.yaml").write_text(
+        "# @package _global_\nexperiment:\n  name: own\n  cells:\n"
+        "    good: [algorithm=fedbuff, num_versions=2]\n"
+        "    bad: [algorithm=fedasync, num_versions=2, num_clients=5000]\n"
+    )
+    words = ["--config-dir", f"{tmp_path}/conf", "experiment=own", "experiment.parallel=2"]
+    with started(*words, f"hydra.run.dir={tmp_path}/run") as process:
+        _, err = ended(process, 1)
+    assert "num_clients=5000 must be at most" in err
+    assert (tmp_path / "run" / "good" / "summary.json").exists()

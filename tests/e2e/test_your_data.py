@@ -1,5 +1,6 @@
-"""What docs/your-data.md, README and docs/api/index.md show of your own data runs."""
+"""The user's own data: what docs/your-data.md, README and docs/api/index.md show; schemas."""
 
+import json
 import re
 import shlex
 import subprocess
@@ -8,26 +9,29 @@ from pathlib import Path
 
 import datasets
 import numpy as np
+import own_files
 import pytest
+from omegaconf import OmegaConf
 from PIL import Image
 from sklearn.datasets import load_breast_cancer, load_digits
 from sklearn.model_selection import train_test_split
 
+from fl_app.__main__ import main
+from fl_app.tasks.schema import __main__ as schema_command
+from fl_app.tasks.schema import read_schema
 from fl_app.tasks.vision import torchvision
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs/your-data.md").read_text()
-HERE = PAGE.split("## Three real devices")[0]  # tests/e2e/test_own_data.py has those
-
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+HERE = PAGE.split("## Three real devices")[0]  # tests/e2e/test_kit_federation.py has those
 
 
-def blocks(text: str, language: str) -> list[str]:
+def blocks(text, language):
     return re.findall(rf"^```{language}\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
 
 
 @pytest.fixture
-def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def files(tmp_path, monkeypatch):
     """A current folder with the files that the page names."""
     torchvision()  # the page imports it, which fails where its operators are for CUDA
     monkeypatch.chdir(tmp_path)
@@ -54,8 +58,10 @@ def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(300)
 @pytest.mark.parametrize("code", blocks(HERE, "python"), ids=lambda code: code.split("\n")[0])
-def test_python(code: str, files: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_python(code, files, capsys):
     own = "class " in code
     assert own or len([line for line in code.splitlines() if line]) <= 10
     exec(code.replace("max_updates=500", "max_updates=40"), {})
@@ -64,7 +70,7 @@ def test_python(code: str, files: Path, capsys: pytest.CaptureFixture[str]) -> N
         assert re.search(rf"^{cell} ", printed, re.MULTILINE), printed
 
 
-def run(command: str) -> str:
+def typed(command):
     words = shlex.split(command.replace("\\\n", ""))
     assert words[:3] == ["python", "-m", "fl_app"]
     limits = ["max_updates=40", "eval_every=1"]
@@ -75,31 +81,37 @@ def run(command: str) -> str:
     return done.stdout
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(300)
 @pytest.mark.parametrize(
     "command", blocks(HERE, "sh"), ids=lambda text: re.findall(r"task=\w+", text)[0]
 )
-def test_command(command: str, files: Path) -> None:
-    printed = run(command)
+def test_command(command, files):
+    printed = typed(command)
     (cells,) = re.findall(r"experiment.only=\[(.*)\]", command)
     for cell in cells.split(","):
         assert re.search(rf"^{cell} ", printed, re.MULTILINE), printed
     assert list(files.glob("outputs/*/*/report.html"))
 
 
-def test_a_model_and_a_loss_of_ones_own(files: Path) -> None:
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_a_model_and_a_loss_of_ones_own(files):
     (code,) = blocks(PAGE, "py")
     (files / "my_model.py").write_text(code)
     (words,) = re.findall(r"The words are `(.*)`\.", PAGE)
     assert words == "task.model=my_model:make task.loss=my_model:loss"
-    run(
+    typed(
         f"python -m fl_app task=csv task.path=patients.csv task.target=tumour {words} num_clients=9"
     )
 
 
-def test_readme_and_the_first_page_of_the_api(files: Path) -> None:
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_readme_and_the_first_page_of_the_api(files):
     readme = (ROOT / "README.md").read_text()
     (command,) = re.findall(r"^python -m fl_app .*\\\n.*hospital", readme, re.MULTILINE)
-    assert re.search(r"All \d+ cells are done", run(command))
+    assert re.search(r"All \d+ cells are done", typed(command))
     code = blocks((ROOT / "docs/api/index.md").read_text(), "python")[0]
     x, y = load_digits(return_X_y=True)
     names = ("x_train", "x_test", "y_train", "y_test")
@@ -111,3 +123,83 @@ def test_readme_and_the_first_page_of_the_api(files: Path) -> None:
     exec(sooner, namespace)
     assert namespace["result"].summary["stopped"] == "num_versions"
     assert [*namespace["table"].table.index] == ["fedbuff", "fedasync"]
+
+
+# -- schemas -------------------------------------------------------------------------------------
+
+SMALL = [
+    *(f"num_clients={own_files.CLIENTS}", "num_versions=6", "eval_every=3"),
+    *("algorithm.client.batch_size=8", "runtime.workers=0"),
+]
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    monkeypatch.setenv("FL_APP_CACHE", str(tmp_path / "cache"))
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def status(folder, *overrides):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "argv", ["fl_app", *SMALL, f"hydra.run.dir={folder}", *overrides])
+        return main()
+
+
+def digest(folder, *overrides):
+    """Of the model that a run comes to."""
+    assert status(folder, *overrides) == 0
+    found: str = json.loads((folder / "summary.json").read_text())["model_sha256"]
+    return found
+
+
+def test_nothing_is_begun_with_data_that_do_not_fit(folder, capsys):
+    words = [*own_files.table(folder), "task.target=bougth"]
+    assert status(folder / "run", *words) == 2
+    error = capsys.readouterr().err
+    assert "error: task.target=bougth must be a column of task.path=" in error
+    assert "has first, second, city, bought, price, user" in error
+    assert not [path for path in (folder / "run").rglob("*") if path.is_file()]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_a_run_on_a_schema_keeps_its_contents(folder, capsys):
+    words, schema = own_files.table(folder), "task.schema=schema.json"
+    assert schema_command.main([*words, "-o", "schema.json"]) == 0
+    assert "schema.json: classification, inputs 4, outputs no, yes" in capsys.readouterr().out
+    assert digest(folder / "run", *words, schema) == digest(folder / "plain", *words)
+    kept = OmegaConf.load(folder / "run" / "config.yaml").task.schema
+    assert read_schema(kept) == read_schema("schema.json")
+    again = digest(folder / "run", *words, schema, "resume=auto", "num_versions=8")
+    assert again == digest(folder / "whole", *words, "num_versions=8")
+
+
+def test_the_schema_command_prints_and_refuses(folder, capsys):
+    words = own_files.arrays(folder)
+    assert schema_command.main(words) == 0
+    assert read_schema(capsys.readouterr().out).input_shape == (3,)
+    for arguments, message in (
+        (["task=digits"], "error: task=digits has no schema"),
+        (["task=arrays"], "error: task.path=null must be the place of the data"),
+        (["task=array"], "error: task=array does not exist; did you mean arrays?"),
+        ([*words, "-o", "no/such/folder.json"], "error: no/such/folder.json cannot be written"),
+    ):
+        assert schema_command.main(arguments) == 2
+        assert message in capsys.readouterr().err
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_flowers_engine_gives_the_same_model(folder):
+    """The path is relative: the nodes are other processes."""
+    words = [*SMALL, *own_files.table(folder)]
+    words = [word.replace(f"{folder}/", "") for word in words]
+    hashes = set()
+    for name in ("inprocess", "flower"):
+        command = [sys.executable, "-m", "fl_app", f"runtime={name}", f"hydra.run.dir={name}"]
+        rest = [word for word in words if name == "inprocess" or "workers" not in word]
+        done = subprocess.run([*command, *rest], capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        hashes.add(json.loads(Path(name, "summary.json").read_text())["model_sha256"])
+    assert len(hashes) == 1

@@ -25,24 +25,34 @@ FedAsync   alpha = 0.8, w_i = [3, -1] of age 3: s = 1, 4^(-1/2) = 1/2, 1 / (10 (
            (1 - alpha s) [1, 1] + alpha s [3, -1]
 """
 
-from typing import Any
-
 import numpy as np
 import pytest
 from helpers import Scripted, Times, run, sent, vec
 
+from fl_app.algorithms.ace import ACE
 from fl_app.algorithms.afl import AFL
+from fl_app.algorithms.asyncfeded import AsyncFedED
+from fl_app.algorithms.ca2fl import CA2FL
+from fl_app.algorithms.cana import CANA
 from fl_app.algorithms.dynsgd import DynSGD
+from fl_app.algorithms.fadas import FADAS
 from fl_app.algorithms.fedasync import FedAsync
 from fl_app.algorithms.fedavg import FedAvg
 from fl_app.algorithms.fedavg_k import FedAvgK
 from fl_app.algorithms.fedbuff import FedBuff
+from fl_app.algorithms.feddyn import FedDyn
+from fl_app.algorithms.fedhist import FedHist
 from fl_app.algorithms.fedprox import FedProx
+from fl_app.algorithms.fedstaleasync import FedStaleAsync
+from fl_app.algorithms.gsgm import GSGM
 from fl_app.algorithms.moon import MOON
+from fl_app.algorithms.port import PORT
 from fl_app.algorithms.ringmaster import Ringmaster
 from fl_app.algorithms.safl import SAFL
 from fl_app.algorithms.sasgd import SASGD
+from fl_app.algorithms.scaffold import SCAFFOLD
 from fl_app.algorithms.twafl import TWAFL
+from fl_app.algorithms.wkafl import WKAFL
 from fl_app.core.rates import LinearDecay
 from fl_app.core.types import GlobalModel, Update, Upload
 from fl_app.schedule import fully_async
@@ -50,7 +60,7 @@ from fl_app.schedule import fully_async
 MODEL = GlobalModel(vec(1, 1), 5, {2: vec(7, 7), 3: vec(4, 4)})
 
 
-def uploads(*rows: tuple[int, str, Any]) -> list[Update]:
+def uploads(*rows):
     """Of base version, kind and vector; rates sum to 1/2."""
     return [
         Update(client, base, vec(*vector), kind, 10 + 20 * client, 0.1, rate_sum=0.5)
@@ -58,7 +68,7 @@ def uploads(*rows: tuple[int, str, Any]) -> list[Update]:
     ]
 
 
-def gradients(first: int, second: int) -> list[Update]:
+def gradients(first, second):
     """[2, 0] and [0, 4]."""
     return uploads((first, "gradient", (2, 0)), (second, "gradient", (0, 4)))
 
@@ -113,7 +123,7 @@ HINGE = {"exponent": 0.5, "hinge_slope": 10, "hinge_age": 1}
         ),
     ],
 )
-def test_the_next_model(strategy: Any, updates: list[Update], expected: list[float]) -> None:
+def test_the_next_model(strategy, updates, expected):
     np.testing.assert_allclose(strategy.aggregate(MODEL, updates), expected, rtol=1e-6, atol=1e-6)
 
 
@@ -125,9 +135,7 @@ def test_the_next_model(strategy: Any, updates: list[Update], expected: list[flo
         (FedAvg(), (4, "model", [5]), 4.5, [1 / 4, 3 / 4]),
     ],
 )
-def test_models_are_mixed_if_asked(
-    strategy: Any, second: Any, expected: float, weights: list[float]
-) -> None:
+def test_models_are_mixed_if_asked(strategy, second, expected, weights):
     """w = 1, local models 3 and 5: 1/2 + 1/2 (3/4 + 15/4); ages 0 and 2: 1/2 + 1/2 (3 + 5) / 2."""
     model = GlobalModel(vec(1), 4, {2: vec(0)})
     moved = strategy.aggregate(model, uploads((4, "delta", [2]), second))
@@ -135,7 +143,7 @@ def test_models_are_mixed_if_asked(
     assert strategy.report["weight"] == pytest.approx(weights)
 
 
-def test_a_shorter_step_is_not_more_averaging() -> None:
+def test_a_shorter_step_is_not_more_averaging():
     """All of age 3: the step is a quarter as long; orthogonal equals still count as two clients."""
     stale = uploads((2, "gradient", (2, 0)), (2, "gradient", (0, 2)))
     strategy = SASGD(server_lr=2)
@@ -143,13 +151,13 @@ def test_a_shorter_step_is_not_more_averaging() -> None:
     assert strategy.report["effective_clients"] == pytest.approx(2)
 
 
-def test_only_differences_of_ages_count_however_old_all_are() -> None:
+def test_only_differences_of_ages_count_however_old_all_are():
     """(e/2)^-3000 is 0 as a float; the quotient of TWAFL's weights is the same as above."""
     params = TWAFL(server_lr=2).aggregate(GlobalModel(vec(1, 1), version=3005), TWO)
     np.testing.assert_allclose(params, [-0.2975712, 0.2975712], rtol=1e-6)
 
 
-def test_bounds_of_staleness() -> None:
+def test_bounds_of_staleness():
     """FedBuff has no hinge; FedAsync's is flat up to its age; age 3 is a staleness of 4."""
     with pytest.raises(ValueError, match="must be polynomial or constant"):
         FedBuff(staleness_function="hinge")
@@ -161,7 +169,7 @@ def test_bounds_of_staleness() -> None:
     assert "staleness 4 exceeds" in (FedAsync(max_staleness=3).admit(MODEL, update) or "")
 
 
-def test_several_updates_are_mixed_one_after_the_other() -> None:
+def test_several_updates_are_mixed_one_after_the_other():
     """Weights 1/2, w = [0]: 1/2 4 = 2, then 1/2 2 + 1/2 8 = 5."""
     strategy = FedAsync(mixing=0.5)
     updates = uploads((5, "model", [4]), (5, "model", [8]))
@@ -178,7 +186,7 @@ def test_several_updates_are_mixed_one_after_the_other() -> None:
         ((2, 0), (-2, 0), None),
     ],
 )
-def test_effective_clients(first: Any, second: Any, clients: float | None) -> None:
+def test_effective_clients(first, second, clients):
     """(mean length / length of the mean)^2, of what is trained."""
     strategy = FedAvgK()
     strategy.aggregate(MODEL, uploads((5, "gradient", first), (5, "gradient", second)))
@@ -192,7 +200,7 @@ def test_effective_clients(first: Any, second: Any, clients: float | None) -> No
 # -- Ringmaster -----------------------------------------------------------------------------------
 
 
-def test_young_gradients_are_taken_and_old_ones_refused() -> None:
+def test_young_gradients_are_taken_and_old_ones_refused():
     strategy = Ringmaster(server_lr=0.5, delay_threshold=3)
     assert strategy.admit(MODEL, sent(0, 3, 2, 4)) is None
     for age in (3, 4):
@@ -203,9 +211,7 @@ def test_young_gradients_are_taken_and_old_ones_refused() -> None:
 @pytest.mark.parametrize(
     ("noise", "target", "threshold"), [(10.0, 4.0, 3), (8.0, 4.0, 2), (0.0, 1.0, 1)]
 )
-def test_the_threshold_follows_from_noise_and_target(
-    noise: float, target: float, threshold: int
-) -> None:
+def test_the_threshold_follows_from_noise_and_target(noise, target, threshold):
     strategy = Ringmaster(delay_threshold=None, noise=noise, target=target)
     assert strategy.threshold == threshold
 
@@ -220,12 +226,12 @@ def test_the_threshold_follows_from_noise_and_target(
         ({"target": 1.0}, "50 must be null with"),
     ],
 )
-def test_a_threshold_is_given_or_follows(settings: Any, told: str) -> None:
+def test_a_threshold_is_given_or_follows(settings, told):
     with pytest.raises(ValueError, match=rf"^algorithm\.strategy\.delay_threshold={told}"):
         Ringmaster(**settings)
 
 
-def test_a_slow_client_starts_anew_and_its_gradients_are_never_used() -> None:
+def test_a_slow_client_starts_anew_and_its_gradients_are_never_used():
     """Client 3 takes ten times as long as three others: its gradients are 27 versions old."""
     result = run(
         fully_async(4),
@@ -238,3 +244,56 @@ def test_a_slow_client_starts_anew_and_its_gradients_are_never_used() -> None:
     assert {event["client"] for event in result.kind("reject")} == {3}
     assert all(client != 3 for event in result.kind("aggregate") for client in event["client"])
     assert len([e for e in result.kind("dispatch") if e["client"] == 3]) > 2
+
+
+# -- clips and buffers of several algorithms -------------------------------------------------------
+
+
+@pytest.mark.parametrize("make", [ACE, AsyncFedED, CA2FL, CANA, FADAS, FedAvgK, FedStaleAsync])
+def test_a_long_upload_acts_as_one_of_the_bound(make):
+    """Clipped to 1, 3 and 4 act as 0.6 and 0.8."""
+    kind = "delta" if make in (AsyncFedED, FADAS) else "pseudo"
+    model = GlobalModel(vec(5, 5), 3, {2: vec(0, 0)})
+
+    def moved(upload, **settings):
+        strategy = make(**settings)
+        both = (upload, vec(-0.3, 0.4))  # FADAS' first step is as long whatever the upload is
+        return [strategy.aggregate(model, [sent(0, 2, *each, kind=kind)]) for each in both]
+
+    clipped = moved(vec(3, 4), clip_norm=1.0)
+    np.testing.assert_allclose(clipped, moved(vec(0.6, 0.8)), rtol=1e-6)
+    assert not np.allclose(clipped, moved(vec(3, 4)))
+
+
+@pytest.mark.parametrize(
+    ("strategy", "kind"),
+    [
+        (ACE(), "pseudo"),
+        (CA2FL(num_clients=9, clip_norm=0.1), "pseudo"),
+        (CANA(clip_norm=0.1), "pseudo"),
+        (FADAS(), "delta"),
+        (FedAvgK(server_lr=0.5, clip_norm=0.1), "pseudo"),
+        (FedDyn(), "model"),
+        (FedHist(egs=True, ina=True, buffer_length=1, fusion=1.0), "pseudo"),
+        (FedStaleAsync(num_clients=9, clip_norm=0.1), "pseudo"),
+        (GSGM(momentum=0.5), "gradient"),
+        (PORT(staleness_weight=0.0), "delta"),
+        (SCAFFOLD(server_lr=0.5), "delta"),
+        (WKAFL(momentum=0.5, clip_norm=0.1, min_similarity=-1), "gradient"),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_buffers_move_by_the_mean_of_the_uploads_and_nothing_else(strategy, kind):
+    """By 2 of the uploads 4 and 0, in two versions: no rate, clip, momentum or memory."""
+    model = GlobalModel(vec(1, 0), 1, {0: vec(0, 0)}, num_trainable=1)
+    toward = 1 if kind in ("delta", "model") else -1
+    for _ in range(2):
+        extra = {"control": vec(1, 0)}
+        updates = [sent(c, 1, 1, 4 * c, kind=kind, extra=extra) for c in range(2)]
+        assert strategy.aggregate(model, updates)[1] == pytest.approx(2 * toward, rel=1e-6)
+
+
+def test_buffers_take_a_stale_upload_like_a_fresh_one():
+    model = GlobalModel(vec(0, 0), 3, num_trainable=1)
+    for base in (0, 3):
+        assert FedStaleAsync(num_clients=2).aggregate(model, [sent(0, base, 4, 4)])[1] == -4

@@ -19,28 +19,27 @@ w_{t+1} = [1, 1] - [.2 5 + .1 10, .2 5 + .1 10] = [-1, -1]
 
 import numpy as np
 import pytest
-from helpers import Run, Scripted, Times, run, vec
+from helpers import Scripted, Times, run, vec
 
 from fl_app.algorithms.afl import AFL
-from fl_app.algorithms.eafl import BLOCK, EAFL, gram
+from fl_app.algorithms.eafl import EAFL
 from fl_app.algorithms.safl import SAFL
-from fl_app.core.types import GlobalModel, Update, Upload, Vector
+from fl_app.core.types import GlobalModel, Update, Upload
 from fl_app.schedule import k_async, synchronous
-from fl_app.strategy import AsyncStrategy
 
 MODEL = GlobalModel(vec(1, 1), version=3)
 EXAMPLES = [10, 20, 30, 20, 20]
 SURVEY = [vec(2, 0), vec(1, 0), vec(9, 1), vec(0, 1), vec(0, 3)]
 
 
-def gradient(client_id: int, vector: Vector, age: int = 0) -> Update:
+def gradient(client_id, vector, age=0):
     return Update(client_id, 3 - age, vector, "gradient", EXAMPLES[client_id], 0.1)
 
 
 REPORTED = [gradient(0, vec(5, 0)), gradient(1, vec(0, 5), 1), gradient(3, vec(10, 10), 3)]
 
 
-def clustered(**settings: bool) -> EAFL:
+def clustered(**settings):
     eafl = EAFL(server_lr=1, num_clusters=2, **settings)
     eafl.cluster(MODEL, [gradient(i, vector) for i, vector in enumerate(SURVEY)])
     return eafl
@@ -139,23 +138,18 @@ def test_as_many_clusters_as_directions_differ():
     assert eafl.cluster(MODEL, []) == {}
 
 
-def test_inner_products_of_long_vectors():
-    vectors = np.random.default_rng(0).standard_normal((4, 2 * BLOCK + 5)).astype(np.float32)
-    np.testing.assert_allclose(gram(list(vectors)), vectors @ vectors.T, atol=0.01)
-
-
 # -- limits, in whole runs ------------------------------------------------------------------------
 
 CLIENTS = 8
 
 
-def own_way(client_id: int, sequence: int, received: Vector) -> Upload:
+def own_way(client_id, sequence, received):
     """Gradients towards (client, 10 - client), of clients with unequal data."""
     target = np.array([client_id, 10 - client_id], np.float32)
     return Upload((received - target) / 4, "gradient", 10 + client_id, loss=1.0)
 
 
-def trained(strategy: AsyncStrategy, schedule, seconds) -> Run:
+def trained(strategy, schedule, seconds):
     return run(
         schedule,
         Scripted(own_way),
@@ -169,7 +163,7 @@ def trained(strategy: AsyncStrategy, schedule, seconds) -> Run:
 def test_one_cluster_is_safl_with_k_of_phi_m():
     """Once the clusters are formed, when the slowest client is there: K = .375 8 = 3."""
 
-    def seconds(client_id: int, sequence: int) -> float:
+    def seconds(client_id, sequence):
         return float(2 ** (client_id / CLIENTS))  # no two sums of which are equal
 
     eafl = EAFL(server_lr=0.5, num_clusters=1, participation=0.375, recluster=False)
@@ -183,7 +177,7 @@ def test_one_cluster_is_safl_with_k_of_phi_m():
 
 
 def test_a_cluster_each_is_synchronous_sgd_weighted_by_data():
-    def seconds(client_id: int, sequence: int) -> float:
+    def seconds(client_id, sequence):
         return 1.0 + client_id
 
     eafl = EAFL(server_lr=0.5, num_clusters=CLIENTS, recluster_every=10)

@@ -28,16 +28,16 @@ from fl_app.algorithms.fedhist import FedHist
 from fl_app.core.types import GlobalModel, Update
 
 
-def update(*gradient: float, client: int = 0, version: int = 0, tau: int = 1) -> Update:
+def update(*gradient, client=0, version=0, tau=1):
     return Update(client, version - tau + 1, vec(*gradient), "pseudo", 10, 1.0, rate_sum=0.5)
 
 
-def strategy(**settings) -> FedHist:
+def strategy(**settings):
     """Everything off but what a test asks for."""
     return FedHist(**({"server_lr": 1.0, "egs": False, "haa": False, "ina": False} | settings))
 
 
-def step(fedhist: FedHist, version: int, *updates: Update) -> list[float]:
+def step(fedhist, version, *updates):
     """-w_{t+1} from w_t = 0: the step."""
     model = GlobalModel(vec(*[0.0] * updates[0].vector.size), version)
     return (-fedhist.aggregate(model, updates)).tolist()
@@ -50,7 +50,7 @@ ROUND_2 = [update(1, 1, client=2, version=1, tau=2), update(5, -5, client=3, ver
 ROUND_3 = [update(1, 0, client=0, version=2, tau=2), update(0, 1, client=4, version=2)]
 
 
-def hindsight(**settings) -> FedHist:
+def hindsight(**settings):
     return strategy(
         haa=True,
         buffer_length=2,

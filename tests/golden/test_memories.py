@@ -81,15 +81,19 @@ from typing import Any
 
 import numpy as np
 import pytest
-from helpers import Scripted, Times, run, same_steps, sent, steps, vec
+from helpers import Quadratic, Scripted, Times, order_for, run, same_steps, sent, steps, vec
 
 from fl_app.algorithms.ace import ACE
+from fl_app.algorithms.area import AREA
+from fl_app.algorithms.area.trainer import AREATrainer
 from fl_app.algorithms.ca2fl import CA2FL
 from fl_app.algorithms.cana import CANA
 from fl_app.algorithms.fedstaleasync import FedStaleAsync
 from fl_app.algorithms.fedstaleweight import FedStaleWeight
-from fl_app.core.types import GlobalModel, Upload
-from fl_app.schedule import fully_async
+from fl_app.client.build import chain
+from fl_app.core.types import RESIDUAL, GlobalModel, Update, Upload, Vector
+from fl_app.engine.guard import Guard
+from fl_app.schedule import Buffered, fully_async
 
 HEARD = [
     (0, (0, [4, 0], 0)),
@@ -124,12 +128,12 @@ LATE = [
 ]
 
 
-def cana(**settings: Any) -> CANA:
+def cana(**settings):
     own = {"exponent": 1.0, "memory_span": None, "num_clients": 3}
     return CANA(**(own | settings))
 
 
-def shares(*firsts: float) -> list[list[float]]:
+def shares(*firsts):
     return [[6 * share, 6 * (1 - share)] for share in firsts]
 
 
@@ -159,7 +163,7 @@ def shares(*firsts: float) -> list[list[float]]:
         (cana(exponent=0, calibration=0.0, fair=True), LATE, shares(3 / 8, 7 / 18, 1 / 2)),
     ],
 )
-def test_the_steps_of_a_script(strategy: Any, script: Any, expected: Any) -> None:
+def test_the_steps_of_a_script(strategy, script, expected):
     same_steps(steps(strategy, script), expected)
 
 
@@ -172,9 +176,7 @@ def test_the_steps_of_a_script(strategy: Any, script: Any, expected: Any) -> Non
         ({"memory_span": 2 / 3}, [[5 / 3, 2 / 3], [1, 1]], 0.5, 1),
     ],
 )
-def test_memories_calibrate_as_far_as_they_help(
-    settings: Any, later: Any, beta: float, matched: int
-) -> None:
+def test_memories_calibrate_as_far_as_they_help(settings, later, beta, matched):
     """The gradients here are exact in float16."""
     strategy = cana(**settings)
     same_steps(steps(strategy, MEASURED), [[2, 1], [4, 2.5], *later])
@@ -185,7 +187,7 @@ def test_memories_calibrate_as_far_as_they_help(
 # -- ACE ------------------------------------------------------------------------------------------
 
 
-def test_an_arrival_of_the_greatest_age_is_accepted_and_an_older_one_has_no_weight() -> None:
+def test_an_arrival_of_the_greatest_age_is_accepted_and_an_older_one_has_no_weight():
     strategy, model = ACE(max_age=1, over="all", num_clients=2), GlobalModel(vec(0), 3)
     assert strategy.admit(model, sent(0, 2, 4)) is None
     assert strategy.aggregate(model, [sent(0, 2, 4)]).tolist() == [-2]
@@ -199,13 +201,13 @@ def test_an_arrival_of_the_greatest_age_is_accepted_and_an_older_one_has_no_weig
     assert ACE(max_age=1).aggregate(GlobalModel(vec(5), 9), [sent(0, 0, 8)]).tolist() == [5]
 
 
-def test_of_two_updates_of_a_client_the_later_one_counts() -> None:
+def test_of_two_updates_of_a_client_the_later_one_counts():
     strategy = ACE()
     same_steps(steps(strategy, [(0, (0, [8], 0), (0, [2], 0), (1, [4], 0))]), [[3]])
     assert strategy.report["weight"] == [0, 0.5, 0.5]
 
 
-def test_no_version_is_made_while_nobody_counts() -> None:
+def test_no_version_is_made_while_nobody_counts():
     """max_age = 0, two clients at work: after the first version the other client is too old."""
     result = run(
         fully_async(2),
@@ -224,20 +226,20 @@ def test_no_version_is_made_while_nobody_counts() -> None:
 # -- CA2FL and FedStaleAsync ----------------------------------------------------------------------
 
 
-def test_what_is_remembered_is_clipped_as_it_was_used() -> None:
+def test_what_is_remembered_is_clipped_as_it_was_used():
     """[0, 10] to length 2: v = [0, 2]; then g = h, so v = (1/2) [0, 2] of two clients."""
     script = [(0, (0, [0, 10], 0))] * 2
     same_steps(steps(CA2FL(num_clients=2, clip_norm=2), script), [[0, 2], [0, 1]])
 
 
-def test_small_gradients_do_not_vanish_in_float16() -> None:
+def test_small_gradients_do_not_vanish_in_float16():
     """1e-9 is 0 in float16 without a scale; N = 2: v = 1e-9 / 2 + 3e-9 - 1e-9."""
     strategy = CA2FL(num_clients=2, memory_dtype="float16")
     moved = steps(strategy, [(0, (0, [1e-9], 0)), (0, (0, [3e-9], 0))])
     assert moved[1] == pytest.approx([2.5e-9], rel=1e-3)
 
 
-def test_a_participation_that_is_not_estimated_is_that_of_the_aggregation() -> None:
+def test_a_participation_that_is_not_estimated_is_that_of_the_aggregation():
     """K / N = 1/2: (1/2) 4 / (1/2). Then K / N = 1: (1/2) (4 + [4 - 4] + 4).
 
     Estimated with rho = 1, client 0 has p = 1 and others 0, so client 1 has a tenth of the mean.
@@ -254,7 +256,7 @@ def test_a_participation_that_is_not_estimated_is_that_of_the_aggregation() -> N
 
 
 @pytest.mark.parametrize("same", [1.95, 1.51])
-def test_equal_memories_measure_nothing_where_their_mean_is_rounded(same: float) -> None:
+def test_equal_memories_measure_nothing_where_their_mean_is_rounded(same):
     """Three equal rows less their mean are not zero in float32."""
     strategy = cana()
     for rows in ([[same, 2.68]] * 3, [[2.6, -0.9], [0.4, -1.1], [0.6, -1.0]]):
@@ -263,7 +265,7 @@ def test_equal_memories_measure_nothing_where_their_mean_is_rounded(same: float)
     assert strategy.report["matched"] == 3
 
 
-def test_gradients_against_their_memories_are_not_calibrated() -> None:
+def test_gradients_against_their_memories_are_not_calibrated():
     """b^ = -1 is clipped to 0."""
     strategy = cana()
     script = [(0, (0, [sign], 0), (1, [2 * sign], 0)) for sign in (1, -1)]
@@ -271,7 +273,7 @@ def test_gradients_against_their_memories_are_not_calibrated() -> None:
     assert strategy.report["calibration"] == 0
 
 
-def test_both_uploads_of_a_client_are_compared_with_what_was_remembered_before() -> None:
+def test_both_uploads_of_a_client_are_compared_with_what_was_remembered_before():
     """p = 0, beta = 1, h_0 = [4]: v = 3 - 4 + 4 = 3; then the later one, [1], is remembered."""
     strategy = cana(exponent=0.0, calibration=1.0)
     script = [(0, (0, [4], 0)), (0, (0, [5], 0), (0, [1], 0))]
@@ -279,7 +281,7 @@ def test_both_uploads_of_a_client_are_compared_with_what_was_remembered_before()
     assert strategy.memory.row(0).tolist() == [1]
 
 
-def test_past_steps_are_fused() -> None:
+def test_past_steps_are_fused():
     """L = 1, alpha = 1/2: [1, 0]; [0, 1] + [.5, 0]; [-1, 0] + 1/2 [.5, 1] = [-.75, .5].
 
     What is fused is calibrated: v_0 = 3, h = 4 and 2, H = 3: 6 + 3/2 - 4 + 3, which is kept, too.
@@ -294,7 +296,7 @@ def test_past_steps_are_fused() -> None:
 
 
 @pytest.mark.parametrize(("num_clients", "factor"), [(2, 1), (4, 0.5)])
-def test_fusion_falls_with_the_number_of_clients(num_clients: int, factor: float) -> None:
+def test_fusion_falls_with_the_number_of_clients(num_clients, factor):
     """L = 2, K = 1, alpha = 1/2: min(1, 2 / N). Steps [1, 0] and [0, 1], then [-2, 0]."""
     falls: Any = {"fusion": 0.5, "fusion_length": 2, "fusion_falls": True}
     strategy = cana(calibration=0.0, num_clients=num_clients, **falls)
@@ -302,15 +304,219 @@ def test_fusion_falls_with_the_number_of_clients(num_clients: int, factor: float
     assert moved[2] == pytest.approx([-2 + 0.5 * factor, 0])
 
 
-def test_steps_are_as_long_as_gradients() -> None:
+def test_steps_are_as_long_as_gradients():
     """p = 0: v = [3/2, 2] of length 5/2, mean length 7/2: [2.1, 2.8]. Past steps keep theirs."""
     strategy = cana(exponent=0.0, normalise=True, fusion=0.5, fusion_length=1)
     same_steps(steps(strategy, [(0, (0, [3, 0], 0), (1, [0, 4], 0))]), [[2.1, 2.8]])
     assert strategy.state["past"].tolist() == [[1.5, 2]]
 
 
-def test_buffers_take_the_weighted_mean() -> None:
+def test_buffers_take_the_weighted_mean():
     """Ages 0 and 1, p = 1: weights 2/3 and 1/3 of the buffers 3 and 6."""
     model = GlobalModel(vec(0, 0), 1, num_trainable=1)
     moved = cana().aggregate(model, [sent(0, 1, 0, 3), sent(1, 0, 0, 6)])
     np.testing.assert_allclose(moved, [0, -4])
+
+
+# -- AREA ------------------------------------------------------------------------------------------
+
+# AREA against hand-derived values (Iakovidou, Kim 2024), N = 4, K = 1, w_0 = 0.
+#
+# client  received   w_end   y_c before   upload          w = mean of y, clients 2 and 3 at 0
+# 0       w_0 = 0    4       0            4               4 / 4 = 1
+# 1       w_1 = 1    3       (begins)     3 - 1 = 2       1 + (2 + (1 - 0)) / 4 = 7/4
+# 0       w_1 = 1    2       4            -2              7/4 - 2/4 = 5/4
+# 1       w_3 = 5/4  0       3            -3              5/4 - 3/4 = 1/2
+
+
+def residual(client, version, r, after=0, number=1):
+    told = {"after": float(after), "upload": float(number)}
+    return sent(client, version, r, kind=RESIDUAL, metrics=told)
+
+
+FOUR = [residual(0, 0, 4), residual(1, 1, 2), residual(0, 1, -2, 1, 2), residual(1, 3, -3, 1, 2)]
+
+
+def test_the_model_is_the_mean_of_the_latest_models():
+    strategy, history = AREA(num_clients=4), {0: vec(0)}
+    for version, (each, expected) in enumerate(zip(FOUR, [1, 7 / 4, 5 / 4, 1 / 2], strict=True)):
+        model = GlobalModel(history[version], version, dict(history))
+        assert strategy.admit(model, each) is None
+        history[version + 1] = strategy.aggregate(model, [each])
+        np.testing.assert_allclose(history[version + 1], [expected])
+        assert strategy.report["weight"] == [1 / 4]
+
+
+def test_uploads_of_a_client_that_wait_together_come_out_right():
+    """The first two of client 0 in one aggregation: its latest model is 2, so w = 2/4."""
+    model = GlobalModel(vec(0), 0)
+    both = [residual(0, 0, 4), residual(0, 0, -2, 1, 2)]
+    np.testing.assert_allclose(AREA(num_clients=4).aggregate(model, both), [1 / 2])
+
+
+def test_orders_say_after_which_upload_the_next_one_counts():
+    strategy, model = AREA(num_clients=1), GlobalModel(vec(0), 0)
+
+    def named():
+        config = strategy.dispatch(model, 0)[1]
+        return [config[key] for key in ("after", "checkpoint", "checkpoint_before")]
+
+    assert named() == [0, 0, 0]
+    strategy.admit(model, residual(0, 0, 4, 0, 3))
+    assert named() == [3, 3, 3]
+    strategy.state_dict()
+    strategy.admit(model, residual(0, 0, 4, 3, 4))
+    assert named() == [4, 3, 3]
+    strategy.state_dict()
+    strategy.admit(model, residual(0, 0, 4, 4, 5))
+    assert named() == [5, 4, 3]
+    strategy.state_dict()
+    assert named() == [5, 5, 4]
+
+
+@pytest.mark.parametrize(
+    ("refused", "told"),
+    [
+        (
+            residual(0, 0, 1, 7, 8),
+            "it is told after upload 7 of its client, and the last one was",
+        ),
+        (
+            residual(0, 0, 1, 0, float("nan")),
+            "it says that it is upload nan of its client",
+        ),
+        (residual(0, 0, 1, 0, float("inf")), "it says that it is upload inf of its client"),
+        (residual(0, 0, 1, 0, 0), "it says that it is upload 0 of its client, and the last was 0"),
+        (residual(5, 0, 1), "strategy.num_clients=1 other clients have been heard"),
+        (Update(0, 0, vec(1), "delta", 10, 0.1), "kind 'delta' is not 'residual'"),
+    ],
+)
+def test_what_does_not_fit_the_mean_is_refused(refused, told):
+    strategy, model = AREA(num_clients=1), GlobalModel(vec(0), 0)
+    if refused.client_id == 5:
+        strategy.admit(model, residual(0, 0, 1))
+    before = dict(strategy.state["accepted"])
+    assert told in (strategy.admit(model, refused) or "")
+    assert strategy.state["accepted"] == before
+
+
+def test_norm_bounds_are_refused_before_a_run():
+    told = r"^guard\.max_norm=9\.0 must be null with uploads of kind 'residual'"
+    with pytest.raises(ValueError, match=told):
+        AREA().start(None, None, guard=Guard(max_norm=9.0))
+
+
+# -- the device -----------------------------------------------------------------------------------
+
+TASK = Quadratic.scattered(4)
+
+
+def trainer(**settings):
+    return AREATrainer(TASK, upload="delta", local_steps=3, local_lr=0.1, **settings)
+
+
+def trained(device, sequence, received, state, **config):
+    return device.train(order_for(1, sequence, received, {"version": 0, **config}, state))
+
+
+def test_a_client_uploads_the_change_since_the_upload_that_the_order_names():
+    device, w = trainer(), vec(1, 2, 3)
+    first = trained(device, 0, w, {}, after=0)
+    end = device.model.read()
+    np.testing.assert_allclose(first.vector, end - w, atol=1e-6)
+    assert first.kind == RESIDUAL
+    assert first.metrics == {"after": 0, "upload": 1}
+    second = trained(device, 1, vec(0, 0, 0), first.state, after=1, checkpoint=1)
+    np.testing.assert_allclose(second.vector, device.model.read() - end, atol=1e-6)
+    assert second.state["numbers"].tolist() == [1, 2]
+    # The second upload was refused, so the third is told after the first.
+    third = trained(device, 2, vec(5, 5, 5), second.state, after=1, checkpoint=1)
+    np.testing.assert_allclose(third.vector, device.model.read() - end, atol=1e-6)
+    assert third.state["numbers"].tolist() == [1, 3]
+    fourth = trained(device, 3, w, third.state, after=3, checkpoint=3)
+    assert fourth.state["numbers"].tolist() == [3, 4]
+
+
+def test_a_client_keeps_what_the_last_two_checkpoints_name():
+    device, state = trainer(), {}
+    for sequence in range(6):
+        named = {"checkpoint": min(sequence, 3), "checkpoint_before": min(sequence, 1)}
+        state = trained(device, sequence, vec(1, 2, 3), state, after=sequence, **named).state
+    assert state["numbers"].tolist() == [1, 3, 5, 6]
+
+
+def test_a_client_without_its_memory_says_so():
+    device = trainer()
+    with pytest.raises(ValueError, match=r"^client 1 has no model of its upload 4: its memory was"):
+        trained(device, 5, vec(1, 2, 3), {}, after=4)
+
+
+@pytest.mark.parametrize("settings", [{"top_k": 0.34}, {"upload_dtype": "float16"}])
+def test_what_compression_left_out_is_part_of_the_next_upload(settings):
+    """y moves by what was sent, so that what the server adds up stays y."""
+    device, received = trainer(**settings), vec(1, 2, 3)
+    first = chain(device).train(order_for(1, 0, received, {"after": 0}))
+    assert first.vector.tolist() != (device.model.read() - received).tolist()
+    y = received + first.vector
+    order = order_for(1, 1, received, {"after": 1}, first.state)
+    second = chain(device).train(order)
+    exact = device.model.read() - y
+    if "top_k" in settings:
+        place = np.abs(exact).argmax()
+        exact = np.where(np.arange(3) == place, exact, 0)
+    np.testing.assert_allclose(second.vector, exact, rtol=1e-3, atol=1e-6)
+    assert not np.any(second.state.get("residual", 0))
+
+
+def test_other_uploads_are_refused():
+    with pytest.raises(ValueError, match=r"^algorithm\.client\.upload=model must be delta"):
+        AREATrainer(TASK, upload="model")
+
+
+# -- in runs --------------------------------------------------------------------------------------
+
+CLIENTS = 8
+
+
+class Noting(AREATrainer):
+    """Notes where each upload ended."""
+
+    def __init__(self):
+        super().__init__(Quadratic.scattered(CLIENTS), upload="delta", local_steps=2, local_lr=0.1)
+        self.ends: dict[tuple[int, int], Vector] = {}
+
+    def train(self, order):
+        upload = super().train(order)
+        self.ends[order.client_id, int(upload.metrics["upload"])] = self.model.read()
+        return upload
+
+
+class Checked(AREA):
+    """Refuses every fifth arrival, and compares each version with the mean of the latest models."""
+
+    def __init__(self, ends):
+        super().__init__(num_clients=CLIENTS)
+        self.ends, self.arrivals, self.latest = ends, 0, {}
+
+    def admit(self, model, update):
+        self.arrivals += 1
+        return super().admit(model, update) if self.arrivals % 5 else "every fifth"
+
+    def aggregate(self, model, updates):
+        params = super().aggregate(model, updates)
+        self.latest |= {u.client_id: int(u.metrics["upload"]) for u in updates}
+        sum_of_ends = sum(self.ends[key] for key in self.latest.items())
+        mean = (sum_of_ends + (CLIENTS - len(self.latest)) * self.state["first"]) / CLIENTS
+        np.testing.assert_allclose(params, mean, atol=1e-5)
+        return params
+
+
+def test_refused_and_waiting_uploads_leave_the_model_the_mean():
+    device, buffered = Noting(), Buffered(concurrency=6, buffer_size=3)
+    settings = {"num_clients": CLIENTS, "num_versions": 40, "initial": vec(1, -1, 1)}
+    made = run(buffered, device, strategy=Checked(device.ends), **settings)
+    assert made.outcome.stopped == "num_versions"
+    aggregated = [event["client"] for event in made.kind("aggregate")]
+    assert any(len(set(clients)) < len(clients) for clients in aggregated)
+    assert made.history.rejected > 10
+    assert len({client for clients in aggregated for client in clients}) == CLIENTS

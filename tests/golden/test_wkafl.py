@@ -20,14 +20,14 @@ import pytest
 from helpers import sent, vec
 
 from fl_app.algorithms.wkafl import WKAFL
-from fl_app.core.types import GlobalModel, Update
+from fl_app.core.types import GlobalModel
 
 
-def update(*gradient: float, age: int = 0, loss: float = 1.0) -> Update:
+def update(*gradient, age=0, loss=1.0):
     return sent(0, 5 - age, *gradient, kind="gradient", loss=loss)
 
 
-def strategy(**settings) -> WKAFL:
+def strategy(**settings):
     """Everything off but what a test asks for."""
     off = {
         "server_lr": 1.0,
@@ -167,12 +167,3 @@ def test_a_far_older_gradient_beside_a_zero_one_is_selected():
     params = wkafl.aggregate(GlobalModel(vec(1, 1), version=200), updates)
     np.testing.assert_allclose(params, [-2, -3], rtol=1e-6)
     assert wkafl.report["kept"] == 1
-
-
-def test_what_is_told_of_a_selection():
-    """Where nobody passes nothing is kept; without selection nothing is said of it."""
-    pair = [update(1, 0), update(0, 1)]
-    for settings, kept in (({"min_similarity": 0.9}, 0), ({"select": False}, None)):
-        wkafl = strategy(**settings)
-        wkafl.aggregate(MODEL, pair)
-        assert wkafl.report.get("kept") == kept

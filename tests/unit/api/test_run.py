@@ -1,10 +1,13 @@
 """Runs from Python: what is returned, what is refused, and that the process stays as it was."""
 
 import multiprocessing
+import os
+import signal
 import subprocess
 import sys
 import threading
 from functools import partial
+from statistics import fmean, stdev
 
 import hydra
 import numpy as np
@@ -16,7 +19,7 @@ from hydra.core.global_hydra import GlobalHydra
 from omegaconf import OmegaConf
 
 import fl_app
-from fl_app.algorithms.fedavg import FedAvg
+from fl_app.algorithms.fedbuff import FedBuff
 from fl_app.cli import CONF
 from fl_app.client import LocalTrainer
 from fl_app.client.build import build_task
@@ -97,6 +100,17 @@ def test_a_result_has_everything_of_the_run(result):
     }
     assert (result.folder / "report.html").is_file()
     assert (result.folder / "table.csv").is_file()
+    html = result._repr_html_()
+    for text in (
+        "<th>acc. best</th>",
+        "<th>client updates</th>",
+        '<img src="data:image/png;base64,',
+    ):
+        assert text in html
+    assert len(html) < 100_000
+    assert repr(result).startswith("<fedbuff on digits: acc. final ")
+    assert "test accuracy" in str(result.plot().chart.to_dict())
+    assert result.plot()._repr_png_().startswith(b"\x89PNG")
 
 
 # -- objects in place of overrides ----------------------------------------------------------------
@@ -107,6 +121,9 @@ def test_a_task_object_brings_its_clients(task, tmp_path):
     assert (result.summary["task"], result.summary["num_clients"]) == ("digits", 12)
     config = OmegaConf.load(tmp_path / "config.yaml")
     assert config.task.num_examples == 1437
+    other = build_task(composed("num_clients=12", "partition=iid", "seed=1"))
+    with pytest.raises(ValueError, match=r"task\.crc32="):
+        run("algorithm=fedasync", "resume=auto", task=other, output=tmp_path)
 
 
 def test_a_strategy_object_brings_its_schedule_and_serves_several_runs(tmp_path):
@@ -131,29 +148,19 @@ def test_a_trainer_of_ones_own_trains(trainer, tmp_path):
         np.testing.assert_allclose(array, mark, atol=1e-5)
 
 
-def test_our_own_strategy_object_is_its_algorithm(tmp_path):
-    object_ = run(FedAvg(), "num_clients=12", output=tmp_path / "a").summary
-    named = run("algorithm=fedavg", "num_clients=12", output=tmp_path / "b").summary
-    assert object_["algorithm"] == named["algorithm"] == "fedavg"
-    assert object_["model_sha256"] == named["model_sha256"]
-
-
 # -- refusals -------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        (["-m", "seed=0,1"], r"^settings=-m must be an override"),
         (["hydra.run.dir=x"], r"^hydra\.run\.dir=x has no effect here: give the folder as output="),
         (["experiment=quickstart"], r"^experiment=quickstart has no .*: .* fl_app\.compare"),
         (["runtime=flower"], r"^runtime=flower must be inprocess or ray here: .* `flwr run`"),
         ([Mean(), "algorithm=fedavg"], r"^Mean and algorithm= are two algorithms"),
-        ([Mean(), Mean()], r"^strategy=.* must be given once"),
         ([Mean(), "algorithm.strategy.factor=2"], r"give it to the object, as Mean\(\.\.\.\)"),
         ([Mean], r"^Mean must be an object, such as Mean\(\)"),
         ([FedAdam()], r"^FedAdam must be an AsyncStrategy: wrap it as fl_app\.asynchronous"),
-        ([3], r"^3 must be an override \(a string\), a strategy"),
         ([Buffered(), "algorithm/schedule=fully_async"], r"the schedule is an object"),
     ],
 )
@@ -163,7 +170,7 @@ def test_bad_settings_are_refused(settings, message, tmp_path):
     assert not (tmp_path / "run").exists()
 
 
-@pytest.mark.parametrize("override", ["task.model=cnn", "partition=iid", "num_clients=7"])
+@pytest.mark.parametrize("override", ["task.model=cnn", "num_clients=7"])
 def test_what_a_task_object_decides_is_no_override(override, task, tmp_path):
     text = f"^{override} has no effect here: leave it out, because task= is an object"
     with pytest.raises(ValueError, match=text):
@@ -204,7 +211,7 @@ def test_a_program_that_uses_hydra_itself_can_run(tmp_path):
 
 
 def test_a_run_in_a_thread_equals_one_in_the_main_thread(result, tmp_path):
-    results = []
+    results: list[fl_app.Result] = []
 
     def work():
         results.append(run("num_clients=12", output=tmp_path))
@@ -215,22 +222,29 @@ def test_a_run_in_a_thread_equals_one_in_the_main_thread(result, tmp_path):
     assert results[0].summary["model_sha256"] == result.summary["model_sha256"]
 
 
-@pytest.mark.parametrize("changed", ["inputs", "targets", "model"])
-def test_a_run_on_other_data_or_another_model_is_not_resumed(changed, tmp_path):
-    rng = np.random.default_rng(0)
-    parts = {"inputs": rng.normal(size=(24, 3)), "targets": np.arange(24) % 2, "model": "mlp"}
-    others = {"inputs": -parts["inputs"], "targets": 1 - parts["targets"], "model": "logistic"}
-    for part in (parts, parts | {changed: others[changed]}):
-        mine = fl_app.Task.from_arrays(
-            part["inputs"], part["targets"], model=part["model"], clients=np.arange(24) % 3
-        )
-        if part is parts:
-            run("algorithm=fedasync", task=mine, output=tmp_path)
-    with pytest.raises(ValueError, match=r"task\.crc32="):
-        run("algorithm=fedasync", "resume=auto", task=mine, output=tmp_path)
+class Interrupting(Mean):
+    """Sends Ctrl-C to its own process."""
+
+    def aggregate(self, model, updates):
+        if model.version == 4:
+            os.kill(os.getpid(), signal.SIGINT)
+        return super().aggregate(model, updates)
 
 
-# -- names of the package -------------------------------------------------------------------------
+def test_an_interrupted_run_returns_what_was_done_and_goes_on(tmp_path, capsys):
+    keys = ("num_clients=12", "num_versions=9")
+    result = run(Interrupting(), *keys, output=tmp_path)
+    assert result.summary["stopped"] == "interrupted"
+    assert result.metrics["version"].tolist() == [0, 1, 2, 3, 4, 5]
+    assert result.model.keys() == {"1.weight", "1.bias", "3.weight", "3.bias"}
+    told = f'interrupted; to go on, add output="{tmp_path}" and "resume=auto" to the same call'
+    assert told in capsys.readouterr().out
+    whole = run(Interrupting(), *keys, "resume=auto", output=tmp_path)
+    assert whole.summary["stopped"] == "num_versions"
+    assert whole.metrics["version"].tolist() == list(range(10))
+
+
+# -- names of the package: importing it imports nothing for them ----------------------------------
 
 # Where torchvision lacks its operators, Python imports `fl_app.tasks.vision` at its start (.pth).
 SHOW = """
@@ -256,3 +270,80 @@ def test_names_come_when_they_are_used():
     assert fl_app.Task.__name__ == "Task"
     with pytest.raises(AttributeError, match=r"module 'fl_app' has no attribute 'nothing'"):
         _ = fl_app.nothing
+
+
+# -- comparisons: the files of an experiment, and their numbers ------------------------------------
+
+
+@pytest.mark.slow  # draws figures
+def test_a_comparison_has_a_folder_a_table_over_seeds_and_a_picture(task, tmp_path):
+    comparison = fl_app.compare(
+        {
+            "mine": [FedBuff(server_lr=0.5), "algorithm.schedule.buffer_size=3", "num_versions=3"],
+            "fedasync": "algorithm=fedasync",
+        },
+        *SMALL,
+        seeds=[0, 1],
+        task=task,
+        output=tmp_path / "mine",
+        progress=False,
+    )
+    folder, table = comparison.folder, comparison.table
+    cells = {"fedasync-seed0", "fedasync-seed1", "mine-seed0", "mine-seed1"}
+    names = {path.name for path in folder.iterdir()}
+    assert names == {*cells, "table.csv", "report.html", "figures"}
+    assert {path.stem for path in (folder / "figures").glob("*.png")} >= {"accuracy", "overview"}
+    assert fl_app.Comparison(folder).table.equals(table)
+    assert table.index.tolist() == ["mine", "fedasync"]  # as they were given
+    for name, results in comparison.results.items():
+        accuracies = [result.summary["final_accuracy"] for result in results]
+        assert len(accuracies) == table.loc[name, "seeds"] == 2
+        assert table.loc[name, "final_accuracy"] == pytest.approx(fmean(accuracies))
+        assert table.loc[name, "final_accuracy_std"] == pytest.approx(stdev(accuracies))
+    assert table["client_updates"].tolist() == [9, 2]  # what a run says of itself wins
+    html = comparison._repr_html_()
+    for text in ("<th>acc. final</th>", " ±", "Unequal work", '<img src="data:image/png;base64,'):
+        assert text in html
+    assert "fedasync (2 seeds): " in str(comparison.plot().chart.to_dict())
+    assert "fedasync" in repr(comparison)
+
+
+@pytest.mark.slow  # draws figures
+def test_a_run_that_fails_is_told_and_the_others_run(task, tmp_path):
+    name = "algorithm.strategy.server_lr"
+    cells = {"bad": f"{name}=1e30", "good": f"{name}=1"}
+    with pytest.warns(UserWarning, match=r"^bad: (Diverged|Stalled): "):
+        comparison = fl_app.compare(
+            cells, *SMALL, "num_versions=6", task=task, output=tmp_path, progress=False
+        )
+    stopped = comparison.table["stopped"]
+    assert stopped["bad"].startswith(("Diverged", "Stalled"))
+    assert stopped["good"] == "num_versions"
+
+
+@pytest.mark.parametrize(
+    ("cells", "keywords", "message"),
+    [
+        ({}, {}, r"^cells=\{\} must be at least one"),
+        ({"a": "num_versions=2"}, {"seeds": [1, 1]}, r"^seeds=\[1, 1\] must be"),
+        ({"a": "seed=3"}, {}, r"^a: seed=3 has no effect here: give the seeds as seeds="),
+        ({"7": "num_versions=2"}, {}, r"^cells='7' must be the name of a folder, and no number"),
+        ({"a": "num_versions=2", "b": "algorithm=x"}, {}, r"^b: algorithm=x does not exist"),
+    ],
+)
+def test_bad_comparisons_are_refused_before_anything_runs(cells, keywords, message, tmp_path):
+    with pytest.raises(ValueError, match=message):
+        fl_app.compare(cells, output=tmp_path / "folder", progress=False, **keywords)
+    assert not (tmp_path / "folder").exists()
+
+
+def test_runs_of_an_earlier_comparison_are_not_in_the_means(task, tmp_path):
+    (tmp_path / "a-seed2").mkdir()
+    (tmp_path / "a-seed2" / "summary.json").write_text("{}")
+    (tmp_path / "a-seed2" / "config.yaml").write_text("{}")
+    (tmp_path / "a-seed2" / "events.jsonl").write_text("")
+    with pytest.raises(ValueError, match="a folder without other runs; it holds a-seed2"):
+        fl_app.compare(
+            {"a": []}, *SMALL, "overwrite=true", seeds=[0, 1], task=task, output=tmp_path
+        )
+    assert [path.name for path in tmp_path.iterdir()] == ["a-seed2"]

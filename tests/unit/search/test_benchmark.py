@@ -2,13 +2,12 @@
 
 import json
 import re
-import shutil
 from pathlib import Path
 
 import pandas as pd
 import pytest
 
-from lab.benchmark import Benchmark, interval, main, p_value, read
+from lab.benchmark import Benchmark, interval, main, p_value
 
 DOCS = Path(__file__).resolve().parents[3] / "docs"
 CONFIG = """\
@@ -67,24 +66,6 @@ def test_the_tables_follow_from_the_intervals(folder, capsys):
     assert rows[7][1] == "a"
     assert rows[7][4] == "c -10.0 [-10.0, -10.0]"
     assert "| b | 75.0 [62.6, 87.4] | 31 | - | 75.0 (70.0 to 80.0) |" in told
-
-
-def test_runs_without_a_result_are_told_and_their_methods_left_out(folder, capsys):
-    """Judging was interrupted: seed 8 is of c alone, and a lacks seed 6, in n10-iid."""
-    runs = folder / "test"
-    shutil.copytree(runs / "c@n10-iid-seed5", runs / "c@n10-iid-seed8")
-    path = runs / "c@n10-iid-seed8" / "summary.json"
-    early = {**json.loads(path.read_text()), "seed": 8, "stopped": "Diverged: not finite"}
-    path.write_text(json.dumps(early))
-    shutil.rmtree(runs / "a@n10-iid-seed6")
-    (runs / "b@n10-iid-seed7" / "summary.json").unlink()
-    told = printed(capsys, folder)
-    lacking = ["a@n10-iid-seed6", "a@n10-iid-seed8", "b@n10-iid-seed7", "b@n10-iid-seed8"]
-    assert read(folder).missing == lacking
-    assert list(read(folder).ranks()) == ["c"]
-    assert all(f"| {name} | no result |" in told for name in lacking)
-    assert "4 runs have no result (the last table). A method that lacks one in a" in told
-    assert "| c@n10-iid-seed8 | Diverged: not finite |" in told
 
 
 def test_holm_s_correction_is_for_all_comparisons_together():

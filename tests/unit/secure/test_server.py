@@ -10,8 +10,7 @@ import pytest
 from secure_world import CLIENTS, SIZE, TERMS, masked, server, vectors
 
 from fl_app.core.errors import RunError
-from fl_app.core.types import GlobalModel, Order, Update, Upload, Vector
-from fl_app.core.weighting import Weighting
+from fl_app.core.types import GlobalModel, Order, Upload
 from fl_app.secure.integers import integer_weights
 from fl_app.secure.masked import Masked
 from fl_app.secure.request import Refused
@@ -20,7 +19,7 @@ from fl_app.secure.simulated import keys as simulated_keys
 MODEL = GlobalModel(np.zeros(SIZE, np.float32), 5)
 
 
-def test_the_opened_mean_is_that_of_the_uploads_to_the_bound() -> None:
+def test_the_opened_mean_is_that_of_the_uploads_to_the_bound():
     plain = vectors()
     mine = [masked(v, i, base_version=i) for i, v in enumerate(plain)]
     opened = server(function="polynomial", exponent=0.5).open(MODEL, mine)
@@ -34,7 +33,7 @@ def test_the_opened_mean_is_that_of_the_uploads_to_the_bound() -> None:
     assert math.isclose(sum(opened.shares), 1.0)
 
 
-def test_a_capped_update_never_counts_more_than_the_heaviest() -> None:
+def test_a_capped_update_never_counts_more_than_the_heaviest():
     """Rounding 15.4 sixteenths down leaves the others more than their share, unless capped."""
     exact = np.array([1.0, 1.0, 0.965, 0.965])
     examples = (1000 * exact).astype(int).tolist()
@@ -43,7 +42,7 @@ def test_a_capped_update_never_counts_more_than_the_heaviest() -> None:
     assert max(opened.shares) * exact.sum() <= 1.0 + 1e-12
 
 
-def test_uploads_that_are_not_masked_are_refused() -> None:
+def test_uploads_that_are_not_masked_are_refused():
     opens = server()
     sealed = masked(vectors(1)[0], 0)
     assert opens.refuse(MODEL, sealed) == ""
@@ -53,12 +52,12 @@ def test_uploads_that_are_not_masked_are_refused() -> None:
     assert "kind 'pseudo' must be 'delta'" in opens.refuse(MODEL, other)
 
 
-def test_the_second_update_of_a_client_waits() -> None:
+def test_the_second_update_of_a_client_waits():
     first, second, other = (masked(vectors(1)[0], client) for client in (1, 1, 2))
     assert server().eligible([first, second, other]) == [first, other]
 
 
-def test_faults_of_single_uploads_are_told_and_others_end_the_run() -> None:
+def test_faults_of_single_uploads_are_told_and_others_end_the_run():
     mine = [masked(v, i) for i, v in enumerate(vectors(4))]
     lie = replace(mine[2], num_examples=99)
     opened = server().open(MODEL, [*mine[:2], lie, mine[3]])
@@ -71,19 +70,14 @@ def test_faults_of_single_uploads_are_told_and_others_end_the_run() -> None:
 
 
 class Refuses:
-    def sum(self, request: object) -> Any:
+    def sum(self, request):
         raise Refused("no")
 
 
-def test_losses_can_be_left_out() -> None:
-    assert masked(vectors(1)[0], 0).loss == 0.5
-    assert math.isnan(masked(vectors(1)[0], 0, losses=False).loss)
-
-
-def test_a_pause_and_another_kind_are_refused() -> None:
+def test_a_pause_and_another_kind_are_refused():
     order = Order(0, 0, 0, 0, vectors(1)[0], {}, 0.0)
     for changes, text in (({"done": False}, "paused"), ({"kind": "model"}, "is a model")):
-        upload: Any = replace(Upload(vectors(1)[0], "delta", 10, 0.5), **changes)  # type: ignore[arg-type]
+        upload: Any = replace(Upload(vectors(1)[0], "delta", 10, 0.5), **changes)
         with pytest.raises(ValueError, match=text):
             Masked(TERMS, seed=0, keys=partial(simulated_keys, 0)).send(order, upload)
 
@@ -91,14 +85,14 @@ def test_a_pause_and_another_kind_are_refused() -> None:
 # -- the transcript -------------------------------------------------------------------------------
 
 
-def told_apart(mine: list[Update], one: Vector, other: Vector) -> float:
+def told_apart(mine, one, other):
     """How surely the first two uploads are (one, other) and not (other, one), in sigmas."""
     first, second = (u.vector.view(np.uint32).view(np.int32).astype(float) for u in mine[:2])
     shown, guess = first - second, (one - other).astype(float)
     return float(shown @ guess / (np.linalg.norm(guess) * shown.std()))
 
 
-def test_the_server_cannot_tell_two_clients_uploads_apart() -> None:
+def test_the_server_cannot_tell_two_clients_uploads_apart():
     """Two runs in which two clients have exchanged their uploads show the same sum.
 
     Whoever knows both uploads exactly guesses their owners from masked ones by chance alone, and
@@ -110,7 +104,7 @@ def test_the_server_cannot_tell_two_clients_uploads_apart() -> None:
     plain = [rng.standard_normal(size).astype(np.float32) / 100 for _ in range(4)]
     swapped = [plain[1], plain[0], *plain[2:]]
 
-    def seen(order: list[Vector], bare: bool) -> list[Update]:
+    def seen(order, bare):
         return [masked(v, i, bare=bare, terms=big) for i, v in enumerate(order)]
 
     for bare, least, most in ((False, -4.5, 4.5), (True, 150.0, 400.0)):
@@ -118,7 +112,7 @@ def test_the_server_cannot_tell_two_clients_uploads_apart() -> None:
             assert least < sign * told_apart(seen(order, bare), plain[0], plain[1]) < most
 
 
-def test_a_masked_upload_is_uniform_whatever_it_holds() -> None:
+def test_a_masked_upload_is_uniform_whatever_it_holds():
     """Bytes of masked uploads of zeros: chi-square with 255 degrees of freedom, mean 255."""
     size = 100_000
     zeros, terms = np.zeros(size, np.float32), replace(TERMS, size=size)
@@ -127,12 +121,3 @@ def test_a_masked_upload_is_uniform_whatever_it_holds() -> None:
     assert ((counts - expected) ** 2 / expected).sum() < 255 + 6 * math.sqrt(2 * 255)
     bare = np.bincount(masked(zeros, 0, bare=True, terms=terms).vector.view(np.uint8))
     assert bare[0] == 4 * size
-
-
-def test_weighting_is_checked() -> None:
-    assert Weighting.of(Weighting("hinge", slope=1.0).plain) == Weighting("hinge", slope=1.0)
-    for bad in ({"function": "other"}, {"exponent": -1.0}, {"mixing": 2.0}, {"capped": 1}):
-        with pytest.raises(ValueError, match=f"^weighting.{next(iter(bad))}="):
-            Weighting(**bad)  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="weighting has the keys none"):
-        Weighting.of({})

@@ -1,4 +1,4 @@
-"""What README and docs/algorithms.md show does what they say."""
+"""What README, docs/algorithms.md, the notebooks and the examples show does what they say."""
 
 import importlib.util
 import json
@@ -8,9 +8,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import nbformat
 import numpy as np
 import pytest
 from helpers import Quadratic
+from nbclient import NotebookClient
 
 from fl_app.__main__ import main
 from fl_app.client import LocalTrainer
@@ -49,6 +51,11 @@ def test_the_table_is_that_of_the_main_job(tmp_path):
         scores = [[float(text.rstrip("%")) for text in each[1:3]] for each in (shown, printed)]
         assert np.allclose(*scores, atol=3)
     assert len(rows) == 7
+    logs = {path.parent.name: path.read_text() for path in tmp_path.glob("*/events.jsonl")}
+    first = {json.loads(log.partition("\n")[0])["accuracy"] for log in logs.values()}
+    assert len(first) == 1  # the same start
+    for cell, sign in {"overlap_fedavg": '"beside":true', "eafl": '"kind":"cluster"'}.items():
+        assert sign in logs[cell]
 
 
 def test_the_four_concepts_run_together():
@@ -71,7 +78,7 @@ def test_the_four_concepts_run_together():
     assert left < 0.5 * np.linalg.norm(task.optimum)  # from w_0 = 0, more than half the way
 
 
-def shown(path: str, language: str) -> str:
+def shown(path, language):
     """The code block that follows the mention of a file."""
     pattern = rf"`{re.escape(path)}`:\n\n```{language}\n(.*?)```"
     block = re.search(pattern, ALGORITHMS, re.DOTALL)
@@ -109,3 +116,98 @@ def test_the_new_algorithm_runs_by_its_name(half_life, monkeypatch, tmp_path):
     monkeypatch.setattr(sys, "argv", ["fl_app", *where, *arguments])
     assert main() == 0
     assert json.loads((tmp_path / "summary.json").read_text())["algorithm"] == "half_life"
+
+
+# -- notebooks -----------------------------------------------------------------------------------
+
+NOTEBOOKS = sorted((ROOT / "docs" / "notebooks").glob("*.ipynb"))
+SMALL = 300_000  # bytes of all notebooks together, with their pictures
+
+
+def kernel(test):
+    """Each takes less than a minute on two quiet cores."""
+    warns = pytest.mark.filterwarnings("ignore:.*event loop:DeprecationWarning")
+    return pytest.mark.slow(pytest.mark.timeout(300)(warns(test)))
+
+
+def executed(notebook, folder, monkeypatch):
+    """The notebook after its execution in `folder`."""
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]))
+    resources = {"metadata": {"path": str(folder)}}
+    client = NotebookClient(notebook, timeout=300, kernel_name="python3", resources=resources)
+    return client.execute()
+
+
+@kernel
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_a_notebook_of_the_documentation_runs(path, tmp_path, monkeypatch):
+    stored = nbformat.read(path, as_version=4)
+    fresh = executed(nbformat.read(path, as_version=4), tmp_path, monkeypatch)
+    kinds = [  # how many lines of progress there are depends on the machine
+        [{output.output_type for output in cell.get("outputs", [])} for cell in notebook.cells]
+        for notebook in (stored, fresh)
+    ]
+    assert kinds[0] == kinds[1]
+
+
+def test_the_notebooks_are_small_and_have_pictures():
+    assert len(NOTEBOOKS) == 2
+    assert sum(path.stat().st_size for path in NOTEBOOKS) < SMALL
+    for path in NOTEBOOKS:
+        assert "image/png" in path.read_text(encoding="utf-8")
+
+
+# -- examples ------------------------------------------------------------------------------------
+
+EXAMPLE = ROOT / "examples" / "lora.py"
+WHOLE, ADAPTERS = 344_838, 8_454  # parameters that are trained
+BASE = 344_256  # parameters of the transformer without its head
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_adapters_send_a_fortieth(tmp_path):
+    for package in ("peft", "transformers"):
+        pytest.importorskip(package)
+    short = ("num_versions=2", "algorithm.client.local_steps=1")
+    words = [sys.executable, str(EXAMPLE), *short, "runtime.workers=2"]
+    run = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert run.returncode == 0, run.stderr
+    assert "Adapters send 41 times fewer bytes to the server." in run.stdout
+
+    def found(name):
+        folder = tmp_path / "outputs" / "lora" / name
+        with np.load(folder / "model.npz") as file:
+            return json.loads((folder / "summary.json").read_text()), dict(file)
+
+    for name, trained in (("everything", WHOLE), ("adapters", ADAPTERS)):
+        summary, arrays = found(name)
+        assert summary["bytes_up"] == 4 * trained * summary["client_updates"]
+        assert summary["failures"] == 0
+        assert sum(array.size for array in arrays.values()) >= BASE
+        assert 0 < summary["final_accuracy"] < 1
+    whole, adapters = found("everything")[0], found("adapters")[0]
+    assert whole["virtual_seconds"] > 5 * adapters["virtual_seconds"]
+
+
+RUN = """
+import sys
+from fake_grid import FakeGrid, finish
+from flwr.app import Context, RecordDict
+import numpy_client
+
+numpy_client.server_app(
+    FakeGrid(numpy_client.client_app, numpy_client.NUM_CLIENTS), Context(1, 0, {}, RecordDict(), {})
+)
+finish()
+assert "torch" not in sys.modules
+"""
+
+
+def test_it_learns_digits_without_torch():
+    paths = (str(ROOT / "examples"), str(ROOT / "tests"))
+    code = f"import sys; sys.path[:0] = {paths!r}\n{RUN}"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    (accuracy,) = re.findall(r"accuracy: (\S+)", done.stdout)
+    assert float(accuracy) > 0.8

@@ -1,11 +1,11 @@
-"""What a wheel holds, an editable clone, and what a device installs: no more than it needs."""
+"""What a wheel holds, an editable clone, what a device installs, and the bundle of `flwr run`."""
 
+import io
 import json
 import os
 import shutil
 import subprocess
 import sys
-import venv
 import zipfile
 from pathlib import Path
 
@@ -13,6 +13,7 @@ import pytest
 from configs import composed
 from fake_grid import FakeGrid
 from flwr.app import Message
+from flwr.cli.build import build_fab_from_disk
 from flwr.common.serde import message_to_proto
 from omegaconf import OmegaConf
 
@@ -21,6 +22,7 @@ from fl_app.client import initial_vector
 from fl_app.client.build import build_task
 from fl_app.core.extras import EXTRAS
 from fl_app.core.types import Order
+from fl_app.field.project import write_sources
 from fl_app.flower import codec, names
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -67,12 +69,12 @@ OFFLINE = ("--no-deps", "--no-build-isolation", "--no-index")
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1500)]
 
 
-def pip(python: str | Path, *words: str | Path) -> None:
+def pip(python, *words):
     command = [python, "-m", "pip", "--disable-pip-version-check", *words]
     subprocess.run(command, check=True, capture_output=True, text=True)
 
 
-def composed_by(python: str | Path, cwd: Path, **more: str) -> list[str]:
+def composed_by(python, cwd, **more):
     environment = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"} | more
     command = [python, "-c", COMPOSE]
     done = subprocess.run(
@@ -82,7 +84,7 @@ def composed_by(python: str | Path, cwd: Path, **more: str) -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def clone(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def clone(tmp_path_factory):
     """A copy, since building leaves files in the folder."""
     folder = tmp_path_factory.mktemp("installed") / "clone"
     for name in ("fl_app", "conf"):
@@ -93,15 +95,13 @@ def clone(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def wheel(clone: Path) -> Path:
+def wheel(clone):
     pip(sys.executable, "wheel", *OFFLINE, "--wheel-dir", clone.parent, clone)
     (wheel,) = clone.parent.glob("*.whl")
     return wheel
 
 
-def test_a_wheel_holds_its_configuration_and_claims_no_name_but_its_own(
-    wheel: Path, tmp_path: Path
-) -> None:
+def test_a_wheel_holds_its_configuration_and_claims_no_name_but_its_own(wheel, tmp_path):
     site = tmp_path / "site"
     with zipfile.ZipFile(wheel) as file:
         file.extractall(site)
@@ -115,19 +115,7 @@ def test_a_wheel_holds_its_configuration_and_claims_no_name_but_its_own(
     assert found == [str(site / "fl_app/__init__.py"), str(site / "fl_app/conf"), "2"]
 
 
-def test_a_clone_can_be_installed_in_editable_mode(clone: Path, tmp_path: Path) -> None:
-    venv.create(tmp_path / "venv", with_pip=False, symlinks=True)
-    python = tmp_path / "venv" / "bin" / "python"
-    # What is installed here is seen there, but after what is installed there.
-    here = next(path for path in map(Path, sys.path) if path.name == "site-packages")
-    there = next((tmp_path / "venv").rglob("site-packages"))
-    (there / "zzz.pth").write_text(f"{here}\n")
-    pip(python, "install", *OFFLINE, "--editable", clone)
-    found = composed_by(python, tmp_path)
-    assert found == [str(clone / "fl_app/__init__.py"), str(clone / "conf"), "2"]
-
-
-def order(path: Path) -> None:
+def order(path):
     """Write a training order of FedBuff on the digits, as a real node gets it."""
     FakeGrid(client_app.app, 0)  # gives this process the identity of a ServerApp
     settings = ("num_clients=20", "algorithm.client.local_steps=5")
@@ -139,7 +127,7 @@ def order(path: Path) -> None:
     path.write_bytes(message_to_proto(message).SerializeToString())
 
 
-def carried_out(python: str | Path, path: Path) -> dict[str, object]:
+def carried_out(python, path):
     environment = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
     command = [python, "-c", NODE, path, *EXTRAS]
     if python == sys.executable:
@@ -150,9 +138,7 @@ def carried_out(python: str | Path, path: Path) -> dict[str, object]:
     return json.loads(done.stdout.splitlines()[-1])
 
 
-def test_a_device_trains_with_what_a_wheel_requires(
-    wheel: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_device_trains_with_what_a_wheel_requires(wheel, tmp_path, capsys):
     """And it has nothing that only servers, reports and simulations need."""
     there = tmp_path / "venv"
     command = [sys.executable, ROOT / "fl_app/field/packages.py", "--venv", there, "--torch", "cpu"]
@@ -177,3 +163,43 @@ def test_a_device_trains_with_what_a_wheel_requires(
     print(f"{used.split()[0]} MB")
     if "CUDA's libraries" not in done.stdout:
         assert int(used.split()[0]) <= MOST
+
+
+# -- the bundle that Flower sends around ---------------------------------------------------------
+
+RUN = """
+import sys
+from fake_grid import FakeGrid
+from flwr.app import Context, RecordDict
+from fl_app import client_app, server_app
+
+config = {"overrides": sys.argv[1], "output": sys.argv[2]}
+server_app.main(FakeGrid(client_app.app, 2), Context(1, 1, {}, RecordDict(), config))
+print(server_app.__file__)
+"""
+
+
+@pytest.mark.filterwarnings("ignore:GitWildMatchPattern:DeprecationWarning")  # Flower's
+@pytest.mark.parametrize(
+    ("overrides", "told"),
+    [
+        ("experiment=quickstart experiment.scale=smoke", ""),
+        ("secure_aggregation=helper secure_aggregation.clip_norm=5 num_versions=2", ""),
+        ("experiment=benchmark", "experiment is one of: quickstart"),
+    ],
+)
+def test_the_bundle_runs_alone(overrides, told, tmp_path):
+    """Unpacked, without the clone beside it; an experiment that it lacks is refused."""
+    write_sources(tmp_path / "fl-app")
+    app, output = tmp_path / "unpacked", tmp_path / "run"
+    with zipfile.ZipFile(io.BytesIO(build_fab_from_disk(tmp_path / "fl-app"))) as file:
+        file.extractall(app)
+    environment = {**os.environ, "PYTHONPATH": f"{app}{os.pathsep}{ROOT / 'tests'}"}
+    command = [sys.executable, "-c", RUN, overrides, str(output)]
+    done = subprocess.run(command, cwd=app, env=environment, capture_output=True, text=True)
+    if told:
+        assert told in done.stderr
+        return
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[-1] == str(app / "fl_app" / "server_app.py")
+    assert (output / "report.html").exists()

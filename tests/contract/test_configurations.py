@@ -1,21 +1,24 @@
-"""What no algorithm accepts: bad values, and schedules and uploads that it has no use for."""
+"""Configurations of algorithms: bad values, schedules and uploads without use, and defaults."""
 
-from collections.abc import Iterator, Mapping
-from typing import Any
+import inspect
+import re
 
 import numpy as np
 import pytest
 import yaml
 from configs import ALGORITHMS, composed
 from helpers import HeadedQuadratic, Recorder
-from omegaconf import DictConfig, OmegaConf
+from hydra.utils import get_object
+from omegaconf import OmegaConf
 
+from fl_app.asynchronous import Asynchronous
 from fl_app.cli import CONF
+from fl_app.client import LocalTrainer
 from fl_app.client.build import build_trainer
 from fl_app.core.types import KINDS
 from fl_app.runner.components import build_components
 from fl_app.runner.factory import build_engine
-from fl_app.runner.validate import build_strategy, validate_config
+from fl_app.runner.validate import build_schedule, build_strategy, validate_config
 
 TASK = HeadedQuadratic.scattered(12)
 SCHEDULES = sorted(path.stem for path in (CONF / "algorithm" / "schedule").glob("*.yaml"))
@@ -23,7 +26,7 @@ SCHEDULES = sorted(path.stem for path in (CONF / "algorithm" / "schedule").glob(
 every_algorithm = pytest.mark.parametrize("name", ALGORITHMS)
 
 
-def configuration(name: str, *overrides: str) -> DictConfig:
+def configuration(name, *overrides):
     return composed(f"algorithm={name}", "num_clients=12", "runtime.workers=0", *overrides)
 
 
@@ -39,7 +42,7 @@ TOLD_AS = {
 }
 
 
-def keys(node: Mapping[Any, Any], above: str = "") -> Iterator[str]:
+def keys(node, above=""):
     for key, value in node.items():
         if isinstance(value, dict):
             yield from keys(value, f"{above}{key}.")
@@ -48,7 +51,7 @@ def keys(node: Mapping[Any, Any], above: str = "") -> Iterator[str]:
 
 
 @every_algorithm
-def test_bad_values_are_refused_by_the_name_of_their_key(name: str) -> None:
+def test_bad_values_are_refused_by_the_name_of_their_key(name):
     config = configuration(name)
     algorithm = OmegaConf.to_container(config.algorithm, resolve=True)
     assert isinstance(algorithm, dict)
@@ -97,7 +100,7 @@ BEYOND = {
 
 
 @pytest.mark.parametrize("name", BEYOND)
-def test_values_just_beyond_their_bounds_are_refused(name: str) -> None:
+def test_values_just_beyond_their_bounds_are_refused(name):
     for word in BEYOND[name].split():
         key, _, value = word.partition("=")
         config = configuration(name)
@@ -109,7 +112,7 @@ def test_values_just_beyond_their_bounds_are_refused(name: str) -> None:
 # -- schedules and uploads ------------------------------------------------------------------------
 
 
-def run(config: DictConfig) -> tuple[str, np.ndarray, list[str]]:
+def run(config):
     """How it ended, the model, and what went wrong on the way."""
     recorder = Recorder()
     engine = build_engine(build_components(config, TASK), sinks=[recorder])
@@ -126,18 +129,14 @@ REFUSED = {
     ),
     ("area", "clustered_quorum"): "AREA cannot use algorithm/schedule=clustered_quorum",
     ("fedasmu", "random_k"): "FedASMU cannot use algorithm/schedule=random_k",
-    (
-        "krum",
-        "fully_async, periodic, clustered_quorum",
-    ): r"algorithm.schedule\.buffer_size=1 must be above",
-    (
-        "multi_krum",
-        "fully_async, periodic, clustered_quorum",
-    ): r"algorithm.schedule\.buffer_size=1 must be above",
+    **dict.fromkeys(
+        ((name, "fully_async, periodic, clustered_quorum") for name in ("krum", "multi_krum")),
+        r"algorithm.schedule\.buffer_size=1 must be above",
+    ),
 }
 
 
-def refusal(name: str, schedule: str) -> str | None:
+def refusal(name, schedule):
     for (algorithm, which), told in REFUSED.items():
         listed = schedule in which.removeprefix("any but ").split(", ")
         if algorithm == name and listed != which.startswith("any but "):
@@ -151,29 +150,20 @@ PAIRS = [(name, schedule) for name in ALGORITHMS for schedule in SCHEDULES]
 
 
 @pytest.mark.parametrize(("name", "schedule"), [pair for pair in PAIRS if refusal(*pair)])
-def test_a_schedule_of_no_use_is_refused_in_one_sentence(name: str, schedule: str) -> None:
+def test_a_schedule_of_no_use_is_refused_in_one_sentence(name, schedule):
     with pytest.raises(ValueError, match=f"^{refusal(name, schedule)}[^\n]*$"):
         validate_config(configuration(name, f"algorithm/schedule={schedule}"))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("name", "schedule"),
-    [pair for pair in PAIRS if pair[0] in FEW and not refusal(*pair)],
+    ("name", "words"),
+    [(name, f"algorithm/schedule={s}") for name, s in PAIRS if name in FEW and not refusal(name, s)]
+    + [(name, f"algorithm.client.upload={kind}") for name in FEW for kind in KINDS],
 )
-def test_any_other_schedule_works(name: str, schedule: str) -> None:
-    config = configuration(name, f"algorithm/schedule={schedule}", *SMALL)
-    validate_config(config)
-    stopped, params, wrong = run(config)
-    assert (stopped, wrong) == ("num_versions", [])
-    assert np.isfinite(params).all()
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("upload", KINDS)
-@pytest.mark.parametrize("name", FEW)
-def test_an_upload_is_refused_in_one_sentence_or_works(name: str, upload: str) -> None:
-    config = configuration(name, f"algorithm.client.upload={upload}", *SMALL)
+def test_any_other_schedule_or_upload_works_or_is_refused_in_one_sentence(name, words):
+    config = configuration(name, words, *SMALL)
+    upload = config.algorithm.client.upload
     if upload not in build_strategy(config).takes:
         told = rf"^algorithm\.client\.upload={upload} must be one of .*delta.* with \w+: [^\n]*$"
         with pytest.raises(ValueError, match=told):
@@ -183,3 +173,54 @@ def test_an_upload_is_refused_in_one_sentence_or_works(name: str, upload: str) -
     stopped, params, wrong = run(config)
     assert (stopped, wrong) == ("num_versions", [])
     assert np.isfinite(params).all()
+
+
+# -- schedules and trainers of classes are those of conf/: `X().start(...)` is `algorithm=x` ------
+
+# Where they differ, conf/ says why beside the key: ``# class default D: why``.
+FACTS = {"num_clients": 977, "num_versions": 978, "seed": 979}  # of a run; no class knows them
+RUN = [f"{key}={value}" for key, value in FACTS.items()]
+
+
+def keywords(function):
+    found = inspect.signature(function).parameters.values()
+    return {p.name: p.default for p in found if p.default is not p.empty}
+
+
+def settings(name, part):
+    node = composed(f"algorithm={name}", *RUN).algorithm[part]
+    values = OmegaConf.to_container(node, resolve=True)
+    assert isinstance(values, dict)
+    return {str(key): value for key, value in values.items()}
+
+
+def unexplained(python, conf, *files):
+    """Keys of both whose values differ, and of whose difference no file tells the reason."""
+    lines = "\n".join((CONF / "algorithm" / f"{file}.yaml").read_text() for file in files)
+    return {
+        key: (python[key], conf[key])
+        for key in python.keys() & conf.keys()
+        if python[key] != conf[key]
+        and conf[key] not in FACTS.values()
+        and not re.search(rf"\b{key}: .*# .*\bclass default {python[key]}: \w", lines)
+    }
+
+
+@every_algorithm
+def test_the_schedule_is_that_of_the_class(name):
+    config = composed(f"algorithm={name}", *RUN)
+    strategy, schedule = build_strategy(config), build_schedule(config)
+    if isinstance(strategy, Asynchronous):
+        pytest.skip("one class for all strategies of Flower, each with a schedule of its own")
+    own = type(strategy)().schedule
+    assert type(schedule) is type(own)
+    kind = inspect.getmodule(type(schedule)).__name__.rpartition(".")[2]
+    assert unexplained(vars(own), vars(schedule), f"schedule/{kind}") == {}
+
+
+@every_algorithm
+def test_the_clients_options_are_those_of_the_algorithms_own_trainer(name):
+    conf = settings(name, "client")
+    python = keywords(get_object(conf["_target_"]))
+    own = {key: python[key] for key in python.keys() - keywords(LocalTrainer)}
+    assert unexplained(own, conf, name) == {}

@@ -1,0 +1,272 @@
+"""What trainers promise: in batches, on another device, with other models, on old versions."""
+
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from configs import QUIET, REPRESENTATIVES, composed
+from helpers import (
+    HeadedQuadratic,
+    MeanDelta,
+    Scripted,
+    Times,
+    order_for,
+    run,
+)
+from torch import Tensor
+
+from fl_app.client import initial_vector
+from fl_app.client.build import build_task, build_trainer, chain
+from fl_app.core.types import GlobalModel, Upload
+from fl_app.runner.validate import build_schedule, build_strategy
+from fl_app.schedule import RandomK, k_async
+from fl_app.tasks.models import architecture
+from fl_app.tasks.objective import Classification
+from fl_app.tasks.task import Task
+
+representatives = pytest.mark.parametrize("name", REPRESENTATIVES, scope="module")
+
+# -- clients that are trained together ------------------------------------------------------------
+
+CLIENTS = 20
+# Whose clients pause, compare what the model computes, or keep a part of it.
+ALONE = ("fedasmu", "moon")
+
+
+class Unequal(HeadedQuadratic):
+    """Clients have from one to all of their points, so steps and mini-batches differ in number."""
+
+    def train_indices(self, client_id):
+        return super().train_indices(client_id)[: 1 + client_id * 3 % self._each]
+
+
+@cache
+def trained(name, batch, workers=0):
+    overrides = ["algorithm.client.batch_size=3", "algorithm.client.local_epochs=3"]
+    overrides += QUIET.get(name, [])
+    config = composed(f"algorithm={name}", f"num_clients={CLIENTS}", *overrides)
+    schedule = build_schedule(config)
+    return run(
+        schedule,
+        build_trainer(config, Unequal.scattered(CLIENTS)),
+        num_clients=CLIENTS,
+        num_versions=8 if getattr(schedule, "buffer_size", 10) > 1 else 30,
+        devices=schedule if isinstance(schedule, RandomK) else None,
+        strategy=build_strategy(config),
+        workers=workers,
+        batch=batch,
+    )
+
+
+def without_floats(events):
+    """What happened, without losses and weights, whose last bits differ; times do not."""
+    return [
+        {key: value for key, value in event.items() if key == "t" or not isinstance(value, float)}
+        if "report" not in event
+        else {key: event[key] for key in ("kind", "t", "version", "client", "age")}
+        for event in events
+    ]
+
+
+@representatives
+def test_together_or_one_by_one_comes_to_the_same(name):
+    one, together = trained(name, 1), trained(name, 5)
+    assert one.outcome.totals["batched_orders"] == 0
+    totals = together.outcome.totals
+    assert totals["batched_orders"] + totals["single_orders"] >= 8
+    assert (totals["batched_orders"] > totals["single_orders"]) == (name not in ALONE)
+    assert without_floats(together.events) == without_floats(one.events)
+    np.testing.assert_allclose(together.outcome.params, one.outcome.params, rtol=1e-4, atol=1e-5)
+    losses = [[e["loss"] for e in each.kind("arrival")] for each in (one, together)]
+    np.testing.assert_allclose(*losses, rtol=1e-3, atol=1e-5)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["fedbuff", "scaffold"])
+def test_same_batch_same_bytes_whatever_the_number_of_workers(name):
+    one, two = trained(name, 5), trained(name, 5, workers=2)
+    assert two.events == one.events
+    assert two.final == one.final
+    assert two.outcome.totals == one.outcome.totals
+
+
+# -- models with batch normalisation and for text -------------------------------------------------
+
+FEW, EACH, CLASSES = 10, 6, 3
+
+
+@cache
+def task(model):
+    """Ten clients with six examples each: images of 8x8, or sequences of seven of twenty words."""
+    generator = torch.Generator().manual_seed(0)
+    count = FEW * EACH
+    shape = (7, 20) if model == "textcnn" else (3, 8, 8)
+    words = torch.randint(20, (count, 7), generator=generator)
+    images = torch.randn(count, 3, 8, 8, generator=generator)
+    inputs = words if model == "textcnn" else images
+    return Task(
+        name=model,
+        objective=Classification(CLASSES),
+        architecture=architecture(model, shape, CLASSES),
+        inputs=inputs,
+        targets=torch.arange(count) % CLASSES,
+        test_inputs=inputs[:12],
+        test_targets=torch.arange(12) % CLASSES,
+        partition=np.split(np.arange(count), FEW),
+    )
+
+
+@pytest.mark.parametrize("model", ["resnet20", "textcnn"])
+@pytest.mark.parametrize("name", ["fedavg", "fedasync", "scaffold", "fedasmu", "overlap_fedavg"])
+def test_two_versions_of_other_models(name, model):
+    epochs = 2 if name == "fedasmu" else 1
+    words = [f"num_clients={FEW}", f"algorithm.client.local_epochs={epochs}"]
+    config, data = composed(f"algorithm={name}", *words), task(model)
+    trainer = build_trainer(config, data)
+    initial, layout = initial_vector(data, 0)
+    tested: list[dict[str, Any]] = []
+
+    def evaluate(version, vector):
+        trainer.model.load(vector)
+        tested.append(data.test(trainer.model.module))
+        return tested[-1]
+
+    result = run(
+        build_schedule(config),
+        trainer,
+        num_clients=FEW,
+        num_versions=2,
+        strategy=build_strategy(config),
+        initial=initial,
+        num_trainable=layout.num_trainable,
+        evaluate=evaluate,
+    )
+    outcome, history = result.outcome, result.history
+    assert outcome.stopped == "num_versions"
+    assert history.failures == history.rejected == 0
+    assert (len(result.kind("pause")) > 0) == (name == "fedasmu")
+    assert all(np.isfinite(metrics["loss"]) for metrics in tested)
+    split = layout.num_trainable
+    assert (outcome.params[:split] != initial[:split]).mean() > 0.5
+    statistics = layout.named(outcome.params)
+    for entry in layout.entries:
+        if entry.name.endswith("running_var"):
+            assert (statistics[entry.name] > 0).all()
+            assert (statistics[entry.name] != 1).any()
+        if entry.name.endswith("running_mean"):
+            assert (statistics[entry.name] != 0).any()
+    assert (layout.size > split) == (model == "resnet20")
+
+
+# -- a device that is not the processor -----------------------------------------------------------
+
+# PyTorch's "meta", on which tensors have no data: it refuses to mix with others as a GPU does, and
+# no machine lacks it. What leaves it is made up. Of the trainer's own terms, all at once.
+TERMS = ["runtime.device=meta"] + [
+    f"algorithm.client.{term}"
+    for term in ("momentum=0.9", "weight_decay=0.1", "proximal=0.1", "max_grad_norm=1")
+]
+
+
+@cache
+def digits():
+    return build_task(composed())
+
+
+@pytest.fixture
+def meta(monkeypatch):
+    def replace(name, made_up):
+        real = getattr(Tensor, name)
+        monkeypatch.setattr(Tensor, name, lambda t: made_up(t) if t.is_meta else real(t))
+
+    replace("cpu", lambda tensor: torch.zeros(tensor.shape, dtype=tensor.dtype))
+    replace("item", lambda tensor: 1.0)
+    replace("__float__", lambda tensor: 1.0)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("meta")
+@pytest.mark.parametrize("name", REPRESENTATIVES)
+def test_two_orders_and_an_evaluation_on_another_device(name):
+    config = composed(f"algorithm={name}", *TERMS)
+    trainer = build_trainer(config, digits())
+    assert trainer.model.flat.is_meta
+    size = trainer.model.layout.size
+    model = GlobalModel(np.zeros(size, np.float32), version=0)
+    strategy = build_strategy(config)
+    received, settings = strategy.dispatch(model, 0)
+    extra = strategy.dispatch_extra(model, 0) if strategy.order_extra else {}
+    settings = {**settings, "version": 0}
+    upload = trainer.train(order_for(0, 0, received, settings, extra=extra))
+    assert upload.done != (name == "fedasmu")
+    if not upload.done:
+        settings |= {"fresh_version": 1, "continues": True}
+        upload = trainer.train(order_for(0, 0, received, settings, upload.state))
+    settings |= {"continues": False}
+    upload = trainer.train(order_for(0, 1, received, settings, upload.state, extra))
+    assert upload.vector.size == (0 if name == "fedasmu" else size)
+    assert trainer.score(order_for(0, 2, received, {})).num_examples == upload.num_examples
+
+
+@pytest.mark.usefixtures("meta")
+@pytest.mark.parametrize("name", ["fedbuff", "fedasmu", "moon", "scaffold"])
+def test_frozen_and_private_parameters_are_on_the_device_too(name):
+    parts = ["task.trainable=[1.bias,3.*]", "algorithm.client.private=[3.bias]"]
+    trainer = build_trainer(composed(f"algorithm={name}", *TERMS, *parts))
+    model = trainer.model
+    assert model.layout.names == ["1.bias", "3.weight"]
+    assert model.module[1].weight.is_meta
+    assert model.module[3].bias.is_meta
+    vector = np.zeros(model.layout.size, np.float32)
+    extra = {"control": vector} if name == "scaffold" else {}
+    state: Any = {}
+    for sequence in range(2):
+        order = order_for(0, sequence, vector, {"version": 0}, state, extra)
+        state = chain(trainer).train(order).state
+        assert state["private.3.bias"].shape == (10,)
+    assert chain(trainer).score(order_for(0, 2, vector, {}, state)).num_examples > 0
+    model.load_fixed(model.fixed_bytes())
+    assert list(model.named(vector)) == ["1.weight", "1.bias", "3.weight", "3.bias"]
+
+
+# -- stale gradients are really stale -------------------------------------------------------------
+
+
+class InPlace(MeanDelta):
+    """Counts versions in one array that it changes under everybody's feet."""
+
+    def __init__(self):
+        super().__init__()
+        self.params = np.zeros(2, np.float32)
+
+    def aggregate(self, model, updates):
+        self.params += 1
+        return self.params
+
+
+def echo(client_id, sequence, received):
+    """What the client was given, as its mean loss, which the log keeps."""
+    return Upload(np.zeros(2, np.float32), "gradient", 1, loss=float(received[0]))
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_clients_train_on_the_version_that_they_were_given(workers):
+    """Version v holds v in both entries; client 3 takes ten times as long as the others.
+
+    A simulation that hands out the server's own array computes every later gradient on the newest
+    model and merely labels it stale; published results have come from that.
+    """
+    result = run(
+        k_async(2),
+        Scripted(echo),
+        num_clients=4,
+        num_versions=40,
+        devices=Times(lambda client, order: 10.0 if client == 3 else 1.0),
+        strategy=InPlace(),
+        workers=workers,
+    )
+    arrivals = result.kind("arrival")
+    assert [event["loss"] for event in arrivals] == [event["base_version"] for event in arrivals]
+    assert max(event["age"] for event in arrivals if event["client"] == 3) > 5

@@ -1,0 +1,279 @@
+"""A kit's federation on loopback: TLS, keys, a helper, tables of their own, and what is killed.
+
+Its server, helper and three nodes start once, as docs/edge.md and docs/your-data.md say.
+"""
+
+import json
+import os
+import shutil
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from collections import Counter
+
+import numpy as np
+import psutil
+import pytest
+import torch
+from configs import composed
+from kit_processes import ask, give_ports, logged, processes, start, wait_for
+from sklearn.datasets import load_iris
+
+from fl_app.client.build import build_task
+from fl_app.field.control import (
+    OFFLINE_AFTER,
+    SuperLink,
+    Unreachable,
+    public_bytes,
+)
+from fl_app.field.kit import Kit
+from fl_app.field.make import VENV
+from fl_app.field.processes import GRACE, end, free_ports
+from fl_app.strategy.privacy import epsilon
+from fl_app.tasks.task import Task
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600), pytest.mark.federation]
+
+NODES, VERSIONS, MEMBERS = 3, 60, 2  # versions enough that doctor finds a run at work
+RUN = [
+    *("algorithm=fedbuff", "runtime=deployment", "deadline=120", "checkpoint_every=1"),
+    f"algorithm.schedule.concurrency={NODES}",
+]
+DIGITS = [*RUN, "task=digits", "partition=iid", "eval_every=1", f"num_clients={NODES}"]
+
+
+class Federation:
+    """Processes of a kit, each started as a person or a service does.
+
+    Attributes:
+        out: the kit.
+        server: the server's folder.
+        helper: the helper's folder.
+    """
+
+    def __init__(self, out):
+        self.out, self.server, self.helper = out, out / "server", out / "helper"
+        self._running: dict[str, subprocess.Popen[bytes]] = {}
+
+    def start(self, name, *command):
+        self._running[name] = start(self.out / f"{name}.log", *command)
+        return self._running[name]
+
+    def keep(self, name):
+        self.start(name, "keep", self.out / name)
+
+    def end(self, name):
+        end(self._running.pop(name), grace=2 * GRACE)
+
+    def kill(self, name):
+        """What a supervisor keeps running."""
+        for process in psutil.Process(self._running[name].pid).children(recursive=True):
+            process.kill()
+
+    def run(self, name, *words):
+        return self.start(name, "run", "--output", self.out / name, self.server, *words)
+
+    def log(self, name):
+        return (self.out / f"{name}.log").read_text()
+
+    def close(self):
+        for name in list(self._running):
+            self.end(name)
+
+
+def events(run, kind):
+    lines = (run / "events.jsonl").read_text().splitlines()
+    return [event for event in map(json.loads, lines) if event["kind"] == kind]
+
+
+@pytest.fixture(scope="module")
+def federation(tmp_path_factory):
+    made = Federation(tmp_path_factory.mktemp("edge") / "out")
+    port, helper_port = free_ports(2)
+    init = ["init", "--nodes", NODES, "--host", "localhost", "--port", port, made.out]
+    helper = ["helper", "--new", "--host", "localhost", "--port", helper_port, made.out]
+    for command in (init, helper):
+        done = ask(*command)
+        assert done.returncode == 0, done.stderr
+    address = f"secure_aggregation=helper secure_aggregation.address=localhost:{helper_port}"
+    assert address in done.stdout
+    settings = made.helper / "helper.env"
+    settings.write_text(settings.read_text().replace(VENV, sys.prefix))
+    give_ports(made.out)
+    for name in ("helper", *(f"node-{i}" for i in range(NODES)), "server"):
+        made.keep(name)
+    yield made
+    made.close()
+    wait_for(lambda: not processes(made.out), "all processes are gone")
+    doctor = ask("doctor", made.out / "node-0")
+    assert doctor.returncode == 1
+    assert "refused" in doctor.stdout
+
+
+def test_a_masked_run_outlives_its_helper_and_the_doctor_finds_nothing(federation):
+    """The helper is killed while the server waits for it: nothing lost, nothing used twice."""
+    folder, server = federation.out / "masked", federation.server
+    helper_port = Kit.read(federation.helper, {}).settings["PORT"]
+    words = [
+        *(*DIGITS, f"algorithm.schedule.buffer_size={MEMBERS}", f"num_versions={VERSIONS}"),
+        *("secure_aggregation=helper", "secure_aggregation.clip_norm=5"),
+        f"secure_aggregation.address=localhost:{helper_port}",
+        "secure_aggregation.noise_multiplier=0.01",
+    ]
+    run = federation.run("masked", *words)
+    wait_for(lambda: logged(folder, "aggregate") > 1, "two versions are published")
+    federation.kill("helper")
+    before = logged(folder, "aggregate")
+    time.sleep(3)  # of five; uploads arrive, the server waits, and makes no version
+    assert logged(folder, "aggregate") <= before + 1
+    wait_for(lambda: logged(folder, "aggregate") > before + 1, "it goes on")
+
+    same = federation.start("same", "run", "--output", folder, server, *words)
+    examined = {"helper": [], "server": words, "node-0": []}
+    doctors = {
+        name: federation.start(f"doctor-{name}", "doctor", federation.out / name, *more)
+        for name, more in examined.items()
+    }
+    wait_for(lambda: "no other run is submitted" in federation.log("same"), "it is found")
+    same.terminate()  # as Ctrl-C, which a shell's background jobs do not hear
+    same.wait(10)
+    assert "The run goes on" in federation.log("same")
+    assert "submitted: " not in federation.log("same")
+    for name, doctor in doctors.items():
+        assert doctor.wait(100) == 0, federation.log(f"doctor-{name}")
+        told = federation.log(f"doctor-{name}")
+        assert "helper's key" in told
+        assert ask("healthy", federation.out / name).returncode == 0
+    assert "refuses their calls" in told or shutil.which("caddy") is None
+    assert ask("register", server).stdout.count("could join already") == NODES
+
+    assert run.wait(300) == 0, federation.log("masked")
+    summary = json.loads((folder / "summary.json").read_text())
+    assert (summary["num_versions"], summary["failures"]) == (VERSIONS, 0)
+    assert summary["epsilon"] == epsilon(0.01, VERSIONS, 1e-5)
+    assert events(folder, "reject") == []
+    orders = Counter(o for event in events(folder, "aggregate") for o in event["order"])
+    assert set(orders.values()) == {1}
+    assert len(orders) == MEMBERS * VERSIONS
+    with sqlite3.connect(f"file:{federation.helper / 'helper.db'}?mode=ro", uri=True) as database:
+        query = "SELECT count(*), count(DISTINCT request) FROM used"
+        assert database.execute(query).fetchone() == (MEMBERS * VERSIONS, VERSIONS)
+    database.close()
+    accuracies = [event["accuracy"] for event in events(folder, "evaluate")]
+    assert accuracies[-1] > accuracies[0] + 0.2
+    again = ask("run", "--output", folder, server, *words)
+    assert again.returncode == 2
+    assert "must be a folder without a finished run" in again.stderr
+
+
+def test_a_run_outlives_its_superlink_and_a_killed_node_comes_back(federation):
+    """The node is refused until the server misses the process that died."""
+    folder, server = federation.out / "killed", federation.server
+    words = [*DIGITS, "algorithm.schedule.buffer_size=1", "num_versions=8"]
+    run = federation.run("killed", *words)
+    wait_for(lambda: logged(folder, "aggregate") > 1, "two versions are published")
+    (superlink,) = processes(server, "flower-superlink")
+    os.kill(superlink, signal.SIGKILL)
+    assert run.wait(300) == 0, federation.log("killed")
+    told = federation.log("killed")
+    assert told.count("submitted: ") == 2
+    assert "num_versions=8 resume=auto" in told
+    assert json.loads((folder / "summary.json").read_text())["num_versions"] == 8
+
+    link = SuperLink(Kit.read(server))
+    key = public_bytes(server / "keys" / "node-1.pub")
+
+    def status():
+        try:
+            return link.registered()[key]
+        except Unreachable:
+            return "unknown"
+
+    wait_for(lambda: status() == "online", "the node has found the SuperLink")
+    node = min(processes(federation.out / "node-1", "fl_app.node.warm"))  # its executor is a fork
+    os.kill(node, signal.SIGKILL)
+    wait_for(lambda: status() == "offline", "the node is missed")
+    assert wait_for(lambda: status() == "online", "the node is back") < 2 * OFFLINE_AFTER
+
+
+# -- a table each ---------------------------------------------------------------------------------
+
+SPECIES = ((0, 1), (1, 2))  # of the first two nodes: neither has all
+MODEL = """
+from torch import nn
+
+def make(input_shape, num_outputs):
+    return nn.Sequential(nn.Linear(*input_shape, 40), nn.ReLU(), nn.Linear(40, num_outputs))
+
+def loss(outputs, targets):
+    return nn.functional.cross_entropy(outputs, targets, label_smoothing=0.1)
+"""
+
+
+def write_table(path, species):
+    flowers = load_iris()
+    chosen = np.isin(flowers.target, species)
+    rows = zip(flowers.data[chosen], flowers.target_names[flowers.target[chosen]], strict=True)
+    lines = [",".join([*map(str, values), name]) for values, name in rows]
+    path.write_text("\n".join(["a,b,c,d,species", *lines]) + "\n")
+
+
+def accuracy(folder, *words):
+    """Of a run's final model, on data of all classes."""
+    task = build_task(composed(*words, "num_clients=1", "partition=iid", "task.test_share=0.5"))
+    assert isinstance(task, Task)
+    module = task.model()
+    with np.load(folder / "model.npz") as arrays:
+        module.load_state_dict({name: torch.from_numpy(arrays[name]) for name in arrays})
+    return task.test(module)["accuracy"]
+
+
+def test_nodes_with_a_table_each_and_one_that_cannot_be_read(federation, tmp_path, monkeypatch):
+    """The server has no data. The app carries model and loss, which lie in the server's folder."""
+    tables = [tmp_path / f"node-{i}.csv" for i in range(NODES)]
+    for path, species in zip(tables, SPECIES, strict=False):
+        write_table(path, species)
+    tables[2].write_bytes(b"\x89PNG\r\n\x1a\n\x00\xff")
+    sample, schema = tmp_path / "sample.csv", tmp_path / "schema.json"
+    write_table(sample, (0, 1, 2))
+    words = ["task=csv", f"task.path={sample}", "task.target=species"]
+    command = [sys.executable, "-m", "fl_app.tasks.schema", *words, "-o", str(schema)]
+    subprocess.run(command, check=True, capture_output=True)
+    (federation.server / "my_model.py").write_text(MODEL)
+    named = ["task.model=my_model:make", "task.loss=my_model:loss"]
+    for i, path in enumerate(tables):
+        federation.end(f"node-{i}")
+        settings = federation.out / f"node-{i}" / "node.env"
+        text = settings.read_text()
+        assert 'DATA=""' in text
+        settings.write_text(text.replace('DATA=""', f'DATA="{path}"'))
+        federation.keep(f"node-{i}")
+
+    read = ["task=csv", f"task.schema={schema}", "task.holdout=0.2"]
+    assert ask("doctor", federation.out / "node-0", *read).returncode == 0
+    assert ask("doctor", federation.out / "node-2", *read).returncode == 1
+    run = federation.run(
+        "tables",
+        *(*RUN, *read, *named, "num_clients=null", "num_versions=12", "seed=1"),
+        *("algorithm.schedule.buffer_size=2", "client_eval_every=4"),
+        *("algorithm.client.local_epochs=5", "algorithm.client.local_lr=0.1"),
+    )
+    assert run.wait(400) == 0, federation.log("tables")
+    folder = federation.out / "tables"
+    summary = json.loads((folder / "summary.json").read_text())
+    assert (summary["stopped"], summary["num_clients"]) == ("num_versions", NODES)
+    failures = events(folder, "failure")
+    (bad,) = {event["client"] for event in failures}
+    good = {*range(NODES)} - {bad}
+    reason = "ValueError: this node's own data cannot be read as task=csv"
+    assert all(reason in event["reason"] for event in failures)
+    assert {event["client"] for event in events(folder, "arrival")} == good
+    assert events(folder, "evaluate") == []  # the server has nothing to test on
+    evaluated = events(folder, "clients_evaluate")
+    assert evaluated[-1]["version"] == summary["num_versions"]
+    assert {event["client"] for event in events(folder, "client_evaluate")} == good
+    assert evaluated[-1]["accuracy_mean"] > 0.6
+    monkeypatch.syspath_prepend(federation.server)
+    assert accuracy(folder, *words, *named) > 0.85

@@ -1,0 +1,107 @@
+"""Runs by Flower's engine, by spawned workers and by submitit."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+from configs import composed
+from hydra import compose, initialize_config_dir
+from omegaconf import OmegaConf
+
+from fl_app.cli import CONF
+from fl_app.runner import components
+from fl_app.runner.cell import run_cell
+from fl_app.runner.placement import Placement
+
+pytestmark = pytest.mark.timeout(240)
+slow = pytest.mark.slow
+
+
+def carried_out(*words):
+    line = [sys.executable, "-m", "fl_app", *words]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    done = subprocess.run(line, capture_output=True, text=True, env=environment)
+    assert done.returncode == 0, done.stderr
+    return done
+
+
+@slow
+def test_simulation_engine_writes_the_same_files_as_inprocess(tmp_path):
+    """ClientApps mask and evaluate, and the helper adds noise."""
+    words = [
+        *("algorithm=fedbuff", "num_versions=4", "devices=uniform_110x", "seed=7"),
+        *("algorithm.schedule.concurrency=5", "algorithm.schedule.buffer_size=3"),
+        *("client_eval_every=2", "client_eval_fraction=0.2"),
+        *("secure_aggregation=helper", "secure_aggregation.clip_norm=5"),
+        "secure_aggregation.noise_multiplier=0.1",
+    ]
+    folders = [tmp_path / name for name in ("flower", "inprocess")]
+    own = ["runtime=flower", "runtime.num_nodes=3"]
+    done = carried_out(*words, *own, f"hydra.run.dir={folders[0]}")
+    carried_out(*words, "runtime.workers=0", f"hydra.run.dir={folders[1]}")
+    (log,) = {(folder / "events.jsonl").read_bytes() for folder in folders}
+    assert b'"clients_evaluate"' in log
+    assert b'"noise_deviation"' in log
+    flower, inprocess = (json.loads((f / "summary.json").read_text()) for f in folders)
+    assert flower["model_sha256"] == inprocess["model_sha256"]
+    assert flower["epsilon"] == inprocess["epsilon"] > 0
+    assert (flower["num_versions"], flower["failures"], flower["rejected"]) == (4, 0, 0)
+    for noise in ("DEPRECATED", "alembic"):
+        assert noise not in done.stdout + done.stderr
+
+
+@slow
+@pytest.mark.parametrize(
+    "words",
+    [
+        "algorithm=fedasync runtime.batch=4 metrics=[clients] task.trainable=[1.bias,3.*]",
+        "algorithm=scaffold algorithm.client.private=[3.bias]",
+    ],
+)
+def test_spawned_workers_write_the_same_files_as_forked_ones(words, tmp_path, monkeypatch):
+    """On two GPUs, which are the processor by another name."""
+    common = ["num_clients=10", "num_versions=12", "eval_every=2", *words.split()]
+    forked, spawned = tmp_path / "forked", tmp_path / "spawned"
+    run_cell(composed(*common, "runtime.workers=2"), forked, label="test", show=False)
+    placed = Placement("cpu", 2, ("cpu", "cpu"))
+    monkeypatch.setattr(components, "placement", lambda config: placed)
+    summary = run_cell(composed(*common), spawned, label="test", show=False)[1]
+    assert summary["failures"] == 0
+    for file in ("events.jsonl", "model.npz", "metrics.csv"):
+        assert (forked / file).read_bytes() == (spawned / file).read_bytes()
+
+
+# -- submitit: `submitit_local` runs what `submitit_slurm` gives to SLURM -------------------------
+
+
+@slow
+def test_jobs_that_submitit_starts_write_the_usual_files(tmp_path):
+    """Each job runs the cells of an experiment side by side."""
+    done = carried_out(
+        *("-m", "experiment=quickstart", "experiment.only=[fedbuff,wkafl]"),
+        *("num_versions=20", "seed=0,1", "experiment.parallel=2"),
+        *("hydra/launcher=submitit_local", "hydra.launcher.timeout_min=5"),
+        f"hydra.sweep.dir={tmp_path}",
+    )
+    for job in ("0", "1"):
+        for cell in ("fedbuff", "wkafl"):
+            summary = json.loads((tmp_path / job / cell / "summary.json").read_text())
+            assert (summary["stopped"], summary["seed"]) == ("num_versions", int(job))
+        assert (tmp_path / job / "report.html").is_file()
+    last = done.stdout.splitlines()[-1]
+    assert last == f"All jobs in one report: python -m fl_app.report {tmp_path}"
+
+
+def test_the_options_for_slurm_compose():
+    """As docs/runs.md has them; SLURM itself is on no machine of the tests."""
+    words = ["hydra/launcher=submitit_slurm", "hydra.launcher.partition=cpu"]
+    words += ["hydra.launcher.cpus_per_task=8", "hydra.launcher.mem_gb=16"]
+    words += ["hydra.launcher.timeout_min=240"]
+    with initialize_config_dir(str(CONF), version_base="1.3"):
+        config = compose("config", words, return_hydra_config=True)
+    launcher = OmegaConf.to_container(config.hydra.launcher, resolve=False)
+    assert isinstance(launcher, dict)
+    assert launcher["_target_"].endswith("submitit_launcher.SlurmLauncher")
+    assert (launcher["partition"], launcher["cpus_per_task"]) == ("cpu", 8)
