@@ -40,6 +40,8 @@ M_MMAP_MAX = -4
 
 # Keys below `task` that every task has: `complete_task` and `build_model` do what they say.
 COMMON_KEYS = ("holdout", "loss", "weights", "trainable")
+# What a task of the user's own must have for one of them; `fl_app.tasks.task.Task` has all.
+NEEDS = {"holdout": "with_holdout", "loss": "with_loss", "trainable": "architecture"}
 
 
 def build_task(config: DictConfig, data: str | None = None) -> "TrainingTask":
@@ -100,7 +102,11 @@ def complete_task(config: DictConfig, task: Any) -> "TrainingTask":
     """
     if not task.num_clients and len(task.targets):  # a server whose nodes own the data has none
         task = task.with_clients(instantiate(config.partition), config.num_clients, config.seed)
-    holdout, loss, trainable = (config.task.get(key) for key in ("holdout", "loss", "trainable"))
+    for key, attribute in NEEDS.items():
+        able, value = hasattr(task, attribute), config.task.get(key)
+        told, why = f"left out with a {type(task).__name__}", f"it has no {attribute}"
+        require(able or not value, f"task.{key}", value, told, why)
+    holdout, loss, trainable = map(config.task.get, NEEDS)
     if holdout and task.num_clients:
         task = task.with_holdout(holdout, config.seed)
     if loss is not None:
