@@ -60,11 +60,7 @@ def evaluate(msg, context):
     with torch.no_grad():
         error = (model(x) - y).abs()
     close = (error < msg.content["config"]["tolerance"]).float().mean().item()
-    metrics = {
-        "eval_loss": error.square().mean().item(),
-        "eval_acc": close,
-        "num-examples": len(x),
-    }
+    metrics = {"eval_loss": error.square().mean().item(), "eval_acc": close, "num-examples": len(x)}
     content = RecordDict({"metrics": MetricRecord(metrics)})
     return Message(content=content, reply_to=msg)
 

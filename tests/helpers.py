@@ -13,14 +13,7 @@ from fl_app.client import LocalTrainer
 from fl_app.client.batch import BatchTrainer, obstacle
 from fl_app.core.algorithm import Algorithm
 from fl_app.core.events import to_json
-from fl_app.core.types import (
-    NO_EXTRA,
-    GlobalModel,
-    Order,
-    Parts,
-    Update,
-    Upload,
-)
+from fl_app.core.types import NO_EXTRA, GlobalModel, Order, Parts, Update, Upload
 from fl_app.core.vector import weighted_sum
 from fl_app.devices import Fleet, UniformRatio
 from fl_app.engine.engine import Engine, Outcome, Stop
@@ -306,11 +299,7 @@ def run(
     recorder = Recorder()
     mailbox = (
         Workers(
-            trainer,
-            workers,
-            initial.size,
-            upload_extra=strategy.upload_extra,
-            patience=patience,
+            trainer, workers, initial.size, upload_extra=strategy.upload_extra, patience=patience
         )
         if workers
         else Inline(trainer)

@@ -71,9 +71,5 @@ def request(updates, version=3, weighting=None, terms=TERMS):
 
 def server(tells=None, least=3, **weighting):
     return SecureAggregation(
-        tells or helper(least),
-        TERMS,
-        Weighting(**weighting),
-        members=CLIENTS,
-        least=least,
+        tells or helper(least), TERMS, Weighting(**weighting), members=CLIENTS, least=least
     )

@@ -4,25 +4,15 @@ Or it is refused, with the reason.
 """
 
 from collections import Counter
-from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from typing import Any
 
 import numpy as np
 import pytest
 from configs import composed
 from fake_grid import FakeGrid
-from flwr.app import (
-    Array,
-    ArrayRecord,
-    ConfigRecord,
-    Message,
-    MetricRecord,
-    RecordDict,
-)
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.serverapp import strategy as flower
-from flwr.serverapp.strategy import Strategy
 from helpers import Quadratic, run, vec
 
 from fl_app.asynchronous import Asynchronous
@@ -94,7 +84,7 @@ def metrics_of_devices(contents, weighted_by):
 
 
 # Flower's own ones by class name.
-CASES: dict[str, Callable[..., Strategy]] = {
+CASES = {
     "Bulyan": lambda **k: flower.Bulyan(num_malicious_nodes=1, **k),
     "FedAdagrad": flower.FedAdagrad,
     "FedAdam": flower.FedAdam,
@@ -113,7 +103,7 @@ PRIVATE = {
     for side in ("Client", "Server")
     for kind in ("Adaptive", "Fixed")
 }
-REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
+REFUSED = {
     "FedXgbBagging": (flower.FedXgbBagging, "its models are trees"),
     "FedXgbCyclic": (flower.FedXgbCyclic, "its models are trees"),
 } | {
@@ -123,7 +113,7 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     )
     for name, clip in PRIVATE.items()
 }
-OTHERS: dict[str, Callable[..., Strategy]] = {
+OTHERS = {
     "weights and metrics of one's own": lambda **k: flower.FedAvg(
         weighted_by_key="num-correct", train_metrics_aggr_fn=metrics_of_devices, **k
     ),
@@ -258,7 +248,7 @@ class WithLiars:
 def train(name, *, liars):
     config = composed(f"algorithm={name}")
     validate_config(config)
-    trainer: Any = build_trainer(config, TASK)
+    trainer = build_trainer(config, TASK)
     initial = np.zeros(trainer.model.layout.size, np.float32)
     return run(
         build_schedule(config),

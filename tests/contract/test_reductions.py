@@ -1,7 +1,6 @@
 """Limits in which an algorithm must come down to plain averaging of K gradients."""
 
 from copy import deepcopy
-from typing import Any
 
 import numpy as np
 import pytest
@@ -128,7 +127,7 @@ def situation(ages):
 def test_wkafl_with_everything_off_takes_stale_gradients_as_they_are():
     """The estimate still weighs by age, but nothing is left that follows it."""
     model, updates = situation([0, 1, 4, 2])
-    wkafl: Any = WKAFL(server_lr=RATE, **PLAIN_WKAFL)
+    wkafl = WKAFL(server_lr=RATE, **PLAIN_WKAFL)
     expected = FedAvgK(server_lr=RATE).aggregate(model, updates)
     np.testing.assert_allclose(wkafl.aggregate(model, updates), expected, rtol=1e-6)
 
@@ -136,7 +135,7 @@ def test_wkafl_with_everything_off_takes_stale_gradients_as_they_are():
 def test_wkafl_without_selection_is_twafl():
     """With alpha = gamma = 0 and no clip, gbar is all there is."""
     model, updates = situation([0, 1, 4, 2])
-    wkafl: Any = WKAFL(server_lr=RATE, **PLAIN_WKAFL, select=False)
+    wkafl = WKAFL(server_lr=RATE, **PLAIN_WKAFL, select=False)
     expected = TWAFL(server_lr=RATE).aggregate(model, updates)
     np.testing.assert_allclose(wkafl.aggregate(model, updates), expected, rtol=1e-6)
 
@@ -202,7 +201,7 @@ def test_aced_with_an_infinite_age_is_ace():
 
 
 def test_fedstaleasync_without_ages_and_with_equal_participation_is_ca2fl():
-    plain: Any = {"upload_exponent": 0, "memory_exponent": 0, "participation_rate": 0}
+    plain = {"upload_exponent": 0, "memory_exponent": 0, "participation_rate": 0}
     same_course(FedStaleAsync(**plain, **KNOWN), CA2FL(**KNOWN))
     other = FedStaleAsync(**(plain | {"memory_exponent": 1}), **KNOWN)
     assert not np.allclose(course(other)[-1], course(CA2FL(**KNOWN))[-1], atol=1e-3)
@@ -215,7 +214,7 @@ def test_cana_without_memories_is_dynsgd_or_the_mean():
 
 
 def test_cana_without_ages_is_ca2fl_once_everybody_was_heard():
-    every: Any = {"exponent": 0, "calibration": 1, "memory_span": None}
+    every = {"exponent": 0, "calibration": 1, "memory_span": None}
     same_course(CANA(**every, **KNOWN), CA2FL(**KNOWN), warm=True)
     cold = CANA(**every, **KNOWN), CA2FL(**KNOWN)
     assert not np.allclose(*(course(each)[3] for each in cold), atol=1e-3)

@@ -5,7 +5,6 @@ import pickle
 from collections import Counter
 from copy import deepcopy
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -13,13 +12,11 @@ from configs import ALGORITHMS, QUIET, composed
 from helpers import Recorder
 from secure_world import NoMask
 
-from fl_app.core.types import GlobalModel, Update, Vector
+from fl_app.core.types import GlobalModel, Update
 from fl_app.runner.components import build_components
 from fl_app.runner.factory import build_engine
 from fl_app.runner.validate import build_strategy, validate_config
 from fl_app.secure import simulated
-from fl_app.secure.integers import Integers
-from fl_app.secure.request import Request
 from fl_app.secure.run import linear_kinds
 from fl_app.secure.server import SecureAggregation
 from fl_app.secure.simulated import keys
@@ -75,7 +72,7 @@ def test_an_algorithm_uses_the_weighted_sum_that_it_declares(name):
         Update(10 + k, 4 + k % 4, vector, kind, 5 + 3 * k, 0.5, rate_sum=0.1 + k)
         for k, vector in enumerate(rng.standard_normal((6, 6)).astype(np.float32) / 8)
     ]
-    strategy: Any = build_strategy(config)
+    strategy = build_strategy(config)
     weights = strategy.public_weights().weights(
         [model.age(u) for u in updates], [u.num_examples for u in updates]
     )
@@ -145,8 +142,8 @@ class Watched:
 
     def __init__(self, inner):
         self._inner = inner
-        self.requests: list[Request] = []
-        self.sums: list[Integers] = []
+        self.requests = []
+        self.sums = []
 
     def sum(self, request):
         self.requests.append(request)
@@ -160,8 +157,8 @@ class Run:
     def __init__(self, config):
         validate_config(config)
         components = build_components(config)
-        self.secrets: dict[tuple[int, int], Vector] = {}  # (client, sequence) -> upload
-        trainer: Any = components.trainer
+        self.secrets = {}  # (client, sequence) -> upload
+        trainer = components.trainer
         train = trainer.train
 
         def spied(order):
@@ -172,8 +169,8 @@ class Run:
         trainer.train = spied
         self.recorder = Recorder()
         engine = build_engine(components, sinks=[self.recorder])
-        self.seen: list[tuple[list[Update], Vector]] = []
-        secure_half: Any = engine.intake
+        self.seen = []
+        secure_half = engine.intake
         if isinstance(secure_half, SecureAggregation):
             secure_half.helper = self.helper = Watched(secure_half.helper)
             opens = secure_half.open

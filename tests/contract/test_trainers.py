@@ -1,20 +1,12 @@
 """What trainers promise: in batches, on another device, with other models, on old versions."""
 
 from functools import cache
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from configs import QUIET, REPRESENTATIVES, composed
-from helpers import (
-    HeadedQuadratic,
-    MeanDelta,
-    Scripted,
-    Times,
-    order_for,
-    run,
-)
+from helpers import HeadedQuadratic, MeanDelta, Scripted, Times, order_for, run
 from torch import Tensor
 
 from fl_app.client import initial_vector
@@ -126,7 +118,7 @@ def test_two_versions_of_other_models(name, model):
     config, data = composed(f"algorithm={name}", *words), task(model)
     trainer = build_trainer(config, data)
     initial, layout = initial_vector(data, 0)
-    tested: list[dict[str, Any]] = []
+    tested = []
 
     def evaluate(version, vector):
         trainer.model.load(vector)
@@ -221,7 +213,7 @@ def test_frozen_and_private_parameters_are_on_the_device_too(name):
     assert model.module[3].bias.is_meta
     vector = np.zeros(model.layout.size, np.float32)
     extra = {"control": vector} if name == "scaffold" else {}
-    state: Any = {}
+    state = {}
     for sequence in range(2):
         order = order_for(0, sequence, vector, {"version": 0}, state, extra)
         state = chain(trainer).train(order).state

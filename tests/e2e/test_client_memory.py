@@ -6,16 +6,13 @@ them, from a file of weights, a client asks for them with its first order, once.
 
 import json
 from collections import Counter, defaultdict
-from pathlib import Path
 from threading import Lock
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from configs import composed
 from fake_grid import FakeGrid
-from flwr.app import Message
 
 from fl_app import client_app
 from fl_app.core.events import Aggregated
@@ -63,8 +60,8 @@ def nodes(folder, count, forgetful=False):
         forgetful: every message is handled by a new process.
     """
     lock = Lock()
-    replies: list[Message] = []
-    handlers: dict[int, MessageHandler] = defaultdict(MessageHandler)
+    replies = []
+    handlers = defaultdict(MessageHandler)
 
     def app(message, context):
         with lock:
@@ -72,7 +69,7 @@ def nodes(folder, count, forgetful=False):
             replies.append(client_app.app(message, context))
             return replies[-1]
 
-    configs: list[Any] = [
+    configs = [
         {"partition-id": number, "state-dir": str(folder / f"node-{number}")}
         for number in range(count)
     ]
@@ -256,7 +253,7 @@ def test_on_real_nodes_it_is_there_when_a_run_goes_on(name, tmp_path, monkeypatc
     rows = (folder / "devices.csv").read_text().splitlines()
 
     client_app.handler = MessageHandler()
-    found: dict[Path, bool] = {}  # at the first order of every client
+    found = {}  # at the first order of every client
     load = memory.load
 
     def look(path):

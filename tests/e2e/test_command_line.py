@@ -61,8 +61,7 @@ def test_one_run_writes_its_files(monkeypatch, tmp_path, capsys):
 
 
 @pytest.mark.parametrize(
-    "words",
-    ["algorithm=fedbuff,fedavg none=1", "experiment=quickstart seed=0,1"],
+    "words", ["algorithm=fedbuff,fedavg none=1", "experiment=quickstart seed=0,1"]
 )
 def test_a_refused_sweep_leaves_no_folder(monkeypatch, tmp_path, capsys, words):
     """Neither its own, nor those above; one that the user made stays."""
@@ -134,7 +133,7 @@ def contents(folder):
 
 def reached(folder):
     """Versions of the run that lies there."""
-    versions: int = json.loads((folder / "summary.json").read_text())["num_versions"]
+    versions = json.loads((folder / "summary.json").read_text())["num_versions"]
     return versions
 
 

@@ -283,7 +283,7 @@ def test_a_simulation_with_fewer_nodes_than_a_version_takes_is_refused():
 def test_fewer_real_nodes_than_a_version_takes_are_warned_of(strategy, schedule, words):
     """More may join: here the third does when the run is told that it waits for it."""
     grid = FakeGrid(foreign_app.app, 2)
-    told: list[str] = []
+    told = []
 
     class Handler(logging.Handler):
         def emit(self, record):

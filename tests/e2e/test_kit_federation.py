@@ -22,12 +22,7 @@ from kit_processes import ask, give_ports, logged, processes, start, wait_for
 from sklearn.datasets import load_iris
 
 from fl_app.client.build import build_task
-from fl_app.field.control import (
-    OFFLINE_AFTER,
-    SuperLink,
-    Unreachable,
-    public_bytes,
-)
+from fl_app.field.control import OFFLINE_AFTER, SuperLink, Unreachable, public_bytes
 from fl_app.field.kit import Kit
 from fl_app.field.make import VENV
 from fl_app.field.processes import GRACE, end, free_ports
@@ -55,7 +50,7 @@ class Federation:
 
     def __init__(self, out):
         self.out, self.server, self.helper = out, out / "server", out / "helper"
-        self._running: dict[str, subprocess.Popen[bytes]] = {}
+        self._running = {}
 
     def start(self, name, *command):
         self._running[name] = start(self.out / f"{name}.log", *command)

@@ -9,10 +9,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, suppress
-from pathlib import Path
-from typing import Any
 
 import psutil
 import pytest
@@ -40,15 +37,15 @@ ALGORITHMS = {
 
 
 @pytest.fixture(scope="module")
-def start() -> Iterator[Callable[..., Any]]:
+def start():
     """Starts clusters; `machines` are their processors, the first of the head."""
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
     os.environ["RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO"] = "0"
     from ray.cluster_utils import Cluster
 
-    clusters: list[Any] = []
+    clusters = []
 
-    def start_one(*machines: int, **more: Any) -> Any:
+    def start_one(*machines, **more):
         cluster = Cluster()
         clusters.append(cluster)
         for cpus in machines:
@@ -66,12 +63,12 @@ def start() -> Iterator[Callable[..., Any]]:
 
 
 @pytest.fixture(scope="module")
-def cluster(start: Callable[..., Any]) -> Any:
+def cluster(start):
     """Three machines with a processor each."""
     return start(1, 1, 1)
 
 
-def words(cluster: Any, folder: Path, settings: Sequence[str]) -> list[str]:
+def words(cluster, folder, settings):
     return [
         *(sys.executable, "-m", "fl_app", f"hydra.run.dir={folder}", *SMALL, *settings),
         *("runtime=ray", f"runtime.address={cluster.address}"),
@@ -81,7 +78,7 @@ def words(cluster: Any, folder: Path, settings: Sequence[str]) -> list[str]:
 class Command:
     """A process in a group of its own; what it prints goes to a file, which is never full."""
 
-    def __init__(self, words: Sequence[str]) -> None:
+    def __init__(self, words):
         self._file = tempfile.TemporaryFile("w+")  # noqa: SIM115 - `close` closes it
         self._process = subprocess.Popen(
             words,
@@ -92,56 +89,56 @@ class Command:
         )
         self.pid = self._process.pid
 
-    def runs(self) -> bool:
+    def runs(self):
         return self._process.poll() is None
 
-    def printed(self) -> str:
+    def printed(self):
         self._file.seek(0)
         return self._file.read()
 
-    def ended(self, status: int = 0, seconds: float = 300.0) -> str:
+    def ended(self, status=0, seconds=300.0):
         """What it has printed, once it has ended with this status."""
         assert self._process.wait(seconds) == status, self.printed()
         return self.printed()
 
-    def close(self) -> None:
+    def close(self):
         if self.runs():
             os.killpg(self.pid, signal.SIGKILL)
         self._process.wait()
         self._file.close()
 
 
-def started(words: Sequence[str]) -> "closing[Command]":
+def started(words):
     return closing(Command(words))
 
 
-def output_of(words: Sequence[str], status: int = 0) -> str:
+def output_of(words, status=0):
     with started(words) as process:
         return process.ended(status)
 
 
-def here(folder: Path, *settings: str) -> None:
+def here(folder, *settings):
     fl_app.run(*SMALL, *settings, "runtime.workers=0", output=folder, progress=False)
 
 
-def assert_same(one: Path, other: Path) -> None:
+def assert_same(one, other):
     for name in ("events.jsonl", "model.npz", "metrics.csv"):
         assert (one / name).read_bytes() == (other / name).read_bytes(), name
 
 
-def versions(folder: Path) -> int:
+def versions(folder):
     path = folder / "metrics.csv"
     rows = path.read_text().splitlines()[1:] if path.exists() else []
     return int(rows[-1].partition(",")[0]) if rows else -1
 
 
-def wait_for_version(process: Command, folder: Path, version: int) -> None:
+def wait_for_version(process, folder, version):
     while versions(folder) < version:
         assert process.runs(), process.printed()
         time.sleep(0.02)
 
 
-def workers() -> list[psutil.Process]:
+def workers():
     """The processes that train, on all machines of all clusters."""
     found = []
     for each in psutil.Process().children(recursive=True):
@@ -164,7 +161,7 @@ for run in runs:
 """
 
 
-def test_the_same_files_as_inprocess(cluster: Any, tmp_path: Path) -> None:
+def test_the_same_files_as_inprocess(cluster, tmp_path):
     common = [*SMALL, "num_versions=6"]
     runs = [" ".join([name, *common, *more]) for name, more in ALGORITHMS.items()]
     there = tmp_path / "there"
@@ -174,7 +171,7 @@ def test_the_same_files_as_inprocess(cluster: Any, tmp_path: Path) -> None:
         assert_same(tmp_path / "here" / name, there / name)
 
 
-def test_vectors_in_the_store(cluster: Any, tmp_path: Path) -> None:
+def test_vectors_in_the_store(cluster, tmp_path):
     """LeNet's are too large for a call."""
     settings = ["algorithm=scaffold", "task=synthetic", "task.num_examples=400", "partition=iid"]
     settings += ["algorithm.client.batch_size=10", "num_versions=8", "eval_every=4"]
@@ -183,9 +180,7 @@ def test_vectors_in_the_store(cluster: Any, tmp_path: Path) -> None:
     assert_same(tmp_path / "here", tmp_path / "there")
 
 
-def test_a_machine_lost_at_two_moments_takes_nothing_along(
-    start: Callable[..., Any], tmp_path: Path
-) -> None:
+def test_a_machine_lost_at_two_moments_takes_nothing_along(start, tmp_path):
     """Machines join in the middle of the run, and are lost, all but that of the command."""
     settings = ["num_versions=60", "eval_every=1", "algorithm.client.local_epochs=6"]
     here(tmp_path / "here", *settings)
@@ -206,7 +201,7 @@ def test_a_machine_lost_at_two_moments_takes_nothing_along(
     own.shutdown()
 
 
-def test_killed_workers_are_replaced(cluster: Any, tmp_path: Path) -> None:
+def test_killed_workers_are_replaced(cluster, tmp_path):
     settings = ["num_versions=40", "eval_every=1", "algorithm.client.local_epochs=6"]
     here(tmp_path / "here", *settings)
     rng = random.Random(5)
@@ -218,7 +213,7 @@ def test_killed_workers_are_replaced(cluster: Any, tmp_path: Path) -> None:
     assert_same(tmp_path / "here", tmp_path / "there")
 
 
-def test_a_run_goes_on_that_was_interrupted_with_its_cluster(tmp_path: Path) -> None:
+def test_a_run_goes_on_that_was_interrupted_with_its_cluster(tmp_path):
     """The signal goes to all of their processes, as at a terminal or of a batch system."""
     settings = ["algorithm=scaffold", "num_versions=60", "eval_every=1"]
     here(tmp_path / "here", *settings)
@@ -239,7 +234,7 @@ CELLS = ["experiment=quickstart", "experiment.only=[fedavg,fedbuff,wkafl,fedhist
 CELLS += ["num_versions=8", "eval_every=4", "checkpoint_every=4"]
 
 
-def test_cells_side_by_side_share_a_cluster(cluster: Any, tmp_path: Path) -> None:
+def test_cells_side_by_side_share_a_cluster(cluster, tmp_path):
     line = [sys.executable, "-m", "fl_app", *CELLS]
     output_of([*line, f"hydra.run.dir={tmp_path / 'here'}", "runtime.workers=0", "runtime.batch=1"])
     line += [f"hydra.run.dir={tmp_path / 'there'}", "experiment.parallel=2"]
@@ -249,14 +244,14 @@ def test_cells_side_by_side_share_a_cluster(cluster: Any, tmp_path: Path) -> Non
         assert_same(tmp_path / "here" / cell, tmp_path / "there" / cell)
 
 
-def test_more_cells_than_there_is_room_for_are_refused(cluster: Any, tmp_path: Path) -> None:
+def test_more_cells_than_there_is_room_for_are_refused(cluster, tmp_path):
     line = [sys.executable, "-m", "fl_app", *CELLS, f"hydra.run.dir={tmp_path}"]
     line += ["experiment.parallel=4", "runtime=ray", f"runtime.address={cluster.address}"]
     told = output_of(line, status=2).splitlines()[-1]
     assert "experiment.parallel=4 must be at most 3" in told
 
 
-def test_workers_come_up_where_gpus_are(start: Callable[..., Any], tmp_path: Path) -> None:
+def test_workers_come_up_where_gpus_are(start, tmp_path):
     """The GPUs are made up: Ray counts what a machine says that it has."""
     own = start(1)
     gpus = own.add_node(num_cpus=4, num_gpus=1, object_store_memory=STORE)
@@ -304,7 +299,7 @@ for name, runtime in (("here", ["runtime.workers=0"]), ("there", sys.argv[2:])):
 """
 
 
-def test_objects_of_a_script_reach_the_machines(cluster: Any, tmp_path: Path) -> None:
+def test_objects_of_a_script_reach_the_machines(cluster, tmp_path):
     (tmp_path / "script.py").write_text(SCRIPT)
     settings = ["runtime=ray", f"runtime.address={cluster.address}"]
     output_of([sys.executable, str(tmp_path / "script.py"), str(tmp_path), *settings])
@@ -337,7 +332,7 @@ fl_app.run("num_versions=5", "num_clients=10", Hangs, *sys.argv[2:], task=task, 
 """
 
 
-def test_an_order_that_takes_too_long_fails_alone(cluster: Any, tmp_path: Path) -> None:
+def test_an_order_that_takes_too_long_fails_alone(cluster, tmp_path):
     (tmp_path / "script.py").write_text(HANGS)
     settings = ["runtime=ray", f"runtime.address={cluster.address}", "runtime.patience=2"]
     output_of([sys.executable, str(tmp_path / "script.py"), str(tmp_path / "out"), *settings])
@@ -346,9 +341,7 @@ def test_an_order_that_takes_too_long_fails_alone(cluster: Any, tmp_path: Path) 
     assert {event["client"] for event in failed} == {3}
 
 
-def test_a_cluster_of_its_own_ends_with_the_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_cluster_of_its_own_ends_with_the_run(tmp_path, monkeypatch):
     monkeypatch.setenv("TEST_OF_A_CLUSTER", str(tmp_path))  # all its processes inherit this
     settings = ["num_versions=3", "runtime=ray", "runtime.workers=2"]
     here(tmp_path / "here", "num_versions=3")
@@ -362,7 +355,7 @@ def test_a_cluster_of_its_own_ends_with_the_run(
     assert not marked(tmp_path)
 
 
-def marked(folder: Path) -> list[psutil.Process]:
+def marked(folder):
     """The processes of a test; Ray may have others for other tests."""
     found = []
     for process in psutil.process_iter():

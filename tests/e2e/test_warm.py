@@ -3,8 +3,7 @@
 import json
 import os
 import signal
-from collections.abc import Iterator, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 
 import pytest
 from kit_processes import processes
@@ -12,25 +11,21 @@ from kit_processes import processes
 from fl_app.record.log import read_events
 from lab.demo import Federation
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.timeout(600),
-    pytest.mark.federation,
-]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600), pytest.mark.federation]
 
 COMMON = ["runtime=deployment", "partition=iid", "num_clients=2"]
 COMMON += ["algorithm.schedule.buffer_size=2"]
 
 
 @pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def folder(tmp_path, monkeypatch):
     monkeypatch.setenv("FL_APP_STATE_DIR", str(tmp_path))
     monkeypatch.delenv("WARM", raising=False)
     yield tmp_path
     assert not processes(tmp_path)
 
 
-def test_one_process_of_a_node_carries_out_all_orders(folder: Path) -> None:
+def test_one_process_of_a_node_carries_out_all_orders(folder):
     """Overlap-FedAvg trains on while models travel: answers are from the version before."""
     federation = Federation(folder / "federation", 2)
     words = [*COMMON, "algorithm=overlap_fedavg", "num_versions=6"]
@@ -55,7 +50,7 @@ class Disturbed(Federation):
 
     killed: Sequence[int] = ()
 
-    def wait(self, seconds: float) -> None:
+    def wait(self, seconds):
         super().wait(seconds)
         events = self.folder.parent / "run" / "events.jsonl"
         if not self.killed and events.exists() and "aggregate" in events.read_text():
@@ -64,7 +59,7 @@ class Disturbed(Federation):
                 os.kill(process, signal.SIGKILL)
 
 
-def test_a_killed_process_costs_its_order_and_no_more(folder: Path) -> None:
+def test_a_killed_process_costs_its_order_and_no_more(folder):
     """Flower misses the order after a minute; the node then trains again."""
     federation = Disturbed(folder / "federation", 2)
     words = [*COMMON, "algorithm=fedbuff", "num_versions=null", "max_seconds=100"]

@@ -149,7 +149,7 @@ def status(folder, *overrides):
 def digest(folder, *overrides):
     """Of the model that a run comes to."""
     assert status(folder, *overrides) == 0
-    found: str = json.loads((folder / "summary.json").read_text())["model_sha256"]
+    found = json.loads((folder / "summary.json").read_text())["model_sha256"]
     return found
 
 

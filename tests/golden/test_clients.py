@@ -5,14 +5,13 @@ Most clients have one example x, so f(w) = (w - x)^2 / 2 and the gradient is w -
 
 import math
 import re
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from configs import composed
 from helpers import Quadratic, order_for, run, sent, vec
-from torch import Tensor, nn
+from torch import nn
 
 from fl_app.algorithms.aso_fed import ASOFed
 from fl_app.algorithms.aso_fed.trainer import ASOFedTrainer
@@ -24,13 +23,13 @@ from fl_app.algorithms.moon.trainer import MOONTrainer
 from fl_app.algorithms.scaffold import SCAFFOLD
 from fl_app.algorithms.scaffold.trainer import SCAFFOLDTrainer
 from fl_app.client import LocalTrainer
-from fl_app.core.types import Config, GlobalModel, Update
+from fl_app.core.types import GlobalModel, Update
 from fl_app.runner.validate import build_strategy
 from fl_app.schedule import fully_async, synchronous
 from fl_app.tasks.models import architecture
 
 THREE = Quadratic([[[3.0]]])
-HALF: dict[str, Any] = {"local_lr": 0.5, "local_steps": 2}
+HALF = {"local_lr": 0.5, "local_steps": 2}
 
 # -- FedProx --------------------------------------------------------------------------------------
 
@@ -70,7 +69,7 @@ def test_feddyns_client_over_two_orders():
     first = trainer.train(order_for(0, 0, vec(1), {"regularisation": 0.5}))
     assert first.vector.tolist() == [2.25]
     assert first.state["memory"].tolist() == [1.25]
-    config: Config = {"regularisation": 0.5, "mean_examples": 2.0}
+    config = {"regularisation": 0.5, "mean_examples": 2.0}
     second = trainer.train(order_for(0, 1, vec(2), config, state=first.state))
     assert second.vector.tolist() == [1.875]
     assert second.state["memory"].tolist() == [1.125]
@@ -124,7 +123,7 @@ def test_aso_feds_client_over_two_orders():
 
     where the last h is 1/4 (-1.5) + 3/4 (-0.5).
     """
-    config: Config = {"regularisation": 0.5, "decay": 0.25}
+    config = {"regularisation": 0.5, "decay": 0.25}
     trainer = ASOFedTrainer(THREE, **HALF)
     first = trainer.train(order_for(0, 0, vec(1), {**config, "local_lr_factor": 1.0}))
     assert first.vector.tolist() == [1.25]
@@ -264,7 +263,7 @@ def test_scaffolds_clients_are_at_least_those_heard(announced):
 
 @pytest.mark.parametrize("schedule", [synchronous(4), fully_async(5)])
 def test_c_is_the_mean_of_what_clients_keep_however_old_updates_are(schedule):
-    kept: dict[int, Any] = {}
+    kept = {}
 
     class Keeping(SCAFFOLDTrainer):
         def train(self, order):
@@ -272,7 +271,7 @@ def test_c_is_the_mean_of_what_clients_keep_however_old_updates_are(schedule):
             kept[order.number] = order.client_id, upload.state["control"]
             return upload
 
-    settings: Any = {"local_lr": 0.1, "batch_size": 3, "local_steps": 5}
+    settings = {"local_lr": 0.1, "batch_size": 3, "local_steps": 5}
     trainer = Keeping(Quadratic.scattered(10), upload="delta", **settings)
     made = run(schedule, trainer, strategy=SCAFFOLD(num_clients=10), num_versions=12)
     latest = {made_by: control for _, (made_by, control) in sorted(kept.items())}
@@ -294,7 +293,7 @@ class Plane(nn.Module):
         self.head = nn.Linear(2, 1, bias=False)
 
     def forward(self, x):
-        output: Tensor = self.head(self.v.expand(len(x), 2))
+        output = self.head(self.v.expand(len(x), 2))
         return output
 
 
@@ -317,7 +316,7 @@ class Noting(MOONTrainer):
 
     def __init__(self, **settings):
         super().__init__(Nothing(), local_lr=0.1, **settings)
-        self.terms: list[float] = []
+        self.terms = []
 
     def penalty(self, params, received):
         term = super().penalty(params, received)

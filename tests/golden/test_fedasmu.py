@@ -8,7 +8,6 @@ import pytest
 from helpers import Quadratic, order_for, run, sent, vec
 
 from fl_app.algorithms.fedasmu import FedASMU
-from fl_app.algorithms.fedasmu.server import Control
 from fl_app.algorithms.fedasmu.slots import ADD, MINUS, MetaModel, learn_slot, next_slot
 from fl_app.algorithms.fedasmu.trainer import FedASMUTrainer
 from fl_app.client.pauses import NOTHING
@@ -32,7 +31,7 @@ def taught(*models, **settings):
 
 
 def control_of(strategy):
-    control: Control = strategy.state["controls"][0]
+    control = strategy.state["controls"][0]
     return control
 
 

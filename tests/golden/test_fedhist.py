@@ -140,12 +140,7 @@ def test_of_equally_opposite_steps_the_oldest_is_taken():
 
 @pytest.mark.parametrize(
     ("version", "settings", "left"),
-    [
-        (0, {}, 0.9),
-        (3, {}, 0.6),
-        (40, {}, 0.05),
-        (40, {"norm_floor": 0.5}, 0.5),
-    ],
+    [(0, {}, 0.9), (3, {}, 0.6), (40, {}, 0.05), (40, {"norm_floor": 0.5}, 0.5)],
 )
 def test_steps_are_as_long_as_the_mean_upload(version, settings, left):
     """[3, 0], [0, 4]: g = [1.5, 2] of length 2.5 becomes (1 - 0.1 r) 3.5 long, r = t + 1."""
@@ -176,8 +171,8 @@ def test_s_is_all_that_is_kept_of_one_model_and_the_oldest_round_is_judged():
     rng = np.random.default_rng(0)
     fedhist = FedHist(server_lr=1.0, fusion=0.1, buffer_length=H, norm_decay=0.001)
     began = dict.fromkeys(range(CLIENTS), 0)
-    began_at: dict[int, list[int]] = defaultdict(list)  # round -> versions its uploads began at
-    took_part: dict[int, set[int]] = {}
+    began_at = defaultdict(list)  # round -> versions its uploads began at
+    took_part = {}
     params = np.zeros(3, np.float32)
     for number in range(1, 40):
         chosen = [int(c) for c in rng.choice(CLIENTS, K, replace=False)]

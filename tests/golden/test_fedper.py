@@ -5,7 +5,6 @@ gradients are the residual r = w + p_i - x_i. The clients' examples are x_0 = 4 
 """
 
 import re
-from typing import Any
 
 import numpy as np
 import pytest
@@ -43,7 +42,7 @@ class Two(Quadratic):
         return Parted()
 
 
-HALF: dict[str, Any] = {"local_lr": 0.5, "local_steps": 1, "private": ["head"]}
+HALF = {"local_lr": 0.5, "local_steps": 1, "private": ["head"]}
 
 
 def test_shared_part_is_sent_and_private_part_is_kept():
@@ -132,7 +131,7 @@ def test_a_pause_keeps_the_private_part_and_the_whole_velocity():
         def should_pause(self, epoch):
             return epoch == 1
 
-    settings: dict[str, Any] = {
+    settings = {
         "private": ["head"], "local_lr": 0.25, "momentum": 0.5, "local_epochs": 2
     }  # fmt: skip
     trainer = Pausing(Two(), **settings, slot="first")

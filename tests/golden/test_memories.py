@@ -77,8 +77,6 @@ CANA with fair=True, weights with p = 1, and with p = 0, which leaves the first 
             5/3   E = 4/3: both of client 0; the older one has a quarter of the other's
 """
 
-from typing import Any
-
 import numpy as np
 import pytest
 from helpers import Quadratic, Scripted, Times, order_for, run, same_steps, sent, steps, vec
@@ -91,7 +89,7 @@ from fl_app.algorithms.cana import CANA
 from fl_app.algorithms.fedstaleasync import FedStaleAsync
 from fl_app.algorithms.fedstaleweight import FedStaleWeight
 from fl_app.client.build import chain
-from fl_app.core.types import RESIDUAL, GlobalModel, Update, Upload, Vector
+from fl_app.core.types import RESIDUAL, GlobalModel, Update, Upload
 from fl_app.engine.guard import Guard
 from fl_app.schedule import Buffered, fully_async
 
@@ -244,7 +242,7 @@ def test_a_participation_that_is_not_estimated_is_that_of_the_aggregation():
 
     Estimated with rho = 1, client 0 has p = 1 and others 0, so client 1 has a tenth of the mean.
     """
-    plain: Any = {"num_clients": 2, "upload_exponent": 0.0, "memory_exponent": 0.0}
+    plain = {"num_clients": 2, "upload_exponent": 0.0, "memory_exponent": 0.0}
     script = [(0, (0, [4], 0)), (0, (0, [4], 0), (1, [4], 0))]
     same_steps(steps(FedStaleAsync(participation_rate=0.0, **plain), script), [[4], [4]])
     estimated = FedStaleAsync(upload_exponent=0.0, participation_rate=1.0, num_clients=2)
@@ -286,7 +284,7 @@ def test_past_steps_are_fused():
 
     What is fused is calibrated: v_0 = 3, h = 4 and 2, H = 3: 6 + 3/2 - 4 + 3, which is kept, too.
     """
-    fused: Any = {"fusion": 0.5, "fusion_length": 1}
+    fused = {"fusion": 0.5, "fusion_length": 1}
     script = [(t, (0, g, t)) for t, g in enumerate(([1, 0], [0, 1], [-1, 0]))]
     expected = [[1, 0], [0.5, 1], [-0.75, 0.5]]
     same_steps(steps(cana(calibration=0.0, **fused), script), expected)
@@ -298,7 +296,7 @@ def test_past_steps_are_fused():
 @pytest.mark.parametrize(("num_clients", "factor"), [(2, 1), (4, 0.5)])
 def test_fusion_falls_with_the_number_of_clients(num_clients, factor):
     """L = 2, K = 1, alpha = 1/2: min(1, 2 / N). Steps [1, 0] and [0, 1], then [-2, 0]."""
-    falls: Any = {"fusion": 0.5, "fusion_length": 2, "fusion_falls": True}
+    falls = {"fusion": 0.5, "fusion_length": 2, "fusion_falls": True}
     strategy = cana(calibration=0.0, num_clients=num_clients, **falls)
     moved = steps(strategy, [(0, (0, g, 0)) for g in ([1, 0], [0, 1], [-2, 0])])
     assert moved[2] == pytest.approx([-2 + 0.5 * factor, 0])
@@ -377,14 +375,8 @@ def test_orders_say_after_which_upload_the_next_one_counts():
 @pytest.mark.parametrize(
     ("refused", "told"),
     [
-        (
-            residual(0, 0, 1, 7, 8),
-            "it is told after upload 7 of its client, and the last one was",
-        ),
-        (
-            residual(0, 0, 1, 0, float("nan")),
-            "it says that it is upload nan of its client",
-        ),
+        (residual(0, 0, 1, 7, 8), "it is told after upload 7 of its client, and the last one was"),
+        (residual(0, 0, 1, 0, float("nan")), "it says that it is upload nan of its client"),
         (residual(0, 0, 1, 0, float("inf")), "it says that it is upload inf of its client"),
         (residual(0, 0, 1, 0, 0), "it says that it is upload 0 of its client, and the last was 0"),
         (residual(5, 0, 1), "strategy.num_clients=1 other clients have been heard"),
@@ -483,7 +475,7 @@ class Noting(AREATrainer):
 
     def __init__(self):
         super().__init__(Quadratic.scattered(CLIENTS), upload="delta", local_steps=2, local_lr=0.1)
-        self.ends: dict[tuple[int, int], Vector] = {}
+        self.ends = {}
 
     def train(self, order):
         upload = super().train(order)

@@ -8,7 +8,7 @@ from helpers import Quadratic, Times, order_for, run, sent, vec
 
 from fl_app.algorithms.overlap_fedavg import OverlapFedAvg
 from fl_app.algorithms.overlap_fedavg.trainer import OverlapTrainer
-from fl_app.core.types import GlobalModel, State
+from fl_app.core.types import GlobalModel
 from fl_app.devices import Energy, Fleet, OverlapCompute, OverlapNetwork, Overlapping, TwoSpeed
 from fl_app.schedule import synchronous
 
@@ -240,7 +240,7 @@ def trainer(**settings):
 def orders(device, epochs):
     """Three orders, of the models 0, 1 and 2 everywhere; ahead of each come so many epochs."""
     uploads = []
-    state: State = {}
+    state = {}
     for version in range(3):
         config = {"version": version, "max_local_epochs": 4}
         uploads.append(

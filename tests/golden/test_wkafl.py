@@ -62,11 +62,7 @@ MEAN_LOSS = {"relative_clip": 1, "stage_rule": "mean_loss"}
             [(0.1151797, 0.3848203), (0.2 * 0.2303595, 0.2 * 0.7696405)],
         ),
         # It counts once: [2, 0], then [0, 1] + 0.5 [2, 0] = gbar = G, then [0, 0] + 0.5 [1, 1].
-        (
-            {"momentum": 0.5},
-            [[update(2, 0)], [update(0, 1)], NONE],
-            [(2, 0), (1, 1), (0.5, 0.5)],
-        ),
+        ({"momentum": 0.5}, [[update(2, 0)], [update(0, 1)], NONE], [(2, 0), (1, 1), (0.5, 0.5)]),
         ({"momentum": 0.5, "history": False}, [[update(2, 0)], NONE], [(2, 0), (0, 0)]),
         # The absolute clip follows momentum and precedes the estimate: G = [3, 0];
         # [5, 8] + [1, 0] = [6, 8] of length 10, to length 5: [3, 4] = G; then G / 3.
@@ -120,11 +116,7 @@ MEAN_LOSS = {"relative_clip": 1, "stage_rule": "mean_loss"}
         ),
         # The relative clip goes by the lengths after the first. CB = 5, B = 1: [3, 4] to length
         # 2.9154759, which is [1.7492856, 2.3323808]; then the mean.
-        (
-            {"clip_norm": 5, "relative_clip": 1, "stage_two_at": 1},
-            [LONG],
-            [(0.8746428, 1.6661904)],
-        ),
+        ({"clip_norm": 5, "relative_clip": 1, "stage_two_at": 1}, [LONG], [(0.8746428, 1.6661904)]),
     ],
 )
 def test_the_steps_of_aggregations(settings, aggregations, steps):

@@ -5,10 +5,8 @@ import shutil
 import socket
 import ssl
 import subprocess
-from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
 from http.client import HTTPConnection, HTTPSConnection
-from pathlib import Path
 
 import pytest
 from fake_superlink import superlink
@@ -25,13 +23,13 @@ MB = 10**6
 
 
 @pytest.fixture(params=[False, True], ids=["tls", "insecure"])
-def server(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+def server(request, tmp_path):
     new_kit(tmp_path / "out", nodes=1, hosts=["server.lan"], insecure=request.param)
     return tmp_path / "out" / "server"
 
 
 @contextmanager
-def caddy(server: Path, link_port: int) -> Iterator[HTTPConnection]:
+def caddy(server, link_port):
     """Caddy before a port of this machine; a connection of a stranger to it."""
     (port,) = free_ports(1)
     settings = {"PORT": str(port), "SUPERLINK": f"127.0.0.1:{link_port}"}
@@ -45,7 +43,7 @@ def caddy(server: Path, link_port: int) -> Iterator[HTTPConnection]:
             start_new_session=True,
         )
 
-    def listens() -> bool:
+    def listens():
         assert process.poll() is None, log.read_text()
         with socket.socket() as probe:
             return probe.connect_ex(("127.0.0.1", port)) == 0
@@ -54,9 +52,7 @@ def caddy(server: Path, link_port: int) -> Iterator[HTTPConnection]:
         wait_for(listens, "Caddy listens", 20.0)
         if (server / "ca.crt").exists():
             context = ssl.create_default_context(cafile=server / "ca.crt")
-            stranger: HTTPConnection = HTTPSConnection(
-                "127.0.0.1", port, timeout=10.0, context=context
-            )
+            stranger = HTTPSConnection("127.0.0.1", port, timeout=10.0, context=context)
         else:
             stranger = HTTPConnection("127.0.0.1", port, timeout=10.0)
         with closing(stranger):
@@ -65,8 +61,8 @@ def caddy(server: Path, link_port: int) -> Iterator[HTTPConnection]:
         end(process)
 
 
-def status(stranger: HTTPConnection, method: str, path: str, body: object = None) -> int:
-    stranger.request(method, path, body)  # type: ignore[arg-type]
+def status(stranger, method, path, body=None):
+    stranger.request(method, path, body)
     found = stranger.getresponse()
     found.read()
     stranger.close()
@@ -74,9 +70,7 @@ def status(stranger: HTTPConnection, method: str, path: str, body: object = None
 
 
 @needs_caddy
-def test_a_stranger_reaches_the_calls_of_supernodes_alone_and_not_with_large_bodies(
-    server: Path,
-) -> None:
+def test_a_stranger_reaches_the_calls_of_supernodes_alone_and_not_with_large_bodies(server):
     with (
         superlink(server if (server / "ca.crt").exists() else None) as port,
         caddy(server, port) as stranger,

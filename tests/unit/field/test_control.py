@@ -9,7 +9,7 @@ from flwr.proto.run_pb2 import Run, RunStatus
 from flwr.proto.transport_pb2 import Scalar
 
 from fl_app.core.errors import RunError
-from fl_app.core.events import Aggregated, Arrived, Benched, Dispatched, Event, Failed, to_json
+from fl_app.core.events import Aggregated, Arrived, Benched, Dispatched, Failed, to_json
 from fl_app.field.control import SuperLink, Unreachable, clients, public_bytes, show_status
 from fl_app.field.kit import Kit
 from fl_app.field.make import new_kit
@@ -21,7 +21,7 @@ def server(tmp_path):
     return tmp_path / "out" / "server"
 
 
-def link(server, port: int) -> SuperLink:
+def link(server, port):
     return SuperLink(Kit.read(server, {"SUPERLINK": f"127.0.0.1:{port}"}))
 
 
@@ -47,7 +47,7 @@ def test_a_superlink_that_refuses_is_an_error_of_the_run(server, tmp_path):
                 ask()
 
 
-def run(run_id: int, output: str, status: str) -> Run:
+def run(run_id, output, status):
     config = {"output": Scalar(string=output), "overrides": Scalar(string=f"a 'b={run_id} c'")}
     pending = f"2026-01-0{run_id}T00:00:00+00:00"
     state = RunStatus(status=status)
@@ -113,7 +113,7 @@ def test_a_key_that_flower_does_not_take(tmp_path):
 
 # -- the table of a run's clients -----------------------------------------------------------------
 
-EVENTS: tuple[Event, ...] = (
+EVENTS = (
     *(Dispatched(0.0, client, client, 0) for client in range(4)),
     Arrived(5.0, 0, 0, 0, age=0),
     Arrived(5.0, 3, 3, 0, age=0),
@@ -125,13 +125,13 @@ EVENTS: tuple[Event, ...] = (
 )
 
 
-def write(folder: Path, events: tuple[Event, ...] = EVENTS) -> Path:
+def write(folder, events=EVENTS):
     folder.mkdir(exist_ok=True)
     (folder / "events.jsonl").write_text("".join(json.dumps(to_json(e)) + "\n" for e in events))
     return folder / "events.jsonl"
 
 
-def test_what_each_client_does(tmp_path: Path) -> None:
+def test_what_each_client_does(tmp_path):
     table = clients(write(tmp_path / "run"))
     rows = list(zip(*(column.cells for column in table.columns), strict=True))
     assert rows == [

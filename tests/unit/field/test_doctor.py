@@ -23,33 +23,33 @@ OTHER_KEY = helper_key_pem(helper_key(1).public_key())
 
 
 @pytest.fixture
-def out(tmp_path) -> Path:
+def out(tmp_path):
     new_kit(tmp_path / "out", nodes=2, hosts=["127.0.0.1"])
     return tmp_path / "out"
 
 
-def read(folder: Path, **environment: object) -> Kit:
+def read(folder, **environment):
     return Kit.read(folder, {key: str(value) for key, value in environment.items()})
 
 
-def faults(findings) -> dict[str, Finding]:
+def faults(findings):
     found = {finding.subject: finding for finding in findings if finding.good is False}
     assert all(finding.mend for finding in found.values())
     return found
 
 
-def keys(out: Path) -> tuple[bytes, ...]:
+def keys(out):
     return tuple(public_bytes(path) for path in (out / "server" / "keys").iterdir())
 
 
 # -- the network ----------------------------------------------------------------------------------
 
 
-def seen_from(folder: Path, port: int, **more: object) -> dict[str, Finding]:
+def seen_from(folder, port, **more):
     return faults(doctor.of_network(read(folder, SUPERLINK=f"127.0.0.1:{port}", **more), ()))
 
 
-def certify(out: Path, host: str) -> None:
+def certify(out, host):
     for name in ("server.crt", "server.key"):
         (out / "server" / name).unlink()
     new_certificate(out / "ca", out / "server", "server", [host], days=100)
@@ -139,7 +139,7 @@ def test_a_clock_that_is_ahead(out):
 
 
 def test_files_that_got_lost_or_public_or_old(out, tmp_path):
-    def found(folder: Path) -> set[str]:
+    def found(folder):
         return set(faults(doctor.of_files(read(folder), ())))
 
     assert found(out / "server") == found(out / "node-0") == set()
@@ -242,7 +242,7 @@ SCHEMA = {
 }
 
 
-def table(folder: Path, *rows: str) -> Path:
+def table(folder, *rows):
     (folder / "schema.json").write_text(json.dumps(SCHEMA))
     path = folder / "a.csv"
     path.write_text("\n".join(["age,ill", *rows]) + "\n")
@@ -300,7 +300,7 @@ def test_the_doctor_looks_into_the_data_of_a_device(out, tmp_path, monkeypatch):
 
 
 @pytest.fixture
-def sound(tmp_path) -> Path:
+def sound(tmp_path):
     new_kit(tmp_path / "out", nodes=4, hosts=["localhost"])
     return add_helper(tmp_path / "out", ["localhost"], least=3, noise_multiplier=0.5)
 
@@ -372,7 +372,7 @@ def test_a_process_is_healthy_if_it_answers_with_200_and_without_a_proxy(out, mo
     monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:9")
     monkeypatch.setenv("ALL_PROXY", "http://127.0.0.1:9")
 
-    def device(port: object) -> Kit:
+    def device(port):
         return Kit(Path("/nowhere"), "node", {"SUPERLINK": "server:8100", "PORT": str(port)})
 
     with superlink(out / "server") as port:

@@ -4,7 +4,6 @@ import fcntl
 import re
 import shutil
 import subprocess
-from pathlib import Path
 
 import pytest
 
@@ -20,7 +19,7 @@ class Machine:
         does: what a command does, as a line of the shell.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder):
         self.root, self.bin = folder / "root", folder / "bin"
         self.calls, self.running = folder / "calls", folder / "running"
         self.path = ""  # what precedes the usual one
@@ -50,10 +49,10 @@ class Machine:
         self.write("proc/meminfo", f"MemTotal: {4 * GIB} kB\n")
         self.write("proc/net/tcp", "")
 
-    def write(self, path: str, text: str) -> None:
+    def write(self, path, text):
         (self.root / path).write_text(text)
 
-    def python_at(self, path: str) -> None:
+    def python_at(self, path):
         """Put a Python there, which comes first if it is not in /usr/bin."""
         file = self.root / path
         file.parent.mkdir(parents=True)
@@ -62,7 +61,7 @@ class Machine:
         if not path.startswith("usr/"):
             self.path = f"{file.parent}:"
 
-    def run(self, folder: Path, *words: str) -> "subprocess.CompletedProcess[str]":
+    def run(self, folder, *words):
         for name, action in self.does.items():
             (self.bin / name).write_text(
                 f'#!/bin/sh\necho "{name} $*" >>"{self.calls}"\n{action}\n'
@@ -76,20 +75,20 @@ class Machine:
             capture_output=True,
         )
 
-    def called(self, pattern: str) -> list[str]:
+    def called(self, pattern):
         return re.findall(f"^{pattern}.*$", self.calls.read_text(), re.MULTILINE)
 
     @property
-    def home(self) -> Path:
+    def home(self):
         return self.root / "opt/fl-app/node"
 
 
 @pytest.fixture
-def machine(tmp_path: Path) -> Machine:
+def machine(tmp_path):
     return Machine(tmp_path)
 
 
-def made(folder: Path, wheel: str = "a wheel") -> Path:
+def made(folder, wheel="a wheel"):
     """A kit, with a wheel that no test installs."""
     file = folder / "fl_app-0.1.0-py3-none-any.whl"
     file.write_text(wheel)
@@ -100,7 +99,7 @@ def made(folder: Path, wheel: str = "a wheel") -> Path:
 
 
 @pytest.fixture
-def kit(tmp_path: Path) -> Path:
+def kit(tmp_path):
     return made(tmp_path)
 
 

@@ -34,7 +34,7 @@ WHEEL = "fl_app-0.1.0.whl"
 
 
 @pytest.fixture(scope="module")
-def kit(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def kit(tmp_path_factory):
     folder = tmp_path_factory.mktemp("kit")
     (folder / WHEEL).touch()
     new_kit(folder / "out", nodes=2, hosts=HOSTS, port=9000, wheel=folder / WHEEL)
@@ -196,7 +196,7 @@ def test_the_files_of_a_kit_know_its_places():
 # -- keys and certificates ------------------------------------------------------------------------
 
 
-def handshake(server_folder, authority, host: str) -> None:
+def handshake(server_folder, authority, host):
     """Both ends of a TLS connection in memory, as devices and SuperLink would make it."""
     server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     server.load_cert_chain(server_folder / "server.crt", server_folder / "server.key")
@@ -257,7 +257,7 @@ def test_a_host_that_is_none_is_refused(kit, tmp_path, host):
 # -- what tools say of the files -------------------------------------------------------------------
 
 
-def examine(*command: object, cwd: Path = ROOT) -> str:
+def examine(*command, cwd=ROOT):
     result = subprocess.run(
         list(map(str, command)), cwd=cwd, text=True, capture_output=True, env={"PATH": "/usr/bin"}
     )
@@ -359,12 +359,4 @@ def test_commands_exist(place):
 def test_the_guide_shows_every_command_a_person_uses():
     texts = [page.read_text() for page in EDGE]
     documented = {command.split()[0] for text in texts for command in COMMAND.findall(text)}
-    assert documented == {
-        "init",
-        "certificate",
-        "register",
-        "keep",
-        "run",
-        "doctor",
-        "status",
-    }
+    assert documented == {"init", "certificate", "register", "keep", "run", "doctor", "status"}

@@ -32,11 +32,11 @@ pytestmark = pytest.mark.filterwarnings("ignore:GitWildMatchPattern:DeprecationW
 class Offered(Environment):
     """An environment that knows which versions of torch could be had, and asks nobody."""
 
-    def __init__(self, versions: dict[str, str]) -> None:
+    def __init__(self, versions):
         super().__init__(Path("nowhere"), [], Path("nowhere"))
         self._versions = versions
 
-    def torch(self, *words: str, pinned: bool = True) -> str | None:
+    def torch(self, *words, pinned=True):
         return self._versions.get(words[-1])
 
 
@@ -60,14 +60,14 @@ CPU = Plan(words=("--torch-backend", "cpu"))
         ("none", "x86_64", ALL, Plan(excluded=TORCH)),
     ],
 )
-def test_where_torch_comes_from(monkeypatch, wanted, processor, offered, plan) -> None:
+def test_where_torch_comes_from(monkeypatch, wanted, processor, offered, plan):
     monkeypatch.setattr("platform.machine", lambda: processor)
     found = plan_for(wanted.split(",")[0], Offered(offered), gpu="GPU" in wanted)
     assert found._replace(note="") == plan
     assert bool(found.note) == bool(plan.pins or plan.excluded)
 
 
-def test_uv_is_told_what_pip_is_told() -> None:
+def test_uv_is_told_what_pip_is_told():
     given = {"PIP_FIND_LINKS": "/a /b", "PIP_INDEX_URL": "file:///x", "PIP_CONSTRAINT": "c.txt"}
     told = uv_variables({**given, "UV_DEFAULT_INDEX": "file:///y", "UV_CONSTRAINT": "d.txt"})
     assert told["UV_FIND_LINKS"] == "/a,/b"
@@ -75,7 +75,7 @@ def test_uv_is_told_what_pip_is_told() -> None:
     assert "UV_CONSTRAINT" not in told
 
 
-def python_that(folder: Path, script: str) -> Environment:
+def python_that(folder, script):
     """An environment whose Python is a shell script."""
     (folder / "bin").mkdir(parents=True)
     (folder / "bin" / "python").write_text(f"#!/bin/sh\n{script}\n")
@@ -83,7 +83,7 @@ def python_that(folder: Path, script: str) -> Environment:
     return Environment(folder, [], folder)
 
 
-def test_a_torch_for_another_processor_is_told_as_what_it_is(tmp_path: Path) -> None:
+def test_a_torch_for_another_processor_is_told_as_what_it_is(tmp_path):
     with pytest.raises(InstallError, match="does not compute: Illegal instruction"):
         check_torch(python_that(tmp_path / "signal", "kill -s ILL $$"))
     with pytest.raises(InstallError, match="does not compute: ImportError: no libcudart"):
@@ -92,7 +92,7 @@ def test_a_torch_for_another_processor_is_told_as_what_it_is(tmp_path: Path) -> 
 
 
 @pytest.mark.slow  # it imports torch
-def test_any_program_imports_a_torchvision_of_another_build_of_torch(tmp_path: Path) -> None:
+def test_any_program_imports_a_torchvision_of_another_build_of_torch(tmp_path):
     """That of the tests may be one; else its compiled operators are hidden."""
     venv.create(tmp_path / "venv", symlinks=True)
     (packages_of,) = (tmp_path / "venv").glob("lib/python*/site-packages")
@@ -109,7 +109,7 @@ def test_any_program_imports_a_torchvision_of_another_build_of_torch(tmp_path: P
     assert check_torch(environment) == ""
 
 
-def test_uv_is_in_the_environment_even_if_the_base_image_has_one(tmp_path: Path) -> None:
+def test_uv_is_in_the_environment_even_if_the_base_image_has_one(tmp_path):
     """pip takes a requirement for met that lies beside the interpreter."""
     calls = tmp_path / "calls"
     environment = python_that(tmp_path / "venv", f'echo "$@" >>{calls}')

@@ -20,7 +20,6 @@ from fl_app.core.events import (
     Benched,
     Dispatched,
     Evaluated,
-    Event,
     Failed,
     Rejected,
     to_json,
@@ -44,12 +43,12 @@ class Scripted:
     What a run does to its folder happens as soon as it is submitted.
     """
 
-    def __init__(self, output, *runs) -> None:
+    def __init__(self, output, *runs):
         self.output, self._runs = output, list(runs)
-        self.submitted: list[list[str]] = []
-        self.paused: list[float] = []
-        self.told: list[str] = []
-        self._statuses: list[str] = []
+        self.submitted = []
+        self.paused = []
+        self.told = []
+        self._statuses = []
         self.nodes_online = [1]  # now, later, and so on
 
     def online(self):
@@ -93,17 +92,17 @@ class Scripted:
         assert self._runs == []
 
 
-def nothing(output) -> None: ...
+def nothing(output): ...
 
 
-def log(output) -> None:
+def log(output):
     output.mkdir(exist_ok=True)
     with (output / "events.jsonl").open("a") as file:
         file.write(json.dumps(to_json(Evaluated(0.0, 0, {}))) + "\n")
 
 
 def ends(stopped):
-    def end(output) -> None:
+    def end(output):
         log(output)
         (output / "summary.json").write_text(json.dumps({"stopped": stopped}))
 
@@ -176,7 +175,7 @@ def test_a_log_that_is_cut_and_grows_again_is_no_progress(tmp_path):
     """As on a disk that is full: the run goes on from a checkpoint, and ends where it did."""
 
     def grows_to(size):
-        def grow(output) -> None:
+        def grow(output):
             output.mkdir(exist_ok=True)
             (output / "events.jsonl").write_text("x" * size)
 
@@ -208,7 +207,7 @@ def test_a_run_that_ended_early_goes_on_if_the_user_says_so(tmp_path):
     """After a full disk was mended, say; whoever goes on removes the summary at once."""
     ends("RunError: No space left on device")(tmp_path)
 
-    def goes_on(output) -> None:
+    def goes_on(output):
         (output / "summary.json").unlink()
         log(output)
 
@@ -244,14 +243,12 @@ EVENTS = [
 
 
 def test_version_score_and_failures_are_told_every_minute(tmp_path, capsys):
-    def begin(output) -> None:
+    def begin(output):
         (output / "config.yaml").write_text("num_versions: 40\n")
         (output / "events.jsonl").write_text("".join(json.dumps(to_json(e)) + "\n" for e in EVENTS))
 
     link = Scripted(tmp_path / "run", (begin, *["running"] * 30, "finished:completed"))
-    link.complete(
-        wall=lambda: sum(link.paused),
-    )
+    link.complete(wall=lambda: sum(link.paused))
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) == 1 + round(sum(link.paused)) // 60 + 1  # soon, each minute, at the end
     assert {*lines} == {"run 1: 2/40 versions 3 updates at 0/min acc 10.0% 1 failed 1 rejected"}
@@ -261,7 +258,7 @@ def test_version_score_and_failures_are_told_every_minute(tmp_path, capsys):
 # -- figures for Prometheus -----------------------------------------------------------------------
 
 
-def collector(events: list[Event]) -> RunCollector:
+def collector(events):
     """Of a supervised run in which so much has happened."""
     run = Supervisor(cast("SuperLink", None))
     for event in events:
@@ -269,7 +266,7 @@ def collector(events: list[Event]) -> RunCollector:
     return RunCollector(run, lambda: {"online": 3})
 
 
-def scraped(source: RunCollector) -> dict[str, float]:
+def scraped(source):
     registry = CollectorRegistry()
     registry.register(source)
     text = generate_latest(registry).decode()
@@ -280,7 +277,7 @@ def scraped(source: RunCollector) -> dict[str, float]:
     }
 
 
-def test_a_run_in_figures() -> None:
+def test_a_run_in_figures():
     found = scraped(collector(EVENTS))
     wanted = {
         "fl_app_version": 2,
@@ -309,7 +306,7 @@ DASHBOARD = json.loads((FILES / "server" / "grafana.json").read_text())
 QUERIES = [target["expr"] for panel in DASHBOARD["panels"] for target in panel["targets"]]
 
 
-def test_the_dashboard_asks_for_figures_that_exist() -> None:
+def test_the_dashboard_asks_for_figures_that_exist():
     known = {name.split()[0] for name in scraped(collector(EVENTS))}
     assert len(QUERIES) > 8
     for query in QUERIES:
@@ -349,7 +346,7 @@ def test_a_process_that_ends_is_started_again_and_ended_with_its_keeper(
         f"echo $MINE >>{lives}; [ $(wc -l <{lives}) -lt 3 ] || exec sleep 1000; exit 7"
     )
 
-    def pause(seconds: float) -> None:
+    def pause(seconds):
         pauses.append(seconds)
         if lives.read_text().count("42") == 3 and "end" not in pauses:
             pauses.append("end")  # once: what it has started is waited for

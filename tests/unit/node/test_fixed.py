@@ -1,9 +1,5 @@
 """A node whose model has another fixed part than the server's."""
 
-from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
-
 import numpy as np
 import pytest
 import torch
@@ -14,7 +10,6 @@ from omegaconf import OmegaConf
 
 from fl_app import client_app
 from fl_app.client.build import build_task
-from fl_app.client.flat import FlatModel
 from fl_app.client.initial import build_model
 from fl_app.core.types import Order
 from fl_app.flower import codec, names
@@ -25,27 +20,19 @@ CONFIG = OmegaConf.to_yaml(composed(*SETTINGS), resolve=True)
 
 
 @pytest.fixture(autouse=True)
-def _process() -> Iterator[None]:
+def _process():
     FakeGrid(client_app.app, 0)  # gives this process the identity of a ServerApp
     threads = torch.get_num_threads()
     yield
     torch.set_num_threads(threads)
 
 
-def server(seed: int) -> FlatModel:
+def server(seed):
     """A model that was built from this seed; nodes build theirs from seed 0."""
     return build_model(build_task(composed(*SETTINGS)), seed)
 
 
-def ask(
-    handler: MessageHandler,
-    model: FlatModel,
-    *,
-    fixed: bool = False,
-    digest: str | None = None,
-    kind: str = "train",
-    **more: Any,
-) -> Message:
+def ask(handler, model, *, fixed=False, digest=None, kind="train", **more):
     digest = model.fixed_digest if digest is None else digest
     config = {names.APP_CONFIG: CONFIG, names.FIXED: digest, names.RUN: "7"}
     packer = codec.OrderPacker(model.layout, config | more, model.fixed_bytes())
@@ -55,12 +42,12 @@ def ask(
 
 
 @pytest.fixture
-def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def state(tmp_path, monkeypatch):
     monkeypatch.setenv("FL_APP_STATE_DIR", str(tmp_path))
     return tmp_path
 
 
-def test_what_the_seed_makes_is_not_asked_for(state: Path) -> None:
+def test_what_the_seed_makes_is_not_asked_for(state):
     reply = ask(MessageHandler(), server(0))
     assert reply.has_content()
     assert not codec.asks_for_fixed(reply)
@@ -68,7 +55,7 @@ def test_what_the_seed_makes_is_not_asked_for(state: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["train", "evaluate"])
-def test_another_part_is_asked_for_once_and_used(state: Path, kind: str) -> None:
+def test_another_part_is_asked_for_once_and_used(state, kind):
     model, handler = server(1), MessageHandler()
     assert codec.asks_for_fixed(ask(handler, model, kind=kind))
     given = ask(handler, model, kind=kind, fixed=True)
@@ -83,7 +70,7 @@ def test_another_part_is_asked_for_once_and_used(state: Path, kind: str) -> None
         assert codec.read_upload(given, model.layout).vector.shape == (330,)
 
 
-def test_a_part_that_does_not_fit_is_an_error(state: Path) -> None:
+def test_a_part_that_does_not_fit_is_an_error(state):
     model = server(1)
     reply = ask(MessageHandler(), model, fixed=True, digest=server(2).fixed_digest)
     assert reply.error.reason.startswith(
@@ -105,7 +92,7 @@ def test_a_part_that_does_not_fit_is_an_error(state: Path) -> None:
     assert list(state.rglob("fixed-*")) == []
 
 
-def test_a_file_with_another_part_is_asked_for_again(state: Path) -> None:
+def test_a_file_with_another_part_is_asked_for_again(state):
     model = server(1)
     ask(MessageHandler(), model, fixed=True)
     (file,) = state.rglob("fixed-*.npz")

@@ -2,8 +2,6 @@
 
 import os
 import time
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -12,11 +10,11 @@ from flwr.app import Context, RecordDict
 from fl_app.node import memory
 
 
-def folder_of(run: str, **node_config: str) -> Path:
+def folder_of(run, **node_config):
     return memory.folder_of(Context(1, 5, {**node_config}, RecordDict(), {}), run)
 
 
-def test_what_was_saved_is_loaded_and_replaced_as_a_whole(tmp_path: Path) -> None:
+def test_what_was_saved_is_loaded_and_replaced_as_a_whole(tmp_path):
     path = tmp_path / "run-7" / "client-3.npz"
     assert memory.load(path) == {}
     memory.save(path, {"slot": np.array(2), "model": np.arange(3.0)})
@@ -30,7 +28,7 @@ def test_what_was_saved_is_loaded_and_replaced_as_a_whole(tmp_path: Path) -> Non
     assert memory.load(path) == {}
 
 
-def test_where_it_lies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_where_it_lies(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "home"))
     monkeypatch.delenv("FL_APP_STATE_DIR", raising=False)
     assert folder_of("7") == tmp_path / "home" / "fl_app" / "run-7"
@@ -41,8 +39,8 @@ def test_where_it_lies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         folder_of("../..")
 
 
-def test_what_was_kept_of_old_runs_goes_when_a_new_one_comes(tmp_path: Path) -> None:
-    def save(run: str, age: float) -> Path:
+def test_what_was_kept_of_old_runs_goes_when_a_new_one_comes(tmp_path):
+    def save(run, age):
         path = tmp_path / f"run-{run}" / "client-0.npz"
         memory.save(path, {"slot": np.array(1)})
         path.with_name("client-0.npz.tmp").touch()  # whoever wrote it was killed
@@ -60,7 +58,7 @@ def test_what_was_kept_of_old_runs_goes_when_a_new_one_comes(tmp_path: Path) -> 
     assert not old.exists()
 
 
-def pickled(path: Path) -> None:
+def pickled(path):
     np.savez(path, evil=np.array([print], dtype=object), allow_pickle=True)
 
 
@@ -73,9 +71,7 @@ def pickled(path: Path) -> None:
         pickled,
     ],
 )
-def test_an_unreadable_file_is_set_aside(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, spoil: Any
-) -> None:
+def test_an_unreadable_file_is_set_aside(tmp_path, caplog, spoil):
     path = tmp_path / "client-0.npz"
     memory.save(path, {"model": np.arange(100.0)})
     spoil(path)

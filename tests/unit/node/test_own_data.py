@@ -1,7 +1,6 @@
 """Orders to nodes with data of their own, each a table of its own."""
 
 import json
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -46,14 +45,14 @@ algorithm:
 
 
 @pytest.fixture(autouse=True)
-def _process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def _process(tmp_path, monkeypatch):
     monkeypatch.setenv("FL_APP_STATE_DIR", str(tmp_path / "state"))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     FakeGrid(client_app.app, 0)  # gives this process the identity of a ServerApp
     client_app.handler = MessageHandler()
 
 
-def config(text: str = CONFIG) -> DictConfig:
+def config(text=CONFIG):
     made = OmegaConf.create(text)
     assert isinstance(made, DictConfig)
     return made
@@ -62,24 +61,24 @@ def config(text: str = CONFIG) -> DictConfig:
 VECTOR, LAYOUT = initial_vector(build_task(config()), seed=3)
 
 
-def table(path: Path, rows: int, label: str | None = None, head: str = "age,pulse,ill") -> Path:
+def table(path, rows, label=None, head="age,pulse,ill"):
     lines = [f"{20 + i},{60 + 2 * i},{label or ('no', 'yes')[i % 2]}" for i in range(rows)]
     path.write_text("\n".join([head, *lines]) + "\n")
     return path
 
 
-def ask(kind: str, content: RecordDict, node_config: dict[str, str | int]) -> Message:
+def ask(kind, content, node_config):
     """The ClientApp's reply, both messages serialised on the way."""
     message = through(Message(content, dst_node_id=NODE, message_type=kind))
     return through(client_app.app(message, Context(1, NODE, node_config, RecordDict(), {})))
 
 
-def order(client_id: int = NODE, text: str = CONFIG, run: str = "r1") -> RecordDict:
+def order(client_id=NODE, text=CONFIG, run="r1"):
     packer = codec.OrderPacker(LAYOUT, {names.APP_CONFIG: text, names.RUN: run})
     return packer.pack(Order(0, client_id, 2, 7, VECTOR, {}, 0.0))
 
 
-def test_a_node_trains_on_all_of_its_own_data_and_on_nothing_else(tmp_path: Path) -> None:
+def test_a_node_trains_on_all_of_its_own_data_and_on_nothing_else(tmp_path):
     """A quarter of 20 rows is kept; draws follow from the client's id, not from an index."""
     path = str(table(tmp_path / "a.csv", 20))
     for node_config, client_id in (({}, NODE), ({"partition-id": 4}, 4)):
@@ -93,7 +92,7 @@ def test_a_node_trains_on_all_of_its_own_data_and_on_nothing_else(tmp_path: Path
         assert reply.content["metrics"]["num-examples"] == 5
 
 
-def test_state_is_kept_under_the_id_by_which_the_server_knows_the_node(tmp_path: Path) -> None:
+def test_state_is_kept_under_the_id_by_which_the_server_knows_the_node(tmp_path):
     text = CONFIG.replace("client.LocalTrainer", "algorithms.feddyn.trainer.FedDynTrainer")
     path = str(table(tmp_path / "a.csv", 20))
     packer = codec.OrderPacker(
@@ -106,7 +105,7 @@ def test_state_is_kept_under_the_id_by_which_the_server_knows_the_node(tmp_path:
     assert kept == {f"client-{NODE}.npz", "client-4.npz"}
 
 
-def test_a_new_run_reads_the_data_anew(tmp_path: Path) -> None:
+def test_a_new_run_reads_the_data_anew(tmp_path):
     """Within a run they stay in memory, so that all orders train on the same examples."""
     path = table(tmp_path / "a.csv", 20)
     found = []
@@ -117,11 +116,11 @@ def test_a_new_run_reads_the_data_anew(tmp_path: Path) -> None:
     assert found == [15, 15, 30]
 
 
-def refusal(node_config: dict[str, str | int], text: str = CONFIG) -> str:
+def refusal(node_config, text=CONFIG):
     return ask("train", order(text=text), node_config).error.reason
 
 
-def test_no_data(tmp_path: Path) -> None:
+def test_no_data(tmp_path):
     missing = refusal({"data": str(tmp_path / "secret-name.csv")})
     assert missing.startswith("ValueError: this node's own data cannot be found (No such file or")
     assert "DATA in its node.env" in missing
@@ -132,7 +131,7 @@ def test_no_data(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("rows", [0, 1])
-def test_too_few(tmp_path: Path, rows: int) -> None:
+def test_too_few(tmp_path, rows):
     reason = refusal({"data": str(table(tmp_path / "a.csv", rows))})
     if rows:
         few = "too few: there are 1, and a client needs at least 2 with task.holdout > 0"
@@ -152,9 +151,7 @@ def test_too_few(tmp_path: Path, rows: int) -> None:
         (b"\x00\xff\xfe\x00PK", "a.csv"),
     ],
 )
-def test_data_that_do_not_fit_are_told_without_a_word_of_them(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, content: str | bytes, log: str
-) -> None:
+def test_data_that_do_not_fit_are_told_without_a_word_of_them(tmp_path, caplog, content, log):
     """The server learns that they cannot be read; the node's own log says why."""
     path = tmp_path / "a.csv"
     path.write_bytes(content if isinstance(content, bytes) else content.encode())
@@ -164,7 +161,7 @@ def test_data_that_do_not_fit_are_told_without_a_word_of_them(
     assert log in caplog.text
 
 
-def test_a_run_that_cannot_read_data_of_a_nodes_own(tmp_path: Path) -> None:
+def test_a_run_that_cannot_read_data_of_a_nodes_own(tmp_path):
     node_config = {"data": str(table(tmp_path / "a.csv", 20)), "partition-id": 0}
     text = CONFIG.replace(f"schema: '{json.dumps(SCHEMA)}'", "schema: null")
     assert "task.schema=null must be a schema where nodes have data of" in refusal(

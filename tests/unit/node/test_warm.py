@@ -5,7 +5,6 @@ import math
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from types import SimpleNamespace
 
 import psutil
@@ -23,26 +22,26 @@ from fl_app.node import warm
 class Clock:
     """Time passes only while somebody sleeps."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         self.seconds = 0.0
-        self.pauses: list[float] = []
+        self.pauses = []
 
-    def monotonic(self) -> float:
+    def monotonic(self):
         return self.seconds
 
-    def sleep(self, seconds: float) -> None:
+    def sleep(self, seconds):
         self.pauses.append(round(seconds, 3))
         self.seconds += seconds
 
 
 @pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+def clock(monkeypatch):
     clock = Clock()
     monkeypatch.setattr(warm, "time", clock)
     return clock
 
 
-def test_it_waits_a_tenth_longer_and_never_longer_than_flower(clock: Clock) -> None:
+def test_it_waits_a_tenth_longer_and_never_longer_than_flower(clock):
     pace = warm.Pace()
     for _ in range(12):
         pace.sleep(3.0)
@@ -61,7 +60,7 @@ def test_it_waits_a_tenth_longer_and_never_longer_than_flower(clock: Clock) -> N
     assert clock.pauses[14:] == [0.03, 0.203, 0.03]
 
 
-def test_the_executor_finds_the_node() -> None:
+def test_the_executor_finds_the_node():
     node = ["--superlink", "server.lan:8100", "--insecure", "--host", "0.0.0.0", "--port", "9195"]
     tls = ["--ssl-ca-certfile", "ca.crt", "--allow-runtime-dependency-installation"]
     for words, certificates in ((node, None), ([*node, *tls], "ca.crt")):
@@ -73,7 +72,7 @@ def test_the_executor_finds_the_node() -> None:
         }
 
 
-def test_a_reply_whose_content_does_not_come_is_given_up(clock: Clock) -> None:
+def test_a_reply_whose_content_does_not_come_is_given_up(clock):
     patience = warm.Patience(lambda: True)
     patience.sleep(0.5)
     patience.give_up(signal.SIGUSR1, None)
@@ -85,7 +84,7 @@ def test_a_reply_whose_content_does_not_come_is_given_up(clock: Clock) -> None:
     patience.sleep(0.5)
 
 
-def test_a_node_ends_with_its_executor() -> None:
+def test_a_node_ends_with_its_executor():
     ended = []
     before = signal.signal(signal.SIGTERM, lambda number, frame: ended.append(number))
     try:
@@ -97,11 +96,11 @@ def test_a_node_ends_with_its_executor() -> None:
 
 # -- the executor, with real processes whose orders cannot be had ---------------------------------
 
-told: list[str] = []
+told = []
 
 
 @pytest.fixture
-def executor() -> Iterator[warm.StayingExecutor]:
+def executor():
     told.clear()
     executor = warm.StayingExecutor(lambda: told.append("give up"))
     yield executor
@@ -109,21 +108,19 @@ def executor() -> Iterator[warm.StayingExecutor]:
     assert workers() == []
 
 
-def workers() -> list[psutil.Process]:
+def workers():
     found = psutil.Process().children()
     return [process for process in found if "fl_app.node.worker" in process.cmdline()]
 
 
-def order(app: str = "a") -> ExecutionSpec:
+def order(app="a"):
     """A task of a SuperNode that does not answer."""
     (port,) = free_ports(1)
     address = f"127.0.0.1:{port}"
     return ExecutionSpec(TaskType.CLIENT_APP, address, "token", True, None, False, 1, False, 1, app)
 
 
-def test_a_worker_that_is_killed_is_noticed_and_replaced(
-    executor: warm.StayingExecutor, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_worker_that_is_killed_is_noticed_and_replaced(executor, monkeypatch):
     assert executor.launch(order()).status is LaunchResultStatus.ACCEPTED
     (first,) = workers()
     first.kill()
@@ -141,8 +138,8 @@ def test_a_worker_that_is_killed_is_noticed_and_replaced(
 
 
 def test_an_order_that_was_given_up_or_is_of_another_app_does_not_hold_up_the_next(
-    executor: warm.StayingExecutor, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    executor, monkeypatch
+):
     monkeypatch.setattr(warm, "GRACE", 0.01)
     executor.launch(order())
     (first,) = workers()
@@ -158,9 +155,7 @@ def test_an_order_that_was_given_up_or_is_of_another_app_does_not_hold_up_the_ne
 
 
 @pytest.mark.parametrize(("value", "version"), [("0", "1.41.0"), ("1", "1.43.0")])
-def test_an_untried_flower_runs_as_it_is_and_so_does_a_cold_node(
-    monkeypatch: pytest.MonkeyPatch, value: str, version: str
-) -> None:
+def test_an_untried_flower_runs_as_it_is_and_so_does_a_cold_node(monkeypatch, value, version):
     started = []
     monkeypatch.setattr(patches, "version", lambda name: version)
     monkeypatch.setattr(warm, "flower_supernode", lambda: started.append(list(sys.argv)))
@@ -173,12 +168,10 @@ def test_an_untried_flower_runs_as_it_is_and_so_does_a_cold_node(
         warm.supernode()
 
 
-def test_an_order_that_was_carried_out_does_not_end_its_process(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_an_order_that_was_carried_out_does_not_end_its_process(monkeypatch):
     for name in ("flwr_exit", "install_from_fab"):  # as they are now, afterwards
         monkeypatch.setattr(run_clientapp, name, getattr(run_clientapp, name))
-    ended: list[str] = []
+    ended = []
     add_exit_handler(lambda: ended.append("told the SuperNode"))
     patches.stay()
     with pytest.raises(patches.OrderDone):
@@ -186,9 +179,7 @@ def test_an_order_that_was_carried_out_does_not_end_its_process(
     assert ended == ["told the SuperNode"]
 
 
-def test_a_reply_without_a_bound_is_told_of(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_reply_without_a_bound_is_told_of(monkeypatch, caplog):
     real = patches.import_module
     monkeypatch.setattr(
         patches,
@@ -208,7 +199,7 @@ THREAD = "threading.Thread(target=threading.Event().wait).start()"  # that nobod
     ("pass", "The SuperNode has given up\n"),
     ("raise OSError('no such key')", "OSError: no such key\nThe SuperNode has given up\n"),
 ])  # fmt: skip
-def test_its_process_ends_though_a_thread_goes_on(ending: str, said: str) -> None:
+def test_its_process_ends_though_a_thread_goes_on(ending, said):
     script = (
         "import threading\n"
         "from fl_app.node.warm import main\n"
@@ -224,7 +215,7 @@ def test_its_process_ends_though_a_thread_goes_on(ending: str, said: str) -> Non
     assert result.stderr.endswith(said)
 
 
-def test_flowers_lines_about_every_message_are_left_out(caplog: pytest.LogCaptureFixture) -> None:
+def test_flowers_lines_about_every_message_are_left_out(caplog):
     log = logging.getLogger("flwr")
     caplog.set_level("INFO", "flwr")
     log.addFilter(warm.tells)

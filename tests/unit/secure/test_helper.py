@@ -111,12 +111,7 @@ def test_what_a_device_has_not_signed(lie):
 
 @pytest.mark.parametrize(
     "other",
-    [
-        {"run": "another"},
-        {"scale": 2.0**17},
-        {"size": SIZE - 1},
-        {"noise_multiplier": 0.5},
-    ],
+    [{"run": "another"}, {"scale": 2.0**17}, {"size": SIZE - 1}, {"noise_multiplier": 0.5}],
     ids=str,
 )
 def test_other_terms_than_the_devices_signed(other):

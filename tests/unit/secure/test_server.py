@@ -3,7 +3,6 @@
 import math
 from dataclasses import replace
 from functools import partial
-from typing import Any
 
 import numpy as np
 import pytest
@@ -77,7 +76,7 @@ class Refuses:
 def test_a_pause_and_another_kind_are_refused():
     order = Order(0, 0, 0, 0, vectors(1)[0], {}, 0.0)
     for changes, text in (({"done": False}, "paused"), ({"kind": "model"}, "is a model")):
-        upload: Any = replace(Upload(vectors(1)[0], "delta", 10, 0.5), **changes)
+        upload = replace(Upload(vectors(1)[0], "delta", 10, 0.5), **changes)
         with pytest.raises(ValueError, match=text):
             Masked(TERMS, seed=0, keys=partial(simulated_keys, 0)).send(order, upload)
 

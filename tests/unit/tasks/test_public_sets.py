@@ -43,10 +43,7 @@ def write_grey(folder, train="train", test="t10k"):
 
 @pytest.mark.parametrize(
     ("data", "split", "folder", "num_classes"),
-    [
-        ("mnist", None, "MNIST", 10),
-        ("emnist", "byclass", "EMNIST", 62),
-    ],
+    [("mnist", None, "MNIST", 10), ("emnist", "byclass", "EMNIST", 62)],
 )
 def test_grey_images(data, split, folder, num_classes, tmp_path):
     prefixes = (
