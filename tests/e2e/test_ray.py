@@ -10,6 +10,7 @@ import sys
 import tempfile
 import time
 from contextlib import closing, suppress
+from typing import Any
 
 import psutil
 import pytest
@@ -26,13 +27,18 @@ pytestmark = [
 
 STORE = 100 << 20  # bytes of each machine's object store
 SMALL = ("devices=uniform_110x", "seed=7", "num_clients=20", "tensorboard=false")
-# States, extra vectors, pauses, recalls, evaluations on clients, holdouts.
-ALGORITHMS = {
-    "fedbuff": ("client_eval_every=2", "task.holdout=0.2"),
-    "scaffold": (),
-    "fedasmu": (),
-    "port": (),
-    "overlap_fedavg": ("deadline=50",),
+# States, extra vectors, pauses, recalls, evaluations on clients, holdouts; LeNet's vectors are too
+# large for a call, and lie in the store.
+RUNS = {
+    "fedbuff": ("num_versions=6", "client_eval_every=2", "task.holdout=0.2"),
+    "scaffold": ("algorithm=scaffold", "num_versions=6"),
+    "fedasmu": ("algorithm=fedasmu", "num_versions=6"),
+    "port": ("algorithm=port", "num_versions=6"),
+    "overlap_fedavg": ("algorithm=overlap_fedavg", "num_versions=6", "deadline=50"),
+    "large": (
+        *("algorithm=scaffold", "task=synthetic", "task.num_examples=400", "partition=iid"),
+        *("algorithm.client.batch_size=10", "num_versions=8", "eval_every=4"),
+    ),
 }
 
 
@@ -43,7 +49,7 @@ def start():
     os.environ["RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO"] = "0"
     from ray.cluster_utils import Cluster
 
-    clusters = []
+    clusters: list[Any] = []
 
     def start_one(*machines, **more):
         cluster = Cluster()
@@ -156,31 +162,21 @@ import fl_app
 _, folder, address, *runs = sys.argv
 for run in runs:
     name, *settings = run.split()
-    settings = [f"algorithm={name}", *settings, "runtime=ray", f"runtime.address={address}"]
+    settings += ["runtime=ray", f"runtime.address={address}"]
     fl_app.run(*settings, output=f"{folder}/{name}", progress=False)
 """
 
 
 def test_the_same_files_as_inprocess(cluster, tmp_path):
-    common = [*SMALL, "num_versions=6"]
-    runs = [" ".join([name, *common, *more]) for name, more in ALGORITHMS.items()]
+    runs = [" ".join([name, *SMALL, *settings]) for name, settings in RUNS.items()]
     there = tmp_path / "there"
     output_of([sys.executable, "-c", SEVERAL, str(there), cluster.address, *runs])
-    for name, more in ALGORITHMS.items():
-        here(tmp_path / "here" / name, f"algorithm={name}", "num_versions=6", *more)
+    for name, settings in RUNS.items():
+        here(tmp_path / "here" / name, *settings)
         assert_same(tmp_path / "here" / name, there / name)
 
 
-def test_vectors_in_the_store(cluster, tmp_path):
-    """LeNet's are too large for a call."""
-    settings = ["algorithm=scaffold", "task=synthetic", "task.num_examples=400", "partition=iid"]
-    settings += ["algorithm.client.batch_size=10", "num_versions=8", "eval_every=4"]
-    output_of(words(cluster, tmp_path / "there", settings))
-    here(tmp_path / "here", *settings)
-    assert_same(tmp_path / "here", tmp_path / "there")
-
-
-def test_a_machine_lost_at_two_moments_takes_nothing_along(start, tmp_path):
+def test_killed_workers_and_lost_machines_take_nothing_along(start, tmp_path):
     """Machines join in the middle of the run, and are lost, all but that of the command."""
     settings = ["num_versions=60", "eval_every=1", "algorithm.client.local_epochs=6"]
     here(tmp_path / "here", *settings)
@@ -194,27 +190,17 @@ def test_a_machine_lost_at_two_moments_takes_nothing_along(start, tmp_path):
             if moment == 0:
                 while len(workers()) < 2:
                     time.sleep(0.1)
+                rng.choice(workers()).kill()
             time.sleep(rng.random() / 10)
             own.remove_node(machine, allow_graceful=False)
-        process.ended()
+        assert "a worker is lost" in process.ended()
     assert_same(tmp_path / "here", tmp_path / "there")
     own.shutdown()
 
 
-def test_killed_workers_are_replaced(cluster, tmp_path):
-    settings = ["num_versions=40", "eval_every=1", "algorithm.client.local_epochs=6"]
-    here(tmp_path / "here", *settings)
-    rng = random.Random(5)
-    with started(words(cluster, tmp_path / "there", settings)) as process:
-        for moment in range(3):
-            wait_for_version(process, tmp_path / "there", 12 * moment)
-            rng.choice(workers()).kill()
-        assert "a worker is lost" in process.ended()
-    assert_same(tmp_path / "here", tmp_path / "there")
-
-
-def test_a_run_goes_on_that_was_interrupted_with_its_cluster(tmp_path):
+def test_a_run_goes_on_that_was_interrupted_with_its_cluster(tmp_path, monkeypatch):
     """The signal goes to all of their processes, as at a terminal or of a batch system."""
+    monkeypatch.setenv("TEST_OF_A_CLUSTER", str(tmp_path))  # all its processes inherit this
     settings = ["algorithm=scaffold", "num_versions=60", "eval_every=1"]
     here(tmp_path / "here", *settings)
     folder = f"hydra.run.dir={tmp_path / 'there'}"
@@ -222,12 +208,23 @@ def test_a_run_goes_on_that_was_interrupted_with_its_cluster(tmp_path):
     command += ["runtime=ray", "runtime.workers=2"]
     with started(command) as process:
         wait_for_version(process, tmp_path / "there", 20)
-        children = psutil.Process(process.pid).children(recursive=True)
+        assert len(marked(tmp_path)) > 3  # more than the command itself
         os.killpg(process.pid, signal.SIGTERM)
         assert "Traceback" not in process.ended(128 + signal.SIGTERM, seconds=60)
+    assert not psutil.wait_procs(marked(tmp_path), timeout=10)[1]
     assert "goes on from version" in output_of([*command, "resume=auto"])
     assert_same(tmp_path / "here", tmp_path / "there")
-    assert not psutil.wait_procs(children, timeout=10)[1]
+    assert not marked(tmp_path)
+
+
+def marked(folder):
+    """The processes of a test; Ray may have others for other tests."""
+    found = []
+    for process in psutil.process_iter():
+        with suppress(psutil.Error):
+            if process.environ().get("TEST_OF_A_CLUSTER") == str(folder):
+                found.append(process)
+    return found
 
 
 CELLS = ["experiment=quickstart", "experiment.only=[fedavg,fedbuff,wkafl,fedhist]"]
@@ -242,39 +239,14 @@ def test_cells_side_by_side_share_a_cluster(cluster, tmp_path):
     assert output_of(line).endswith("All 4 cells are done\n")
     for cell in ("fedavg", "fedbuff", "wkafl", "fedhist"):
         assert_same(tmp_path / "here" / cell, tmp_path / "there" / cell)
-
-
-def test_more_cells_than_there_is_room_for_are_refused(cluster, tmp_path):
-    line = [sys.executable, "-m", "fl_app", *CELLS, f"hydra.run.dir={tmp_path}"]
-    line += ["experiment.parallel=4", "runtime=ray", f"runtime.address={cluster.address}"]
+    line += ["experiment.parallel=4", f"hydra.run.dir={tmp_path / 'refused'}"]
     told = output_of(line, status=2).splitlines()[-1]
     assert "experiment.parallel=4 must be at most 3" in told
 
 
-def test_workers_come_up_where_gpus_are(start, tmp_path):
-    """The GPUs are made up: Ray counts what a machine says that it has."""
-    own = start(1)
-    gpus = own.add_node(num_cpus=4, num_gpus=1, object_store_memory=STORE)
-    settings = ["num_versions=60", "eval_every=1", "runtime.device=auto"]
-    here(tmp_path / "here", *settings)
-    command = words(own, tmp_path / "there", [*settings, "runtime.gpus_per_worker=0.5"])
-    with started(command) as process:
-        wait_for_version(process, tmp_path / "there", 1)
-        raylets = {worker.ppid() for worker in workers()}
-        count = len(workers())
-        process.ended()
-    assert raylets == {gpus.all_processes["raylet"][0].process.pid}
-    assert count == 2
-    assert_same(tmp_path / "here", tmp_path / "there")
-    command = words(own, tmp_path / "none", ["runtime.device=auto", "runtime.gpus_per_worker=2"])
-    told = output_of(command, status=2).splitlines()[-1]
-    assert "runtime.gpus_per_worker is more than any machine of the cluster has" in told
-    assert "4 CPUs and 1 GPUs" in told
-    own.shutdown()
-
-
 SCRIPT = """
 import sys
+import time
 
 import numpy as np
 from torch import nn
@@ -293,34 +265,6 @@ class Own(LocalTrainer):
         return [0.5 * each for each in grad]
 
 
-for name, runtime in (("here", ["runtime.workers=0"]), ("there", sys.argv[2:])):
-    words = ["num_versions=5", "num_clients=10", *runtime]
-    fl_app.run(Own, *words, task=mine, output=f"{sys.argv[1]}/{name}")
-"""
-
-
-def test_objects_of_a_script_reach_the_machines(cluster, tmp_path):
-    (tmp_path / "script.py").write_text(SCRIPT)
-    settings = ["runtime=ray", f"runtime.address={cluster.address}"]
-    output_of([sys.executable, str(tmp_path / "script.py"), str(tmp_path), *settings])
-    assert_same(tmp_path / "here", tmp_path / "there")
-
-
-HANGS = """
-import sys
-import time
-
-import numpy as np
-from torch import nn
-
-import fl_app
-from fl_app.client import LocalTrainer
-
-x = np.random.default_rng(0).normal(size=(200, 10)).astype(np.float32)
-y = x[:, 0] > 0
-task = fl_app.Task.from_arrays(x, y, x, y, model=lambda: nn.Linear(10, 2))
-
-
 class Hangs(LocalTrainer):
     def train(self, order):
         if order.client_id == 3:
@@ -328,41 +272,22 @@ class Hangs(LocalTrainer):
         return super().train(order)
 
 
-fl_app.run("num_versions=5", "num_clients=10", Hangs, *sys.argv[2:], task=task, output=sys.argv[1])
+folder, *cluster = sys.argv[1:]
+for name, trainer, runtime in (
+    ("here", Own, ["runtime.workers=0"]),
+    ("there", Own, cluster),
+    ("hung", Hangs, [*cluster, "runtime.patience=2"]),
+):
+    words = ["num_versions=5", "num_clients=10", *runtime]
+    fl_app.run(trainer, *words, task=mine, output=f"{folder}/{name}")
 """
 
 
-def test_an_order_that_takes_too_long_fails_alone(cluster, tmp_path):
-    (tmp_path / "script.py").write_text(HANGS)
-    settings = ["runtime=ray", f"runtime.address={cluster.address}", "runtime.patience=2"]
-    output_of([sys.executable, str(tmp_path / "script.py"), str(tmp_path / "out"), *settings])
-    events = [json.loads(line) for line in (tmp_path / "out" / "events.jsonl").open()]
+def test_objects_of_a_script_reach_the_machines_and_a_hanging_order_fails_alone(cluster, tmp_path):
+    (tmp_path / "script.py").write_text(SCRIPT)
+    settings = ["runtime=ray", f"runtime.address={cluster.address}"]
+    output_of([sys.executable, str(tmp_path / "script.py"), str(tmp_path), *settings])
+    assert_same(tmp_path / "here", tmp_path / "there")
+    events = [json.loads(line) for line in (tmp_path / "hung" / "events.jsonl").open()]
     failed = [event for event in events if "3 workers died with this order" in str(event)]
     assert {event["client"] for event in failed} == {3}
-
-
-def test_a_cluster_of_its_own_ends_with_the_run(tmp_path, monkeypatch):
-    monkeypatch.setenv("TEST_OF_A_CLUSTER", str(tmp_path))  # all its processes inherit this
-    settings = ["num_versions=3", "runtime=ray", "runtime.workers=2"]
-    here(tmp_path / "here", "num_versions=3")
-    command = [sys.executable, "-m", "fl_app", f"hydra.run.dir={tmp_path / 'there'}", *SMALL]
-    with started([*command, *settings]) as process:
-        while len(marked(tmp_path)) < 4 and process.runs():  # more than the command itself
-            time.sleep(0.1)
-        assert process.runs(), process.printed()
-        process.ended(0)
-    assert_same(tmp_path / "here", tmp_path / "there")
-    assert not marked(tmp_path)
-
-
-def marked(folder):
-    """The processes of a test; Ray may have others for other tests."""
-    found = []
-    for process in psutil.process_iter():
-        with suppress(psutil.Error):
-            if process.environ().get("TEST_OF_A_CLUSTER") == str(folder):
-                found.append(process)
-    return found
-
-
-# -- bad input ------------------------------------------------------------------------------------
