@@ -169,6 +169,8 @@ class Workers:
                 if self._monotonic() >= self._due(worker):
                     why = f"no result after {self._patience:g} s of real time: worker replaced"
                     replies.extend(self._replace(worker, why))
+            if replies:
+                return replies
 
     def close(self) -> None:
         for worker in self._workers:
