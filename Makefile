@@ -51,12 +51,12 @@ test: setup ## Run the tests, but not the slow ones: three minutes on two cores
 	$(pytest) -m "not slow" --dist worksteal --budget $(TEST_BUDGET)
 
 .PHONY: test-slow
-test-slow: setup ## Run the slow tests, but not those of federations: at most half an hour
+test-slow: setup ## Run the slow tests, but not those of federations: a quarter of an hour
 	$(pytest) -m "slow and not federation" --dist worksteal
 
 # One after the other: they depend on time.
 .PHONY: test-federations
-test-federations: setup ## Run the tests of federations of real processes: at most 40 minutes
+test-federations: setup ## Run the tests of federations of real processes: 20 minutes
 	$(python) -m pytest --durations 10 -m federation
 
 .PHONY: check

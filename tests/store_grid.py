@@ -81,6 +81,7 @@ class SuperLink:
         (task,) = state.get_tasks(run_ids=[run_id])
         state.claim_task(task.task_id)
         state.activate_task(task.task_id)
+        self.heartbeat = partial(state.acknowledge_task_heartbeat, task.task_id)
         TaskIdentity.task_id, TaskIdentity.run_id, TaskIdentity.node_id = task.task_id, run_id, 1
         self.client = SimpleNamespace(
             **{
@@ -99,6 +100,7 @@ class SuperLink:
         node, stored = Node(node_id=node_id), {"state": self.state, "store": self.store}
 
         def receive():
+            self.heartbeat()  # as the ServerApp does: a run without it ends after a minute
             found = fleet.pull_messages(fleet_pb2.PullMessagesRequest(node=node), **stored)
             trees = found.message_object_trees
             return (message_from_proto(found.messages_list[0]), trees[0]) if trees else None
