@@ -58,11 +58,11 @@ def below(folder):
 
 def test_flower_bundle_holds_what_a_run_of_the_app_imports(bundle):
     """The rest is in fab-exclude, in pyproject.toml. A run imports what options name, too."""
-    assert len(bundle) < 1_750_000
+    assert len(bundle) < 1_550_000
     with zipfile.ZipFile(io.BytesIO(bundle)) as file:
         names = set(file.namelist())
         options = "".join(file.read(name).decode() for name in names if name.startswith("conf/"))
-    assert len(names) < 390
+    assert len(names) < 345
     assert {name.split("/")[0] for name in names} == {
         *("fl_app", "conf", "pyproject.toml", "LICENSE", ".info")
     }
