@@ -21,6 +21,7 @@ import psutil
 from omegaconf import DictConfig, OmegaConf
 from rich import box
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from fl_app.cli import compose
@@ -106,7 +107,7 @@ def show(findings: Sequence[Finding]) -> int:
     for column in ("", "checked", "found", "how to mend it"):
         table.add_column(column, overflow="fold")
     for subject, good, text, mend in findings:
-        table.add_row(SHOWN[good], subject, text, "" if good else mend)
+        table.add_row(SHOWN[good], *map(escape, (subject, text, "" if good else mend)))
     Console().print(table)
     count = sum(finding.good is False for finding in findings)
     print(f"{count or 'nothing'} wrong")
