@@ -42,7 +42,8 @@ class FlatModel:
         initial: their values before training.
 
     Raises:
-        ValueError: no parameter would be trained and shared, or a private pattern matches nothing.
+        ValueError: no parameter would be trained and shared, or a private pattern matches nothing
+            or a frozen parameter.
     """
 
     def __init__(
@@ -60,7 +61,11 @@ class FlatModel:
         once = {name: tensors[name] for name in first.values()}
         params = {name: t for name, t in once.items() if isinstance(t, nn.Parameter)}
         self.frozen = {name: p for name, p in params.items() if not p.requires_grad}
-        own -= self.frozen.keys()  # what is not trained is equal on all clients
+        if both := own & self.frozen.keys():
+            raise ValueError(
+                f"algorithm.client.private={list(private)} matches frozen parameters "
+                f"({names_of(sorted(both))}): what is not trained is equal on all clients"
+            )
         self.private = {name: tensor for name, tensor in once.items() if name in own}
         if not params.keys() - own - self.frozen.keys():
             raise ValueError(

@@ -129,7 +129,7 @@ def work(
 ) -> None:
     """A worker's life: read orders, train, write the results into their slots, say so.
 
-    It sends a list of `Answer`.
+    It answers each message, which has one or more orders, with a list of `Answer`.
 
     Args:
         pipe: to the engine's process.

@@ -14,11 +14,7 @@ from fl_app.core.types import Vector
 from fl_app.devices import Fleet, Overlapping
 from fl_app.runner.given import NOTHING, Given
 from fl_app.runner.placement import Placement, placement
-from fl_app.runner.validate import (
-    PARTS,
-    build_schedule,
-    build_strategy,
-)
+from fl_app.runner.validate import PARTS, build_schedule, build_strategy
 from fl_app.schedule import Schedule
 
 if TYPE_CHECKING:

@@ -25,10 +25,7 @@ from fl_app.flower.grid import AnyNode, GridMailbox
 from fl_app.runner.components import Components
 from fl_app.runner.evaluation import build_evaluation
 from fl_app.runner.server_examples import ServerExamples
-from fl_app.runner.validate import (
-    build_client_evaluation,
-    build_guard,
-)
+from fl_app.runner.validate import build_client_evaluation, build_guard
 
 if TYPE_CHECKING:
     from flwr.serverapp import Grid

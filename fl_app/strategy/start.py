@@ -277,7 +277,8 @@ class _Results:
                 log.info("Version %d on %d clients: %s", event.version, event.clients, record)
             case Failed() | Rejected():
                 # The first one whole, with its traceback; the others are likely of the same cause.
-                reason = event.reason.strip().splitlines()[-1] if self._told else event.reason
+                lines = event.reason.strip().splitlines()
+                reason = "".join(lines[-1:]) if self._told else event.reason
                 self._told = True
                 log.warning("%s of client %s: %s", event.kind, event.client, reason)
 

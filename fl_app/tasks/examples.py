@@ -156,4 +156,9 @@ def _indices(own: Sequence[int], client_id: int, num_examples: int) -> Indices:
             f"clients[{client_id}] must be an array of indices of training examples, from 0 to "
             f"{num_examples - 1}, at least one"
         )
+    if np.unique(indices).size < indices.size:
+        raise ValueError(
+            f"clients[{client_id}] has an index twice: it would train on an example that it keeps "
+            "for validation"
+        )
     return np.sort(indices).astype(np.int64)

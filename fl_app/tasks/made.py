@@ -41,9 +41,8 @@ class Digits(Classes):
 
         from fl_app.tasks.scaling import make_scaling, moments
 
-        file = (
-            resources.files("fl_app.tasks") / "tables" / "digits.json"
-        )  # says where they are from
+        # The file says where they are from.
+        file = resources.files("fl_app.tasks") / "tables" / "digits.json"
         table = json.loads(file.read_text(encoding="utf-8"))
         pixels = np.frombuffer(zlib.decompress(b64decode(table["images"])), np.uint8)
         images = pixels.reshape(-1, 1, 8, 8)

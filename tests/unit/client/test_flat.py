@@ -223,6 +223,7 @@ def test_a_twin_shares_what_is_frozen_and_private_and_nothing_else():
             "task.trainable='nothing.*' matches no name in the model, whose names ",
         ),
         (["0.*", "1.running_mean"], [], "task.trainable='1.running_mean' matches no name"),
+        (["0.*"], ["3.*"], "client.private=['3.*'] matches frozen parameters (3.bias, 3.weight): "),
         (["*"], ["head"], "client.private='head' matches no name in the model, whose names are 0."),
         (["*"], ["*"], "6 parameters 0 are frozen (requires_grad=False) and algorithm.client.priv"),
         (["0.*"], ["0.*"], "6 parameters 4 are frozen (requires_grad=False) and algorithm.client"),

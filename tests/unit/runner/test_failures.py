@@ -11,6 +11,7 @@ from configs import composed
 import fl_app
 from fl_app.client import LocalTrainer
 from fl_app.core.errors import ClientError
+from fl_app.record.summary import told_of_trouble
 from fl_app.runner.cell import run_cell
 from fl_app.runner.given import Given
 from fl_app.runner.validate import validate_config
@@ -86,6 +87,13 @@ def test_a_run_that_tolerates_them_tells_how_many_at_its_end(tmp_path, caplog, c
     shown, last = capsys.readouterr().out.splitlines()
     assert shown.endswith(f" {failures} failed")
     assert last == told
+
+
+def test_a_model_that_collapsed_is_told():
+    told = "the model nearly always predicts the same class"
+    assert told_of_trouble({"": {"collapsed": True}}) == told
+    several = {"one": {"collapsed": True}, "two": {"collapsed": False}, "three": {}}
+    assert told_of_trouble(several) == f"{told}: one"
 
 
 def test_an_error_in_a_strategy_is_told_with_its_traceback(tmp_path, caplog, monkeypatch):

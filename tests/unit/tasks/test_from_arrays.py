@@ -259,6 +259,7 @@ BYTES = PLANES.astype(np.uint8)
         ({"objective": "ranking"}, "objective=ranking must be one of classification, regression"),
         ({"clients": Y[:5]}, "clients has the shape (5,) and must have (40,)"),
         ({"clients": "dirichlet"}, "clients has the shape () and must have (40,)"),
+        ({"clients": [[1], [2, 3, 2]]}, "clients[1] has an index twice"),
         ({"clients": [[1], [40]]}, "clients[1] must be an array of indices .* from 0 to 39"),
         (
             {"model": lambda: nn.Linear(3, 5)},
