@@ -1,12 +1,14 @@
 """A Flower Grid in memory, whose nodes run a ClientApp as soon as they are sent a message."""
 
 import threading
+from collections import Counter
 from collections.abc import Callable
 from itertools import count
 
 from flwr.app import Context, Error, Message, Metadata, RecordDict
 from flwr.common.constant import ErrorCode
 from flwr.common.serde import message_from_proto, message_to_proto
+from flwr.proto.node_pb2 import NodeInfo
 from flwr.serverapp import Grid
 from flwr.supercore.task_identity import TaskIdentity
 
@@ -48,6 +50,7 @@ class FakeGrid(Grid):
         self._contexts = {}
         self._sent = {}
         self._replies = {}
+        self._restarts = Counter()
         self.node_ids = []
         self.received = []
         """Everything that was pushed."""
@@ -78,6 +81,10 @@ class FakeGrid(Grid):
                 error = Error(ErrorCode.NODE_UNAVAILABLE, "node unavailable")
                 self._replies[message_id] = [Message(error, reply_to=message)]
 
+    def restart(self, node):
+        """The node connects again; what it holds stays without an answer."""
+        self._restarts[node] += 1
+
     def release(self, node):
         """The node works off what it held."""
         self.held.discard(node)
@@ -90,6 +97,10 @@ class FakeGrid(Grid):
 
     def get_node_ids(self):
         return list(self.node_ids)
+
+    def get_nodes(self):
+        for node in self.get_node_ids():
+            yield NodeInfo(node_id=node, last_activated_at=str(self._restarts[node]))
 
     def push_messages(self, messages):
         thread = threading.current_thread()

@@ -1,6 +1,7 @@
 """Set up, run and examine a federation of real nodes: ``python -m fl_app.field``."""
 
 import argparse
+import shlex
 import shutil
 import signal
 import socket
@@ -193,7 +194,7 @@ def _run(
 ) -> int:
     """Submit a run, and resume it whenever it died, until it is complete."""
     from fl_app.cli import compose
-    from fl_app.field.control import SuperLink
+    from fl_app.field.control import COMMANDS, SuperLink
     from fl_app.field.runs import Supervisor
 
     kit = Kit.read(server)
@@ -209,7 +210,9 @@ def _run(
     try:
         supervisor.complete(words, output)
     except KeyboardInterrupt:
-        print("The run goes on: the same command supervises it again, `flwr stop` ends it.")
+        print("The run goes on: the same command supervises it again. To end it:")
+        home = shlex.quote(str(kit.folder / "flower"))
+        print(f"  FLWR_HOME={home} {COMMANDS / 'flwr'} stop {supervisor.run_id or 'RUN'} field")
         raise
     print(f"Files: {output}")
     return 0

@@ -56,6 +56,7 @@ if TYPE_CHECKING:
 SHOWN = {True: "[green]ok[/]", False: "[red]WRONG[/]", None: "?"}
 DISK = 2**30  # bytes that are free after the installation, for data, Flower's files and runs [A]
 EXPIRES_SOON = timedelta(days=30)
+FAR, NARROW = 5.0, 0.01  # deviations of a column, of which other units are suspected [A]
 HIDDEN = (Path("/tmp"), Path("/var/tmp"))  # by PrivateTmp of fl-supernode.service
 FLEET, CONTROL = "/v1/fleet/", "/v1/control/list-runs"
 UNREACHED = (OSError, httpx.HTTPError, httpx.InvalidURL)
@@ -315,6 +316,22 @@ def of_data(path: str, run: DictConfig | None) -> Iterator[Finding]:
     text = f"{task.partition[0].size} to train on, {num_kept} kept for validation"
     problem = too_few(task)
     yield Finding("examples", not problem, f"too few: {problem}" if problem else text, mend)
+    yield from _units(task)
+
+
+def _units(task: "Task") -> Iterator[Finding]:
+    """Columns of a table whose numbers lie far from those that the schema was written from."""
+    place = 0
+    for column in task.schema.columns if task.schema else ():
+        values = task.inputs[:, place].double()  # in deviations from the schema's mean
+        place += column.width
+        usual = abs(values.mean()) <= FAR and not 0.0 < values.std(correction=0) < NARROW
+        if usual or column.categories is not None:
+            continue
+        low, high = (column.mean + column.deviation * float(v) for v in values.aminmax())
+        text = f"{column.name}: {low:.4g} to {high:.4g} here, and {column.mean:.4g} with the "
+        text += f"deviation {column.deviation:.4g} in the schema"
+        yield Finding("units", None, text, "convert the column, if it has other units here")
 
 
 # -- the network -----------------------------------------------------------------------------------

@@ -14,6 +14,7 @@ from typing import TypeVar
 from omegaconf import OmegaConf
 
 from fl_app.core.errors import RunError, require
+from fl_app.core.events import Failed
 from fl_app.field.control import SuperLink, Unreachable
 from fl_app.record.history import History
 from fl_app.record.log import Log
@@ -40,6 +41,7 @@ class Supervisor:
         wall: seconds of the wall clock.
 
     Attributes:
+        run_id: Flower's number of the latest attempt.
         history: of the run, by its event log.
         lock: is held while the history changes.
     """
@@ -49,6 +51,7 @@ class Supervisor:
     pause: Callable[[float], None] = time.sleep
     tell: Callable[[str], None] = print
     wall: Callable[[], float] = time.monotonic
+    run_id: int | None = field(default=None, init=False)
     history: History = field(default_factory=History, init=False)
     lock: threading.Lock = field(default_factory=threading.Lock, init=False)
 
@@ -84,7 +87,7 @@ class Supervisor:
         while True:
             _, before = _log_of(output)
             try:
-                run_id = self._run(overrides, output)
+                run_id = self.run_id = self._run(overrides, output)
             except RunError as error:  # the SuperLink may die after it answered `under_way`
                 reason = str(error)
             else:
@@ -169,6 +172,9 @@ class Supervisor:
     def _read(self, log: Log) -> None:
         with self.lock:
             for event in log.read():
+                if isinstance(event, Failed) and not self.history.failures:
+                    reason, *_ = event.reason.splitlines()
+                    self.tell(f"the first failure, of client {event.client}: {reason}")
                 self.history.emit(event)
 
     def _progress(self, run_id: int, output: Path) -> Progress:

@@ -4,7 +4,7 @@ import logging
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from flwr.app import MessageType, RecordDict
@@ -31,9 +31,9 @@ NO_NODES = (
 
 @dataclass(frozen=True)
 class Seen:
-    """The nodes that are connected now."""
+    """The nodes that are connected now, each with the time at which it connected; "" = unknown."""
 
-    nodes: frozenset[int]
+    nodes: Mapping[int, str]
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ class Nodes:
 
     Attributes:
         clients: client -> node.
-        present: nodes.
+        present: node -> when it connected.
     """
 
     def __init__(
@@ -70,21 +70,26 @@ class Nodes:
     ) -> None:
         self._grid, self._tell, self._introduces = grid, tell, introduce
         self._closed = threading.Event()
-        self.present: frozenset[int] = frozenset()
+        self.present: dict[int, str] = {}
         self.clients: dict[int, int] = {}
         self._failures: Counter[int] = Counter()  # client -> orders in a row that failed
         self._resting: dict[int, tuple[int, float]] = {}  # client -> node, and until when
         start_thread(self._watch)
 
     def see(self, seen: Seen) -> list[Joined | Left]:
-        """Take note of who is connected; returns which clients left or joined."""
-        come, self.present = seen.nodes - self.present, seen.nodes
-        gone = [client for client, node in self.clients.items() if node not in seen.nodes]
+        """Take note of who is connected; returns which clients left or joined.
+
+        A SuperNode that was killed may be back before anybody saw that it was away. It has left:
+        it has lost its order, for which Flower has no error any more.
+        """
+        stay = {node for node, since in self.present.items() if seen.nodes.get(node) == since}
+        self.present = dict(seen.nodes)
+        gone = [client for client, node in self.clients.items() if node not in stay]
         for client in gone:
             del self.clients[client]
-        self._resting = {c: each for c, each in self._resting.items() if each[0] in seen.nodes}
+        self._resting = {c: each for c, each in self._resting.items() if each[0] in stay}
         events: list[Joined | Left] = [Left(client) for client in gone]
-        for node in sorted(come):
+        for node in sorted(seen.nodes.keys() - stay):
             if self._introduces:
                 start_thread(self._ask, node)
             else:
@@ -95,7 +100,7 @@ class Nodes:
         """Take note of who a node is; returns which client left or joined."""
         node, client = who.node, who.client_id
         if client is None:  # to be asked again when it is next seen
-            self.present -= {node}
+            self.present.pop(node, None)
         if client is None or node not in self.present:
             return []
         if client in self.clients:
@@ -139,16 +144,16 @@ class Nodes:
     def close(self) -> None:
         """End the threads."""
         self._closed.set()
-        self.present = frozenset()
+        self.present = {}
 
     def _watch(self) -> None:
         began = seen = time.monotonic()
-        nodes: frozenset[int] = frozenset()
+        nodes: dict[int, str] = {}
         anybody = False  # a node that was there once may come back
         while not self._closed.is_set():
             now = time.monotonic()
             try:
-                nodes = frozenset(self._grid.get_node_ids())
+                nodes = {each.node_id: each.last_activated_at for each in self._grid.get_nodes()}
                 seen, anybody = now, anybody or bool(nodes)
                 self._tell(Seen(nodes))
             except Exception as error:

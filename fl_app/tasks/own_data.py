@@ -297,7 +297,8 @@ class TableData(OwnData):
 
         inputs, targets = self._columns(table, where)
         owner = names_of(self.client)
-        whole = completed(table, inputs, [*targets, *owner], self.rule, where)
+        by_schema = self.known is not None
+        whole = completed(table, inputs, [*targets, *owner], self.rule, where, fixed=by_schema)
         if left_out := len(table) - len(whole):
             log.warning("%s: task.missing=drop leaves out %d rows", where, left_out)
         return Part(where, whole[inputs], whole[targets], whole[owner[0]] if owner else None)

@@ -22,7 +22,13 @@ FLAGS = {"true": 1, "false": 0}
 
 
 def completed(
-    table: pd.DataFrame, inputs: Sequence[str], others: Sequence[str], missing: str, where: str
+    table: pd.DataFrame,
+    inputs: Sequence[str],
+    others: Sequence[str],
+    missing: str,
+    where: str,
+    *,
+    fixed: bool = False,
 ) -> pd.DataFrame:
     """The rows of a table that lack no value, or only values that can be filled.
 
@@ -32,6 +38,7 @@ def completed(
         others: those of targets and owners, which cannot.
         missing: one of `fl_app.tasks.schema.MISSING`.
         where: the table, for messages.
+        fixed: whether a schema says what `missing` is, which no key can change.
 
     Raises:
         ValueError: a value is missing, or no row is left.
@@ -42,7 +49,9 @@ def completed(
     elif gaps.any(axis=None):
         name = gaps.columns[gaps.any()][0]
         remedy = "fill them in, or leave these rows out with task.missing=drop"
-        if name in inputs:
+        if fixed:
+            remedy = "fill them in, remove these rows, or write another schema for all nodes"
+        elif name in inputs:
             remedy += f" (or task.missing=median, which fills; or task.ignore=[{name}])"
         raise ValueError(
             f"{where}: column {name!r} has no value (an empty cell, NA or NaN) in row "

@@ -268,6 +268,34 @@ def test_what_a_run_finds_in_a_devices_data(tmp_path, monkeypatch, rows, verdict
     assert text in found.text
 
 
+@pytest.mark.parametrize(
+    ("ages", "told"),
+    [
+        (
+            (11000, 18000),
+            "age: 1.1e+04 to 1.8e+04 here, and 50 with the deviation 20 in the schema",
+        ),
+        ((49, 49.1), "age: 49 to 49.1 here"),
+        ((90, 90), None),  # all the same, and a usual value
+    ],
+)
+def test_a_column_in_other_units_is_asked_about(tmp_path, monkeypatch, ages, told):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    data = table(tmp_path, *(f"{age},yes" for age in ages))
+    run = composed("task=csv", f"task.schema={tmp_path}/schema.json")
+    _, _, *found = doctor.of_data(str(data), run)
+    assert [each.good for each in found] == [None] * bool(told)
+    assert all(each.text.startswith(told) for each in found)
+
+
+def test_a_gap_that_the_schema_refuses_is_not_answered_with_a_key(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    run = composed("task=csv", f"task.schema={tmp_path}/schema.json")
+    _, found = doctor.of_data(str(table(tmp_path, "30,yes", ",no")), run)
+    assert "column 'age' has no value" in found.text
+    assert "task.missing" not in found.text
+
+
 def test_data_that_nobody_can_read_or_that_are_hidden(tmp_path):
     for path, text in (
         (str(tmp_path / "none"), "none does not exist"),

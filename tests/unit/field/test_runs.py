@@ -251,6 +251,7 @@ def test_version_score_and_failures_are_told_every_minute(tmp_path, capsys):
     link.complete(wall=lambda: sum(link.paused))
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) == 1 + round(sum(link.paused)) // 60 + 1  # soon, each minute, at the end
+    assert link.told.count("the first failure, of client 1: deadline passed") == 1
     assert {*lines} == {"run 1: 2/40 versions 3 updates at 0/min acc 10.0% 1 failed 1 rejected"}
     assert scraped(RunCollector(link.supervisor, dict))["fl_app_version"] == 2
 

@@ -245,6 +245,21 @@ def test_errors_become_replies_that_say_why(open_mailbox, monkeypatch):
     assert pull(mailbox, 1) == [Reply(3, error="grid: ConnectionError('refused')")]
 
 
+def test_a_node_that_restarts_between_two_looks_has_lost_its_order(open_mailbox):
+    """Flower tells the error of a node that is away only while it is away."""
+    grid = FakeGrid(plus_one, 1)
+    (node,) = grid.node_ids
+    clock = WallClock(open_mailbox(grid))
+    assert clock.next(math.inf) == Joined(node)
+    grid.held.add(node)
+    clock.dispatch(order(0, node))
+    grid.restart(node)
+    assert [clock.next(5.0), clock.next(5.0)] == [Left(node, (order(0, node),)), Joined(node)]
+    grid.held.clear()
+    clock.dispatch(order(1, node))
+    assert clock.next(5.0).reply.upload.num_examples == 10
+
+
 @pytest.mark.usefixtures("patience")
 def test_who_is_connected_may_be_unknown_for_a_while_and_no_longer(open_mailbox, monkeypatch):
     """As while the SuperLink, or what stands before it, is restarted."""
