@@ -6,56 +6,37 @@ completions.
 """
 
 import ctypes
+import math
 import multiprocessing
 import os
 import signal
 import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from itertools import cycle
-from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 import psutil
 import torch
 from torch.nn import functional as F
 
-from fl_app.client.build import prepare_process
 from fl_app.client.flat import FlatModel
 from fl_app.core.errors import RunError
-from fl_app.core.types import Order, Reply, Vector
+from fl_app.core.types import Reply
 from fl_app.engine.clock import Joined, Left, Mailbox
 from fl_app.tasks.task import Task
-from lab.bench.workloads import LOCAL_LR, Workload
+
+if TYPE_CHECKING:
+    from lab.bench.workloads import Workload
 
 TURN = 0.5  # seconds
-TICKS = os.sysconf("SC_CLK_TCK")
+LOCAL_LR = 1e-3
 
 Counters = ctypes.Array[ctypes.c_ulonglong]
 
 Count = Callable[[int], None]
 """Called with the number of further client updates."""
-
-
-@dataclass
-class Tally:
-    """What one side did in the turns of a repeat."""
-
-    updates: float = 0.0
-    seconds: float = 0.0
-    cpu: float = 0.0
-
-    @property
-    def speed(self) -> float:
-        """Client updates per second."""
-        return self.updates / self.seconds
-
-    @property
-    def cost(self) -> float:
-        """Milliseconds of processor time per client update, of all processes."""
-        return self.cpu / self.updates * 1e3
 
 
 class Side(Protocol):
@@ -118,7 +99,7 @@ class Limit:
         num_processes: one per core.
     """
 
-    def __init__(self, workload: Workload, task: Task, num_processes: int) -> None:
+    def __init__(self, workload: "Workload", task: Task, num_processes: int) -> None:
         context = multiprocessing.get_context("fork")
         self._steps_per_update = workload.steps
         self._steps = context.RawArray(ctypes.c_ulonglong, num_processes)
@@ -144,7 +125,7 @@ class Limit:
             process.join()
 
 
-def _loop(workload: Workload, task: Task, steps: Counters, place: int) -> None:
+def _loop(workload: "Workload", task: Task, steps: Counters, place: int) -> None:
     torch.set_num_threads(1)
     rng = np.random.default_rng(place)
     model = FlatModel(task.model())  # parameters are views of one vector
@@ -164,54 +145,26 @@ def _loop(workload: Workload, task: Task, steps: Counters, place: int) -> None:
         steps[place] += 1
 
 
-class Counted:
-    """A mailbox that counts uploads as soon as they come in, however late their virtual time is.
+def counted(mailbox: Mailbox, count: Count) -> Mailbox:
+    """The mailbox, which tells of uploads as soon as they come in, however late their virtual time.
 
     Args:
-        mailbox: the mailbox.
+        mailbox: of a federation.
         count: is told of them.
     """
+    pull = mailbox.pull
 
-    def __init__(self, mailbox: Mailbox, count: Count) -> None:
-        self._mailbox = mailbox
-        self._count = count
-
-    def share(self, vector: Vector) -> Vector:
-        return self._mailbox.share(vector)
-
-    def capacity(self) -> int:
-        return self._mailbox.capacity()
-
-    def push(self, order: Order) -> None:
-        self._mailbox.push(order)
-
-    def pull(self, timeout: float | None) -> Iterable[Reply | Joined | Left]:
-        replies = list(self._mailbox.pull(timeout))
-        self._count(sum(isinstance(r, Reply) and r.upload is not None for r in replies))
+    def counting(timeout: float | None) -> list[Reply | Joined | Left]:
+        replies = list(pull(timeout))
+        count(sum(isinstance(each, Reply) and each.upload is not None for each in replies))
         return replies
 
-    def close(self) -> None:
-        self._mailbox.close()
+    mailbox.pull = counting  # type: ignore[method-assign]
+    return mailbox
 
 
-def train(
-    workload: Workload, task: Task, mailbox: Callable[[Workload, Task], Mailbox], count: Count
-) -> None:
-    """Run a workload's federation until this process is killed; for `Federation`.
-
-    Args:
-        workload: what is trained.
-        task: its data.
-        mailbox: makes the mailbox.
-        count: is told of updates.
-    """
-    prepare_process()
-    outcome = workload.engine(Counted(mailbox(workload, task), count), task).run()
-    raise outcome.error or RunError(outcome.stopped)
-
-
-def race(sides: Sequence[Side], warm_up: int, repeats: int, seconds: float) -> list[list[Tally]]:
-    """Tallies of all sides for each repeat; in a turn of one side, the others are frozen.
+def race(sides: Sequence[Side], warm_up: int, repeats: int, seconds: float) -> list[list[float]]:
+    """Client updates per second of all sides for each repeat; the others are frozen meanwhile.
 
     Args:
         sides: that are compared.
@@ -223,68 +176,28 @@ def race(sides: Sequence[Side], warm_up: int, repeats: int, seconds: float) -> l
         while side.updates() < warm_up:
             time.sleep(0.05)
         send(signal.SIGSTOP, side.pids)
-    results = []
+    speeds = []
     for _ in range(repeats):
-        tallies = [Tally() for _ in sides]
-        while tallies[0].seconds < seconds:
-            for side, tally in zip(sides, tallies, strict=True):
-                _turn(side, tally)
-        results.append(tallies)
-    return results
+        turns: list[list[tuple[float, float]]] = [[] for _ in sides]
+        for _ in range(math.ceil(seconds / TURN)):
+            for side, taken in zip(sides, turns, strict=True):
+                taken.append(_turn(side))
+        sums = [[sum(part) for part in zip(*taken, strict=True)] for taken in turns]
+        speeds.append([updates / passed for updates, passed in sums])
+    return speeds
 
 
-def _turn(side: Side, tally: Tally) -> None:
-    """Let one side run for a while; the others are frozen."""
+def _turn(side: Side) -> tuple[float, float]:
+    """Let one side run for a while; returns its updates, and the seconds that passed."""
     pids = side.pids
-    before = side.updates(), time.perf_counter(), cpu_seconds(pids)
+    before, began = side.updates(), time.perf_counter()
     send(signal.SIGCONT, pids)
     time.sleep(TURN)
     send(signal.SIGSTOP, pids)
-    tally.updates += side.updates() - before[0]
-    tally.seconds += time.perf_counter() - before[1]
-    tally.cpu += cpu_seconds(pids) - before[2]
-
-
-def memory_mb(side: Side, others: Sequence[Side]) -> float:
-    """Proportional set size of one side, after the others have ended.
-
-    This process counts too. It shares imports and data with the side, which would else be counted
-    in part only.
-    """
-    for other in others:
-        other.close()
-    return pss_mb([os.getpid(), *side.pids])["Pss"]
+    return side.updates() - before, time.perf_counter() - began
 
 
 def send(interruption: signal.Signals, pids: Iterable[int]) -> None:
     """Freeze processes where they are (SIGSTOP), or let them go on (SIGCONT)."""
     for pid in pids:
         os.kill(pid, interruption)
-
-
-def cpu_seconds(pids: Iterable[int]) -> float:
-    """User and system time of processes with all their threads, in clock ticks."""
-    ticks = 0
-    for pid in pids:
-        # The name in parentheses, the second field, may hold spaces.
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-        ticks += int(fields[11]) + int(fields[12])
-    return ticks / TICKS
-
-
-def pss_mb(pids: Iterable[int]) -> dict[str, float]:
-    """Proportional set size of processes in MB: all of it, and its parts.
-
-    Pages that n processes share count 1/n for each, so the sum is what all of them take together.
-
-    Returns:
-        Keys ``Pss``, ``Pss_Anon`` (private memory), ``Pss_Shmem`` (the arena) and ``Pss_File``
-        (code; the one part that unrelated processes with the same libraries change).
-    """
-    total = dict.fromkeys(("Pss", "Pss_Anon", "Pss_Shmem", "Pss_File"), 0.0)
-    for pid in pids:
-        for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()[1:]:
-            name, amount = line.split()[:2]
-            if name[:-1] in total:
-                total[name[:-1]] += int(amount) / 1024
-    return total

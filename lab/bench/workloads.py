@@ -1,24 +1,47 @@
-"""What is measured: four sorts of client update on synthetic data, and a crowd of clients."""
+"""What is measured: client updates of several sorts on synthetic data, and a crowd of clients.
 
+W is the engine against a bare loop, B clients trained together against one at a time, R workers of
+a Ray cluster (this machine's) against those of ``runtime=inprocess``; M is the memory of a crowd.
+"""
+
+import multiprocessing
+import os
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from statistics import median
 from typing import Any
 
+from fl_app.algorithms.fedasync import FedAsync
 from fl_app.algorithms.fedavg_k import FedAvgK
+from fl_app.algorithms.fedbuff import FedBuff
+from fl_app.cli import compose
 from fl_app.client import LocalTrainer, initial_vector
+from fl_app.client.batch import BatchTrainer
+from fl_app.client.build import Recipe, prepare_process
+from fl_app.cluster.connection import connect
+from fl_app.cluster.mailbox import ClusterMailbox
+from fl_app.core.errors import RunError
+from fl_app.core.events import Aggregated, Event
 from fl_app.devices import Fleet, UniformRatio
 from fl_app.engine.clock import Mailbox
 from fl_app.engine.engine import Engine, Stop
 from fl_app.engine.virtual import VirtualClock
-from fl_app.schedule import Schedule, k_async
+from fl_app.engine.workers import Workers
+from fl_app.record.history import History
+from fl_app.schedule import Buffered, Schedule, fully_async, k_async
 from fl_app.strategy import AsyncStrategy
 from fl_app.tasks.made import Synthetic
 from fl_app.tasks.partition import Iid
 from fl_app.tasks.task import Task
+from lab.bench.sides import LOCAL_LR, Count, Federation, Limit, Side, counted, race
 
 # Small steps and loud noise: no loss comes near 0 however long the measurement takes, for numbers
 # next to 0 (denormal ones) would slow down whoever trained more.
-LOCAL_LR = 1e-3
 NOISE = 5.0
+TOGETHER_AT_WORK, CROWD_AT_WORK = 32, 1000
+SAMPLE_EVERY = 20  # versions
 
 
 @dataclass(frozen=True)
@@ -57,8 +80,9 @@ class Workload:
         )
         return kind(partition=Iid(), num_clients=self.num_clients)
 
-    def trainer(self, task: Task) -> LocalTrainer:
-        """The client half."""
+    def trainer(self, task: Task, **settings: Any) -> LocalTrainer:
+        """The client half; settings of a configuration are passed over."""
+        del settings
         return LocalTrainer(
             task,
             upload=self.upload,
@@ -71,17 +95,16 @@ class Workload:
         self,
         workers: Mailbox,
         task: Task,
-        *,
-        strategy: AsyncStrategy | None = None,
-        schedule: Schedule | None = None,
+        strategy: AsyncStrategy,
+        schedule: Schedule,
         **more: Any,
     ) -> Engine:
-        """K-async federated averaging, K = 10, on devices whose slowest is 5 times slower."""
+        """A federation on devices whose slowest is 5 times slower."""
         initial, layout = initial_vector(task, seed=0)
         devices = Fleet(UniformRatio(ratio=5.0, num_clients=self.num_clients))
         return Engine(
-            strategy=strategy or FedAvgK(server_lr=LOCAL_LR * self.steps),
-            schedule=schedule or k_async(10, self.num_clients),
+            strategy=strategy,
+            schedule=schedule,
             clock=VirtualClock(workers, devices, self.num_clients),
             initial=initial,
             num_trainable=layout.num_trainable,
@@ -95,5 +118,198 @@ WORKLOADS = (
     Workload("W3", "lenet", (3, 32, 32), 20, 500, 50, 50, "pseudo", 8),
     Workload("W4", "resnet18", (3, 32, 32), 20, 512, 32, 1, "gradient", 20),
 )
+# One client update is ten mini-batches of 16.
+TOGETHER = (
+    Workload("B1", "logistic", (1, 8, 8), 100, 160, 16, 10, "delta", 1000),
+    Workload("B2", "mlp", (1, 8, 8), 100, 160, 16, 10, "delta", 1000),
+)
 CROWD = Workload("M", "lenet", (1, 28, 28), 10_000, 4, 4, 1, "delta", 0)
-CROWD_AT_WORK = 1000
+
+Mailer = Callable[[Workload, Task, int], Mailbox]
+"""Makes the mailbox of a workload, of which so many orders may be computed together."""
+
+
+def in_processes(workload: Workload, task: Task, batch: int = 1) -> Mailbox:
+    """As of ``runtime=inprocess``, with a worker for each core."""
+    trainer = workload.trainer(task)
+    whole = BatchTrainer(trainer, batch) if batch > 1 else trainer
+    return Workers(whole, cores(), trainer.model.layout.size, batch=batch)
+
+
+def on_cluster(workload: Workload, task: Task, batch: int = 1) -> Mailbox:
+    """As of ``runtime=ray``, with a worker for each core."""
+    connect(None, cores())
+    recipe = Recipe(compose(["runtime=ray"]), task, workload.trainer, batch=batch)
+    return ClusterMailbox(recipe, disconnects=True)
+
+
+def cores() -> int:
+    """Of this machine, those that this process may use."""
+    return len(os.sched_getaffinity(0))
+
+
+@dataclass(frozen=True)
+class Race:
+    """Two or three sides that do the same client updates.
+
+    Attributes:
+        workload: what is trained.
+        algorithm: "fedavg_k", "fedasync" or "fedbuff".
+        sides: by name, the mailbox of a federation; None = a bare loop.
+        together: the side that may train several clients together; "" = none.
+    """
+
+    workload: Workload
+    algorithm: str
+    sides: dict[str, Mailer | None]
+    together: str = ""
+
+    def rules(self) -> tuple[AsyncStrategy, Schedule]:
+        """Strategy and schedule; of K-async averaging all clients are at work, and K = 10."""
+        match self.algorithm:
+            case "fedasync":
+                return FedAsync(), fully_async(TOGETHER_AT_WORK)
+            case "fedbuff":
+                return FedBuff(), Buffered(TOGETHER_AT_WORK, 10)
+        lr = LOCAL_LR * self.workload.steps
+        return FedAvgK(server_lr=lr), k_async(10, self.workload.num_clients)
+
+
+RACES = [
+    *((w.work, Race(w, "fedavg_k", {"ours": in_processes, "limit": None})) for w in WORKLOADS),
+    *(
+        (
+            w.work,
+            Race(
+                w, algorithm, {"ours": in_processes, "alone": in_processes, "limit": None}, "ours"
+            ),
+        )
+        for w in TOGETHER
+        for algorithm in ("fedasync", "fedbuff")
+    ),
+    *(
+        (f"R{w.work[1:]}", Race(w, "fedavg_k", {"ours": on_cluster, "inprocess": in_processes}))
+        for w in WORKLOADS
+    ),
+]
+
+
+def compare(name: str, race_: Race, batch: int, repeats: int, seconds: float) -> dict[str, Any]:
+    """Updates per second of each side, and how many times as many the first has.
+
+    Args:
+        name: of the race.
+        race_: its sides.
+        batch: orders that the side `together` computes in one operation.
+        repeats: of the measurement.
+        seconds: of each side in one of them.
+    """
+    workload = race_.workload
+    task = workload.task()
+    prepare_process()  # the bare loop has the allocator of a run, too
+    sides: list[Side] = []
+    try:
+        for side, mailer in race_.sides.items():
+            if mailer is None:
+                sides.append(Limit(workload, task, cores()))
+            else:
+                size = batch if side == race_.together else 1
+                sides.append(Federation(partial(train, race_, task, mailer, size)))
+        speeds = race(sides, workload.warm_up, repeats, seconds)
+    finally:
+        for each in sides:
+            each.close()
+    ours, *others = zip(*speeds, strict=True)
+    told = {
+        "work": name,
+        "algorithm": race_.algorithm,
+        "updates_per_second": round(median(ours), 2),
+    }
+    for other, theirs in zip([*race_.sides][1:], others, strict=True):
+        ratios = [one / two for one, two in zip(ours, theirs, strict=True)]
+        told[f"{other}_updates_per_second"] = round(median(theirs), 2)
+        told[f"ratio_to_{other}"] = round(median(ratios), 3)
+        told[f"spread_to_{other}"] = [round(min(ratios), 3), round(max(ratios), 3)]
+    return told | {"repeats": repeats, "seconds": seconds, "cores": cores()}
+
+
+def train(race_: Race, task: Task, mailer: Mailer, batch: int, count: Count) -> None:
+    """Run a federation until this process is killed; for `Federation`."""
+    prepare_process()
+    mailbox = counted(mailer(race_.workload, task, batch), count)
+    outcome = race_.workload.engine(mailbox, task, *race_.rules()).run()
+    raise outcome.error or RunError(outcome.stopped)
+
+
+# -- memory ---------------------------------------------------------------------------------------
+
+
+class Samples:
+    """A sink that looks at the memory of all processes every few versions."""
+
+    def __init__(self) -> None:
+        self.pids = [os.getpid(), *(p.pid for p in multiprocessing.active_children() if p.pid)]
+        self.idle = pss_mb(self.pids)
+        self.added: dict[int, dict[str, float]] = {}
+
+    def emit(self, event: Event) -> None:
+        if isinstance(event, Aggregated) and event.version % SAMPLE_EVERY == 0:
+            sample = pss_mb(self.pids)
+            self.added[event.version] = {name: sample[name] - self.idle[name] for name in sample}
+
+    def close(self) -> None: ...
+
+
+def memory(num_versions: int) -> dict[str, Any]:
+    """Memory of FedBuff with 1,000 of 10,000 clients at work, until version 3 `num_versions`.
+
+    Args:
+        num_versions: a multiple of `SAMPLE_EVERY` and long enough for the slowest client to have
+            reported once, so that as many versions are kept as ever will be.
+    """
+    prepare_process()
+    task = CROWD.task()
+    workers = in_processes(CROWD, task)
+    samples, history = Samples(), History()
+    outcome = CROWD.engine(
+        workers,
+        task,
+        FedBuff(),
+        Buffered(concurrency=CROWD_AT_WORK, buffer_size=10),
+        stop=Stop(num_versions=3 * num_versions),
+        sinks=[history, samples],
+    ).run()
+    if outcome.stopped != "num_versions":
+        raise outcome.error or RunError(outcome.stopped)
+    once, thrice = samples.added[num_versions], samples.added[3 * num_versions]
+    return {
+        "work": CROWD.work,
+        "clients": CROWD.num_clients,
+        "clients_at_work": CROWD_AT_WORK,
+        "versions": [num_versions, 3 * num_versions],
+        "max_staleness": max(history.ages),
+        "idle_mb": round(samples.idle["Pss"]),
+        "added_mb": round(max(sample["Pss"] for sample in samples.added.values()), 1),
+        "added_at_end_mb": {name: round(mb, 1) for name, mb in thrice.items()},
+        "growth_mb": round(thrice["Pss"] - once["Pss"], 1),
+        "mb_are": "proportional set size of engine and workers",
+        "cores": cores(),
+    }
+
+
+def pss_mb(pids: list[int]) -> dict[str, float]:
+    """Proportional set size of processes in MB: all of it, and its parts.
+
+    Pages that n processes share count 1/n for each, so the sum is what all of them take together.
+
+    Returns:
+        Keys ``Pss``, ``Pss_Anon`` (private memory), ``Pss_Shmem`` (the arena) and ``Pss_File``
+        (code; the one part that unrelated processes with the same libraries change).
+    """
+    total = dict.fromkeys(("Pss", "Pss_Anon", "Pss_Shmem", "Pss_File"), 0.0)
+    for pid in pids:
+        for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()[1:]:
+            name, amount = line.split()[:2]
+            if name[:-1] in total:
+                total[name[:-1]] += int(amount) / 1024
+    return total

@@ -1,1 +1,0 @@
-"""How fast one machine simulates: our engine against a bare torch loop, and its memory."""
