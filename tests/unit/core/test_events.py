@@ -2,26 +2,18 @@
 
 import json
 import logging
-from typing import get_args
 
 import pytest
 
 from fl_app.core.events import (
-    EVENTS,
     Aggregated,
     Arrived,
     Dispatched,
-    Event,
     Rejected,
     from_json,
     to_json,
 )
 from fl_app.core.json_log import LOGGER, install, wanted
-
-
-def test_every_event_has_a_kind_of_its_own():
-    assert set(get_args(Event)) == set(EVENTS)
-    assert len({cls.kind for cls in EVENTS}) == len(EVENTS)
 
 
 @pytest.mark.parametrize(

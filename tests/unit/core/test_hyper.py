@@ -8,7 +8,7 @@ from functools import partial
 import numpy as np
 import pytest
 
-from fl_app.core.errors import require, require_at_least, require_count, require_positive
+from fl_app.core.errors import require_at_least, require_count, require_positive
 from fl_app.core.hyper import (
     POSITIVE,
     at_least,
@@ -48,25 +48,11 @@ def test_what_a_bound_holds(bound, good, bad):
     assert [bound.holds(value) for value in bad] == [False] * len(bad)
 
 
-def test_bounds_say_what_they_hold():
-    assert one_of("a", "b", "c").text == "a, b or c"
-    assert or_none(count()).text == "an integer >= 1 or null"
-
-
 def test_a_value_beyond_its_bound_is_told_with_its_consequence():
     assert Settings(rate=1).rate == 1
     told = re.escape("strategy.rate=2 must be in (0, 1]: it is a share")
     with pytest.raises(ValueError, match=f"^{told}$"):
         Settings(rate=2)
-
-
-def test_a_refusal_names_key_value_bound_and_consequence():
-    text = "schedule.buffer_size=5 must be between 1 and 4: the server would wait for ever"
-    with pytest.raises(ValueError, match=f"^{re.escape(text)}$"):
-        require(
-            False, "schedule.buffer_size", 5, "between 1 and 4", "the server would wait for ever"
-        )
-    require(True, "schedule.buffer_size", 4, "between 1 and 4", "")
 
 
 @pytest.mark.parametrize(

@@ -44,17 +44,3 @@ def test_draw_is_uniform_without_the_excluded(size):
     share = 2 / (size - 2)
     spread = 4.5 * (rounds * share * (1 - share)) ** 0.5
     assert all(abs(n - rounds * share) < spread for n in counts.values())
-
-
-def test_equal_histories_draw_equal_clients():
-    def draws(seed):
-        pool, rng = ClientPool(range(50)), np.random.default_rng(seed)
-        drawn = []
-        for _ in range(20):
-            drawn.append(pool.draw(5, rng))
-            for client_id in drawn[-1]:
-                pool.discard(client_id)
-                pool.add(client_id)
-        return drawn
-
-    assert draws(3) == draws(3) != draws(4)

@@ -8,7 +8,7 @@ import pytest
 from helpers import vec
 
 from fl_app.core.snapshot import Encoder, Unkeepable, decode
-from fl_app.core.types import Order, Parts, Reply, Update, Upload
+from fl_app.core.types import Order, Parts
 from fl_app.engine.virtual import Kind
 
 
@@ -69,15 +69,6 @@ def test_a_generator_goes_on_where_it_was():
     rng.random(5)
     back = again(rng)
     assert back.random(4).tolist() == rng.random(4).tolist()
-
-
-def test_orders_updates_uploads_and_replies_come_back():
-    update = Update(1, 2, vec(1), "delta", 3, 0.5, metrics={"a": 1.0}, extra={"c": vec(4)})
-    reply = Reply(7, Upload(vec(2), "model", 5, 0.25, done=False, progress=0.5))
-    back_update, back_reply = again([update, reply])
-    assert (back_update.metrics, back_update.extra["c"].tolist()) == ({"a": 1.0}, [4.0])
-    assert (back_reply.number, back_reply.upload.progress) == (7, 0.5)
-    assert again(Reply(8, error="lost")) == Reply(8, error="lost")
 
 
 @pytest.mark.parametrize(
