@@ -20,6 +20,7 @@ from fl_app.client.pauses import NOTHING, PAUSED, Paused, Progress, without_paus
 from fl_app.client.processor import Processor
 from fl_app.client.settings import TrainingSettings
 from fl_app.client.task import TrainingTask
+from fl_app.core.bugs import warn_of_misspelt
 from fl_app.core.types import NO_EXTRA, Config, Order, Scores, Upload, Vector
 
 
@@ -61,6 +62,10 @@ class LocalTrainer(TrainingSettings):
     _: KW_ONLY
     seed: int = 0
     device: str = "cpu"
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        warn_of_misspelt(cls)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -225,6 +230,8 @@ class LocalTrainer(TrainingSettings):
         batches = self._batches(indices, rng, progress.steps, steps)
         for step, chosen in enumerate(batches, progress.steps):
             loss, grad = self._loss_and_grad(chosen, progress.anchor, step)
+            if not (step or order.base_version):
+                _require_finite(loss, grad)
             self._step(grad, progress.velocity, lr)
             losses.append(loss)
             epoch, rest = divmod(step + 1, per_epoch)
@@ -376,3 +383,13 @@ class LocalTrainer(TrainingSettings):
         if self.upload == "gradient":
             trained = batch
         return self.task.evaluation_indices(client_id).size / (3 * trained)
+
+
+def _require_finite(loss: Tensor, grad: list[Tensor]) -> None:
+    """Refuse numbers that no learning rate has spoiled: those of the first batch of version 0."""
+    for name, values in (("loss", [loss]), ("gradient", grad)):
+        if not all(torch.isfinite(value).all() for value in values):
+            raise ValueError(
+                f"the {name} of the first batch of version 0 is not finite: look at the client's "
+                "data, the model, the loss, penalty() and correct()"
+            )

@@ -9,6 +9,7 @@ from typing import Any, ClassVar, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from fl_app.core.bugs import warn_of_misspelt
 from fl_app.core.errors import require
 from fl_app.core.hyper import check_bounds
 from fl_app.core.rates import LinearDecay
@@ -65,6 +66,10 @@ class Algorithm(ABC):
 
     clip_norm: float | None = None
     lr_schedule: LinearDecay | None = None
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        warn_of_misspelt(cls)
 
     def __init__(
         self, *, clip_norm: float | None = None, lr_schedule: LinearDecay | None = None

@@ -1,8 +1,11 @@
-"""Tells programming errors in a client's code from other failures, and where in it they are."""
+"""Programming errors in a user's code: what they are, where they are, and misspelt methods."""
 
+import logging
 import sysconfig
+from difflib import get_close_matches
 from pathlib import Path
 from traceback import StackSummary, TracebackException
+from types import FunctionType
 
 from fl_app.core.errors import Diverged
 
@@ -11,6 +14,9 @@ HEADER = "Traceback (most recent call last):\n"
 NO_BUGS = (FloatingPointError, OverflowError, Diverged)
 PACKAGE = str(Path(__file__).parents[1])
 STANDARD_LIBRARY = sysconfig.get_path("stdlib")
+NEARLY = 0.75  # likeness of two names, of at most 1, from which one may be meant by the other
+
+log = logging.getLogger(__name__)
 
 
 def traceback_of(error: Exception, *, chain: bool = True) -> str:
@@ -37,6 +43,20 @@ def traceback_of(error: Exception, *, chain: bool = True) -> str:
 def place_of(traceback: str) -> tuple[str, ...]:
     """The lines of the code in a traceback, without the message: equal for one and the same bug."""
     return tuple(line for line in traceback.splitlines() if line.startswith('  File "'))
+
+
+def warn_of_misspelt(cls: type) -> None:
+    """Warn of a method that no other one calls, and that is nearly called as one of a base."""
+    own, *inherited = (_methods(each) for each in cls.__mro__)
+    called = {name for method in own.values() for name in method.__code__.co_names}
+    known = {name for methods in inherited for name in methods if name[0] != "_"}
+    for name in {name for name in own if name[0] != "_"} - called - known:
+        for meant in get_close_matches(name, known, 1, NEARLY):
+            log.warning("%s.%s is called by nothing: did you mean %s?", cls.__name__, name, meant)
+
+
+def _methods(cls: type) -> dict[str, FunctionType]:
+    return {name: each for name, each in vars(cls).items() if isinstance(each, FunctionType)}
 
 
 def _is_users(path: str) -> bool:

@@ -11,7 +11,9 @@ def require(condition: bool, key: str, value: object, bound: str, consequence: s
         ValueError: `condition` is false.
     """
     if not condition:
-        raise ValueError(f"{key}={value} must be {bound}: {consequence}")
+        as_text = isinstance(value, str) and value.isdigit()  # else "2 must be an integer"
+        told = repr(value) if as_text else value
+        raise ValueError(f"{key}={told} must be {bound}: {consequence}")
 
 
 def require_positive(key: str, value: float, consequence: str) -> None:
@@ -67,6 +69,10 @@ class Stalled(RunError):
 
 class ClientError(RunError):
     """A client's code raised an error that is neither divergence nor a fault of its device."""
+
+
+class ServerError(RunError):
+    """The code of a strategy, a schedule or an evaluation raised an error: its `__cause__`."""
 
 
 class Interrupted(RunError):

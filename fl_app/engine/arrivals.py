@@ -21,6 +21,7 @@ from fl_app.schedule import Schedule
 log = logging.getLogger(__name__)
 
 MOST = 20  # errors in clients' code whose tracebacks are logged
+HOPELESS = 10  # such errors before the first update, of all clients that are there, end a run
 
 
 @dataclass(kw_only=True, eq=False)
@@ -39,6 +40,7 @@ class Arrivals:
     _fed: Federation = field(init=False)
     _emit: Callable[[Event], None] = field(init=False)
     _places: set[tuple[str, ...]] = field(init=False, default_factory=set)  # of errors logged
+    _mistaken: list[int] = field(init=False, default_factory=list)  # clients, by error
 
     def _take(self, order: Order, reply: Reply) -> bool:
         """Handle a reply that came in time; returns whether it brought an update."""
@@ -159,7 +161,7 @@ class Arrivals:
         """Log an error in a client's code, once for each place in it.
 
         Raises:
-            ClientError: errors are not tolerated.
+            ClientError: errors are not tolerated, or no client has brought anything else.
         """
         where, place = f"client {order.client_id}, order {order.number}", place_of(traceback)
         if place not in self._places and len(self._places) < MOST:
@@ -169,6 +171,12 @@ class Arrivals:
             raise ClientError(
                 f"{where}: {reason}. With failures=tolerate such an order has failed, and the run "
                 "goes on"
+            )
+        self._mistaken.append(order.client_id)
+        hopeless = not self._fed.updates and self._fed.online <= {*self._mistaken}
+        if hopeless and len(self._mistaken) >= HOPELESS:
+            raise ClientError(
+                f"{len(self._mistaken)} orders failed, and none brought an update: {reason}"
             )
 
     def _becomes_idle(self, client_id: int) -> None:

@@ -1,6 +1,5 @@
 """Checks of what clients upload and of what a strategy returns. None of them changes any state."""
 
-import math
 from numbers import Real
 
 import numpy as np
@@ -127,12 +126,14 @@ def require_version(
     require_vector(strategy, "aggregate", params, model.params.size)
     version = model.version + 1
     weights = strategy.report.get("weight")
+    if weights is not None:
+        weights = strategy.report["weight"] = np.asarray(weights, float).tolist()
+    bad = weights is not None and not np.isfinite(weights).all()
     if not all_finite([params]):
-        bad = weights is not None and not all(map(math.isfinite, weights))
         cause = f": its updates have the weights {weights}" if bad else LIKELY_CAUSE
         raise Diverged(f"version {version} is not finite{cause}")
-    if weights is not None and len(weights) != num_updates:
+    if weights is not None and (bad or np.shape(weights) != (num_updates,)):
         raise RunError(
-            f"aggregation of version {version}: report['weight'] has {len(weights)} "
-            f"entries, expected one for each of {num_updates} updates"
+            f"aggregation of version {version}: report['weight']={weights} must be "
+            f"{num_updates} finite numbers, one for each update"
         )

@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import InitVar, dataclass
 from typing import Any
 
-from fl_app.core.errors import RunError, Stalled, require_at_least
+from fl_app.core.errors import RunError, ServerError, Stalled, require_at_least
 from fl_app.core.events import Checkpointed, Dispatched, Rejected, Sink, Supplied
 from fl_app.core.layout import check_vector
 from fl_app.core.types import Order, Vector
@@ -120,8 +120,11 @@ class Engine(Versions):
     def run(self) -> Outcome:
         """Run until a limit of `Stop` is reached; returns the outcome.
 
-        Ctrl-C and a `RunError` end the run early: `stopped` and `error` of the outcome say so. Any
-        other exception is raised.
+        Ctrl-C, a `RunError` and an error in the code of a strategy, schedule or evaluation end the
+        run early: `stopped` and `error` of the outcome say so.
+
+        Raises:
+            OSError: the disk is full or fails.
         """
         fed, outcome = self._fed, self.outcome
         ended: float | None = None
@@ -145,16 +148,32 @@ class Engine(Versions):
         except RunError as error:
             outcome.stopped = f"{type(error).__name__}: {error}"
             outcome.error = error
+        except OSError:  # of the disk with the run's files
+            raise
+        except Exception as error:
+            self._breaks(error)
         finally:
             with suppress(RunError, KeyboardInterrupt):
                 self._outbox.settle()
             outcome.seconds = self.clock.now if ended is None else ended
             self.close()
             outcome.version = self.version
-            outcome.params = self.strategy.to_evaluate(fed.model)
+            outcome.params = fed.model.params
+            try:
+                outcome.params = self.strategy.to_evaluate(fed.model)
+            except Exception as error:
+                self._breaks(error)
             for part in (self.strategy, self.intake, self.clock):
                 outcome.totals |= part.totals()
         return outcome
+
+    def _breaks(self, error: Exception) -> None:
+        """An error in the code of a strategy, a schedule or an evaluation ends the run."""
+        outcome = self.outcome
+        if outcome.error is None:
+            outcome.stopped = f"{type(error).__name__}: {error}"
+            outcome.error = ServerError(outcome.stopped)
+            outcome.error.__cause__ = error
 
     def ask_to_stop(self) -> None:
         """Ask the run to save a checkpoint and end before the next event; from any thread."""

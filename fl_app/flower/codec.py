@@ -293,11 +293,10 @@ def read_scores(message: Message) -> Scores:
     """
     record = _only(message.content.metric_records, "MetricRecord")
     numbers = {name: float(v) for name, v in record.items() if isinstance(v, int | float)}
-    num_examples = numbers.pop(names.NUM_EXAMPLES, math.nan)
-    if not math.isfinite(num_examples):
-        raise ValueError(
-            f"metrics hold {names.NUM_EXAMPLES}={num_examples}, expected a finite number"
-        )
+    num_examples = numbers.pop(names.NUM_EXAMPLES, None)
+    if num_examples is None or not math.isfinite(num_examples):
+        found = "no" if num_examples is None else num_examples
+        raise ValueError(f"metrics hold {found} {names.NUM_EXAMPLES}, expected a finite number")
     return Scores(numbers, int(num_examples))
 
 

@@ -24,6 +24,14 @@ log = logging.getLogger("flwr")
 
 HEED = 1.0  # seconds after which a signal raised in another thread is noticed
 LOOK = 1.0  # seconds between two looks for simulated nodes that joined or left
+NO_ORDER = (
+    "no order was under way for %g s, and %d nodes are connected: the run waits for more; "
+    "with a smaller schedule.buffer_size these would be enough"
+)
+NO_REPLY = (
+    "no reply came for %g s, and %d nodes have orders: training takes longer, or the ClientApp "
+    "returns no Message"
+)
 
 
 class AnyNode:
@@ -154,7 +162,7 @@ class GridMailbox:
         ttl = 2.0 * deadline if math.isfinite(deadline) else None
         self._orders = Orders(grid, packer, layout, self._inbox.put, ttl=ttl, needs=needs)
         self._nodes = Nodes(grid, self._inbox.put, introduce=names.APP_CONFIG in config)
-        self._told_of_idleness = False
+        self._told: set[str] = set()
 
     def share(self, vector: Vector) -> Vector:
         return read_only(vector)
@@ -182,7 +190,7 @@ class GridMailbox:
                 if left <= 0.0:
                     return []
                 if time.monotonic() - began >= nodes.PATIENCE:
-                    self._tell_of_idleness()
+                    self._tell_of_waiting()
                 continue
             if events := self._taken(found):
                 return events
@@ -220,14 +228,10 @@ class GridMailbox:
         self._nodes.succeed(order.client_id)
         return []
 
-    def _tell_of_idleness(self) -> None:
-        """Warn if nodes are there and no order is under way, once: others may never come."""
-        if self._told_of_idleness or self._orders.busy() or not self._nodes.present:
-            return
-        self._told_of_idleness = True
-        log.warning(
-            "no order was under way for %g s, and %d nodes are connected: the run waits for more; "
-            "with a smaller schedule.buffer_size these would be enough",
-            nodes.PATIENCE,
-            len(self._nodes.present),
-        )
+    def _tell_of_waiting(self) -> None:
+        """Warn, once of either kind, of a wait that may never end."""
+        busy = len(self._orders.busy())
+        told, count = (NO_REPLY, busy) if busy else (NO_ORDER, len(self._nodes.present))
+        if count and told not in self._told:
+            self._told.add(told)
+            log.warning(told, nodes.PATIENCE, count)

@@ -200,6 +200,8 @@ def read_error(message: Message) -> tuple[str, str]:
             "call your NumPyClient in it (docs/flower.md, Your ClientApp)"
         )
     words, header, lines = reason.partition(f"\n{bugs.HEADER}")
+    if not header and message.error.code == ErrorCode.CLIENT_APP_RAISED_EXCEPTION:
+        return (words.strip().splitlines() or [""])[-1], words  # as Flower's own nodes tell it
     return words or f"Flower's error {message.error.code}", (header + lines).strip()
 
 

@@ -13,7 +13,8 @@ from omegaconf import DictConfig
 
 from fl_app.client import TrainingTask
 from fl_app.client.build import build_task, complete_task, prepare_process
-from fl_app.core.errors import RunError
+from fl_app.core.bugs import traceback_of
+from fl_app.core.errors import RunError, ServerError
 from fl_app.core.events import Sink
 from fl_app.core.files import require_writable
 from fl_app.engine.engine import Outcome, check_complete
@@ -155,11 +156,11 @@ def run_cell(
             sinks.append(board)
             print(f"To watch: tensorboard --logdir {folder}")
         with interruptible(engine.ask_to_stop) as uninterrupted:
-            try:
-                outcome = engine.run()
-            except ValueError:  # no refusal, which comes before the run
-                log.exception("an error in the code of the strategy, the schedule or the task")
-                raise
+            outcome = engine.run()
+        cause = outcome.error and outcome.error.__cause__
+        if isinstance(outcome.error, ServerError) and isinstance(cause, Exception):
+            told = "%s: an error in the code of the strategy, the schedule or the evaluation:\n%s"
+            log.error(told, label, traceback_of(cause))
     about = {
         "algorithm": config.algorithm.name,
         "task": task.name,

@@ -85,6 +85,8 @@ class Asynchronous(AsyncStrategy):
 
     def __init__(self, inner: FedAvg, *, schedule: Schedule | None = None) -> None:
         super().__init__()
+        kind = isinstance(inner, type)
+        require(not kind, "inner", inner, "an instance: FedAdam(), not FedAdam", "it has no values")
         name = type(inner).__name__
         bases = " ".join(base.__name__ for base in type(inner).__mro__)
         why = next((why for part, why in REFUSED.items() if part in bases), "")
@@ -104,9 +106,13 @@ class Asynchronous(AsyncStrategy):
         if share < 1:
             told = "the schedule decides how many clients train (concurrency)"
             log.warning("%sfraction_train=%s has no effect: %s", where, share, told)
-        for key in ("server_learning_rate", "server_momentum", "num_malicious_nodes"):
-            number = getattr(inner, key, 0)  # Flower's classes check none of them
+        # Flower's classes check none of these.
+        for key in ("server_learning_rate", "eta", "tau", "server_momentum", "num_malicious_nodes"):
+            number = getattr(inner, key, 0)
             require_at_least(where + key, number, 0, "its equations would change their sign")
+        for key in ("beta_1", "beta_2"):
+            number = getattr(inner, key, 0)
+            require(0 <= number < 1, where + key, number, "in [0, 1)", "its means would grow")
         selected = getattr(inner, "num_nodes_to_select", 1)
         require_count(f"{where}num_nodes_to_select", selected, "no upload would be left")
         self.inner = inner

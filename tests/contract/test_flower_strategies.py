@@ -3,6 +3,7 @@
 Or it is refused, with the reason.
 """
 
+import re
 from collections import Counter
 from dataclasses import replace
 from functools import partial
@@ -196,21 +197,23 @@ class _OurKey(flower.FedAvg):
     ],
 )
 def test_what_an_order_cannot_carry_is_refused(inner, text):
-    with pytest.raises(ValueError, match=text):
+    with pytest.raises(RunError, match=text):
         Asynchronous(inner()).start(FakeGrid(client, 1), initial())
 
 
 @pytest.mark.parametrize(
-    ("settings", "text"),
+    ("inner", "settings", "text"),
     [
-        ({"arrayrecord_key": "model"}, "^algorithm.strategy.inner.arrayrecord_key=model must be"),
-        ({"configrecord_key": "told"}, "^algorithm.strategy.inner.configrecord_key=told must be"),
-        ({"fraction_train": 0.0}, r"^algorithm.strategy.inner.fraction_train=0.0 must be above 0"),
+        (flower.FedAvg, {"arrayrecord_key": "model"}, "arrayrecord_key=model must be 'arrays': "),
+        (flower.FedAvg, {"configrecord_key": "told"}, "configrecord_key=told must be 'config': "),
+        (flower.FedAvg, {"fraction_train": 0.0}, "fraction_train=0.0 must be above 0: "),
+        (flower.FedAdam, {"eta": -1.0}, "eta=-1.0 must be a finite number >= 0: its equations"),
+        (flower.FedYogi, {"beta_2": 1.5}, r"beta_2=1.5 must be in [0, 1): its means would grow"),
     ],
 )
-def test_settings_that_no_order_could_follow_are_refused(settings, text):
-    with pytest.raises(ValueError, match=text):
-        Asynchronous(flower.FedAvg(**settings))
+def test_settings_that_no_order_could_follow_are_refused(inner, settings, text):
+    with pytest.raises(ValueError, match=re.escape(f"algorithm.strategy.inner.{text}")):
+        Asynchronous(inner(**settings))
 
 
 def test_bulyan_is_refused_where_it_would_skip_every_aggregation():
@@ -318,6 +321,8 @@ def test_inner_strategy_aggregates_displacements_on_the_current_model(inner, exp
 def test_inner_must_be_a_flower_strategy():
     with pytest.raises(ValueError, match="must be based on flwr"):
         Asynchronous(object())
+    with pytest.raises(ValueError, match=r"must be an instance: FedAdam\(\), not FedAdam: "):
+        Asynchronous(flower.FedAdam)
 
 
 def test_fedprox_tells_its_clients_mu():

@@ -268,6 +268,15 @@ def test_penalty_hook_equals_the_built_in_proximal_term():
     assert trained(Penalised(ONE, local_lr=0.5, local_steps=2), vec(1)).vector.tolist() == [2.25]
 
 
+def test_a_penalty_without_a_gradient_at_the_received_model_is_not_blamed_on_a_rate():
+    class Rooted(LocalTrainer):
+        def penalty(self, params, received):
+            return sum((p - r).square().sum().sqrt() for p, r in zip(params, received, strict=True))
+
+    with pytest.raises(ValueError, match=r"^the gradient of the first batch of version 0 is not"):
+        trained(Rooted(Blobs()), initial_vector(Blobs(), 0)[0])
+
+
 @pytest.mark.parametrize(
     ("settings", "expected"),
     [({}, 3.75), ({"weight_decay": 0.5}, 3.0625), ({"upload": "gradient"}, -3.0)],

@@ -69,6 +69,6 @@ def test_a_value_beyond_its_bound_is_told_with_its_consequence():
 )
 def test_numbers_that_are_refused(refuse, values, bound):
     for value in values:
-        with pytest.raises(ValueError, match=f"^lr={value} must be {bound}: none$"):
+        with pytest.raises(ValueError, match=f"^lr={value!r} must be {bound}: none$"):
             refuse("lr", value, consequence="none")
     refuse("lr", 1, consequence="none")

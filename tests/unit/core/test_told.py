@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from fl_app.cli import PLUGINS
-from fl_app.core.bugs import place_of, traceback_of
+from fl_app.core.bugs import place_of, traceback_of, warn_of_misspelt
 from fl_app.core.errors import Diverged
 from fl_app.core.extras import EXTRAS, MissingExtra, lacking, require_installed, told_if_missing
 from fl_app.core.layout import Layout
@@ -51,6 +51,23 @@ def test_without_a_users_frame_all_are_shown():
         Layout.of_arrays({"w": np.zeros(2, np.float32)}).flatten([np.zeros(3, np.float32)])
     error = caught.value.with_traceback(caught.value.__traceback__.tb_next)
     assert 'layout.py"' in traceback_of(error)
+
+
+def test_a_method_that_nothing_calls_is_told_if_it_may_be_a_hook(caplog):
+    class Base:
+        def penalty(self): ...
+        def begin(self): ...
+
+    for cls in (
+        type("Right", (Base,), {"penalty": lambda self: self.penalties(), "penalties": len}),
+        type("Wrong", (Base,), {"penallty": lambda self: 1, "on_begin": lambda self: 1}),
+    ):
+        warn_of_misspelt(cls)
+    told = sorted(record.getMessage() for record in caplog.records)
+    assert told == [
+        "Wrong.on_begin is called by nothing: did you mean begin?",
+        "Wrong.penallty is called by nothing: did you mean penalty?",
+    ]
 
 
 # -- what is not installed ------------------------------------------------------------------------

@@ -107,11 +107,12 @@ def test_the_summary_tells_the_settings(caplog):
             {"schedule": 2},
             "schedule=2 must be a fl_app.schedule.Schedule, such as k_async(2): it says",
         ),
+        ({"initial_arrays": None}, "initial_arrays=NoneType must be an ArrayRecord, such as "),
     ],
 )
 def test_start_refuses_what_cannot_run_before_it_touches_the_grid(settings, text):
     with pytest.raises(ValueError, match=re.escape(text)):
-        Mean().start(None, ArrayRecord(), **settings)
+        Mean().start(None, **{"initial_arrays": ArrayRecord(), **settings})
 
 
 def test_flowers_own_rounds_would_drop_what_travels_beside_models():
