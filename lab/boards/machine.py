@@ -3,12 +3,10 @@
 import re
 import shlex
 import shutil
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
-from lab.boards import bases
-from lab.boards.podman import Container, Podman
+from lab.boards.podman import NAME, USER, Podman
 from lab.boards.steps import Disappointed, Impossible, wait_for
 
 BOOT = 90.0  # seconds that it may take until all services were started
@@ -38,9 +36,11 @@ class Machine:
         name: str,
         image: str,
         options: Sequence[str] = (),
-        user: str = bases.USER,
+        user: str = USER,
     ) -> None:
         self.name = name
+        self._podman = podman
+        self._container = f"{NAME}-{name}"
         self.home = "/root" if user == "root" else f"/home/{user}"
         self._user = user
         self._cwd = self.home
@@ -48,7 +48,8 @@ class Machine:
         words += [*RIGHTS, *options]
         self.on = True
         try:  # nothing of this project is in it yet
-            self.container: Container = podman.start(name, image, "/sbin/init", options=words)
+            words = ["run", "--detach", "--name", self._container, "--pull", "never", *words]
+            podman.ask(*words, image, "/sbin/init")
             self.wait()
         except Disappointed as error:
             raise Impossible(f"systemd cannot be started in a container here: {error}") from None
@@ -64,11 +65,9 @@ class Machine:
             Disappointed: it failed, or did not end in time.
         """
         trap = f"trap 'echo; echo \"{HERE}$PWD\"' EXIT"
-        told = self.container.ask(
-            *("bash", "-c", f"{trap}\n{command}\n"),
-            options=["--user", self._user, "--workdir", self._cwd, f"--env=HOME={self.home}"],
-            seconds=seconds,
-        )
+        options = ["--user", self._user, "--workdir", self._cwd, f"--env=HOME={self.home}"]
+        script = ("bash", "-c", f"{trap}\n{command}\n")
+        told = self._podman.ask("exec", *options, self._container, *script, seconds=seconds)
         said, _, cwd = told.rstrip().rpartition(HERE)
         self._cwd = cwd.strip()
         return said.strip()
@@ -79,12 +78,12 @@ class Machine:
 
     def receive(self, folder: Path) -> None:
         """Copy a folder into the user's home, as ``scp -r`` does."""
-        self.container.put(folder, f"{self.home}/")
-        self.root("chown", "-R", f"{bases.USER}:", self.home)
+        self._podman.ask("cp", folder, f"{self._container}:{self.home}/")
+        self.root("chown", "-R", f"{USER}:", self.home)
 
     def root(self, *command: object, seconds: float = 60.0) -> str:
         """Run a command as the harness, not as somebody who follows a page."""
-        return self.container.ask(*command, seconds=seconds)
+        return self._podman.ask("exec", self._container, *command, seconds=seconds)
 
     def active(self, unit: str) -> bool:
         """Whether a service runs."""
@@ -92,12 +91,12 @@ class Machine:
 
     def switch_off(self) -> None:
         """Cut the power."""
-        self.container.kill()
+        self._podman.ask("kill", "--signal", "KILL", self._container)
         self.on = False
 
     def switch_on(self) -> None:
         """Boot it again, with the files that it had."""
-        self.container.start()
+        self._podman.ask("start", self._container)
         self.on = True
         self._cwd = self.home
         self.wait()
@@ -106,7 +105,7 @@ class Machine:
         """Copy a folder of its files to this machine; return where it lies."""
         copy = into / Path(folder).name
         shutil.rmtree(copy, ignore_errors=True)
-        self.container.get(folder, into)
+        self._podman.ask("cp", f"{self._container}:{folder}", into)
         return copy
 
     def _booted(self) -> bool:
@@ -118,57 +117,6 @@ class Machine:
             return self.root("sh", "-c", f"systemctl {shlex.join(question)} || true").strip()
         except Disappointed:  # it does not take commands yet
             return ""
-
-
-class Walk:
-    """The commands of a page, typed as they are written: one on every line of a block of ``sh``.
-
-    Args:
-        page: Markdown file.
-        typists: types a command on a machine and returns what it printed, by the machine's name.
-        meanings: of the page's placeholders, such as ``<server>``.
-        transcript: file to which commands, seconds and outputs are appended.
-    """
-
-    def __init__(
-        self,
-        page: Path,
-        typists: Mapping[str, Callable[[str], str]],
-        meanings: Mapping[str, str],
-        transcript: Path,
-    ) -> None:
-        self._page = page
-        self._typists = typists
-        self._meanings = meanings
-        self._transcript = transcript
-
-    def follow(self, section: str, number: int, machine: str) -> str:
-        """Type the commands of a block; return what the last one printed.
-
-        Args:
-            section: heading right above the block.
-            number: of the block among those with commands in this section, from 0.
-            machine: on which they are typed.
-
-        Raises:
-            Disappointed: there is no such block, or a command failed.
-            KeyError: a placeholder has no meaning.
-        """
-        said = ""
-        for line in block(self._page, section, number).splitlines():
-            command = re.sub(r"<(\w+)>", lambda name: self._meanings[name[1]], line)
-            began = time.monotonic()
-            try:
-                said = self._typists[machine](command)
-            except Disappointed as error:
-                self._note(f"on {machine}: {command}\n{error}")
-                raise Disappointed(f"{section}, on {machine}: `{command}`: {error}") from None
-            self._note(f"on {machine}, {time.monotonic() - began:.1f} s: {command}\n{said}")
-        return said
-
-    def _note(self, text: str) -> None:
-        with self._transcript.open("a") as file:
-            file.write(f"{text}\n\n")
 
 
 def block(page: Path, section: str, number: int) -> str:

@@ -8,15 +8,14 @@ import os
 import resource
 import shutil
 import signal
-import subprocess
 import zlib
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from fl_app.field.processes import end
 from lab.boards.steps import (
     ANSWER,
     PROJECT,
@@ -24,7 +23,6 @@ from lab.boards.steps import (
     Impossible,
     ask,
     require_programs,
-    wait_for,
 )
 
 CACHE = PROJECT / "outputs" / "boards"  # what outlasts a run
@@ -41,6 +39,10 @@ INDEX = ("INDEX_URL", "EXTRA_INDEX_URL", "FIND_LINKS")  # of PIP_ and UV_
 CERTIFICATES = Path("/etc/ssl/certs")  # of this machine, which may trust more than a new one
 FILE = PROJECT / "docker" / "Dockerfile"
 BUILD = 1800.0  # seconds that a build may take
+SUITE = "bookworm"  # with Python 3.11, as Raspberry Pi OS of 2023 and as the base of the Dockerfile
+USER = "pi"
+EMULATED = ("QEMU_CPU=cortex-a72", "OMP_NUM_THREADS=1")
+MAKING = 900.0  # that making one may take; 65 to 91 were measured, 216 under emulation
 
 
 class Podman:
@@ -74,15 +76,6 @@ class Podman:
         except Disappointed as error:
             raise Impossible(f"Podman cannot keep images here: {error}") from None
         self.clear()
-        # Its standard input ends with this process, however that ends.
-        self._guard = subprocess.Popen(
-            ["sh", "-c", 'read -r _; exec "$@"', "sh", *self.command(*REMOVE)],
-            env=self.environment,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            start_new_session=True,
-        )
         return self
 
     def __exit__(
@@ -95,9 +88,6 @@ class Podman:
             for interruption in (signal.SIGINT, signal.SIGTERM):
                 signal.signal(interruption, signal.SIG_IGN)
         self.clear()
-        with suppress(subprocess.TimeoutExpired):
-            self._guard.communicate(timeout=ANSWER)
-        end(self._guard, grace=5.0)
 
     def clear(self) -> None:
         """Remove all containers, volumes and networks of this storage."""
@@ -170,21 +160,6 @@ class Podman:
             self.ask("network", "create", self.network_name)
         return f"--network={self.network_name}"
 
-    def start(
-        self, name: str, image: str, *command: object, options: Sequence[str] = ()
-    ) -> "Container":
-        """Start a container in the background.
-
-        Args:
-            name: of the container, without the prefix that all have.
-            image: from which it is made.
-            command: to run in it; none = that of the image.
-            options: further options of ``podman run``.
-        """
-        full = f"{NAME}-{name}"
-        self.ask("run", "--detach", "--name", full, "--pull", "never", *options, image, *command)
-        return Container(self, full)
-
     def once(
         self,
         image: str,
@@ -195,63 +170,6 @@ class Podman:
         """Run a command in a new container to its end; return what it printed."""
         words = ["run", "--rm", "--timeout", str(int(seconds)), "--pull", "never", *options]
         return self.ask(*words, image, *command, seconds=seconds + 30)
-
-
-class Container:
-    """A container that was started.
-
-    Args:
-        podman: to which it belongs.
-        name: of the container.
-    """
-
-    def __init__(self, podman: Podman, name: str) -> None:
-        self._podman = podman
-        self.name = name
-
-    def ask(self, *command: object, options: Sequence[str] = (), seconds: float = ANSWER) -> str:
-        """Run a command in the container; return what it printed.
-
-        Raises:
-            Disappointed: it failed, or did not end in time.
-        """
-        return self._podman.ask("exec", *options, self.name, *command, seconds=seconds)
-
-    def state(self, template: str) -> str:
-        """What Podman knows of the container, such as ``{{.State.Pid}}``."""
-        return self._podman.ask("inspect", "--format", template, self.name).strip()
-
-    def kill(self) -> None:
-        """End all of its processes at once, as a power failure does."""
-        self._podman.ask("kill", "--signal", "KILL", self.name)
-
-    def crash(self) -> float:
-        """Kill its first process, as the kernel does for want of memory.
-
-        Returns:
-            Seconds until it was started again: Podman does this if the container's policy says so,
-            but not after its own command ``kill``.
-        """
-
-        def process() -> int:
-            return int(self.state("{{.State.Pid}}"))
-
-        if not (before := process()):
-            raise Disappointed(f"{self.name} does not run")
-        os.kill(before, signal.SIGKILL)
-        return wait_for(lambda: process() not in (0, before), "it is started again", 60.0)
-
-    def start(self) -> None:
-        """Start it again, with the files that it had."""
-        self._podman.ask("start", self.name)
-
-    def put(self, source: Path, target: str) -> None:
-        """Copy a file or a folder into it."""
-        self._podman.ask("cp", source, f"{self.name}:{target}")
-
-    def get(self, source: str, target: Path) -> None:
-        """Copy a file or a folder out of it, into a folder."""
-        self._podman.ask("cp", f"{self.name}:{source}", target)
 
 
 def _settings(mounted: Sequence[str]) -> str:
@@ -294,3 +212,88 @@ def _packages(folder: Path) -> list[str]:
         mounts.append(f"{path}:{target}:ro")
     local = {Path(word) for word in words["FIND_LINKS"] if os.path.isabs(word)}
     return mounts + [f"{p}:{p}:ro" for p in sorted({*local, CERTIFICATES}) if p.is_dir()]
+
+
+# -- root file systems that need no registry of images ------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Base:
+    """A root file system.
+
+    Attributes:
+        name: of its file and its image.
+        packages: beside the essential ones.
+        hooks: commands that change it, where ``$1`` is its folder.
+        architecture: Debian's name; "" = this machine's.
+    """
+
+    name: str
+    packages: Sequence[str]
+    hooks: Sequence[str] = ()
+    architecture: str = ""
+
+
+SLIM = Base("slim", ("python3", "python3-venv", "ca-certificates"))  # what the Dockerfile needs
+# What Raspberry Pi OS Lite has of what the pages use, and a user as it has: sudo needs no password,
+# and the journal may be read.
+BOARD = Base(
+    "board",
+    (
+        *("systemd", "systemd-sysv", "dbus", "sudo", "python3", "ca-certificates"),
+        *("procps", "iproute2", "curl"),
+    ),
+    (
+        f'chroot "$1" useradd --create-home --shell /bin/bash --groups sudo,adm {USER}',
+        f'echo "{USER} ALL=(ALL) NOPASSWD: ALL" >"$1/etc/sudoers.d/010_{USER}"',
+    ),
+)
+# A Raspberry Pi 4. QEMU hears from its environment which processor it is, also for services and
+# behind sudo. A second thread of torch would only spin on it.
+ARM = Base(
+    "arm",
+    BOARD.packages,
+    (
+        *BOARD.hooks,
+        'mkdir "$1/etc/systemd/system.conf.d"',
+        f"printf '[Manager]\\nDefaultEnvironment={' '.join(EMULATED)}\\n' "
+        '>"$1/etc/systemd/system.conf.d/emulation.conf"',
+        f"echo 'Defaults env_keep += \"{' '.join(word.partition('=')[0] for word in EMULATED)}\"' "
+        '>"$1/etc/sudoers.d/020_emulation"',
+    ),
+    "arm64",
+)
+
+
+def make_base(podman: Podman, base: Base) -> str:
+    """The image of a base; it is made only once.
+
+    Raises:
+        Impossible: this machine cannot make it, or starts no containers.
+    """
+    image = f"localhost/{NAME}-{base.name}:latest"
+    if not podman.has(image):
+        podman.ask("import", _archive(podman.cache, base), image, seconds=300)
+        try:
+            podman.once(image, "true", options=[podman.network()])
+        except Disappointed as error:
+            raise Impossible(f"containers cannot be started here: {error}") from None
+    return image
+
+
+def _archive(cache: Path, base: Base) -> Path:
+    """The file of a root file system, which outlasts the images."""
+    path = cache / "bases" / f"{base.name}.tar"
+    if not path.exists():
+        path.parent.mkdir(exist_ok=True)
+        draft = path.with_name(f".{path.name}")
+        command = ["mmdebstrap", "--quiet", "--variant=minbase"]
+        command += [f"--include={','.join(base.packages)}"]
+        command += [f"--customize-hook={hook}" for hook in base.hooks]
+        command += [f"--architectures={base.architecture}"] if base.architecture else []
+        try:
+            ask([*command, SUITE, str(draft)], seconds=MAKING)
+        except Disappointed as error:
+            raise Impossible(f"Debian's packages cannot be unpacked here: {error}") from None
+        draft.rename(path)
+    return path

@@ -1,18 +1,13 @@
-"""What the parts share: commands of this machine, kits, steps, and the rows of the table."""
+"""What the parts share: commands of this machine, steps, and the rows that tell of them."""
 
 import json
 import shutil
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
-
-from rich.console import Console
-from rich.markup import escape
-from rich.table import Table
 
 from fl_app.core.errors import RunError
 from fl_app.core.events import Arrived, Event
@@ -22,7 +17,6 @@ from fl_app.record.log import read_events
 PROJECT = Path(__file__).resolve().parents[2]
 ANSWER = 120.0  # seconds that a command may take, unless it is told otherwise
 LAST = 4000  # characters of a failed command's output that are shown
-UID = 1000  # the images' user, who owns the folders of kits
 Verdict = Literal["passed", "failed", "impossible"]
 # What install.sh, `packages.py` and uv say on a machine that reaches no packages.
 NO_NETWORK = (
@@ -30,7 +24,6 @@ NO_NETWORK = (
     "error sending request",
     "to a network, and run",
 )
-COLOURS: dict[Verdict, str] = {"passed": "green", "failed": "red", "impossible": "yellow"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,15 +102,6 @@ def line(row: Row) -> str:
     return f"{row.part}: {row.what}: {row.verdict}, {row.seconds:.0f} s: {row.detail}"
 
 
-def show(rows: Sequence[Row]) -> None:
-    """Print the table."""
-    table = Table("part", "what", "verdict", "s", "what was seen")
-    for row in rows:
-        verdict = f"[{COLOURS[row.verdict]}]{row.verdict}[/]"
-        table.add_row(row.part, escape(row.what), verdict, f"{row.seconds:.0f}", escape(row.detail))
-    Console(width=None if sys.stdout.isatty() else 160).print(table)
-
-
 def ask(
     command: Sequence[str],
     *,
@@ -178,32 +162,6 @@ def require_programs(names: Iterable[str], how: str) -> None:
     missing = [name for name in names if shutil.which(name) is None]
     if missing:
         raise Impossible(f"{', '.join(missing)} is missing: {how}")
-
-
-def make_kit(out: Path, host: str, *words: str, nodes: int) -> None:
-    """Write a kit with the project's command.
-
-    Args:
-        out: new folder.
-        host: name of the server.
-        words: further options of ``init``.
-        nodes: number of devices.
-    """
-    command = [sys.executable, "-m", "fl_app.field", "init", f"--nodes={nodes}"]
-    ask([*command, f"--host={host}", *words, str(out)], cwd=PROJECT, seconds=300)
-
-
-def own(folder: Path) -> None:
-    """Give a folder to the images' user."""
-    ask(["chown", "-R", f"{UID}:{UID}", str(folder)])
-
-
-def change(settings: Path, old: str, new: str) -> None:
-    """Replace words of a kit's settings, as a person edits them."""
-    text = settings.read_text()
-    if old not in text:
-        raise Disappointed(f"{settings} must hold {old}")
-    settings.write_text(text.replace(old, new))
 
 
 def told(run: Path) -> str:

@@ -1,25 +1,37 @@
-"""Part ``systemd``: a server and a device with a real service manager, as docs/edge.md says.
+"""Parts ``systemd`` and ``arm``: a server and a device, as docs/edge.md says.
 
-Every command is typed as the page has it, by a user with sudo. Then the power is cut in the middle
-of a run, first of the device, then of the server, and nobody types anything any more.
+They have a real service manager. Every command is typed as the page has it, by a user with sudo.
+Then the power is cut in the middle of a run, first of the device, then of the server, and nobody
+types anything any more. In the part ``arm`` the device is an emulated 64-bit ARM board, on which
+root types: under QEMU, sudo makes no other user root.
 """
 
 import os
+import re
 import shlex
+import shutil
+import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
 
 from fl_app.core.events import Arrived, Event
 from fl_app.field.__main__ import INTERRUPTED
 from fl_app.record.log import read_events
-from lab.boards import bases
-from lab.boards.machine import Machine, Walk
-from lab.boards.podman import Podman
-from lab.boards.steps import PROJECT, Disappointed, Row, ask, attempt, told, wait_for
+from lab.boards.machine import Machine, block
+from lab.boards.podman import ARM, BOARD, EMULATED, SUITE, USER, Base, Podman, make_base
+from lab.boards.steps import (
+    PROJECT,
+    Disappointed,
+    Impossible,
+    Row,
+    ask,
+    attempt,
+    told,
+    wait_for,
+)
 
-PART = "systemd"
 PAGE = PROJECT / "docs" / "edge.md"
 MAKER, SERVER, DEVICE, HAND = "maker", "server", "device-0", "by-hand"  # machines
 MACHINES = (SERVER, DEVICE)  # that are booted first
@@ -29,7 +41,7 @@ LONG = "num_versions=40"  # added to the kit's OVERRIDES, whose run would take l
 RUN = "/opt/fl-app/server/run"
 OTHER_RUN = "/opt/fl-app/server/run-2"  # of the run with other words
 END = 900.0  # seconds from the start of the run to its end, with two power failures
-MEANINGS = {"server": ADDRESS, "device": DEVICE, "user": bases.USER}
+MEANINGS = {"server": ADDRESS, "device": DEVICE, "user": USER}
 # A command that would go on for long, and that a person ends with Ctrl-C.
 SUPERVISOR = ".venv/bin/python -m fl_app.field run"
 UNTIL = 90  # seconds after which it is pressed
@@ -62,7 +74,7 @@ def run(work: Path) -> Iterator[Row]:
     with Podman() as podman:
         board = Boards(podman, work)
         yield from attempt(
-            PART,
+            "systemd",
             [
                 ("a board's system made of Debian's packages", board.boot),
                 *((f"{PAGE.name}: {step}", partial(board.follow, STEPS[step])) for step in STEPS),
@@ -91,33 +103,26 @@ class Boards:
         self,
         podman: Podman,
         work: Path,
-        system: bases.Base = bases.BOARD,
+        system: Base = BOARD,
         options: Sequence[str] = (),
-        user: str = bases.USER,
+        user: str = USER,
     ) -> None:
         self._podman = podman
         self._work = work
-        self._systems = {SERVER: bases.BOARD, DEVICE: system}
+        self._systems = {SERVER: BOARD, DEVICE: system}
         self._options = {SERVER: (), DEVICE: options}
-        self._users = {SERVER: bases.USER, DEVICE: user}
+        self._users = {SERVER: USER, DEVICE: user}
         self._machines: dict[str, Machine] = {}
-        typists: dict[str, Callable[[str], str]] = {
-            MAKER: self._make,
-            **{name: partial(self._type, name) for name in (SERVER, DEVICE, HAND)},
-        }
-        transcript = podman.cache / "edge.md.log"
-        transcript.unlink(missing_ok=True)
-        self._walk = Walk(PAGE, typists, MEANINGS, transcript)
 
     def boot(self) -> str:
         """Make the systems and boot both machines."""
-        self._images = {name: bases.make(self._podman, self._systems[name]) for name in MACHINES}
+        self._images = {name: make_base(self._podman, self._systems[name]) for name in MACHINES}
         self._network = self._podman.network()
         for name in MACHINES:
             self._boot(name)
         sizes = [self._podman.megabytes(image) for image in self._images.values()]
         told = " and ".join(f"{size:,.0f}" for size in dict.fromkeys(sizes))
-        return f"Debian's {bases.SUITE}, {told} MB; two machines are up"
+        return f"Debian's {SUITE}, {told} MB; two machines are up"
 
     def by_hand(self) -> str:
         """Install the device once more, on another machine, without install.sh."""
@@ -148,11 +153,18 @@ class Boards:
         )
 
     def follow(self, stops: Sequence[Stop]) -> str:
-        """Type the commands of some blocks; each begins with a new login."""
+        """Type the commands of some blocks, one on every line; each begins with a new login."""
+        said = ""
         for section, number, machine in stops:
             if machine in self._machines:
                 self._machines[machine].leave()
-            said = self._walk.follow(section, number, machine)
+            for line in block(PAGE, section, number).splitlines():
+                command = re.sub(r"<(\w+)>", lambda name: MEANINGS[name[1]], line)
+                try:
+                    said = self._type(machine, command)
+                except Disappointed as error:
+                    told = f"{section}, on {machine}: `{command}`: {error}"
+                    raise Disappointed(told) from None
         return said.splitlines()[-1] if said else "nothing is printed"
 
     def begin(self) -> str:
@@ -202,6 +214,8 @@ class Boards:
 
     def _type(self, name: str, command: str) -> str:
         """Type a command on a machine; what would go on for long is interrupted."""
+        if name == MAKER:
+            return self._make(command)
         if SUPERVISOR in command:
             self._machines[name].root(*CTRL_C)
             command = f"{command} || [ $? = {INTERRUPTED} ]"
@@ -210,7 +224,7 @@ class Boards:
     def _copy(self, command: str) -> str:
         """Copy a folder to a machine's user as ``scp -r`` does, without a network."""
         _, _, source, target = shlex.split(command)
-        host = target.removeprefix(f"{bases.USER}@").removesuffix(":")
+        host = target.removeprefix(f"{USER}@").removesuffix(":")
         names = [SERVER] if host == ADDRESS else [host, HAND]
         for name in names:
             if name in self._machines and self._machines[name].on:
@@ -231,3 +245,63 @@ class Boards:
         except Disappointed:
             return False
         return True
+
+
+# -- an emulated board -----------------------------------------------------------------------------
+
+# 7.2 of Debian 12 crashes when torch is imported, 10.0 of its backports does not.
+QEMU, LEAST_QEMU = "qemu-aarch64-static", (10, 0)
+REGISTER = "register it with `/usr/lib/systemd/systemd-binfmt`"
+PROGRAMS = {"mmdebstrap": "mmdebstrap", "arch-test": "arch-test", QEMU: "qemu-user-static"}
+
+
+def run_arm(work: Path) -> Iterator[Row]:
+    """Yield a row for everything that is tried.
+
+    Args:
+        work: empty folder for the files of this run.
+    """
+    require_emulation()
+    with Podman() as podman:
+        options = [f"--env={word}" for word in EMULATED]
+        boards = Boards(podman, work, ARM, options, "root")
+        yield from attempt(
+            "arm",
+            [
+                ("systems of a server and of an ARM board", boards.boot),
+                *((f"{PAGE.name}: {step}", partial(boards.follow, STEPS[step])) for step in STEPS),
+                ("the ARM board trains", boards.begin),
+                ("it loses its power, and trains again", boards.cut_device),
+            ],
+        )
+
+
+def require_emulation() -> None:
+    """Return if this machine can run programs for ARM in a root of their own.
+
+    Raises:
+        Impossible: it lacks something.
+    """
+    if os.geteuid() != 0:
+        raise Impossible("chroot and mmdebstrap need root's rights here: run it as root")
+    if lacking := [package for name, package in PROGRAMS.items() if not shutil.which(name)]:
+        raise Impossible(f"apt install {' '.join(lacking)}")
+    if (
+        found := qemu_version(subprocess.check_output([QEMU, "--version"], text=True))
+    ) < LEAST_QEMU:
+        raise Impossible(
+            f"QEMU {'.'.join(map(str, found))} must be {'.'.join(map(str, LEAST_QEMU))} or newer, "
+            "because it crashes when torch is imported: install qemu-user-static of Debian 12's "
+            f"backports and {REGISTER}, as the kernel keeps the interpreter that it knows"
+        )
+    if subprocess.run(["arch-test", "arm64"], capture_output=True).returncode:
+        raise Impossible(
+            f"the kernel does not start programs for arm64: {REGISTER}; before, where it is not "
+            "mounted, `mount -t binfmt_misc binfmt_misc /proc/sys/fs/binfmt_misc`"
+        )
+
+
+def qemu_version(text: str) -> tuple[int, ...]:
+    """Return QEMU's version from what its option --version prints; () if it is not in there."""
+    found = re.search(r"version (\d+)\.(\d+)", text)
+    return tuple(map(int, found.groups())) if found else ()
