@@ -1,62 +1,77 @@
 """``python -m lab.faults``: inject faults, one at a time, into federations of real processes.
 
 Prints a table with what was observed of each fault, and a verdict. Exits with 1 if one failed.
+With ``--random`` processes are killed at random instead.
 """
 
 import argparse
 import json
+import random
 import shutil
 import signal
 import sys
 import time
 import traceback
-from collections.abc import Sequence
-from dataclasses import asdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 
+import numpy as np
 import psutil
 from rich.console import Console
 from rich.table import Table
 
 from fl_app.core.errors import RunError
+from fl_app.core.events import Aggregated, Arrived, Event
+from fl_app.record.log import read_events
 from lab.faults.field import NODES, Disappointed, Field, Run
-from lab.faults.injections import GROUPS, SECONDS, Group, Injection
-from lab.faults.story import KEPT, Row, Span, judge, share
+from lab.faults.injections import GROUPS, SECONDS, Group, Injection, random_kills
 
-WINDOW = 60.0  # seconds in which the others' rate is measured
+SILENCE = 3 * SECONDS + 6.0  # seconds that a client without a fault may be without an update
 
 
-def withstand(group: Group, folder: Path, window: float) -> list[Row]:
+@dataclass
+class Row:
+    """A fault and its effects.
+
+    Attributes:
+        fault: name.
+        seen: what the injection observed.
+        problems: why it did not pass.
+        seconds: that it lasted.
+        newest: the newest version before it, if there was one.
+    """
+
+    fault: str
+    seen: str = ""
+    problems: list[str] = field(default_factory=list)
+    seconds: float = 0.0
+    newest: Sequence[Aggregated] = ()
+
+
+def withstand(group: Group, folder: Path) -> list[Row]:
     """Inject a group's faults into one federation and one run; returns a row for each fault.
 
     Args:
         group: of faults.
         folder: new; for logs and the run's files.
-        window: least seconds over which the rate of the other clients is measured.
     """
-    rows = {each.name: Row(each.name, problems=["never injected"]) for each in group.injections}
-    began, ended = time.monotonic(), ""
+    rows: list[Row] = []
+    ended = ""
     print(f"{group.name}: starting {NODES} SuperNodes", flush=True)
-    field, everybody = Field(folder, NODES), range(NODES)
-    output = folder / "run"
+    federation, everybody = Field(folder, NODES), range(NODES)
     try:
-        field.start(keys=group.keys)
-        field.give(everybody, seconds=SECONDS)
-        run = field.submit(group.overrides, output)
+        federation.start(keys=group.keys)
+        federation.give(everybody, seconds=SECONDS)
+        run = federation.submit(group.overrides, folder / "run")
         run.until(lambda: run.answered() == {*everybody}, "every node has answered")
-        first = quiet(run, window)
         for injection in group.injections:
-            others = {*everybody} - {*injection.nodes}
-            start = run.now()
-            row = rows[injection.name] = observe(injection, run)
-            print(f"  {row.fault}: {'; '.join([row.seen, *row.problems])}", flush=True)
-            if others:
-                run.wait(window - (run.now() - start))
-            calm, disturbed = [first], (start, run.now())
-            if others and share(run.events(), others, calm, disturbed) < KEPT:
-                calm.append(quiet(run, window))  # to tell the fault from other load
-            row.others, row.calm, row.disturbed = sorted(others), calm, disturbed
-        field.give(everybody, seconds=0.0)
+            rows.append(observe(injection, run))
+            print(
+                f"  {rows[-1].fault}: {'; '.join([rows[-1].seen, *rows[-1].problems])}", flush=True
+            )
+        federation.give(everybody, seconds=0.0)
         run.finish()
     except (Disappointed, RunError, OSError, ValueError) as error:
         ended = str(error)
@@ -66,81 +81,113 @@ def withstand(group: Group, folder: Path, window: float) -> list[Row]:
             signal.signal(disturbance, signal.SIG_IGN)  # otherwise processes would be left
         raise
     finally:
-        if not field.stop():
+        if not federation.stop():
             ended = ended or "a process was left behind"
-    judge(list(rows.values()), folder / "run", ended)
-    print(f"{group.name}: {time.monotonic() - began:.0f} s", flush=True)
-    return list(rows.values())
-
-
-def quiet(run: Run, seconds: float) -> Span:
-    """Wait for `seconds` without a fault; returns start and end."""
-    start = run.now()
-    run.wait(seconds)
-    return start, run.now()
+    rows += [Row(each.name, problems=["never injected"]) for each in group.injections[len(rows) :]]
+    published = [event for row in rows for event in row.newest]
+    problems = [f"the run: {ended}"] if ended else problems_of(folder / "run", published)
+    for row in rows:
+        row.problems += problems
+    return rows
 
 
 def observe(injection: Injection, run: Run) -> Row:
     """Inject a fault; returns its row."""
+    newest = [event for event in run.events() if isinstance(event, Aggregated)][-1:]
+    row, start = Row(injection.name, newest=newest), run.now()
     try:
-        return Row(injection.name, injection.inject(run))
+        row.seen = injection.inject(run)
     except (Disappointed, psutil.Error) as error:
-        return Row(injection.name, problems=[str(error)])
+        row.problems.append(str(error))
     finally:
         run.field.mend()
+    end, events = run.now(), run.events()
+    row.seconds = end - start
+    for client in {*range(NODES)} - {*injection.nodes}:
+        if (silent := silence(events, client, start, end)) > SILENCE:
+            row.problems.append(f"client {client} had no update for {silent:.0f} s")
+    return row
+
+
+def silence(events: Iterable[Event], client: int, start: float, end: float) -> float:
+    """The longest time without an arrival of a client in an interval, seconds."""
+    arrived = [e.t for e in events if isinstance(e, Arrived) and e.client == client]
+    moments = [start, *(t for t in arrived if start < t < end), end]
+    return max(later - earlier for earlier, later in pairwise(moments))
+
+
+def problems_of(run: Path, published: Iterable[Aggregated]) -> list[str]:
+    """What is wrong in the files of a run that has ended.
+
+    Args:
+        run: its folder.
+        published: versions that were there at some time.
+    """
+    events = list(read_events(run / "events.jsonl"))
+    problems = never_arrived(events)
+    versions = {event.version: event for event in events if isinstance(event, Aggregated)}
+    if [e.version for e in events if isinstance(e, Aggregated)] != [*range(1, len(versions) + 1)]:
+        problems.append("the log does not hold every version once")
+    for event in published:
+        if versions.get(event.version) != event:
+            problems.append(f"version {event.version} was rolled back")
+    summary = json.loads((run / "summary.json").read_text())
+    if summary["stopped"] != "num_versions":
+        problems.append(f"the run stopped with {summary['stopped']}")
+    with np.load(run / "model.npz", allow_pickle=False) as model:
+        problems += [f"array {n!r} is not finite" for n in model if not np.isfinite(model[n]).all()]
+    return problems
+
+
+def never_arrived(events: Iterable[Event]) -> list[str]:
+    """A sentence for every aggregated update that had not arrived, or was aggregated before."""
+    problems = []
+    waiting: set[int] = set()
+    for event in events:
+        if isinstance(event, Arrived):
+            waiting.add(event.order)
+        elif isinstance(event, Aggregated):
+            for client, order, age in zip(event.client, event.order, event.age, strict=True):
+                if order not in waiting:
+                    problems.append(
+                        f"version {event.version} holds an update of client {client} from "
+                        f"version {event.version - 1 - age} that never arrived"
+                    )
+                waiting.discard(order)
+    return problems
 
 
 def main() -> int:
     """The command line; returns 0 if no fault failed, 130 after Ctrl-C, else 1."""
     known = [each.name for group in GROUPS for each in group.injections]
     parser = argparse.ArgumentParser(prog="python -m lab.faults", description=__doc__)
-    parser.add_argument("--only", nargs="+", choices=known, metavar="NAME")
-    parser.add_argument(
-        "--keep", action="store_true", help="keep keys, databases and Flower's home"
-    )
-    parser.add_argument("--list", action="store_true", help="print the names and end")
+    parser.add_argument("--only", nargs="+", choices=known, default=known, metavar="NAME",
+                        help=", ".join(known))  # fmt: skip
+    parser.add_argument("--random", type=int, metavar="N", help="kill N processes at random")
+    parser.add_argument("--seed", type=int, default=0, help="of --random")
     options = parser.parse_args()
-    groups = [group.only(options.only or known) for group in GROUPS]
-    groups = [group for group in groups if group.injections]
-    if options.list:
-        print(*known, sep="\n")
-        return 0
+    groups = [group.only(options.only) for group in GROUPS]
+    if options.random:
+        groups = [random_kills(options.random, random.Random(options.seed))]
     folder = Path(f"outputs/faults-{time.strftime('%Y-%m-%d-%H-%M-%S')}").resolve()
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C: leaves no process
     rows = []
     try:
         for group in groups:
-            rows += withstand(group, folder / group.name, WINDOW)
-            if not options.keep:
+            if group.injections:
+                rows += withstand(group, folder / group.name)
                 shutil.rmtree(folder / group.name / "kit", ignore_errors=True)
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         return 130
-    (folder / "table.json").write_text(json.dumps([told(row) for row in rows], indent=2) + "\n")
-    show(rows)
-    print(f"Files: {folder}")
-    return int(any(row.verdict == "failed" for row in rows))
-
-
-def told(row: Row) -> dict[str, object]:
-    """A row as a JSON object."""
-    return {**asdict(row), "verdict": row.verdict, "seconds": row.seconds}
-
-
-def show(rows: Sequence[Row]) -> None:
-    """Print the table."""
-    table = Table("fault", "verdict", "what was seen")
-    for heading in ("versions", "failures", "rejected", "others' rate", "s"):
-        table.add_column(heading, justify="right")
-    colours = {"passed": "green", "failed": "red"}
+    table = Table("fault", "verdict", "what was seen", "s")
     for row in rows:
-        verdict = f"[{colours[row.verdict]}]{row.verdict}[/]"
+        verdict = "[red]failed[/]" if row.problems else "[green]passed[/]"
         text = "; ".join(filter(None, [row.seen, *row.problems]))
-        kept = "-" if row.kept is None else f"{row.kept:.0%}"
-        numbers = [*map(str, [row.versions or 0, row.failures, row.rejected]), kept]
-        numbers.append(f"{row.seconds:.0f}")
-        table.add_row(row.fault, verdict, text.replace("[", "\\["), *numbers)
+        table.add_row(row.fault, verdict, text.replace("[", "\\["), f"{row.seconds:.0f}")
     Console(width=None if sys.stdout.isatty() else 200).print(table)
+    print(f"Files: {folder}")
+    return int(any(row.problems for row in rows))
 
 
 if __name__ == "__main__":

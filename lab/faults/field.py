@@ -166,7 +166,7 @@ class Field:
             **os.environ,
             **settings,
             "OMP_NUM_THREADS": "1",  # the nodes share this machine's cores
-            "PYTHONPATH": os.pathsep.join([str(APP.parents[1]), *sys.path]),  # of `faults`
+            "PYTHONPATH": os.pathsep.join(sys.path),
         }
         with (self.folder / f"{name}.log").open("wb") as log:
             self._keepers[name] = subprocess.Popen(

@@ -4,18 +4,18 @@ Every injection acts on a run and returns what it observed. It raises `Disappoin
 not respond as it must.
 """
 
+import random
 import re
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
 import psutil
 
-from fl_app.core.events import Aggregated, Failed
-from fl_app.record.history import OrderRecord
+from fl_app.core.events import Aggregated, Event, Failed
+from fl_app.record.history import History, OrderRecord
 from lab.faults.field import NODES, Disappointed, Run
-from lab.faults.story import orders
 
 SECONDS = 8.0  # of an order: long enough that clients' rates do not depend on the processor
 MODEL_BYTES = 4 * 61_706  # LeNet
@@ -205,6 +205,14 @@ def slow_uplink(node: int, seconds: float, count: int) -> Injection:
 # -- shared ---------------------------------------------------------------------------------------
 
 
+def orders(events: Iterable[Event], client: int) -> list[OrderRecord]:
+    """The orders of one client in the sequence in which they were given."""
+    history = History(keep_orders=True)
+    for event in events:
+        history.emit(event)
+    return [order for order in history.orders if order.client == client]
+
+
 def _order(run: Run, node: int, sequence: int) -> OrderRecord:
     return orders(run.events(), node)[sequence]
 
@@ -375,3 +383,24 @@ GROUPS = (
         ],
     ),
 )
+
+
+RANDOM = 130.0  # expected seconds of a process that is killed at random
+
+
+def random_kills(times: int, rng: random.Random) -> Group:
+    """Processes of a federation with keys, each killed at a random moment."""
+    kills = [client_app_killed(node) for node in ALL]
+    kills += [node_killed(node, "node-killed") for node in ALL]
+    kills.append(server_killed("server-app-killed", "flwr-serverapp", ALL))
+    kills.append(server_killed("superlink-killed", "flower-superlink", ALL))
+
+    def later(kill: Injection, seconds: float) -> Injection:
+        def inject(run: Run) -> str:
+            run.wait(seconds)
+            return kill.inject(run)
+
+        return replace(kill, inject=inject)
+
+    drawn = [later(rng.choice(kills), rng.uniform(0.0, 2 * SECONDS)) for _ in range(times)]
+    return Group("random", keys=True, deadline=90.0, estimate=RANDOM * times, injections=drawn)

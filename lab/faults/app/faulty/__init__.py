@@ -1,1 +1,0 @@
-"""An app of which only the client can misbehave."""
