@@ -1,4 +1,4 @@
-"""A hook of MkDocs: files from outside of docs/ as pages of the site.
+"""A hook of MkDocs, for files from outside of docs/ as pages of the site, and one of Griffe.
 
 README, CONTRIBUTING and CHANGELOG lie where hosts of repositories show them, and examples where
 they run. Their links, and those to them, are changed to links within the site. The signatures that
@@ -7,7 +7,9 @@ they run. Their links, and those to them, are changed to links within the site. 
 
 import re
 from pathlib import Path
+from typing import Any
 
+from griffe import Attribute, ExprCall, Extension
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 
@@ -40,3 +42,15 @@ def on_files(files: Files, *, config: MkDocsConfig) -> Files:
 def on_page_markdown(markdown: str, **_: object) -> str:
     """Change the links to these files, and leave out signatures."""
     return OUTSIDE.sub(lambda link: PLACES[link[1]], SIGNATURES.sub(r"\1", markdown))
+
+
+class Defaults(Extension):
+    """Signatures show the default of a hyper-parameter, not its bound.
+
+    `lr: float = bounded(0.2, ...)` is shown as `lr=0.2`.
+    """
+
+    def on_attribute_instance(self, *, attr: Attribute, **_: Any) -> None:
+        """Called before the fields of dataclasses become parameters."""
+        if isinstance(attr.value, ExprCall) and str(attr.value.function) == "bounded":
+            attr.value = attr.value.arguments[0]

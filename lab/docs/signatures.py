@@ -15,8 +15,7 @@ from textwrap import fill, indent
 
 import griffe
 
-from lab.docs.docs_defaults import Defaults
-from lab.docs.docs_site import SIGNATURES
+from lab.docs.docs_site import SIGNATURES, Defaults
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted((ROOT / "docs/api").glob("*.md"))
