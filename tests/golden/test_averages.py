@@ -143,20 +143,6 @@ def test_models_are_mixed_if_asked(strategy, second, expected, weights):
     assert strategy.report["weight"] == pytest.approx(weights)
 
 
-def test_a_shorter_step_is_not_more_averaging():
-    """All of age 3: the step is a quarter as long; orthogonal equals still count as two clients."""
-    stale = uploads((2, "gradient", (2, 0)), (2, "gradient", (0, 2)))
-    strategy = SASGD(server_lr=2)
-    np.testing.assert_allclose(strategy.aggregate(MODEL, stale), [0.5, 0.5])
-    assert strategy.report["effective_clients"] == pytest.approx(2)
-
-
-def test_only_differences_of_ages_count_however_old_all_are():
-    """(e/2)^-3000 is 0 as a float; the quotient of TWAFL's weights is the same as above."""
-    params = TWAFL(server_lr=2).aggregate(GlobalModel(vec(1, 1), version=3005), TWO)
-    np.testing.assert_allclose(params, [-0.2975712, 0.2975712], rtol=1e-6)
-
-
 def test_bounds_of_staleness():
     """FedBuff has no hinge; FedAsync's is flat up to its age; age 3 is a staleness of 4."""
     with pytest.raises(ValueError, match="must be polynomial or constant"):

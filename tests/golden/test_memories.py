@@ -79,7 +79,7 @@ CANA with fair=True, weights with p = 1, and with p = 0, which leaves the first 
 
 import numpy as np
 import pytest
-from helpers import Quadratic, Scripted, Times, order_for, run, same_steps, sent, steps, vec
+from helpers import Quadratic, order_for, run, same_steps, sent, steps, vec
 
 from fl_app.algorithms.ace import ACE
 from fl_app.algorithms.area import AREA
@@ -89,9 +89,9 @@ from fl_app.algorithms.cana import CANA
 from fl_app.algorithms.fedstaleasync import FedStaleAsync
 from fl_app.algorithms.fedstaleweight import FedStaleWeight
 from fl_app.client.build import chain
-from fl_app.core.types import RESIDUAL, GlobalModel, Update, Upload
+from fl_app.core.types import RESIDUAL, GlobalModel, Update
 from fl_app.engine.guard import Guard
-from fl_app.schedule import Buffered, fully_async
+from fl_app.schedule import Buffered
 
 HEARD = [
     (0, (0, [4, 0], 0)),
@@ -205,22 +205,6 @@ def test_of_two_updates_of_a_client_the_later_one_counts():
     assert strategy.report["weight"] == [0, 0.5, 0.5]
 
 
-def test_no_version_is_made_while_nobody_counts():
-    """max_age = 0, two clients at work: after the first version the other client is too old."""
-    result = run(
-        fully_async(2),
-        Scripted(lambda client, number, received: Upload(vec(1, 1), "pseudo", 1, loss=0.0)),
-        num_clients=2,
-        num_versions=4,
-        devices=Times(lambda client, number: 1.0 + 0.1 * client),
-        strategy=ACE(max_age=0),
-    )
-    refused = result.kind("reject")
-    assert refused
-    assert all("no client has a younger gradient" in event["reason"] for event in refused)
-    assert all(event["age"] == [0] for event in result.kind("aggregate"))
-
-
 # -- CA2FL and FedStaleAsync ----------------------------------------------------------------------
 
 
@@ -309,13 +293,6 @@ def test_steps_are_as_long_as_gradients():
     assert strategy.state["past"].tolist() == [[1.5, 2]]
 
 
-def test_buffers_take_the_weighted_mean():
-    """Ages 0 and 1, p = 1: weights 2/3 and 1/3 of the buffers 3 and 6."""
-    model = GlobalModel(vec(0, 0), 1, num_trainable=1)
-    moved = cana().aggregate(model, [sent(0, 1, 0, 3), sent(1, 0, 0, 6)])
-    np.testing.assert_allclose(moved, [0, -4])
-
-
 # -- AREA ------------------------------------------------------------------------------------------
 
 # AREA against hand-derived values (Iakovidou, Kim 2024), N = 4, K = 1, w_0 = 0.
@@ -343,13 +320,6 @@ def test_the_model_is_the_mean_of_the_latest_models():
         history[version + 1] = strategy.aggregate(model, [each])
         np.testing.assert_allclose(history[version + 1], [expected])
         assert strategy.report["weight"] == [1 / 4]
-
-
-def test_uploads_of_a_client_that_wait_together_come_out_right():
-    """The first two of client 0 in one aggregation: its latest model is 2, so w = 2/4."""
-    model = GlobalModel(vec(0), 0)
-    both = [residual(0, 0, 4), residual(0, 0, -2, 1, 2)]
-    np.testing.assert_allclose(AREA(num_clients=4).aggregate(model, both), [1 / 2])
 
 
 def test_orders_say_after_which_upload_the_next_one_counts():

@@ -406,11 +406,6 @@ def test_the_step_without_noise():
     np.testing.assert_allclose(moved, [10.75, 21.75], rtol=1e-6)
 
 
-def test_rate_and_its_decay():
-    half = private(server_lr=2.0, lr_schedule=LinearDecay(0.0, 8))  # 1/2 at version 4
-    np.testing.assert_allclose(half.aggregate(PRIVATE_MODEL, FOUR), [10.75, 21.75], rtol=1e-6)
-
-
 def test_no_client_moves_the_sum_by_more_than_the_bound():
     """With all of one client's updates left out, but the same K: at most C / K away."""
     loud = [displaced(1, 4, 300, 400) for _ in range(3)]
