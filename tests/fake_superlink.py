@@ -8,24 +8,43 @@ from email.utils import formatdate
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from time import time
 
-from flwr.proto.control_pb2 import ListNodesResponse, ListRunsResponse
+from flwr.proto.control_pb2 import (
+    ListNodesResponse,
+    ListRunsResponse,
+    StartRunRequest,
+    StartRunResponse,
+)
 from flwr.proto.fleet_pb2 import ActivateNodeRequest
 from flwr.proto.node_pb2 import NodeInfo
 from flwr.supercore.error import ApiErrorCode, FlowerError
 
 
 @contextmanager
-def superlink(certificates=None, *, registered=(), runs=(), late=0.0, status=200, proxied=False):
+def superlink(
+    certificates=None,
+    *,
+    registered=(),
+    runs=(),
+    begins=None,
+    begun=None,
+    late=0.0,
+    status=200,
+    proxied=False,
+):
     """Its port on loopback.
 
     Args:
         certificates: folder with ``server.crt`` and ``server.key``; None speaks without TLS.
         registered: public keys of nodes.
         runs: that were submitted.
+        begins: number of a run that is submitted; None = none begins.
+        begun: a list that receives the requests for runs.
         late: seconds by which its clock is behind.
         status: of all answers.
         proxied: lets through what SuperNodes call, and no more.
     """
+
+    begun = [] if begun is None else begun
 
     class Handler(BaseHTTPRequestHandler):
         def date_time_string(self, timestamp=None):
@@ -50,6 +69,10 @@ def superlink(certificates=None, *, registered=(), runs=(), late=0.0, status=200
             if self.path.endswith("/list-runs"):
                 answer = ListRunsResponse(run_dict={run.run_id: run for run in runs})
                 self.answer(answer.SerializeToString())
+                return
+            if self.path.endswith("/start-run"):
+                begun.append(StartRunRequest.FromString(body))
+                self.answer(StartRunResponse(run_id=begins).SerializeToString())
                 return
             nodes = [NodeInfo(public_key=key, status="offline") for key in registered]
             self.answer(ListNodesResponse(nodes_info=nodes).SerializeToString())

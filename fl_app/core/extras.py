@@ -9,7 +9,6 @@ from importlib.util import find_spec
 EXTRAS = {
     "dp_accounting": "server",
     "scipy": "server",
-    "prometheus_client": "server",
     "sklearn": "server",
     "tensorboard": "server",
     "altair": "report",

@@ -78,8 +78,6 @@ def _parser() -> argparse.ArgumentParser:
 
     add = command(_run, "server")
     add("--output", type=Path, help="the run's folder (run, in the server's)")
-    text = "serve figures for Prometheus there (HOST: 127.0.0.1)"
-    add("--metrics", metavar="[HOST:]PORT", type=_address, help=text)
     add("overrides", nargs="*", help="as after `python -m fl_app` (OVERRIDES)")
 
     add = command(_status, "server")
@@ -99,14 +97,6 @@ def _parser() -> argparse.ArgumentParser:
 
     command(_healthy, "folder")
     return parser
-
-
-def _address(text: str) -> tuple[str, int]:
-    """HOST and PORT of ``[HOST:]PORT``."""
-    host, _, port = text.rpartition(":")
-    if not (port.isascii() and port.isdecimal() and 0 < int(port) < 65536):
-        raise argparse.ArgumentTypeError(f"{text} must be [HOST:]PORT: nobody could scrape it")
-    return host.strip("[]") or "127.0.0.1", int(port)
 
 
 # Each command imports what it needs: a health check on a small board must not load Flower.
@@ -186,12 +176,7 @@ def _keep(folder: Path) -> NoReturn:
         time.sleep(RESTART)
 
 
-def _run(
-    server: Path,
-    output: Path | None,
-    metrics: tuple[str, int] | None,
-    overrides: Sequence[str],
-) -> int:
+def _run(server: Path, output: Path | None, overrides: Sequence[str]) -> int:
     """Submit a run, and resume it whenever it died, until it is complete."""
     from fl_app.cli import compose
     from fl_app.field.control import COMMANDS, SuperLink
@@ -201,12 +186,7 @@ def _run(
     words = overrides or kit.overrides
     compose(words)  # refuses a key or an option that does not exist before Flower starts anything
     output = (output or kit.folder / "run").resolve()
-    link = SuperLink(kit)
-    supervisor = Supervisor(link, tell=partial(print, flush=True))
-    if metrics:
-        from fl_app.field.metrics import serve
-
-        serve(supervisor, link.statuses, *metrics)
+    supervisor = Supervisor(SuperLink(kit), tell=partial(print, flush=True))
     try:
         supervisor.complete(words, output)
     except KeyboardInterrupt:

@@ -4,13 +4,10 @@ The requests use Flower's client for the SuperLink's control interface, as Flowe
 commands themselves print nodes without their keys, and each takes seconds of a core.
 """
 
-import json
-import os
+import hashlib
 import shlex
-import subprocess
 import sys
 import time
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
@@ -19,6 +16,7 @@ from typing import TypeVar
 import httpx
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
+from flwr.cli.build import build_fab_from_disk
 from flwr.common.constant import (
     HEARTBEAT_DEFAULT_INTERVAL,
     HEARTBEAT_PATIENCE,
@@ -29,10 +27,13 @@ from flwr.proto.control_pb2 import (
     ListNodesRequest,
     ListRunsRequest,
     RegisterNodeRequest,
+    StartRunRequest,
 )
+from flwr.proto.fab_pb2 import Fab
 from flwr.proto.fleet_pb2 import ActivateNodeRequest
 from flwr.proto.node_pb2 import NodeInfo
 from flwr.proto.run_pb2 import Run
+from flwr.proto.transport_pb2 import Scalar
 from flwr.supercore.control import ControlHttpClient
 from flwr.supercore.error import ApiErrorCode, FlowerError
 from flwr.supercore.primitives.asymmetric import public_key_to_bytes
@@ -55,7 +56,6 @@ OFFLINE_AFTER = float(HEARTBEAT_PATIENCE * HEARTBEAT_DEFAULT_INTERVAL)
 AHEAD = float(SYSTEM_TIME_TOLERANCE)  # seconds that a node's clock may be ahead of the server's
 BEHIND = float(TIMESTAMP_TOLERANCE + SYSTEM_TIME_TOLERANCE)  # seconds that it may be behind
 LATEST = 100  # newest runs, among which `under_way` looks for a run
-SUBMISSION = 300.0  # seconds that `flwr run` may take, with a slow memory card
 COMMANDS = Path(sys.executable).parent  # of Flower
 NO_TLS = "WRONG_VERSION_NUMBER"  # how OpenSSL calls an answer without TLS
 OTHER = (
@@ -91,13 +91,9 @@ class SuperLink:
         nodes = {node.public_key: node.status for node in self._nodes()}
         return {key: status for key, status in nodes.items() if status != "unregistered"}
 
-    def statuses(self) -> Counter[str]:
-        """How many nodes have each status; raises as `registered`."""
-        return Counter(node.status for node in self._nodes())
-
     def online(self) -> int:
         """Return the number of nodes that are online; raises as `registered`."""
-        return self.statuses()["online"]
+        return sum(node.status == "online" for node in self._nodes())
 
     def _nodes(self) -> Sequence[NodeInfo]:
         with self._client(ControlHttpClient) as client:
@@ -196,31 +192,23 @@ class SuperLink:
 
         Raises:
             Unreachable: the SuperLink does not answer.
-            RunError: the SuperLink refuses the run, or dies during the request.
+            RunError: the SuperLink refuses the run.
             ValueError: the overrides name a module of the user's own that cannot be found.
         """
-        self.registered()  # reports a SuperLink that is down at once; `flwr run` takes seconds
         # A service has no folder of its own, and finds the files in that of the server.
         modules = own_modules(overrides, [Path.cwd(), self._kit.folder])
-        words, folder = json.dumps(shlex.join(overrides)), json.dumps(str(output))
         with nullcontext(self._app) if self._app else app_folder(modules) as app:
-            command = [
-                *(str(COMMANDS / "flwr"), "run", str(app), "field", "--format", "json"),
-                *("--run-config", f"overrides={words} output={folder}"),
-            ]
-            path = f"{COMMANDS}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
-            home = str(self._kit.folder / "flower")  # its config.toml is written by start.sh
-            env = {**os.environ, "PATH": path, "FLWR_HOME": home}
-            try:
-                result = subprocess.run(
-                    command, env=env, capture_output=True, text=True, timeout=SUBMISSION
-                )
-            except subprocess.TimeoutExpired:
-                raise RunError(f"`flwr run` did not end within {SUBMISSION:g} s") from None
-        answer = json.loads(result.stdout or "{}")
-        if not answer.get("success"):
-            raise RunError(f"`flwr run`: {answer.get('error-message') or result.stderr.strip()}")
-        return int(answer["run-id"])
+            bundle = build_fab_from_disk(app)
+        config = {"overrides": shlex.join(overrides), "output": str(output)}
+        request = StartRunRequest(
+            fab=Fab(hash_str=hashlib.sha256(bundle).hexdigest(), content=bundle),
+            override_config={key: Scalar(string=value) for key, value in config.items()},
+        )
+        with self._client(ControlHttpClient) as client:
+            answer = client.StartRun(request)
+        if not answer.HasField("run_id"):
+            raise RunError(f"{self._kit.address} starts no run: its log says why")
+        return int(answer.run_id)
 
     def status(self, run_id: int) -> tuple[str, str]:
         """Return a run's status, such as "running" or "finished:completed", and details.

@@ -2,7 +2,6 @@
 
 import json
 import math
-import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing, suppress
@@ -43,7 +42,6 @@ class Supervisor:
     Attributes:
         run_id: Flower's number of the latest attempt.
         history: of the run, by its event log.
-        lock: is held while the history changes.
     """
 
     link: SuperLink
@@ -53,7 +51,6 @@ class Supervisor:
     wall: Callable[[], float] = time.monotonic
     run_id: int | None = field(default=None, init=False)
     history: History = field(default_factory=History, init=False)
-    lock: threading.Lock = field(default_factory=threading.Lock, init=False)
 
     def complete(self, overrides: Sequence[str], output: Path) -> None:
         """Submit a run until it is complete.
@@ -170,12 +167,11 @@ class Supervisor:
                 self.pause(POLL)
 
     def _read(self, log: Log) -> None:
-        with self.lock:
-            for event in log.read():
-                if isinstance(event, Failed) and not self.history.failures:
-                    reason, *_ = event.reason.splitlines()
-                    self.tell(f"the first failure, of client {event.client}: {reason}")
-                self.history.emit(event)
+        for event in log.read():
+            if isinstance(event, Failed) and not self.history.failures:
+                reason, *_ = event.reason.splitlines()
+                self.tell(f"the first failure, of client {event.client}: {reason}")
+            self.history.emit(event)
 
     def _progress(self, run_id: int, output: Path) -> Progress:
         versions = None

@@ -83,7 +83,6 @@ def test_each_extra_installs_what_the_messages_say():
         "dp_accounting": "flwr[dp]",
         "ray": "flwr[simulation]",
         "datasets": "flwr-datasets",
-        "prometheus_client": "prometheus-client",
     }
     distributions = packages_distributions()
     for package, extra in EXTRAS.items():

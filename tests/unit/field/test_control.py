@@ -1,6 +1,8 @@
 """Requests to a SuperLink, and what `field status` makes of the answers."""
 
 import json
+import zipfile
+from io import BytesIO
 from pathlib import Path
 
 import pytest
@@ -13,6 +15,8 @@ from fl_app.core.events import Aggregated, Arrived, Benched, Dispatched, Failed,
 from fl_app.field.control import SuperLink, Unreachable, clients, public_bytes, show_status
 from fl_app.field.kit import Kit
 from fl_app.field.make import new_kit
+
+pytestmark = pytest.mark.filterwarnings("ignore:GitWildMatchPattern:DeprecationWarning")  # Flower's
 
 
 @pytest.fixture
@@ -80,14 +84,19 @@ def test_the_folder_of_the_run_to_look_at(server, runs, latest):
         assert link(server, port).latest_output() == server / latest
 
 
-def test_a_submission_has_a_time_limit(server, tmp_path, monkeypatch):
-    flwr = tmp_path / "flwr"
-    flwr.write_text("#!/bin/sh\nexec sleep 1000\n")
-    flwr.chmod(0o700)
-    monkeypatch.setattr("fl_app.field.control.COMMANDS", tmp_path)
-    monkeypatch.setattr("fl_app.field.control.SUBMISSION", 0.1)
-    with superlink(server) as port, pytest.raises(RunError, match=r"`flwr run` did not end within"):
-        link(server, port).submit(["seed=1"], tmp_path / "run")
+def test_a_run_is_submitted_with_the_modules_that_it_names(server, tmp_path):
+    (server / "mine.py").write_text("")
+    words, asked = ["seed=1", "task.model=mine:make"], []
+    for run_id in (7, None):  # None = the SuperLink cannot store the app
+        with superlink(server, begins=run_id, begun=asked) as port:
+            if run_id:
+                assert link(server, port).submit(words, tmp_path / "run") == run_id
+                continue
+            with pytest.raises(RunError, match=f"127.0.0.1:{port} starts no run"):
+                link(server, port).submit(words, tmp_path / "run")
+    config = {key: value.string for key, value in asked[0].override_config.items()}
+    assert config == {"overrides": "seed=1 task.model=mine:make", "output": str(tmp_path / "run")}
+    assert "mine.py" in zipfile.ZipFile(BytesIO(asked[0].fab.content)).namelist()
 
 
 def test_another_program_at_the_port_is_named_as_such(server):
@@ -157,5 +166,4 @@ def test_the_run_that_goes_on_is_shown_and_not_one_that_has_ended(server, tmp_pa
         assert "benched" in told
         show_status(kit, server / "run")
         assert "benched" not in capsys.readouterr().out
-        assert SuperLink(kit).statuses() == {"offline": 2}
         assert SuperLink(kit).online() == 0

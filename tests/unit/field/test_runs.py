@@ -1,17 +1,12 @@
-"""A run that is supervised, its figures for Prometheus, and processes that are kept running."""
+"""A run that is supervised, and processes that are kept running."""
 
 import json
-import re
 import signal
 import subprocess
 import time
 from pathlib import Path
-from typing import cast
 
-import promql_parser
 import pytest
-from prometheus_client import CollectorRegistry, generate_latest
-from prometheus_client.parser import text_string_to_metric_families
 
 from fl_app.core.errors import RunError
 from fl_app.core.events import (
@@ -25,9 +20,7 @@ from fl_app.core.events import (
     to_json,
 )
 from fl_app.field import __main__ as command
-from fl_app.field.control import SuperLink, Unreachable
-from fl_app.field.make import FILES
-from fl_app.field.metrics import RunCollector
+from fl_app.field.control import Unreachable
 from fl_app.field.processes import end
 from fl_app.field.runs import Supervisor
 
@@ -68,7 +61,7 @@ class Scripted:
         if self._runs[:1] == [ACCEPTED]:
             self._runs.pop(0)
             self._begin(run, overrides)
-            raise RunError("`flwr run`: connection reset")
+            raise Unreachable("connection reset")
         return self._begin(run, overrides)
 
     def _begin(self, run, overrides):
@@ -85,10 +78,8 @@ class Scripted:
         return status, "the details" if status == "finished:failed" else ""
 
     def complete(self, *overrides, **options):
-        self.supervisor = Supervisor(
-            self, pause=self.paused.append, tell=self.told.append, **options
-        )
-        self.supervisor.complete(overrides, self.output)
+        supervisor = Supervisor(self, pause=self.paused.append, tell=self.told.append, **options)
+        supervisor.complete(overrides, self.output)
         assert self._runs == []
 
 
@@ -253,68 +244,6 @@ def test_version_score_and_failures_are_told_every_minute(tmp_path, capsys):
     assert len(lines) == 1 + round(sum(link.paused)) // 60 + 1  # soon, each minute, at the end
     assert link.told.count("the first failure, of client 1: deadline passed") == 1
     assert {*lines} == {"run 1: 2/40 versions 3 updates at 0/min acc 10.0% 1 failed 1 rejected"}
-    assert scraped(RunCollector(link.supervisor, dict))["fl_app_version"] == 2
-
-
-# -- figures for Prometheus -----------------------------------------------------------------------
-
-
-def collector(events):
-    """Of a supervised run in which so much has happened."""
-    run = Supervisor(cast("SuperLink", None))
-    for event in events:
-        run.history.emit(event)
-    return RunCollector(run, lambda: {"online": 3})
-
-
-def scraped(source):
-    registry = CollectorRegistry()
-    registry.register(source)
-    text = generate_latest(registry).decode()
-    return {
-        sample.name + "".join(f" {v}" for _, v in sorted(sample.labels.items())): sample.value
-        for family in text_string_to_metric_families(text)
-        for sample in family.samples
-    }
-
-
-def test_a_run_in_figures():
-    found = scraped(collector(EVENTS))
-    wanted = {
-        "fl_app_version": 2,
-        "fl_app_seconds": 46,
-        "fl_app_arrivals_total 0": 3,
-        "fl_app_losses_total 1": 1,
-        "fl_app_losses_total 2": 1,
-        "fl_app_staleness_bucket 0": 1,
-        "fl_app_staleness_bucket 1": 2,
-        "fl_app_staleness_bucket +Inf": 2,
-        "fl_app_staleness_count": 2,
-        "fl_app_staleness_sum": 1,
-        "fl_app_bytes_total down": 600,
-        "fl_app_bytes_total up": 120,
-        "fl_app_orders_in_flight": 1,
-        "fl_app_updates_waiting": 1,
-        "fl_app_benched": 1,
-        "fl_app_evaluation accuracy": 0.1,
-        "fl_app_superlink_up": 1,
-        "fl_app_nodes online": 3,
-    }
-    assert {name: found.get(name) for name in wanted} == wanted
-
-
-DASHBOARD = json.loads((FILES / "server" / "grafana.json").read_text())
-QUERIES = [target["expr"] for panel in DASHBOARD["panels"] for target in panel["targets"]]
-
-
-def test_the_dashboard_asks_for_figures_that_exist():
-    known = {name.split()[0] for name in scraped(collector(EVENTS))}
-    assert len(QUERIES) > 8
-    for query in QUERIES:
-        promql_parser.parse(query)  # raises ValueError where Prometheus would
-        names = set(re.findall(r"\bfl_app_\w+", query))
-        assert names, query
-        assert names <= known, query
 
 
 # -- processes ------------------------------------------------------------------------------------

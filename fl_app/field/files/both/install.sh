@@ -234,7 +234,7 @@ place() {
         :
     elif [ -d "$home" ]; then
         rm -f "$home"/fl_app-*.whl
-        for file in "$here"/*.sh "$here"/*.py "$here"/*.service "$here"/*.yaml "$here"/*.json "$here"/*.whl \
+        for file in "$here"/*.sh "$here"/*.py "$here"/*.service "$here"/*.yaml "$here"/*.whl \
             "$here"/README.md "$here"/constraints.txt "$here"/Caddyfile; do
             [ ! -f "$file" ] || cp -p "$file" "$home/"
         done
