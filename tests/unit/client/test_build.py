@@ -7,11 +7,9 @@ import re
 import numpy as np
 import pytest
 import torch
-from helpers import Quadratic
 from safetensors.torch import save_file
 from torch import nn
 
-from fl_app.client import initial_vector
 from fl_app.client.gpus import gpus_of, prepare
 from fl_app.client.initial import load_weights
 
@@ -37,12 +35,6 @@ def test_weights_are_those_of_the_file(tmp_path, name):
     load_weights(loaded, save(tmp_path / name, saved.state_dict()))
     for key, tensor in saved.state_dict().items():
         assert torch.equal(loaded.state_dict()[key], tensor)
-
-
-def test_they_are_the_first_model_of_a_run(tmp_path):
-    file = save(tmp_path / "a.safetensors", {"w": torch.tensor([1.0, 2.0])})
-    vector, _ = initial_vector(Quadratic([[[3.0, 4.0]]]), seed=0, weights=file)
-    assert vector.tolist() == [1.0, 2.0]
 
 
 def test_weights_that_do_not_fit_are_named(tmp_path):

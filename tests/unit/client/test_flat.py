@@ -5,7 +5,6 @@ import re
 import numpy as np
 import pytest
 import torch
-from helpers import vec
 from torch import nn
 
 from fl_app.client.flat import FlatModel, trainable_only
@@ -48,30 +47,11 @@ def test_load_and_read_are_inverse_and_copy():
     assert first[counter] == counter
 
 
-def test_training_moves_buffers_in_the_vector():
-    model = FlatModel(normalised())
-    for batches in (1, 2):
-        model.module(torch.ones(5, 3))
-        assert model.layout.named(model.read())["1.num_batches_tracked"] == batches
-
-
 def frozen_head():
     """As `normalised`, with the last layer frozen, its weights in half precision."""
     module = normalised()
     module[3].to(torch.bfloat16).requires_grad_(False)
     return module
-
-
-def test_frozen_parameters_are_not_in_the_vector():
-    module = nn.Linear(2, 1)
-    module.weight.requires_grad_(False)
-    weight = module.weight.detach().clone()
-    model = FlatModel(module)
-    assert model.layout.names == ["bias"]
-    assert model.trained == model.params == [module.bias]
-    model.load(vec(7))
-    assert module.bias.tolist() == [7]
-    assert torch.equal(module.weight, weight)
 
 
 def test_all_arrays_by_name_hold_the_frozen_ones_in_the_order_of_the_module():

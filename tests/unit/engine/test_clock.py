@@ -76,18 +76,6 @@ def drain(clock):
 # -- virtual --------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("newest_first", [False, True])
-@pytest.mark.parametrize("capacity", [1, 3])
-def test_events_come_in_the_order_of_virtual_time(capacity, newest_first):
-    """Whatever the order in which the work was finished."""
-    durations = [5.0, 1.0, 4.0, 2.0, 3.0]
-    clock = virtual(Shelf(capacity, newest_first=newest_first), lambda client, _: durations[client])
-    for number in range(5):
-        clock.dispatch(order(number, client_id=number))
-    expected = [(1, 1), (2, 3), (3, 4), (4, 2), (5, 0)]
-    assert drain(clock) == [(t, "Replied", number) for t, number in expected]
-
-
 def test_work_is_done_in_the_order_of_its_end_and_lazily():
     mailbox = Shelf(capacity=2)
     clock = virtual(mailbox, lambda client, _: 10.0 - client)
@@ -127,17 +115,6 @@ def test_a_late_order_expires_and_returns_and_is_never_computed():
     assert sorted(events[1:4]) == [(3.0, "Expired", 1), (3.0, "Expired", 2), (3.0, "Replied", 3)]
     assert events[4:] == [(7.0, "Returned", 1)]
     assert sorted(mailbox.pushed) == [0, 3]
-
-
-def test_time_stops_where_it_is_told_to():
-    clock = virtual(Shelf(), lambda *_: 2.0)
-    clock.dispatch(order(0))
-    assert clock.next(1.5) is None
-    assert clock.now == 1.5
-    assert isinstance(clock.next(2.0), Replied)  # an event at the limit still happens
-    assert clock.now == 2.0
-    assert clock.next(math.inf) is None
-    assert clock.now == 2.0
 
 
 # -- wall -----------------------------------------------------------------------------------------

@@ -751,28 +751,6 @@ def test_events_are_those_of_one_long_run(short, long):
     check_extension(Stop(**short), Stop(**long))
 
 
-def test_two_ends_at_a_time():
-    """The update that completes a version is also the last one that was asked for."""
-    events, _, stopped = course(Stop(updates=10, num_versions=10))
-    assert stopped == "num_versions"
-    assert sum(event["kind"] == "arrival" for event in events) == 10
-    check_extension(Stop(updates=10, num_versions=10), Stop(updates=10, num_versions=20))
-    check_extension(Stop(updates=10, num_versions=9), Stop(updates=10, num_versions=20))
-    check_extension(Stop(updates=10, num_versions=10), Stop(updates=20, num_versions=20))
-
-
 @pytest.mark.parametrize("seconds", np.arange(1.1, 10.0, 0.37))
 def test_events_are_those_of_one_long_run_whatever_the_server_was_at_work_at(seconds):
     check_extension(Stop(seconds=seconds), Stop(seconds=20.0), **BUSY)
-
-
-@pytest.mark.parametrize("end", [{"num_versions": 6}, {"seconds": 4.0}, {"updates": 9}])
-def test_a_run_that_is_at_its_end_stays_there(end):
-    check_extension(Stop(**end), Stop(**end))
-
-
-def test_updates_end_a_run_with_what_they_complete():
-    events, _, stopped = course(Stop(updates=8))
-    assert stopped == "updates"
-    kinds = [event["kind"] for event in events]
-    assert (kinds.count("arrival"), kinds.count("aggregate"), kinds[-1]) == (8, 8, "evaluate")

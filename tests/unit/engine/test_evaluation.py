@@ -15,7 +15,6 @@ from fl_app.core.errors import RunError
 from fl_app.core.types import Scores
 from fl_app.engine.client_evaluation import ClientEvaluation, figures, unusable
 from fl_app.engine.evaluation import Background
-from fl_app.engine.guard import Guard
 from fl_app.engine.workers import Workers
 from fl_app.schedule import Buffered, RoundBlocking, synchronous
 from fl_app.schedule.clustered_quorum import ClusteredQuorum
@@ -194,27 +193,6 @@ def test_a_client_that_evaluates_is_counted_among_those_at_work(schedule, sizes)
     assert {len(e["client"]) for e in result.kind("aggregate")} == sizes
 
 
-def test_equal_runs_have_equal_logs_with_any_number_of_workers():
-    def once(workers):
-        task = Quadratic.scattered(8, 20)
-        trainer = LocalTrainer(task, local_lr=0.1, batch_size=5, momentum=0.5)
-        return run(
-            Buffered(5, 2),
-            trainer,
-            num_clients=8,
-            num_versions=12,
-            workers=workers,
-            evaluation_share=trainer.evaluation_share,
-            client_evaluation=ClientEvaluation(3, 0.5),
-        )
-
-    inline = once(0)
-    assert inline.kind("clients_evaluate")
-    for workers in (0, 1, 4):
-        other = once(workers)
-        assert (other.events, other.final) == (inline.events, inline.final)
-
-
 def test_a_slow_client_measures_the_latest_version_alone():
     """v2, v4 and v6 are due while client 1 is at work, until 7.7; it measures v6."""
     result = evaluated(seconds=(1.0, 7.7), num_versions=9)
@@ -287,28 +265,6 @@ def test_a_client_that_cannot_evaluate_trains_on():
     assert result.history.orders_wasted == 0
     assert {e["clients"] for e in result.kind("clients_evaluate")} == {1}
     assert min(result.history.arrivals.values()) > 100
-
-
-@pytest.mark.parametrize("workers", [0, 1])
-def test_whatever_a_client_returns_as_scores_the_run_goes_on(workers):
-    def measure(client_id, version, vector):
-        bad = (({"accuracy": 0.5}, 3), Scores({"accuracy": "high"}, 3), Scores({"f1": 0.5}, 10**9))
-        return bad[client_id]
-
-    result = evaluated(
-        seconds=(1.0, 1.1, 1.2),
-        measure=measure,
-        num_versions=4,
-        workers=workers,
-        guard=Guard(max_examples=100),
-    )
-    assert {e["reason"] for e in result.kind("failure")} == {
-        "evaluation: the client returned tuple instead of Scores",
-        "evaluation: metric 'accuracy'='high' must have a name and be a number",
-        "evaluation: num_examples=1000000000 is above guard.max_examples=100",
-    }
-    assert result.kind("clients_evaluate") == []
-    assert result.outcome.stopped == "num_versions"
 
 
 def test_an_evaluation_that_passes_its_deadline_is_given_up():

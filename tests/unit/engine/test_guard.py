@@ -81,9 +81,7 @@ def test_one_client_is_slowed_down_and_others_are_not():
             {"max_norm_ratio": 1.0},
             "guard.max_norm_ratio=1.0 must be a finite number above 1 or null: half of all",
         ),
-        ({"max_norm_ratio": "a"}, "guard.max_norm_ratio=a must be a finite number above 1"),
         ({"max_age": -1}, "guard.max_age=-1 must be a finite number >= 0 or null: every upload"),
-        ({"min_interval": 0}, "guard.min_interval=0 must be a finite number above 0"),
         ({"max_examples": 0}, "guard.max_examples=0 must be an integer >= 1 or null: every upload"),
     ],
 )

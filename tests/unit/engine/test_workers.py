@@ -62,27 +62,6 @@ def collect(mailbox, count):
 # -- the mailbox ----------------------------------------------------------------------------------
 
 
-def test_orders_are_spread_and_answered(start):
-    def own_process(client_id, sequence, received):
-        return Upload(received + client_id, "delta", os.getpid(), float(sequence))
-
-    mailbox = start(own_process)
-    assert mailbox.capacity() == 2 * ORDERS_PER_WORKER
-    for number in range(4):
-        mailbox.push(order(number, client_id=10 * number))
-    assert mailbox.capacity() == 0
-    replies = collect(mailbox, 4)
-    assert mailbox.capacity() == 4
-    for number in range(4):
-        upload = replies[number].upload
-        assert upload.vector.tolist() == [1 + 10 * number, 2 + 10 * number]
-        assert upload.loss == number
-        assert not upload.vector.flags.writeable
-    processes = {reply.upload.num_examples for reply in replies.values() if reply.upload}
-    assert len(processes) == 2
-    assert os.getpid() not in processes
-
-
 @pytest.mark.parametrize("num_workers", [0, 1])
 def test_results_outlive_later_work(num_workers):
     """More of them than lie on one segment of shared memory, and of one that comes later."""

@@ -116,18 +116,6 @@ def test_late_and_duplicate_replies_are_counted_and_train_nothing(tmp_path):
     assert [trouble.t for trouble in cell.troubles] == [2.0, 3.0, 3.5, 5.0]
 
 
-@pytest.mark.parametrize("torn", range(1, 90, 11))
-def test_log_torn_anywhere_is_read_up_to_there(tmp_path, torn):
-    write_cell(tmp_path, events=ASYNCHRONOUS, algorithm="fedasync")
-    path = tmp_path / "events.jsonl"
-    path.write_bytes(path.read_bytes()[:-torn])
-    (tmp_path / "summary.json").write_text('{"algori')
-    cell = read_cell(tmp_path)
-    whole = len(path.read_text().splitlines()) - 1
-    assert cell.summary == {}
-    assert len(cell.aggregations) == sum(e["kind"] == "aggregate" for e in ASYNCHRONOUS[:whole])
-
-
 def test_cells_come_in_the_order_of_algorithms_then_of_numbers_in_names(tmp_path):
     for name, algorithm in [
         ("mine", "my_own"),

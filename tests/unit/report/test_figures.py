@@ -204,12 +204,3 @@ def test_every_algorithm_has_a_look_of_its_own_under_the_name_that_runs_report()
     assert sorted(ALGORITHMS) == sorted(names)
     for shown in (ALGORITHMS, ["fedbuff"] * 36, ["fedbuff"] * 12 + ["fedasync"] * 12):
         assert len(set(looks(shown))) == len(shown)
-
-
-def test_colour_of_an_algorithm_does_not_depend_on_its_company():
-    for name in ("fedbuff", "my_own"):
-        (alone,) = looks([name])
-        assert alone.colour in {known.colour for known in looks(ALGORITHMS)}
-        one, other = looks(["fedavg", name, name])[1:]
-        assert one.colour == other.colour == alone.colour
-        assert one.dashes != other.dashes

@@ -13,7 +13,6 @@ from run_folders import (
     aggregate,
     arrival,
     dispatch,
-    evaluate,
     history_of,
     write_cell,
     write_pair,
@@ -105,16 +104,6 @@ def test_seeds_are_followed_by_their_mean_and_sample_deviation(tmp_path):
     assert (mean["algorithm"], mean["mb_up"], std["target_accuracy"]) == ("fedasync", None, 0.9)
     assert table.of_series() == [(table.rows[0], None), (mean, std)]
     assert csv_of(table, tmp_path)[-1]["client_updates"] == str(0.5**0.5)
-
-
-def test_target_that_is_kept_is_told_beside_the_first_time(tmp_path):
-    """Means of five: .77 at t=5, .76 at t=6, .9 from t=7 on."""
-    accuracies = [0.95, 0.2, *[0.9] * 10]
-    events = [evaluate(float(t), t, a) for t, a in enumerate(accuracies, start=1)]
-    write_cell(tmp_path, events=events, algorithm="fedavg")
-    (row,) = table_of(tmp_path).rows
-    assert (row["seconds_to_target"], row["seconds_to_stay_at_target"]) == (1.0, 7.0)
-    assert row["last10_accuracy"] == pytest.approx(0.9)
 
 
 # -- other scores ----------------------------------------------------------------------------------
