@@ -156,21 +156,6 @@ def test_a_real_node_is_sent_the_fixed_part_once(part, forgetful, tmp_path, weig
         assert files
 
 
-def test_a_damaged_file_is_asked_for_again(tmp_path, weights):
-    """The second supply replaces it: the orders after that find it whole."""
-    grid, _ = nodes(tmp_path, 1, forgetful=True)
-    settings = [HEAD, weights, "runtime=deployment", "algorithm.schedule.buffer_size=1"]
-    settings += ["algorithm.schedule.concurrency=1"]
-    federation(tmp_path / "run", *settings, "num_versions=2", grid=grid)
-    (file,) = tmp_path.rglob("fixed-*.npz")
-    file.write_bytes(b"not a zip")
-    federation(tmp_path / "run", *settings, "resume=auto", grid=grid)
-    supplied = ["fixed" in message.content.array_records for message in grid.received]
-    assert sum(supplied) == 2
-    assert file.exists()
-    assert file.with_suffix(".unreadable").exists()
-
-
 # -- what clients keep between their orders -------------------------------------------------------
 
 MEMORY = ["num_clients=6", "num_versions=6", "eval_every=3", "algorithm.client.local_epochs=3"]

@@ -206,14 +206,6 @@ def test_s_is_all_that_is_kept_of_one_model_and_the_oldest_round_is_judged():
     np.testing.assert_allclose(fedhist.state["global_length"], lengths, rtol=1e-6)
 
 
-def test_a_run_in_which_steps_would_vanish_needs_a_floor():
-    FedHist(norm_decay=0.001).validate_run(999, FedHist.schedule)
-    FedHist(norm_decay=0.001, norm_floor=0.1).validate_run(1000, FedHist.schedule)
-    FedHist(norm_decay=0.001, ina=False).validate_run(1000, FedHist.schedule)
-    with pytest.raises(ValueError, match=r"norm_decay=0.001 must be below 1 / num_versions=0.001"):
-        FedHist(norm_decay=0.001).validate_run(1000, FedHist.schedule)
-
-
 # -- other readings of the paper ------------------------------------------------------------------
 
 

@@ -659,24 +659,6 @@ def test_every_so_many_versions_and_both_ends_are_evaluated(every, last, expecte
     assert result.outcome.stopped == ("num_versions" if last < 8 else "target_accuracy")
 
 
-def test_stop_at_a_time():
-    result = run(
-        SCHEDULE,
-        num_versions=math.inf,
-        seconds=3.5,
-        devices=Times(one_second),
-        eval_every=100,
-        evaluate=lambda version, params: {"accuracy": 0.5, "loss": 1.0},
-    )
-    assert (result.outcome.stopped, result.outcome.seconds) == ("seconds", 3.5)
-    assert result.outcome.version == 5  # 5 arrivals a second, K = 3
-    assert result.kind("arrival")[-1]["t"] == 3.0
-    assert [event["t"] for event in result.kind("evaluate")] == [0.0, 3.5]
-    never = run(SCHEDULE, devices=Times(lambda *_: math.inf), seconds=1000.0)
-    assert isinstance(never.outcome.error, Stalled)
-    assert never.outcome.seconds == 0.0
-
-
 @pytest.mark.parametrize(
     ("settings", "text"),
     [

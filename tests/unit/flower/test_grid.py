@@ -112,19 +112,6 @@ def test_nodes_join_under_their_ids_and_answer(open_mailbox):
     assert mailbox.capacity() == 2
 
 
-def test_introduction_gives_the_partition_id(open_mailbox):
-    grid = FakeGrid(ours, 2, node_configs=[{"partition-id": 7}, {"partition-id": 3}])
-    mailbox = open_mailbox(grid, train_config=OURS)
-    assert set(pull(mailbox, 2)) == {Joined(7), Joined(3)}
-    mailbox.push(order(0, 3))
-    upload = pull(mailbox, 1)[0].upload
-    assert upload.num_examples == 13
-    assert upload.vector.tolist() == [2.0, 3.0]
-    assert grid.received[-1].metadata.dst_node_id == grid.node_ids[1]
-    assert grid.received[-1].metadata.ttl == 43200.0
-    assert list(grid.received[-1].content["arrays"]) == ["vector"]
-
-
 def test_a_node_that_cannot_introduce_itself_joins_all_the_same(open_mailbox, caplog):
     grid = FakeGrid(plus_one, 1)
     assert pull(open_mailbox(grid, train_config=OURS), 1) == [Joined(grid.node_ids[0])]

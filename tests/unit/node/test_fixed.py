@@ -47,29 +47,6 @@ def state(tmp_path, monkeypatch):
     return tmp_path
 
 
-def test_what_the_seed_makes_is_not_asked_for(state):
-    reply = ask(MessageHandler(), server(0))
-    assert reply.has_content()
-    assert not codec.asks_for_fixed(reply)
-    assert list(state.rglob("fixed-*")) == []
-
-
-@pytest.mark.parametrize("kind", ["train", "evaluate"])
-def test_another_part_is_asked_for_once_and_used(state, kind):
-    model, handler = server(1), MessageHandler()
-    assert codec.asks_for_fixed(ask(handler, model, kind=kind))
-    given = ask(handler, model, kind=kind, fixed=True)
-    assert not codec.asks_for_fixed(given)
-    again = ask(handler, model, kind=kind)
-    later = ask(MessageHandler(), model, kind=kind)  # reads the file
-    losses = [reply.content["metrics"]["loss"] for reply in (given, again, later)]
-    assert losses[0] == losses[1] == losses[2]
-    other = ask(MessageHandler(), server(0), kind=kind).content["metrics"]["loss"]
-    assert losses[0] != other
-    if kind == "train":
-        assert codec.read_upload(given, model.layout).vector.shape == (330,)
-
-
 def test_a_part_that_does_not_fit_is_an_error(state):
     model = server(1)
     reply = ask(MessageHandler(), model, fixed=True, digest=server(2).fixed_digest)

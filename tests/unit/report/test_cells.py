@@ -5,7 +5,6 @@ import re
 import pytest
 from omegaconf import OmegaConf
 from run_folders import (
-    ASYNCHRONOUS,
     ROUNDS,
     aggregate,
     arrival,
@@ -42,19 +41,6 @@ def test_synchronous_clients_wait_for_the_slowest(tmp_path):
     assert cell.history.ages == {0: 4}
     assert cell.history.client_updates == 4
     assert cell.history.t == 6.0
-
-
-def test_asynchronous_clients_do_not_wait_and_their_last_orders_stay_open(tmp_path):
-    write_cell(tmp_path, events=ASYNCHRONOUS, algorithm="fedasync")
-    cell = read_cell(tmp_path)
-    assert cell.waits == []
-    assert orders_of(cell)[-1] == (0, 2.0, 3.0, "", 2, None, "")
-    assert cell.history.ages == {0: 2, 2: 1}
-    assert [(e.t, e.accuracy, e.client_updates) for e in cell.evaluations] == [
-        (0.0, 0.1, 0),
-        (2.0, 0.92, 2),
-        (3.0, 0.85, 3),
-    ]
 
 
 CLUSTERS = {"kind": "cluster", "version": 0, "client": [0, 1], "cluster": [0, 0]}

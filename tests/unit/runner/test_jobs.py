@@ -103,13 +103,6 @@ def test_a_single_run_is_replaced_by_cells(tmp_path):
     assert not (tmp_path / "summary.json").exists()
 
 
-def test_a_run_without_training_is_another_run(tmp_path):
-    ran(tmp_path, "runtime.train=false")
-    for end in ("max_updates=20", "max_updates=40"):
-        with pytest.raises(ValueError, match=r"another configuration \(runtime\.train"):
-            ran(tmp_path, end, "resume=auto")
-
-
 def test_a_picture_that_fails_costs_the_run_nothing(tmp_path, monkeypatch, caplog):
     def fails(*_, **__):
         raise RuntimeError("no font")

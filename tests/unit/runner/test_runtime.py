@@ -1,6 +1,5 @@
 """From configuration to objects: where and whether a run trains, and how large messages are."""
 
-import csv
 import os
 
 import pytest
@@ -8,12 +7,11 @@ import torch
 from configs import composed
 from helpers import HeadedQuadratic, Recorder
 
-from fl_app.client.build import build_trainer
 from fl_app.runner.cell import run_cell
 from fl_app.runner.components import Sizes, build_components, build_sizes
 from fl_app.runner.factory import build_engine
 from fl_app.runner.placement import Placement, placement
-from fl_app.runner.validate import build_strategy, validate_config
+from fl_app.runner.validate import validate_config
 
 CORES = len(os.sched_getaffinity(0))
 GPUS = ("cuda:0", "cuda:1", "cuda:2")
@@ -159,17 +157,3 @@ def test_the_bytes_of_vectors_beside_the_model_are_known_before_the_run(settings
     plain, shorter = build("fedbuff")
     assert plain == Sizes(model=4 * d, order=4 * d, upload=upload // 2 * d)
     assert seconds == pytest.approx(2 * shorter, rel=0.01)
-
-
-def test_the_bytes_of_vectors_beside_the_model_are_counted_in_every_file(tmp_path):
-    config = composed(
-        *("algorithm=scaffold", "num_clients=4", "num_versions=3", "eval_every=1"),
-        *("algorithm.schedule.buffer_size=2", "algorithm.client.upload_dtype=float16"),
-        *("algorithm.client.local_steps=1", "runtime.workers=0"),
-    )
-    _, summary = run_cell(config, tmp_path, label="scaffold")
-    d = build_sizes(build_strategy(config), build_trainer(config)).model // 4
-    rows = list(csv.DictReader((tmp_path / "metrics.csv").read_text().splitlines()))
-    assert summary["client_updates"] == 6
-    assert summary["bytes_up"] == float(rows[-1]["bytes_up"]) == 6 * 2 * 2 * d
-    assert summary["bytes_down"] == float(rows[-1]["bytes_down"]) == 6 * 2 * 4 * d

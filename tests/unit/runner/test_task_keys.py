@@ -11,9 +11,12 @@ from configs import composed
 from helpers import Recorder
 from torch import nn
 
-from fl_app.client.build import complete_task
+from fl_app.client.build import build_task, complete_task
+from fl_app.client.initial import build_model
 from fl_app.runner.cell import run_cell
+from fl_app.runner.checkpoint import Checkpoints
 from fl_app.runner.components import build_components
+from fl_app.runner.earlier import refuse_other_fixed
 from fl_app.runner.factory import build_engine
 from fl_app.runner.validate import validate_config
 from fl_app.tasks.objective import Regression
@@ -152,3 +155,39 @@ def test_only_real_nodes_have_data_of_their_own(runtime):
     config.task.schema = SCHEMA
     with pytest.raises(ValueError, match=f"task.path=null must be the data with runtime={runtime}"):
         validate_config(config)
+
+
+# -- frozen and private parameters ----------------------------------------------------------------
+
+HEAD = "task.trainable=[3.*]"
+
+
+def checked(folder, *words):
+    validate_config(config := composed(*SMALL, *words))
+    run_cell(config, folder, label="test")
+
+
+def test_a_run_does_not_go_on_with_other_frozen_parameters(tmp_path):
+    checked(tmp_path, HEAD)
+    task = build_task(composed(*SMALL, HEAD))
+    saved = Checkpoints(tmp_path).load()["fixed"]
+    assert saved == build_model(task, seed=0).fixed_digest
+    refuse_other_fixed(saved, saved, tmp_path)
+    message = re.escape(f"{tmp_path} holds a run of another model: its frozen parameters")
+    with pytest.raises(ValueError, match=message):
+        refuse_other_fixed("0" * 64, saved, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("task.trainable=[]", "task.trainable=[] must be a list of patterns such as [head.*] or "),
+        ("task.trainable=head", "task.trainable=head must be a list of patterns such as [head.*]"),
+        ("algorithm.client.private=3", "client.private=3 must be a list of patterns such as "),
+        ("algorithm.client.private=[7.*]", "client.private='7.*' matches no name in the model"),
+    ],
+)
+def test_bad_patterns_are_refused_before_anything_is_written(tmp_path, override, message):
+    with pytest.raises(ValueError, match=re.escape(message)):
+        checked(tmp_path / "run", override)
+    assert not (tmp_path / "run").exists()
