@@ -39,16 +39,12 @@ $(installed): pyproject.toml constraints.txt
 run: setup ## Run the main job: seven algorithms compared on one task
 	$(python) -m fl_app experiment=quickstart
 
-# Seconds that `make test` may take on two quiet cores. Processor time counts, so that a machine with
-# other work to do fails nothing; on a slower processor: make test TEST_BUDGET=480
-TEST_BUDGET ?= 240
-
 # One process for each processor; each needs about a gigabyte of memory.
 pytest := $(python) -m pytest -n logical --maxprocesses 8 --durations 10
 
 .PHONY: test
 test: setup ## Run the tests, but not the slow ones: three minutes on two cores
-	$(pytest) -m "not slow" --dist worksteal --budget $(TEST_BUDGET)
+	$(pytest) -m "not slow" --dist worksteal
 
 .PHONY: test-slow
 test-slow: setup ## Run the slow tests, but not those of federations: a quarter of an hour

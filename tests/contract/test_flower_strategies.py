@@ -4,23 +4,19 @@ Or it is refused, with the reason.
 """
 
 import re
-from collections import Counter
 from dataclasses import replace
 from functools import partial
 
 import numpy as np
 import pytest
-from configs import composed
 from fake_grid import FakeGrid
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.serverapp import strategy as flower
-from helpers import Quadratic, run, vec
+from helpers import vec
 
 from fl_app.asynchronous import Asynchronous
-from fl_app.client.build import build_trainer
 from fl_app.core.errors import RunError
 from fl_app.core.types import GlobalModel, Update
-from fl_app.runner.validate import build_schedule, build_strategy, validate_config
 from fl_app.schedule import Buffered, synchronous
 
 CLIENTS = 7
@@ -227,58 +223,6 @@ def test_bulyan_is_refused_where_it_would_skip_every_aggregation():
         strategy.start(None, None)
 
 
-# -- robust aggregation of the first K arrivals, against clients that lie --------------------------
-
-MANY = 20
-LIARS = (3, 11)
-TASK = Quadratic.scattered(MANY)
-ROBUST = ["krum", "multi_krum", "median", "trimmed_mean"]
-
-
-class WithLiars:
-    """Trains, but the liars then send a long step the other way."""
-
-    def __init__(self, honest):
-        self._honest = honest
-
-    def train(self, order):
-        upload = self._honest.train(order)
-        if order.client_id in LIARS:
-            return replace(upload, vector=-10 * upload.vector)
-        return upload
-
-
-def train(name, *, liars):
-    config = composed(f"algorithm={name}")
-    validate_config(config)
-    trainer = build_trainer(config, TASK)
-    initial = np.zeros(trainer.model.layout.size, np.float32)
-    return run(
-        build_schedule(config),
-        WithLiars(trainer) if liars else trainer,
-        num_clients=MANY,
-        num_versions=40,
-        strategy=build_strategy(config),
-        initial=initial,
-    )
-
-
-@pytest.mark.parametrize("name", ROBUST)
-def test_liars_do_no_harm(name):
-    """The clients' own optima lie 0.46 around the common one; Krum takes one client's word."""
-    result = train(name, liars=True)
-    used = Counter(c for event in result.kind("aggregate") for c in event["client"])
-    assert min(used[liar] for liar in LIARS) > 5
-    assert np.linalg.norm(TASK.optimum) > 5
-    assert np.linalg.norm(result.outcome.params - TASK.optimum) < 0.6
-
-
-def test_a_mean_is_harmed():
-    honest, harmed = (train("fedbuff", liars=liars).outcome.params for liars in (False, True))
-    assert np.linalg.norm(honest - TASK.optimum) < 0.6
-    assert np.linalg.norm(harmed - TASK.optimum) > 2
-
-
 # -- golden values of K arrivals -------------------------------------------------------------------
 
 # Flower's own strategies on K arrivals, against hand-derived values.
@@ -316,13 +260,6 @@ THREE = [
 )
 def test_inner_strategy_aggregates_displacements_on_the_current_model(inner, expected):
     np.testing.assert_allclose(Asynchronous(inner).aggregate(FIFTH, THREE), expected, rtol=1e-5)
-
-
-def test_inner_must_be_a_flower_strategy():
-    with pytest.raises(ValueError, match="must be based on flwr"):
-        Asynchronous(object())
-    with pytest.raises(ValueError, match=r"must be an instance: FedAdam\(\), not FedAdam: "):
-        Asynchronous(flower.FedAdam)
 
 
 def test_fedprox_tells_its_clients_mu():

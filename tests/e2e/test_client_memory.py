@@ -169,7 +169,6 @@ CASES = {
         *("algorithm=port", "algorithm.schedule.buffer_size=2", "devices=uniform_110x"),
         *("algorithm.strategy.staleness_bound=2", "algorithm.schedule.concurrency=6"),
     ],
-    "scaffold": ["algorithm=scaffold", *BUFFERED, *COMPRESSED],
     "top_k": ["algorithm=fedbuff", *BUFFERED, "algorithm.schedule.concurrency=6", *COMPRESSED],
 }
 

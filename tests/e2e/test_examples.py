@@ -121,7 +121,6 @@ def test_the_new_algorithm_runs_by_its_name(half_life, monkeypatch, tmp_path):
 # -- notebooks -----------------------------------------------------------------------------------
 
 NOTEBOOKS = sorted((ROOT / "docs" / "notebooks").glob("*.ipynb"))
-SMALL = 300_000  # bytes of all notebooks together, with their pictures
 
 
 def kernel(test):
@@ -148,13 +147,6 @@ def test_a_notebook_of_the_documentation_runs(path, tmp_path, monkeypatch):
         for notebook in (stored, fresh)
     ]
     assert kinds[0] == kinds[1]
-
-
-def test_the_notebooks_are_small_and_have_pictures():
-    assert len(NOTEBOOKS) == 2
-    assert sum(path.stat().st_size for path in NOTEBOOKS) < SMALL
-    for path in NOTEBOOKS:
-        assert "image/png" in path.read_text(encoding="utf-8")
 
 
 # -- examples ------------------------------------------------------------------------------------

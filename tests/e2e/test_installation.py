@@ -1,6 +1,5 @@
-"""What a wheel holds, an editable clone, what a device installs, and the bundle of `flwr run`."""
+"""What a wheel holds, and what a device installs."""
 
-import io
 import json
 import os
 import shutil
@@ -13,7 +12,6 @@ import pytest
 from configs import composed
 from fake_grid import FakeGrid
 from flwr.app import Message
-from flwr.cli.build import build_fab_from_disk
 from flwr.common.serde import message_to_proto
 from omegaconf import OmegaConf
 
@@ -22,7 +20,6 @@ from fl_app.client import initial_vector
 from fl_app.client.build import build_task
 from fl_app.core.extras import EXTRAS
 from fl_app.core.types import Order
-from fl_app.field.project import write_sources
 from fl_app.flower import codec, names
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -163,43 +160,3 @@ def test_a_device_trains_with_what_a_wheel_requires(wheel, tmp_path, capsys):
     print(f"{used.split()[0]} MB")
     if "CUDA's libraries" not in done.stdout:
         assert int(used.split()[0]) <= MOST
-
-
-# -- the bundle that Flower sends around ---------------------------------------------------------
-
-RUN = """
-import sys
-from fake_grid import FakeGrid
-from flwr.app import Context, RecordDict
-from fl_app import client_app, server_app
-
-config = {"overrides": sys.argv[1], "output": sys.argv[2]}
-server_app.main(FakeGrid(client_app.app, 2), Context(1, 1, {}, RecordDict(), config))
-print(server_app.__file__)
-"""
-
-
-@pytest.mark.filterwarnings("ignore:GitWildMatchPattern:DeprecationWarning")  # Flower's
-@pytest.mark.parametrize(
-    ("overrides", "told"),
-    [
-        ("experiment=quickstart experiment.scale=smoke", ""),
-        ("secure_aggregation=helper secure_aggregation.clip_norm=5 num_versions=2", ""),
-        ("experiment=benchmark", "experiment is one of: quickstart"),
-    ],
-)
-def test_the_bundle_runs_alone(overrides, told, tmp_path):
-    """Unpacked, without the clone beside it; an experiment that it lacks is refused."""
-    write_sources(tmp_path / "fl-app")
-    app, output = tmp_path / "unpacked", tmp_path / "run"
-    with zipfile.ZipFile(io.BytesIO(build_fab_from_disk(tmp_path / "fl-app"))) as file:
-        file.extractall(app)
-    environment = {**os.environ, "PYTHONPATH": f"{app}{os.pathsep}{ROOT / 'tests'}"}
-    command = [sys.executable, "-c", RUN, overrides, str(output)]
-    done = subprocess.run(command, cwd=app, env=environment, capture_output=True, text=True)
-    if told:
-        assert told in done.stderr
-        return
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.splitlines()[-1] == str(app / "fl_app" / "server_app.py")
-    assert (output / "report.html").exists()

@@ -114,16 +114,6 @@ def test_a_call_that_blocks_is_ended_after_a_while(number):
     os.close(writing)
 
 
-def test_who_stops_soon_is_not_interrupted():
-    before = signal.getsignal(signal.SIGTERM)
-    stop = threading.Event()
-    with interruptible(stop.set):
-        os.kill(os.getpid(), signal.SIGTERM)
-        assert stop.wait(LONG)
-    threading.Event().wait(0.2)
-    assert signal.getsignal(signal.SIGTERM) is before
-
-
 def test_a_second_signal_does_not_wait():
     def twice():
         with interruptible(asked) as undisturbed, undisturbed():
@@ -155,15 +145,3 @@ def test_a_checkpoint_is_written_to_its_end(tmp_path, monkeypatch, asked_before)
             path = store.save(3, {"params": np.arange(3.0)})
     assert list(path.parent.iterdir()) == [path]
     assert store.load()["params"].tolist() == [0, 1, 2]
-
-
-def test_after_a_checkpoint_a_signal_is_heeded_as_before():
-    def later():
-        with interruptible(asked) as undisturbed:
-            with undisturbed():
-                pass
-            os.kill(os.getpid(), signal.SIGTERM)
-            threading.Event().wait(LONG)
-
-    with pytest.raises(KeyboardInterrupt):
-        later()
