@@ -14,9 +14,10 @@ from hydra.core.global_hydra import GlobalHydra
 from hydra.errors import HydraException, MissingConfigException, OverrideParseException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import ConfigAttributeError, ConfigKeyError
+from yaml import YAMLError
 
 from fl_app import targets
-from fl_app.tasks.kind import USUAL_CLIENTS
+from fl_app.tasks.partition.base import USUAL_CLIENTS
 from fl_app.tasks.partition.flwr import DECIDING
 
 _PACKAGE = Path(__file__).resolve().parent
@@ -69,6 +70,8 @@ def compose(overrides: Sequence[str]) -> DictConfig:
                 config = hydra.compose("config", overrides=list(overrides))
         except HydraException as error:
             raise ValueError(explain(error, overrides)) from None
+        except YAMLError as error:
+            raise ValueError(str(error)) from None
     refuse_surplus(config)
     return config
 

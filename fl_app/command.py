@@ -16,6 +16,7 @@ from hydra.errors import HydraException
 from hydra.experimental.callback import Callback
 from hydra.types import RunMode
 from omegaconf import DictConfig
+from yaml import YAMLError
 
 from fl_app.cli import CONF, explain, refuse_dots, refuse_surplus
 from fl_app.core.errors import Interrupted, RunError
@@ -187,7 +188,8 @@ def _command(words: Sequence[str]) -> int:
         return _failed(ended.__cause__, words)
     except BrokenPipeError:
         raise
-    except (HydraException, ValueError, RunError) as error:  # some of Hydra's are also OSErrors
+    # Some of Hydra's are also OSErrors. YAML is that of a user's own files of options.
+    except (HydraException, YAMLError, ValueError, RunError) as error:
         return _failed(error, words)
     except OSError as error:
         if any(frame.f_code is _run.__code__ for frame, _ in walk_tb(error.__traceback__)):

@@ -82,7 +82,6 @@ class Quadratic:
     """
 
     name = "quadratic"
-    source = "generated"
     has_test_set = True
 
     def __init__(self, points):

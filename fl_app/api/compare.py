@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 # Columns of the table that a comparison leaves out, those of which the spread says something, and
 # those that a notebook shows.
 OF_RUN = (
-    *("cell", "algorithm", "data", "statistic", "num_seeds", "label", "seed", "folder"),
+    *("cell", "algorithm", "statistic", "num_seeds", "label", "seed", "folder"),
     *("updates_per_second", "score", "target_accuracy"),
 )
 SPREAD = ("final_", "best_", "last10_", "seconds_to_", "updates_to_", "mean_")

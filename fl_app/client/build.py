@@ -57,13 +57,7 @@ def build_task(config: DictConfig, data: str | None = None) -> "TrainingTask":
     """
     if data is not None:
         config = own_config(config, data)
-    load = instantiate(config.task, leave_out=COMMON_KEYS)
-    task = load(
-        partition=instantiate(config.partition),
-        # Without owners, null says that the nodes are the clients.
-        num_clients=None if owners_decide(config) else config.num_clients or 1,
-        seed=config.seed,
-    )
+    task = instantiate(config.task, leave_out=COMMON_KEYS)(seed=config.seed)
     if hasattr(task, "check_model"):
         _check_model(config, task)
     complete = complete_task(config, task)
@@ -101,7 +95,9 @@ def complete_task(config: DictConfig, task: Any) -> "TrainingTask":
         ValueError: a value is refused.
     """
     if not task.num_clients and len(task.targets):  # a server whose nodes own the data has none
-        task = task.with_clients(instantiate(config.partition), config.num_clients, config.seed)
+        # Without owners, null says that the nodes are the clients.
+        num_clients = None if owners_decide(config) else config.num_clients or 1
+        task = task.with_clients(instantiate(config.partition), num_clients, config.seed)
     for key, attribute in NEEDS.items():
         able, value = hasattr(task, attribute), config.task.get(key)
         told, why = f"left out with a {type(task).__name__}", f"it has no {attribute}"

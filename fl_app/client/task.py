@@ -19,11 +19,6 @@ class TrainingTask(Protocol):
         ...
 
     @property
-    def source(self) -> str:
-        """Where the data are from; ``"stand-in"`` = made-up data instead of the real ones."""
-        ...
-
-    @property
     def num_clients(self) -> int:
         """N."""
         ...

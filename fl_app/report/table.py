@@ -81,7 +81,6 @@ class Table:
     The columns are
 
     - ``cell``: name of the cell; of several seeds, their label; ``algorithm``: its name
-    - ``data``: origin of the data; "stand-in" = synthetic data in place of the real data
     - ``final_...``, ``best_...``: mean score of the `last` evaluations, and best of any;
       ``last10_...``: mean of the last ten
     - ``seconds_to_target``, ``updates_to_target``: on the run's clock, until the target accuracy
@@ -197,7 +196,6 @@ class Table:
         console.print(self._drawn(shown, most))
         left_out = [f"{each.group} {each.title}".strip() for each in columns[len(shown) :]]
         runs = [row for row in self.rows if row["statistic"] == "run"]
-        made_up = [row["cell"] for row in runs if row["data"] == "stand-in"]
         early = [
             f"{row['cell']} ({row['stopped']})"
             for row in runs
@@ -209,9 +207,6 @@ class Table:
                 f"Left out for lack of room: {', '.join(left_out)}. All columns are in table.csv."
             )
             notes.insert(0, (told, "dim"))
-        if made_up:
-            told = f"NOT THE REAL DATA but a stand-in: {escape(', '.join(made_up))}"
-            notes.append((told, "bold"))
         if early:
             notes.append((f"NOT RUN TO THEIR END: {escape(', '.join(early))}", "bold"))
         for told, style in notes:
@@ -277,7 +272,7 @@ def _over(values: list[Any], of: Callable[[list[float]], float]) -> Any:
 
 def _row(cell: Cell, scores: Sequence[Score], target_accuracy: float, last: int) -> Row:
     summary, history, score = cell.summary, cell.history, cell.score
-    row: Row = {"cell": cell.name, "algorithm": cell.algorithm, "data": summary.get("data")}
+    row: Row = {"cell": cell.name, "algorithm": cell.algorithm}
     if scores:
         values = [e.value(score.name) for e in cell.evaluations] if score else []
         row |= {

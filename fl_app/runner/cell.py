@@ -164,7 +164,6 @@ def run_cell(
     about = {
         "algorithm": config.algorithm.name,
         "task": task.name,
-        "data": task.source,
         "seed": config.seed,
         "num_clients": config.num_clients or len(history.sequences),
         "work_per_update": components.trainer.work_per_update,

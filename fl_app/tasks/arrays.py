@@ -7,11 +7,9 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from fl_app.core.errors import require
 from fl_app.core.hyper import bounded
 from fl_app.tasks.files import existing, reading
 from fl_app.tasks.items import pair, table_of
-from fl_app.tasks.kind import scaling
 from fl_app.tasks.own_data import KIND, OwnData, Part
 
 
@@ -22,19 +20,16 @@ class Arrays(OwnData):
     It holds ``x_train`` of shape ``(n, ...)`` and ``y_train`` of shape ``(n,)`` or ``(n, k)``. It
     may hold ``x_test`` and ``y_test``, and ``client`` of shape ``(n,)``, the owner of each training
     example. Bytes in three or four dimensions are images; their channels come first or last.
-    Nothing in the file is unpickled.
+    Inputs are standardised, every entry or every channel. Nothing in the file is unpickled.
 
     Args:
         client: whether each value of the array ``client`` is a client; False = partition=
             distributes all examples.
         kind: classification, regression, or auto: as of task=csv, but integers are always classes.
-        scaling: raw255 (original values), unit (bytes to [0, 1]) or standardised (of every entry,
-            or of every channel).
     """
 
     client: bool | None = True
     kind: str = bounded("auto", KIND, "unknown")
-    scaling: str = scaling("standardised")
 
     name: ClassVar[str] = "arrays"
 
@@ -56,10 +51,6 @@ class Arrays(OwnData):
         train, test = _part(found, "train", where), None
         if "x_test" in found:
             test = _part(found, "test", where)
-        kind = train.inputs.dtype
-        bound = f"standardised or raw255 with x_train of the type {kind}"
-        fits = self.scaling != "unit" or kind == np.uint8
-        require(fits, "task.scaling", self.scaling, bound, "unit divides bytes by 255")
         if self.client and "client" in found:
             shape = found["client"].shape
             if shape != (len(train.inputs),):

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 SIGN = Bound(r"one character, or \t for a tab", lambda v: len(v) == 1 or v == r"\t")
 
+OTHERS = ";\t|,"
+
 
 @dataclass(kw_only=True)
 class Csv(TableData):
@@ -52,13 +54,18 @@ class Csv(TableData):
     def _table(self, file: Path, key: str) -> "pd.DataFrame":
         import pandas as pd
 
-        expected = f"a table in UTF-8, of values separated by {self.separator!r} (task.separator)"
+        sign = self.separator.replace("\\t", "\t")
+        expected = f"a table in UTF-8, of values separated by {sign!r} (task.separator)"
         with reading(f"{key}={file}", expected), warnings.catch_warnings():
             # A line with more values than columns.
             warnings.simplefilter("error", pd.errors.ParserWarning)
+            head, *more = pd.read_csv(file, sep=sign, nrows=0).columns
+            others = [other for other in OTHERS if other in head and not more]
+            if others:
+                raise ValueError(f'its first line is {head!r}: give "task.separator={others[0]!r}"')
             table = pd.read_csv(
                 file,
-                sep=self.separator.replace("\\t", "\t"),
+                sep=sign,
                 dtype=dict.fromkeys(self.texts(), "str"),
                 skipinitialspace=True,
                 index_col=False,

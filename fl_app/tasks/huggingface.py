@@ -9,12 +9,9 @@ from fl_app.core.errors import require
 from fl_app.tasks.files import folder_of, loaded, stored_images
 from fl_app.tasks.items import column_of, pair
 from fl_app.tasks.own_data import ImageKeys, Part, TableData
-from fl_app.tasks.partition import Partitioner
 
 if TYPE_CHECKING:
     from datasets import Dataset
-
-    from fl_app.tasks.task import Task
 
 
 @dataclass(kw_only=True)
@@ -40,11 +37,6 @@ class Huggingface(ImageKeys, TableData):
     def files(self) -> Sequence[Path]:
         folder = folder_of(self.path or "", "task.path")
         return [*folder.rglob("*")] if folder else []
-
-    def __call__(self, *, partition: Partitioner, num_clients: int | None, seed: int = 0) -> "Task":
-        task = super().__call__(partition=partition, num_clients=num_clients, seed=seed)
-        on_hub = self.path is not None and folder_of(self.path, "task.path") is None
-        return replace(task, source="hub") if on_hub else task
 
     def read(self) -> tuple[Part, Part | None]:
         path = self.path or ""

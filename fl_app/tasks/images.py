@@ -4,25 +4,24 @@ torchvision reads the files that its classes leave, and checks them; `datasets` 
 folder with a copy of it. EMNIST's images are transposed, as in its files.
 """
 
-import zlib
 from dataclasses import dataclass
-from math import prod
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from fl_app.core.errors import require
 from fl_app.tasks.cache import Arrays
-from fl_app.tasks.kind import Content, augmentation, scaling
-from fl_app.tasks.models import chunk_of
-from fl_app.tasks.sources import DataSet, PublicTask
+from fl_app.tasks.kind import augmentation, scaling
+from fl_app.tasks.public import DataSet, PublicTask
 
-STAND_IN_TRAIN, STAND_IN_TEST = 10_000, 2_000
+if TYPE_CHECKING:
+    from fl_app.tasks.task import Task
+
 SMILING = "Smiling"  # CelebA's target, as in LEAF
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class ImageSet(DataSet):
     """A set of images.
 
@@ -35,8 +34,8 @@ class ImageSet(DataSet):
         test: the hub's split for testing.
     """
 
-    shape: tuple[int, int, int]
-    num_classes: int
+    shape: tuple[int, int, int] = (1, 28, 28)
+    num_classes: int = 10
     kind: str = ""
     split: str = ""
     columns: tuple[str, str, str] = ("image", "label", "")
@@ -51,48 +50,31 @@ class ImageSet(DataSet):
         return f'python -c "from fl_app.tasks.vision import torchvision as v; {called}"'
 
 
-GREY, COLOUR = (1, 28, 28), (3, 32, 32)
+COLOUR, FACE, TINY = (3, 32, 32), (3, 84, 84), (3, 64, 64)
+FASHION = "zalando-datasets/fashion_mnist"
+FACES = "flwrlabs/celeba", "img_align+identity+attr"
 _EMNIST = {"byclass": 62, "balanced": 47, "mnist": 10}  # classes by split
 _ALL = (
-    ImageSet("mnist", "MNIST/raw", "ylecun/mnist", shape=GREY, num_classes=10, kind="MNIST"),
-    ImageSet(
-        *("fashion_mnist", "FashionMNIST/raw", "zalando-datasets/fashion_mnist"),
-        shape=GREY,
-        num_classes=10,
-        kind="FashionMNIST",
-    ),
+    ImageSet("mnist", "MNIST/raw", "ylecun/mnist", kind="MNIST"),
+    ImageSet("fashion_mnist", "FashionMNIST/raw", FASHION, kind="FashionMNIST"),
     *(
-        ImageSet(
-            f"emnist_{each}", "EMNIST/raw", shape=GREY, num_classes=num, kind="EMNIST", split=each
-        )
-        for each, num in _EMNIST.items()
+        ImageSet(f"emnist_{split}", "EMNIST/raw", num_classes=num, kind="EMNIST", split=split)
+        for split, num in _EMNIST.items()
     ),
     ImageSet(
-        *("cifar10", "cifar-10-batches-py", "uoft-cs/cifar10"),
-        shape=COLOUR,
-        num_classes=10,
-        kind="CIFAR10",
+        *("cifar10", "cifar-10-batches-py", "uoft-cs/cifar10", None, COLOUR, 10, "CIFAR10"),
         columns=("img", "label", ""),
     ),
     ImageSet(
-        *("cifar100", "cifar-100-python", "uoft-cs/cifar100"),
-        shape=COLOUR,
-        num_classes=100,
-        kind="CIFAR100",
+        *("cifar100", "cifar-100-python", "uoft-cs/cifar100", None, COLOUR, 100, "CIFAR100"),
         columns=("img", "fine_label", ""),
     ),
     ImageSet(
-        *("celeba", "celeba", "flwrlabs/celeba", "img_align+identity+attr"),
-        shape=(3, 84, 84),
-        num_classes=2,
-        kind="CelebA",
-        split="all",
+        *("celeba", "celeba", *FACES, FACE, 2, "CelebA", "all"),
         columns=("image", SMILING, "celeb_id"),
     ),
     ImageSet(
-        *("tiny_imagenet", "tiny-imagenet-200", "zh-plus/tiny-imagenet"),
-        shape=(3, 64, 64),
-        num_classes=200,
+        *("tiny_imagenet", "tiny-imagenet-200", "zh-plus/tiny-imagenet", None, TINY, 200),
         test="valid",
     ),
 )
@@ -103,9 +85,9 @@ IMAGE_SETS = {images.name: images for images in _ALL}
 class Images(PublicTask):
     """Classify the images of a public data set.
 
-    Arrays are ``train_inputs`` and ``test_inputs``, uint8 of shape ``(n, *shape)``,
-    ``train_targets`` and ``test_targets``, int64 of shape ``(n,)``, ``moments`` of the training
-    set, and, if the person on each image is known, ``train_owners``, int64 of shape ``(n,)``.
+    Arrays are ``inputs`` and ``test_inputs``, uint8 of shape ``(n, *shape)``, ``targets`` and
+    ``test_targets``, int64 of shape ``(n,)``, ``moments`` of the training set, and, if the person
+    on each image is known, ``owners``, int64 of shape ``(n,)``.
 
     Args:
         data: a name in `IMAGE_SETS` without the split.
@@ -133,19 +115,20 @@ class Images(PublicTask):
     def data_set(self) -> ImageSet:
         return IMAGE_SETS[self._name]
 
-    def content(self, seed: int) -> Content:
-        from fl_app.tasks.scaling import AUGMENTATIONS, make_scaling  # load torch
+    def __call__(self, *, seed: int = 0) -> "Task":
+        # They load torch.
+        from fl_app.tasks.objective import Classification
+        from fl_app.tasks.scaling import AUGMENTATIONS, make_scaling
 
-        images, (arrays, source) = self.data_set, self.load()
-        fields = {
-            "name": images.name,
-            "num_classes": images.num_classes,
-            "source": source,
-            "prepare": make_scaling(self.scaling, 255.0, arrays["moments"]),
-            "augment": AUGMENTATIONS[self.augment],
-            "test_chunk": chunk_of(images.shape),
-        }
-        return arrays, images.shape, fields
+        images, arrays = self.data_set, self.load()
+        return self.made_of(
+            {name: array for name, array in arrays.items() if name != "moments"},
+            images.shape,
+            Classification(images.num_classes),
+            name=images.name,
+            prepare=make_scaling(self.scaling, 255.0, arrays["moments"]),
+            augment=AUGMENTATIONS[self.augment],
+        )
 
     def read(self, root: Path) -> Arrays:
         from fl_app.tasks.vision import torchvision
@@ -191,39 +174,17 @@ class Images(PublicTask):
         owners = splits["train"][owner][:] if owner else None
         return self._arrays(pair("train"), pair(images.test), owners)
 
-    def stand_in(self) -> Arrays:
-        """A random template for each class plus noise of the same size, with a hundred owners.
-
-        Every call gives the same images. If they are larger than CIFAR's there are fewer of them,
-        so that they take the same memory.
-        """
-        name, shape, num_classes = self._name, self.data_set.shape, self.data_set.num_classes
-        rng = np.random.default_rng(zlib.crc32(name.encode()))
-        templates = rng.integers(128, size=(num_classes, *shape), dtype=np.uint8)
-
-        def pair(count: int) -> tuple[Any, Any]:
-            labels = np.arange(count) % num_classes
-            images = rng.integers(128, size=(count, *shape), dtype=np.uint8)
-            for label, template in enumerate(templates):
-                images[label::num_classes] += template
-            return images, labels
-
-        share = min(1.0, 3 * 32 * 32 / prod(shape))
-        train, test = pair(int(share * STAND_IN_TRAIN)), pair(int(share * STAND_IN_TEST))
-        # Permuted, because otherwise every owner would have one class.
-        return self._arrays(train, test, rng.permutation(len(train[1])) % 100)
-
     def _arrays(self, train: tuple[Any, Any], test: tuple[Any, Any], owners: Any = None) -> Arrays:
         """The arrays of images, shape ``(n, *shape)`` or ``(n, height, width)``, and labels."""
         from fl_app.tasks.scaling import moments
 
         arrays: Arrays = {}
-        for part, (images, labels) in (("train", train), ("test", test)):
+        for part, (images, labels) in (("", train), ("test_", test)):
             inputs = np.ascontiguousarray(images, np.uint8).reshape(-1, *self.data_set.shape)
             targets = np.asarray(labels, np.int64)
             if len(inputs) != len(targets) or targets.max() >= self.data_set.num_classes:
-                raise ValueError(f"{len(inputs)} {part} images, {len(targets)} labels")
-            arrays |= {f"{part}_inputs": inputs, f"{part}_targets": targets}
+                raise ValueError(f"{len(inputs)} {part}images, {len(targets)} labels")
+            arrays |= {f"{part}inputs": inputs, f"{part}targets": targets}
         if owners is not None:
-            arrays["train_owners"] = np.asarray(owners, np.int64).reshape(-1)
-        return arrays | {"moments": moments(arrays["train_inputs"])}
+            arrays["owners"] = np.asarray(owners, np.int64).reshape(-1)
+        return arrays | {"moments": moments(arrays["inputs"])}

@@ -7,19 +7,15 @@ loaded.
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
+from math import prod
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from fl_app.core.hyper import bounded, check_bounds, one_of, or_none
-from fl_app.tasks.models import Shape, architecture, check_model
-from fl_app.tasks.partition import Partitioner, make_partition
+from fl_app.tasks.models import FLAT_MODELS, Shape, architecture, check_model, chunk_of
 
 if TYPE_CHECKING:
+    from fl_app.tasks.objective import Objective
     from fl_app.tasks.task import Task
-
-# Arrays, shape of an input, further fields (`Classes.content`).
-Content: TypeAlias = tuple[Mapping[str, Any], Shape, dict[str, Any]]
-
-USUAL_CLIENTS = 50  # of a run that does not say, and whose data do not either
 
 
 @dataclass(kw_only=True)
@@ -44,60 +40,39 @@ class TaskKind(ABC):
             check_model(self.model, text=self.text)
 
     @abstractmethod
-    def __call__(self, *, partition: Partitioner, num_clients: int | None, seed: int = 0) -> "Task":
-        """The task.
+    def __call__(self, *, seed: int = 0) -> "Task":
+        """The task with its data, which no client has yet (`fl_app.tasks.task.Task.with_clients`).
 
         Args:
-            partition: distributes the training examples.
-            num_clients: N >= 1; None = as many as the data or the partition say.
-            seed: seed of the partition, and of data that are drawn.
-
-        Raises:
-            ValueError: the data are missing or refused, or a client gets none.
-        """
-
-
-@dataclass(kw_only=True)
-class Classes(TaskKind):
-    """A task of classification whose data are known, or are drawn."""
-
-    def __call__(self, *, partition: Partitioner, num_clients: int | None, seed: int = 0) -> "Task":
-        # Imported here, because they load torch.
-        import torch
-
-        from fl_app.tasks.objective import Classification
-        from fl_app.tasks.task import Task
-
-        arrays, shape, fields = self.content(seed)
-        names = {"inputs": "train_inputs", "targets": "train_targets"}
-        tensors: dict[str, Any] = {
-            name: torch.as_tensor(arrays[names.get(name, name)])
-            for name in ("inputs", "targets", "test_inputs", "test_targets")
-        }
-        num_classes, sequences = fields.pop("num_classes"), fields.pop("sequences", False)
-        objective = Classification(num_classes, sequences=sequences)
-        strata, owners = objective.strata(tensors["targets"]), arrays.get("train_owners")
-        return Task(
-            objective=objective,
-            architecture=architecture(self.model or "", shape, num_classes),
-            partition=make_partition(partition, strata, num_clients, seed, owners),
-            **fields,
-            **tensors,
-        )
-
-    @abstractmethod
-    def content(self, seed: int) -> Content:
-        """What the task is made of.
-
-        Returns:
-            Arrays or tensors ``train_inputs``, ``train_targets``, ``test_inputs``,
-            ``test_targets``, and ``train_owners``, int64 of shape ``(n,)``, if they are known; the
-            shape of one input of the model; and ``num_classes``, ``sequences`` (whether targets
-            are), and further fields of `fl_app.tasks.task.Task` by name.
+            seed: of the run, for data that are drawn.
 
         Raises:
             ValueError: the data are missing or refused.
         """
+
+    def made_of(
+        self, arrays: Mapping[str, Any], shape: Shape, objective: "Objective", **fields: Any
+    ) -> "Task":
+        """A task with the model that the keys name.
+
+        Args:
+            arrays: fields of `fl_app.tasks.task.Task` that are tensors, by name.
+            shape: of one input, see `fl_app.tasks.models.architecture`.
+            objective: of the task.
+            fields: further fields.
+        """
+        # Imported here, because they load torch.
+        import torch
+
+        from fl_app.tasks.task import Task
+
+        model = self.model or ("cnn" if len(shape) == 3 else "mlp")
+        # These take inputs of any shape; two sizes would be taken for those of a text.
+        taken = (prod(shape),) if model in FLAT_MODELS else shape
+        fields = {"test_chunk": chunk_of(shape), **fields}
+        fields |= {name: torch.as_tensor(array) for name, array in arrays.items()}
+        make = architecture(model, taken, objective.num_outputs)
+        return Task(objective=objective, architecture=make, **fields)
 
 
 def scaling(default: str) -> Any:

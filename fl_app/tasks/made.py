@@ -6,7 +6,7 @@ from base64 import b64decode
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import resources
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,7 +14,10 @@ from numpy.typing import NDArray
 from fl_app.core.errors import require_at_least
 from fl_app.core.hyper import Bound, at_least, bounded, count
 from fl_app.tasks.cache import Arrays
-from fl_app.tasks.kind import Classes, Content, scaling
+from fl_app.tasks.kind import TaskKind, scaling
+
+if TYPE_CHECKING:
+    from fl_app.tasks.task import Task
 
 NUM_TRAIN = 1437  # digits for training; the others are for testing
 STREAM = 0x7379_6E74_6865_7469  # keeps synthetic data's random numbers apart from all others
@@ -25,7 +28,7 @@ IMAGE_SHAPE = Bound(
 
 
 @dataclass(kw_only=True)
-class Digits(Classes):
+class Digits(TaskKind):
     """1,437 training and 360 test images of digits, 1x8x8, ten classes, stratified.
 
     Args:
@@ -36,9 +39,10 @@ class Digits(Classes):
     model: str | None = "mlp"
     scaling: str = scaling("unit")
 
-    def content(self, seed: int) -> Content:
+    def __call__(self, *, seed: int = 0) -> "Task":
         import torch  # takes seconds to load
 
+        from fl_app.tasks.objective import Classification
         from fl_app.tasks.scaling import make_scaling, moments
 
         # The file says where they are from.
@@ -51,16 +55,16 @@ class Digits(Classes):
         scale = make_scaling(self.scaling, 16.0, moments(images[:NUM_TRAIN]))
         inputs = scale(torch.tensor(images))
         arrays: dict[str, Any] = {
-            "train_inputs": inputs[:NUM_TRAIN],
-            "train_targets": targets[:NUM_TRAIN],
+            "inputs": inputs[:NUM_TRAIN],
+            "targets": targets[:NUM_TRAIN],
             "test_inputs": inputs[NUM_TRAIN:],
             "test_targets": targets[NUM_TRAIN:],
         }
-        return arrays, (1, 8, 8), {"name": "digits", "num_classes": 10}
+        return self.made_of(arrays, (1, 8, 8), Classification(10), name="digits")
 
 
 @dataclass(kw_only=True)
-class Synthetic(Classes):
+class Synthetic(TaskKind):
     """Images ``template[class] + noise * N(0, 1)``, standard normal templates, balanced classes.
 
     Templates and noise follow from the run's seed.
@@ -86,15 +90,17 @@ class Synthetic(Classes):
             value = getattr(self, key)
             require_at_least(f"task.{key}", value, self.num_classes, f"a class would {told}")
 
-    def content(self, seed: int) -> Content:
+    def __call__(self, *, seed: int = 0) -> "Task":
+        from fl_app.tasks.objective import Classification  # loads torch
+
         rng = np.random.default_rng((seed, STREAM))
         templates = rng.standard_normal((self.num_classes, *self.shape), np.float32)
         arrays: Arrays = {}
-        for part, number in (("train", self.num_examples), ("test", self.num_test)):
+        for part, number in (("", self.num_examples), ("test_", self.num_test)):
             images, labels = _images(templates, number, self.noise, rng)
-            arrays |= {f"{part}_inputs": images, f"{part}_targets": labels}
-        fields = {"name": "synthetic", "num_classes": self.num_classes, "source": "generated"}
-        return arrays, (*self.shape,), fields
+            arrays |= {f"{part}inputs": images, f"{part}targets": labels}
+        objective = Classification(self.num_classes)
+        return self.made_of(arrays, (*self.shape,), objective, name="synthetic")
 
 
 def _images(

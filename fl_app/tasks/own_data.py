@@ -1,10 +1,11 @@
 """Tasks on data of the user's own: their common keys, and how examples are encoded."""
 
+import json
 import logging
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from math import prod
+from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -14,9 +15,7 @@ from numpy.typing import NDArray
 from fl_app.core.errors import require
 from fl_app.core.hyper import Bound, bounded, count, one_of, or_none, within
 from fl_app.tasks.cache import Arrays, cached, file_facts
-from fl_app.tasks.kind import USUAL_CLIENTS, TaskKind, scaling
-from fl_app.tasks.models import FLAT_MODELS, architecture, chunk_of
-from fl_app.tasks.partition import Natural, Partitioner, make_partition
+from fl_app.tasks.kind import TaskKind
 from fl_app.tasks.schema import KINDS, MISSING, Schema, read_schema
 
 if TYPE_CHECKING:
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
     from fl_app.tasks.task import Task
 
 Names = str | Sequence[str]
-READER = 6  # of what the cache holds of a user's data; a new number makes old entries invalid
+READER = 7  # of what the cache holds of a user's data; a new number makes old entries invalid
 # What pandas calls columns without a name: numbers of rows, from which classes could be told.
 NAMELESS = r"Unnamed: \d+|__index_level_\d+__"
 STREAM = 0x7465_7374_2073_6574  # keeps the test set's random numbers apart from all others
@@ -44,12 +43,16 @@ class Part:
             dimensions are images.
         targets: target columns, n rows.
         owners: whose each example is, n values; None = nobody's.
+        categories: columns of `inputs` whose numbers are names.
+        notes: what was done to the data, sentences for the user.
     """
 
     where: str
     inputs: "pd.DataFrame | NDArray[Any]"
     targets: "pd.DataFrame"
     owners: "pd.Series | None" = None
+    categories: Sequence[str] = ()
+    notes: Sequence[str] = ()
 
 
 @dataclass(kw_only=True)
@@ -114,120 +117,90 @@ class OwnData(TaskKind):
         return str(getattr(self, "kind", "classification"))
 
     def encoded(self) -> Arrays:
-        """Arrays of the task, and its schema in bytes.
+        """Arrays of the task, and in bytes its schema and what the user shall be told.
 
         Raises:
             ValueError: inputs or targets cannot be encoded, or there are too few examples.
         """
-        # Imported here: they load pandas and torch.
-        from fl_app.tasks import table
-        from fl_app.tasks.scaling import moments_of
+        from fl_app.tasks import table  # loads pandas
 
         train, test = self.read()
-        where, schema = train.where, self.known
+        where, schema, notes = train.where, self.known, [*train.notes]
         if schema is None:
             kind, outputs = table.fit_targets(train.targets, self.kind_of(train), where)
         else:
             kind, outputs = schema.kind, schema.outputs
         targets = table.encode_targets(train.targets, kind, outputs, where)
-        groups = targets if kind == "classification" else np.zeros(len(targets), np.int64)
-        owners = None
+        arrays, groups = {}, targets if kind == "classification" else np.zeros(len(targets), int)
         if train.owners is not None:
-            groups = owners = table.codes_of(
-                train.owners, table.in_order(table.texts_of(train.owners)), where
-            )
+            names = table.in_order(table.texts_of(train.owners))
+            groups = table.codes_of(train.owners, names, where)
         tested = choose_test(groups, 0 if test else self.test_share, where)
+        if train.owners is not None:
+            arrays["owners"] = groups[~tested]
         if schema is None:
-            facts: dict[str, Any] = {"targets": (*map(str, train.targets),), "missing": self.rule}
-            if kind == "regression":
-                facts["target_mean"], facts["target_deviation"] = moments_of(targets[~tested])
-            if isinstance(train.inputs, np.ndarray):
-                shape = train.inputs.shape[1:]
-                facts["mean"], facts["deviation"] = moments_of(train.inputs[~tested])
-            else:
-                named, fill = names_of(getattr(self, "categories", ())), self.rule == "median"
-                facts["columns"] = tuple(
-                    table.fit_column(values, ~tested, str(name) in named, where, fill=fill)
-                    for name, values in train.inputs.items()
-                )
-                shape = (sum(column.width for column in facts["columns"]),)
-            schema = Schema(kind, shape, outputs, **facts)
-        scaling = getattr(self, "scaling", "standardised")
-        inputs = _inputs(train, schema, scaling)
-        arrays = {
-            "schema": np.frombuffer(schema.to_json().encode(), np.uint8),
-            "inputs": inputs[~tested],
-            "targets": targets[~tested],
-        }
+            schema = _fitted(train, ~tested, targets, kind, outputs, self.rule)
+            notes += table.like_identities(train.inputs, where)
+        inputs = _inputs(train, schema)
+        arrays |= {"inputs": inputs[~tested], "targets": targets[~tested]}
         if test is not None:
-            arrays["test_inputs"] = _inputs(test, schema, scaling)
+            notes += test.notes
+            arrays["test_inputs"] = _inputs(test, schema)
             arrays["test_targets"] = table.encode_targets(test.targets, kind, outputs, test.where)
         elif tested.any():
             arrays |= {"test_inputs": inputs[tested], "test_targets": targets[tested]}
-        return arrays if owners is None else {**arrays, "owners": owners[~tested]}
+        about = json.dumps({"schema": schema.to_json(), "notes": notes})
+        return {**arrays, "about": np.frombuffer(about.encode(), np.uint8)}
 
-    def __call__(self, *, partition: Partitioner, num_clients: int | None, seed: int = 0) -> "Task":
+    def __call__(self, *, seed: int = 0) -> "Task":
         if self.path is None:  # a server whose devices own the data
             assert self.known is not None, "the constructor refuses this"
-            return self._empty(self.name, self.known)
-        # Imported here, because they load torch.
-        import torch
-
-        from fl_app.tasks.scaling import AUGMENTATIONS, are_images, make_scaling
-
+            return self._task(self.name, self.known, {})
         facts, place = file_facts(self.files()), Path(self.path)
         resolved = place.resolve()
         name = f"{self.name}-{resolved.name if resolved.is_dir() else place.stem}"
         keys = {**vars(self), "model": None, "schema": None}
         arrays = cached(name, (READER, facts, keys), self.encoded, private=place)
-        schema = read_schema(arrays["schema"].tobytes().decode())
+        about = json.loads(arrays.pop("about").tobytes())
+        for note in about["notes"]:
+            _tell(note)
+        schema = read_schema(about["schema"])
         assert schema is not None
-        owners = arrays.get("owners")
-        if owners is not None and not getattr(partition, "by_owner", False):
-            partition = Natural()
-        if num_clients is None and not getattr(partition, "decides", False):
-            num_clients = USUAL_CLIENTS
-        task = self._empty(name, schema)
-        names = ("inputs", "targets", "test_inputs", "test_targets")
-        given = {name: torch.from_numpy(arrays[name]) for name in names if name in arrays}
-        tensors: dict[str, Any] = given
-        strata = task.objective.strata(tensors["targets"])
-        prepare = None
-        if are_images(arrays["inputs"]):
-            moments = np.array([schema.mean, schema.deviation])
-            prepare = make_scaling(getattr(self, "scaling", "standardised"), 255.0, moments)
-        return replace(
-            task,
-            partition=make_partition(partition, strata, num_clients, seed, owners),
-            prepare=prepare,
-            augment=AUGMENTATIONS[getattr(self, "augment", None)],
-            **tensors,
-        )
+        return self._task(name, schema, arrays)
 
-    def _empty(self, name: str, schema: Schema) -> "Task":
-        """The task without examples."""
-        import torch  # takes seconds to load
-
+    def _task(self, name: str, schema: Schema, arrays: Arrays) -> "Task":
+        """The task on these arrays, or without any examples."""
+        # They load torch.
         from fl_app.tasks.objective import objective_of
-        from fl_app.tasks.task import Task
+        from fl_app.tasks.scaling import AUGMENTATIONS, are_images, make_scaling
 
-        shape, num_outputs = schema.input_shape, len(schema.outputs)
-        model = self.model or ("cnn" if len(shape) == 3 else "mlp")
-        # These take inputs of any shape; two sizes would be taken for those of a text.
-        taken = (prod(shape),) if model in FLAT_MODELS else shape
-        of_each = () if schema.kind == "classification" else (num_outputs,)
-        return Task(
+        objective = objective_of(
+            schema.kind, schema.outputs, schema.target_mean, schema.target_deviation
+        )
+        if not arrays:
+            whole = schema.kind == "classification"
+            shape = (0,) if whole else (0, schema.num_outputs)
+            arrays = {
+                "inputs": np.empty((0, *schema.input_shape), np.float32),
+                "targets": np.empty(shape, np.int64 if whole else np.float32),
+            }
+        moments = np.array([schema.mean, schema.deviation])
+        return self.made_of(
+            arrays,
+            schema.input_shape,
+            objective,
             name=name,
-            objective=objective_of(
-                schema.kind, schema.outputs, schema.target_mean, schema.target_deviation
-            ),
-            architecture=architecture(model, taken, num_outputs),
-            inputs=torch.empty(0, *shape),
-            targets=torch.empty(0, *of_each, dtype=torch.float32 if of_each else torch.int64),
-            source="own",
-            test_chunk=chunk_of(shape),
+            prepare=make_scaling("standardised", 255.0, moments)
+            if are_images(arrays["inputs"])
+            else None,
+            augment=AUGMENTATIONS[getattr(self, "augment", None)],
             schema=schema,
         )
+
+
+@cache  # a run may build its task twice
+def _tell(note: str) -> None:
+    log.warning(note)
 
 
 @dataclass(kw_only=True)
@@ -237,12 +210,10 @@ class ImageKeys(OwnData):
     Args:
         size: height and width of the images in pixels.
         channels: 3 (colours) or 1 (grey).
-        scaling: raw255 (original values), unit ([0, 1]) or standardised (mean 0, deviation 1).
     """
 
     size: int = bounded(32, count(), "there would be no image")
     channels: int = bounded(3, Bound("1 (grey) or 3 (colours)", (1, 3).__contains__), "unknown")
-    scaling: str = scaling("standardised")
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -293,15 +264,26 @@ class TableData(OwnData):
         Raises:
             ValueError: a column or a value is missing.
         """
-        from fl_app.tasks.table import completed  # loads pandas, which takes a second
+        from fl_app.tasks.table import completed, refuse_commas  # loads pandas
 
         inputs, targets = self._columns(table, where)
-        owner = names_of(self.client)
+        owner, categories = names_of(self.client), names_of(self.categories)
         by_schema = self.known is not None
+        if not by_schema:
+            refuse_commas(
+                table[[*inputs, *targets]].drop(columns=categories, errors="ignore"), where
+            )
         whole = completed(table, inputs, [*targets, *owner], self.rule, where, fixed=by_schema)
+        gaps, notes = whole[inputs].isna(), []
         if left_out := len(table) - len(whole):
-            log.warning("%s: task.missing=drop leaves out %d rows", where, left_out)
-        return Part(where, whole[inputs], whole[targets], whole[owner[0]] if owner else None)
+            notes.append(f"{where}: task.missing=drop leaves out {left_out} rows")
+        if filled := int(gaps.sum(axis=None)):
+            names = ", ".join(gaps.columns[gaps.any()])
+            notes.append(
+                f"{where}: task.missing=median fills {filled} of {gaps.size} values, of {names}"
+            )
+        owners = whole[owner[0]] if owner else None
+        return Part(where, whole[inputs], whole[targets], owners, categories, notes)
 
     def _columns(self, table: "pd.DataFrame", where: str) -> tuple[list[str], list[str]]:
         """Names of the input columns and of the target columns.
@@ -345,7 +327,42 @@ def names_of(value: Names | float | None) -> list[str]:
     ]
 
 
-def _inputs(part: Part, schema: Schema, scaling: str) -> NDArray[Any]:
+def _fitted(
+    part: Part,
+    rows: NDArray[np.bool_],
+    targets: NDArray[Any],
+    kind: str,
+    outputs: tuple[str, ...],
+    missing: str,
+) -> Schema:
+    """The schema of data, whose moments are those of the training rows.
+
+    Args:
+        part: the data.
+        rows: which examples are for training, shape ``(n,)``.
+        targets: encoded.
+        kind: of the targets.
+        outputs: names of the model's outputs.
+        missing: one of `MISSING`.
+    """
+    from fl_app.tasks.scaling import moments_of  # loads torch
+    from fl_app.tasks.table import fit_column  # loads pandas
+
+    facts: dict[str, Any] = {"targets": (*map(str, part.targets),), "missing": missing}
+    if kind == "regression":
+        facts["target_mean"], facts["target_deviation"] = moments_of(targets[rows])
+    if isinstance(part.inputs, np.ndarray):
+        facts["mean"], facts["deviation"] = moments_of(part.inputs[rows])
+        return Schema(kind, part.inputs.shape[1:], outputs, **facts)
+    columns = tuple(
+        fit_column(values, rows, str(name) in part.categories, part.where, fill=missing == "median")
+        for name, values in part.inputs.items()
+    )
+    width = sum(column.width for column in columns)
+    return Schema(kind, (width,), outputs, columns=columns, **facts)
+
+
+def _inputs(part: Part, schema: Schema) -> NDArray[Any]:
     """Inputs of the model; bytes of images, which are scaled batch by batch."""
     from fl_app.tasks.scaling import are_images  # loads torch
     from fl_app.tasks.table import encode_columns  # loads pandas
@@ -360,8 +377,6 @@ def _inputs(part: Part, schema: Schema, scaling: str) -> NDArray[Any]:
         )
     if are_images(inputs):
         return inputs
-    if scaling != "standardised":
-        return inputs.astype(np.float32) / np.float32(255 if scaling == "unit" else 1)
     shape = (1, -1, *(1,) * (inputs.ndim - 2))
     scaled = (inputs - np.reshape(schema.mean, shape)) / np.reshape(schema.deviation, shape)
     return np.asarray(scaled, np.float32)

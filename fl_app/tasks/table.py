@@ -62,6 +62,34 @@ def completed(
     return table
 
 
+def refuse_commas(table: pd.DataFrame, where: str) -> None:
+    """Refuse columns of numbers with a decimal comma, which would be taken for texts.
+
+    Raises:
+        ValueError: naming the first one, and a command that mends the file.
+    """
+    for name, values in table.select_dtypes(exclude="number").items():
+        texts = values.dropna().astype(str).str.strip()
+        commas = texts[texts.str.contains(",", regex=False)]
+        if len(commas) and texts.str.fullmatch(r"[-+]?\d+(,\d+)?").all():
+            raise ValueError(
+                f"{where}: column {name!r} has {commas.iloc[0]!r}, whose comma makes it a text: "
+                f"write numbers with a point (pandas.read_csv(FILE, sep=';', decimal=',')"
+                f".to_csv(NEW, index=False)), or take texts for names (task.categories=[{name}])"
+            )
+
+
+def like_identities(inputs: Any, where: str) -> list[str]:
+    """A sentence for columns whose whole numbers are all different; none for arrays."""
+    names = [
+        str(name)
+        for name, values in (inputs.items() if isinstance(inputs, pd.DataFrame) else ())
+        if pd.api.types.is_integer_dtype(values) and values.is_unique and len(values) > FEW
+    ]
+    told = f"{where}: no two rows have the same whole number in {', '.join(names)}, as an identity"
+    return [f"{told} has: task.ignore=[{','.join(names)}] leaves that out"] if names else []
+
+
 # -- values ----------------------------------------------------------------------------------------
 
 

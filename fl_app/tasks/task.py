@@ -16,7 +16,7 @@ from fl_app.tasks.models import CHUNK, MODELS, TEXT_MODELS, architecture, chunk_
 from fl_app.tasks.models.foreign import imported, maker_of
 from fl_app.tasks.models.probe import require_fit
 from fl_app.tasks.objective import Classification, Loss, Objective
-from fl_app.tasks.partition import Partitioner, make_partition
+from fl_app.tasks.partition import Natural, Partitioner, make_partition
 from fl_app.tasks.scaling import Scaling, make_scaling
 from fl_app.tasks.schema import Schema
 
@@ -43,9 +43,7 @@ class Task:
         validation: for every client the indices of its examples kept for validation, int64; empty
             = clients evaluate on their training examples.
         holdout: share of every client's examples in `validation`, in [0, 1).
-        source: source of the data: ``"built-in"``, ``"local"``, ``"hub"``, ``"generated"`` (by the
-            task itself), ``"own"`` (the user's) or ``"stand-in"`` (made-up data instead of the real
-            ones).
+        owners: whose each training example is, int64, shape ``(n,)``; None = unknown.
         prepare: converts stored inputs to inputs of the model, such as
             `fl_app.tasks.scaling.Scaling`; None if they are the same.
         augment: random change of a training batch before `prepare`; draws from torch's global
@@ -64,7 +62,7 @@ class Task:
     partition: Sequence[NDArray[np.int64]] = ()
     validation: Sequence[NDArray[np.int64]] = ()
     holdout: float = 0.0
-    source: str = "built-in"
+    owners: Tensor | None = None
     prepare: Callable[[Tensor], Tensor] | None = None
     augment: Callable[[Tensor], Tensor] | None = None
     test_chunk: int = CHUNK
@@ -121,7 +119,6 @@ class Task:
         task = cls(
             name=name,
             architecture=_architecture(model, fields),
-            source="own",
             prepare=make_scaling("unit", 255.0) if inputs.dtype == torch.uint8 else None,
             augment=augment,
             test_chunk=chunk_of(inputs.shape[1:]),
@@ -346,19 +343,23 @@ class Task:
         labels, names = self.classes()
         return np.stack([np.bincount(labels[own], minlength=len(names)) for own in self.partition])
 
-    def with_clients(self, partitioner: Partitioner, num_clients: int, seed: int) -> Self:
+    def with_clients(self, partitioner: Partitioner, num_clients: int | None, seed: int) -> Self:
         """This task with its training examples distributed over clients.
 
         Args:
-            partitioner: distributes by `Objective.strata`.
-            num_clients: N, 1 <= N <= n.
+            partitioner: distributes by `Objective.strata` or by owners. The owners of a user's
+                data are the clients in any case.
+            num_clients: N, 1 <= N <= n; None as of `make_partition`.
             seed: seed of the partition.
 
         Raises:
             ValueError: as `make_partition`.
         """
+        owners = None if self.owners is None else self.owners.numpy()
+        if self.schema and owners is not None and not getattr(partitioner, "by_owner", False):
+            partitioner = Natural()
         strata = self.objective.strata(self.targets)
-        parts = make_partition(partitioner, strata, num_clients, seed)
+        parts = make_partition(partitioner, strata, num_clients, seed, owners)
         return replace(self, partition=parts, validation=())
 
     def with_holdout(self, share: float, seed: int) -> Self:

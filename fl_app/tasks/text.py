@@ -4,19 +4,20 @@ import re
 from collections import Counter
 from dataclasses import dataclass
 from itertools import chain
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fl_app.core.hyper import bounded, one_of
 from fl_app.tasks.cache import Arrays
-from fl_app.tasks.kind import Content
-from fl_app.tasks.sources import DataSet, PublicTask
+from fl_app.tasks.public import DataSet, PublicTask
+
+if TYPE_CHECKING:
+    from fl_app.tasks.task import Task
 
 PADDING, UNKNOWN = 0, 1
 IMDB_VOCABULARY, IMDB_LENGTH = 30_000, 400
-WIKITEXT_VOCABULARY = 33_278  # of the training text
 WIKITEXT_LENGTH = 35  # tokens per example; "bptt" in PyTorch's example
 END = "<eos>"
 
@@ -37,11 +38,12 @@ class Imdb(PublicTask):
     def data_set(self) -> DataSet:
         return DataSet("imdb", "imdb", "stanfordnlp/imdb")
 
-    def content(self, seed: int) -> Content:
-        arrays, source = self.load()
+    def __call__(self, *, seed: int = 0) -> "Task":
+        from fl_app.tasks.objective import Classification  # loads torch
+
+        shape = IMDB_LENGTH, IMDB_VOCABULARY
         # Chunks of 20 are the fastest of 20, 100 and 500.
-        fields = {"name": "imdb", "num_classes": 2, "source": source, "test_chunk": 20}
-        return arrays, (IMDB_LENGTH, IMDB_VOCABULARY), fields
+        return self.made_of(self.load(), shape, Classification(2), name="imdb", test_chunk=20)
 
     def convert(self, splits: Any) -> Arrays:
         counts = Counter(chain.from_iterable(_words(text) for text in splits["train"]["text"]))
@@ -49,27 +51,15 @@ class Imdb(PublicTask):
         frequent = sorted(counts, key=lambda word: (-counts[word], word))[: IMDB_VOCABULARY - 2]
         number = {word: place for place, word in enumerate(frequent, UNKNOWN + 1)}
         arrays: Arrays = {}
-        for part in ("train", "test"):
-            texts = splits[part]["text"]
+        for part, split in (("", "train"), ("test_", "test")):
+            texts = splits[split]["text"]
             # 32-bit integers are enough for an embedding and halve the memory.
             inputs = np.full((len(texts), IMDB_LENGTH), PADDING, np.int32)
             for row, text in zip(inputs, texts, strict=True):
                 tokens = [number.get(word, UNKNOWN) for word in _words(text)[:IMDB_LENGTH]]
                 row[: len(tokens)] = tokens
-            targets = np.asarray(splits[part]["label"], np.int64)
-            arrays |= {f"{part}_inputs": inputs, f"{part}_targets": targets}
-        return arrays
-
-    def stand_in(self) -> Arrays:
-        """Random words; a tenth of them belong to a thousand words that only one class uses."""
-        rng = np.random.default_rng(0)
-        arrays: Arrays = {}
-        for part, count in (("train", 4_000), ("test", 1_000)):
-            targets = np.arange(count) % 2
-            inputs = rng.integers(3_000, IMDB_VOCABULARY, (count, IMDB_LENGTH), np.int32)
-            telling = rng.integers(0, 1_000, inputs.shape, np.int32) + 2 + 1_000 * targets[:, None]
-            inputs = np.where(rng.random(inputs.shape) < 0.1, telling, inputs).astype(np.int32)
-            arrays |= {f"{part}_inputs": inputs, f"{part}_targets": targets}
+            targets = np.asarray(splits[split]["label"], np.int64)
+            arrays |= {f"{part}inputs": inputs, f"{part}targets": targets}
         return arrays
 
 
@@ -96,16 +86,22 @@ class Wikitext2(PublicTask):
         name = f"wikitext2-{self.train_split}"
         return DataSet(name, "wikitext-2", "Salesforce/wikitext", "wikitext-2-v1")
 
-    def content(self, seed: int) -> Content:
-        arrays, source = self.load()
-        vocabulary = int(arrays["vocabulary"][0])
-        pieces: Arrays = {}
-        for part in ("train", "test"):
-            words, following = _next_words(arrays[f"{part}_stream"])
-            pieces |= {f"{part}_inputs": words, f"{part}_targets": following}
-        fields = {"name": "wikitext2", "num_classes": vocabulary, "sequences": True}
-        fields |= {"source": source, "test_chunk": 16}  # whose logits are 75 MB
-        return pieces, (WIKITEXT_LENGTH, vocabulary), fields
+    def __call__(self, *, seed: int = 0) -> "Task":
+        from fl_app.tasks.objective import Classification  # loads torch
+
+        found = self.load()
+        vocabulary = int(found["vocabulary"][0])
+        arrays: Arrays = {}
+        for part in ("", "test_"):
+            words, following = _next_words(found[f"{part}stream"])
+            arrays |= {f"{part}inputs": words, f"{part}targets": following}
+        return self.made_of(
+            arrays,
+            (WIKITEXT_LENGTH, vocabulary),
+            Classification(vocabulary, sequences=True),
+            name="wikitext2",
+            test_chunk=16,  # whose logits are 75 MB
+        )
 
     def convert(self, splits: Any) -> Arrays:
         words = [
@@ -117,23 +113,10 @@ class Wikitext2(PublicTask):
         if min(stream.size for stream in streams) <= WIKITEXT_LENGTH:
             raise ValueError(f"texts of {streams[0].size} and {streams[1].size} words")
         return {
-            "train_stream": streams[0],
+            "stream": streams[0],
             "test_stream": streams[1],
             "vocabulary": np.array([len(number)]),
         }
-
-    def stand_in(self) -> Arrays:
-        """A Markov chain on 1,000 words of the vocabulary; each word has four successors."""
-        rng = np.random.default_rng(0)
-        words = 1_000
-        followers = rng.integers(words, size=(words, 4))
-        arrays: Arrays = {"vocabulary": np.array([WIKITEXT_VOCABULARY])}
-        for part, count in (("train", 100_000), ("test", 20_000)):
-            stream = np.zeros(count, np.int64)
-            for place, choice in enumerate(rng.integers(4, size=count - 1)):
-                stream[place + 1] = followers[stream[place], choice]
-            arrays[f"{part}_stream"] = stream
-        return arrays
 
 
 def _words(review: str) -> list[str]:

@@ -78,7 +78,7 @@ class Workload:
             num_examples=self.num_clients * self.examples,
             noise=NOISE,
         )
-        return kind(partition=Iid(), num_clients=self.num_clients)
+        return kind().with_clients(Iid(), self.num_clients, seed=0)
 
     def trainer(self, task: Task, **settings: Any) -> LocalTrainer:
         """The client half; settings of a configuration are passed over."""

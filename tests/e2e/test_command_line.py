@@ -180,7 +180,6 @@ def test_another_run_neither_replaces_it_nor_goes_on_there(untouched, capsys):
     [
         ("runtime.workers=-3", "runtime.workers=-3 must be"),
         ("num_clients=5000", "num_clients=5000 must be"),  # which only the data can tell
-        ("metrics=[clients] task=wikitext2 task.sources=[synthetic]", "metrics="),
         # Pauses need to know the parts of an order.
         (
             "algorithm=fedasmu algorithm/schedule=random_k algorithm.client.local_steps=null "
@@ -263,7 +262,7 @@ task=cifar10 task.augment=foo
 task=csv
 task=csv task.path=a.csv task.schema=none.json
 task=image_folder task.path=a task.size=0
-task=huggingface task.path=a task.scaling=foo
+task=huggingface task.path=a task.channels=2
 """
 # As `python -m fl_app` for each of the commands; then it tells what was imported.
 COMMANDS = f"""

@@ -204,7 +204,7 @@ def own(tmp_path, monkeypatch):
     return tmp_path
 
 
-def test_defaults_are_the_keys_of_a_users_own_class(own):
+def test_defaults_are_the_keys_of_a_users_own_class(own, monkeypatch):
     assert keys("target/mine_of_test.Mine") == {
         "_target_": "mine_of_test.Mine",
         "rate": 0.5,
@@ -219,6 +219,11 @@ def test_defaults_are_the_keys_of_a_users_own_class(own):
     assert strategy == {"_target_": "mine_of_test.Mine", "rate": 0.25, "names": ["a"]}
     with pytest.raises(ValueError, match=r"'algorithm.strategy.ratio'; did you mean .*rate"):
         compose([search_path([str(own)]), "algorithm=mine", "algorithm.strategy.ratio=1"])
+    (own / "algorithm/mine.yaml").write_text("name: [a\n  b: c")
+    with pytest.raises(ValueError, match=r"expected ',' or '\]'.*\n.*mine\.yaml\", line 2"):
+        compose([search_path([str(own)]), "algorithm=mine"])
+    monkeypatch.setattr(sys, "argv", ["fl_app", f"--config-dir={own}", "algorithm=mine"])
+    assert main() == 2
 
 
 def test_a_class_that_does_not_exist_is_told():

@@ -11,6 +11,7 @@ from fl_app.core.hyper import check_bounds
 
 Indices: TypeAlias = NDArray[np.int64]
 
+USUAL_CLIENTS = 50  # of a run that does not say, and whose data and partitioner do not either
 STREAM = 0x7061_7274_6974_696F  # keeps the partition's random numbers apart from all others
 
 
@@ -58,7 +59,8 @@ def make_partition(
     Args:
         partitioner: distributes the examples.
         labels: classes of the training examples, shape ``(n,)``.
-        num_clients: N >= 1; None = as many as a partitioner makes that ``decides``.
+        num_clients: N >= 1; None = as many as a partitioner makes that ``decides``, else
+            `USUAL_CLIENTS`.
         seed: seed of the run.
         owners: the writer, speaker or person of each example, shape ``(n,)``; None = unknown.
 
@@ -66,6 +68,8 @@ def make_partition(
         ValueError: there are fewer examples than clients, a client gets none, or the partitioner
             needs owners, which are unknown.
     """
+    if num_clients is None and not getattr(partitioner, "decides", False):
+        num_clients = USUAL_CLIENTS
     if num_clients is not None:
         require_at_least("num_clients", num_clients, 1, "there would be no client to train")
         bound = f"at most {labels.size}, the number of training examples"

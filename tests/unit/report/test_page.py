@@ -112,10 +112,10 @@ def test_run_that_goes_on_says_so_and_an_empty_one_has_a_page(tmp_path):
 
 
 def test_warnings_stand_on_top(tmp_path):
-    write_cell(tmp_path, events=ROUNDS, summary={"data": "stand-in", "collapsed": True})
+    write_cell(tmp_path, events=ROUNDS, summary={"collapsed": True})
     warnings = re.findall('<div class="warning">(.*?):', page(tmp_path))
-    assert warnings == ["Not the real data but a stand-in", "Collapsed"]
-    write_cell(tmp_path, summary={"data": "local", "collapsed": False})
+    assert warnings == ["Collapsed"]
+    write_cell(tmp_path, summary={"collapsed": False})
     assert 'class="warning"' not in page(tmp_path)
 
 
@@ -149,7 +149,7 @@ def test_command_writes_table_and_figures_and_prints_the_table(tmp_path, capsys)
     write_cell(tmp_path / "fedavg", events=ROUNDS, algorithm="fedavg")
     main([str(tmp_path), "--target-accuracy", "0.5", "--svg"])
     lines = (tmp_path / "table.csv").read_text().splitlines()
-    assert lines[1].startswith("fedavg,fedavg,-,0.95,0.95,0.5166666666666667,3.0,2,")
+    assert lines[1].startswith("fedavg,fedavg,0.95,0.95,0.5166666666666667,3.0,2,")
     assert {path.name for path in (tmp_path / "figures").iterdir()} == {
         f"{name}.{kind}"
         for name in ("accuracy", "staleness", "timeline", "overview")

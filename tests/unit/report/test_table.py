@@ -51,7 +51,7 @@ def test_rows_tell_what_the_cells_came_to_as_far_as_it_is_known(tmp_path):
     write_pair(tmp_path)
     rounds, asynchronous = table_of(tmp_path).rows
     expected = {
-        **{"cell": "fedavg", "algorithm": "fedavg", "data": None},
+        **{"cell": "fedavg", "algorithm": "fedavg"},
         **{"final_accuracy": 0.95, "best_accuracy": 0.95},
         "last10_accuracy": pytest.approx((0.1 + 0.5 + 0.95) / 3),
         **{"seconds_to_target": 6.0, "updates_to_target": 4},
@@ -181,13 +181,12 @@ def test_printed_mean_has_its_spread_and_only_means_compete(tmp_path):
 
 
 def test_what_a_reader_must_know_is_told_below_and_brackets_are_no_markup(tmp_path):
-    write_cell(tmp_path / "[red]", events=ROUNDS, summary={**SUMMARY, "data": "stand-in"})
-    write_cell(tmp_path / "x", events=ROUNDS, summary={**SUMMARY, "stopped": "Diverged: [red]"})
+    write_cell(tmp_path / "[red]", events=ROUNDS, summary={**SUMMARY, "stopped": "Diverged: [red]"})
+    write_cell(tmp_path / "x", events=ROUNDS, summary=SUMMARY)
     write_cell(tmp_path / "y", events=ASYNCHRONOUS, summary=SUMMARY)
-    *_, work, data, ends = printed(table_of(tmp_path)).splitlines()
+    *_, work, ends = printed(table_of(tmp_path)).splitlines()
     assert work.startswith("Unequal work: 3 to 4 client updates a cell")
-    assert data == "NOT THE REAL DATA but a stand-in: [red]"
-    assert ends == "NOT RUN TO THEIR END: x (Diverged: [red])"
+    assert ends == "NOT RUN TO THEIR END: [red] (Diverged: [red])"
 
 
 LONG = "fedasync local_lr=0.1 staleness_function=polynomial partition=dirichlet"

@@ -17,20 +17,20 @@ def test_images_and_split_of_the_digits_are_those_of_scikit_learn():
     pixels, labels = load_digits(return_X_y=True)
     places = np.arange(labels.size)
     split = train_test_split(places, test_size=360, stratify=labels, random_state=0)
-    task = Digits(scaling="raw255")(partition=Dirichlet(), num_clients=50)
+    task = Digits(scaling="raw255")().with_clients(Dirichlet(), 50, 0)
     tests = (task.test_inputs, task.test_targets)
     for (inputs, targets), own in zip(((task.inputs, task.targets), tests), split, strict=True):
         np.testing.assert_array_equal(inputs.flatten(1), pixels[own])
         np.testing.assert_array_equal(targets, labels[own])
-    other = Digits()(partition=Dirichlet(), num_clients=50, seed=1)
+    other = Digits()(seed=1).with_clients(Dirichlet(), 50, 1)
     assert torch.equal(other.inputs, task.inputs / 16)
     assert [p.tolist() for p in task.partition] != [p.tolist() for p in other.partition]
     with pytest.raises(ValueError, match="num_clients=1438 must be at most 1437"):
-        Digits()(partition=Iid(), num_clients=1438)
+        Digits()().with_clients(Iid(), 1438, 0)
 
 
 def made(num_clients=1, seed=0, **values):
-    return Synthetic(**values)(partition=Iid(), num_clients=num_clients, seed=seed)
+    return Synthetic(**values)(seed=seed).with_clients(Iid(), num_clients, seed)
 
 
 def test_synthetic_images_are_as_asked():

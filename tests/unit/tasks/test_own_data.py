@@ -30,7 +30,7 @@ from fl_app.tasks.csv import Csv
 from fl_app.tasks.huggingface import Huggingface
 from fl_app.tasks.image_folder import ImageFolder
 from fl_app.tasks.objective import Classification, Regression
-from fl_app.tasks.own_data import choose_test
+from fl_app.tasks.own_data import _tell, choose_test
 from fl_app.tasks.partition import Iid
 from fl_app.tasks.schema import Column, Schema, inline_schema, read_schema
 
@@ -54,11 +54,12 @@ Y = np.array([0, 1, 0, 1])
 @pytest.fixture(autouse=True)
 def _here(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
+    _tell.cache_clear()
 
 
 def built(make, path, num_clients=1, seed=0, **keys):
-    load = make(path=path, **{"test_share": 0.0, **keys})
-    return load(partition=Iid(), num_clients=num_clients, seed=seed)
+    task = make(path=path, **{"test_share": 0.0, **keys})(seed=seed)
+    return task.with_clients(Iid(), num_clients, seed) if len(task.targets) else task
 
 
 def table(text, *, name="table.csv", **keys):
@@ -117,7 +118,7 @@ def test_numbers_are_standardised_and_categories_have_an_input_each():
     assert task.targets.tolist() == [0, 1, 0, 1]
     assert isinstance(task.objective, Classification)
     assert task.objective.classes == ("no", "yes")
-    assert (task.has_test_set, task.name, task.source) == (False, "csv-table", "own")
+    assert (task.has_test_set, task.name) == (False, "csv-table")
     named = table(ROWS, inputs="age", categories="age")
     assert named.inputs.tolist() == np.eye(4).tolist()
 
@@ -178,7 +179,7 @@ def test_the_kind_follows_from_the_target(values, keys, kind, targets):
         np.testing.assert_allclose(task.objective.deviation, numbers.std(0), rtol=1e-6)
 
 
-def test_missing_values_become_those_of_training_rows_and_nodes_use_the_same():
+def test_missing_values_become_those_of_training_rows_and_nodes_use_the_same(caplog):
     """As scikit-learn's imputers and scaler encode the first four rows; the fifth is another's."""
     lines = GAPS.splitlines(keepends=True)
     keys = {"ignore": ["owner"], "missing": "median"}
@@ -195,6 +196,7 @@ def test_missing_values_become_those_of_training_rows_and_nodes_use_the_same():
     np.testing.assert_allclose(node.inputs[0], task.inputs[3])
     np.testing.assert_allclose(node.inputs[1:], np.c_[age, [[0, 1]], smoker, weight], rtol=1e-5)
     assert read_schema(schema) == task.schema
+    assert "missing=median fills 5 of 16 values, of age, city, smoker, weight" in caplog.text
     text = GAPS.replace("bought", "bought,empty").replace("\n", ",\n")
     for refused, told in (
         ({"schema": schema, "missing": "drop"}, "missing=drop must be .*median"),
@@ -218,6 +220,18 @@ def test_rows_without_a_value_are_left_out_and_counted(caplog):
     assert len(task.test_targets) == 3  # the owner does not matter there
     assert caplog.text.count("task.missing=drop leaves out 2 rows") == 2
     assert len(table(GAPS, schema=task.schema.to_json()).targets) == 3
+
+
+def test_whole_numbers_that_are_all_different_are_told_like_an_identity(caplog):
+    lines = "".join(f"{1000 + 7 * i},{i % 9},{i / 3},{i % 2}\n" for i in range(30))
+    keys = {"test_path": "table.csv"}
+    for _ in range(2):  # also of a file that was read before
+        _tell.cache_clear()
+        table("patient,age,share,bought\n" + lines, **keys)
+    told = "in patient, as an identity has: task.ignore=[patient] leaves that out"
+    assert caplog.text.count(told) == len(caplog.records) == 2
+    table("patient,age,share,bought\n" + lines, **keys, categories="patient")
+    assert len(caplog.records) == 2
 
 
 def test_a_file_is_read_again_if_it_or_a_key_changes():
@@ -252,9 +266,8 @@ def test_arrays_are_standardised_as_the_training_examples():
     assert task.test_inputs.tolist() == [[3, 1]]
     assert (task.targets.tolist(), task.name) == ([0, 1, 0, 1], "arrays-data")
     assert [own.tolist() for own in task.partition] == [[1], [0, 2, 3]]
-    raw = stored(named | {"client": [*"baaa"]}, scaling="raw255", client=False, num_clients=4)
-    assert raw.inputs.tolist() == X.tolist()
-    assert [own.size for own in raw.partition] == [1] * 4
+    dealt = stored(named | {"client": [*"baaa"]}, client=False, num_clients=4)
+    assert [own.size for own in dealt.partition] == [1] * 4
     known = stored({"x_train": [[4.0, 6.0]], "y_train": [1]}, schema=task.schema.to_json())
     assert known.inputs.tolist() == [[3, 1]]
     constant = {"x_train": np.full((999, 1), 0.1), "y_train": np.arange(999) % 25}
@@ -267,11 +280,13 @@ def test_arrays_are_standardised_as_the_training_examples():
 @pytest.mark.parametrize("shape", [(4, 6, 5), (4, 3, 6, 5), (4, 6, 5, 3)])
 def test_bytes_are_images_with_channels_first_or_last(shape):
     images = np.arange(np.prod(shape)).reshape(shape).astype(np.uint8)
-    task = stored({"x_train": images, "y_train": Y}, scaling="unit")
+    task = stored({"x_train": images, "y_train": Y})
     assert task.inputs.shape == (4, 1 if len(shape) == 3 else 3, 6, 5)
     batch, _ = task.batch(np.array([1]))
-    last = images[1].reshape(6, 5, -1) if shape[1] == 6 else images[1].transpose(1, 2, 0)
-    np.testing.assert_allclose(batch[0].permute(1, 2, 0), last / 255, rtol=1e-6)
+    last = images.reshape(4, 6, 5, -1) if shape[1] == 6 else images.transpose(0, 2, 3, 1)
+    mean, deviation = last.mean((0, 1, 2)), last.std((0, 1, 2))
+    expected = (last[1] - mean) / deviation
+    np.testing.assert_allclose(batch[0].permute(1, 2, 0), expected, rtol=1e-4, atol=1e-5)
     assert task.model()(batch).shape == (1, 2)
 
 
@@ -288,8 +303,7 @@ def test_a_folder_for_each_class():
     assert task.inputs[:, :, 0, 0].tolist() == [[200, 100, 0], [200, 100, 0], [7, 7, 7]]
     assert (task.targets.tolist(), task.schema.outputs) == ([0, 0, 1], ("cat", "dog"))
     assert task.name == "image_folder-images"
-    grey, _ = folder(scaling="unit", channels=1, size=2).batch(np.array([2]))
-    np.testing.assert_allclose(grey, np.full((1, 1, 2, 2), 7 / 255), rtol=1e-5)
+    assert folder(channels=1, size=2).inputs[2].flatten().tolist() == [7] * 4
     draw("dog/b.png", "dog/c.png", "cat/c.png")
     shared = folder(test_share=0.4)
     assert (len(shared.targets), shared.test_targets.tolist()) == (4, [0, 1])
@@ -343,7 +357,7 @@ def test_columns_of_a_data_set(monkeypatch):
     assert task.inputs[:, 1:].tolist() == [[1, 0], [0, 1], [1, 0], [1, 0]]
     assert isinstance(task.objective, Classification)
     assert (task.objective.classes, task.targets.tolist()) == (("ape", "zebra"), [0, 1, 0, 1])
-    assert (task.name, task.source) == ("huggingface-set", "own")
+    assert task.name == "huggingface-set"
     assert [own.tolist() for own in task.partition] == [[2, 3], [0, 1]]
     rest = hub(ignore=["vector"])
     assert [column.name for column in rest.schema.columns] == ["age", "city", "user"]
@@ -452,6 +466,12 @@ TEST = {"ignore": ["owner"], "test_path": "test.csv"}
         (ROWS, {"kind": "regression", **WITH}, "task.kind=regression must be class.* as in"),
         (ROWS, TEST | {"age,city,bought\n1,Bern,no\n2,Oslo,no\n": 0}, "'city' has 'Oslo' in row 2"),
         ("x,x ,bought\n1,1,no\n", {}, "has two columns 'x'"),
+        (ROWS.replace(",", ";"), {}, r"its first line is 'age;.*: give \"task.separator=';'\"$"),
+        (
+            'x,bought\n"3,14",no\n2,yes\n', {},
+            r"'x' has '3,14', whose comma .*decimal=','\).*task.categories=\[x\]",
+        ),
+        ('x,bought\n1,"0,5"\n2,"1,5"\n', {}, "'bought' has '0,5', whose comma makes it a text"),
         (ROWS, {"separator": ";;"}, r"task.separator=;; must be one character, or \\t for a tab"),
     ],
 )  # fmt: skip
@@ -474,7 +494,6 @@ ARRAYS = {"x_train": X, "y_train": Y}
         ({"x_train": np.where(X == 2, np.nan, X), "y_train": Y}, {}, r"x_train\[1, 0\] must be a"),
         ({"x_train": X, "y_train": np.array([0, 1, np.nan, 1])}, {}, r"y_train\[2\] has no value"),
         ({**ARRAYS, "x_test": X[:, :1], "y_test": Y}, {}, r"of shape \(1,\), and .* state \(2,\)"),
-        (ARRAYS, {"scaling": "unit"}, "task.scaling=unit must be standard"),
         ({"x_train": X, "y_train": np.array([None, 1, 2, 3])}, {}, "objects are not read"),
     ],
 )  # fmt: skip

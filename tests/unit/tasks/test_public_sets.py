@@ -14,8 +14,8 @@ from PIL import Image
 
 from fl_app.tasks.cache import cache_folder, cached
 from fl_app.tasks.images import IMAGE_SETS, Images
-from fl_app.tasks.partition import Iid, LabelQuantity, Natural, Shards
-from fl_app.tasks.sources import DataSet, PublicTask
+from fl_app.tasks.partition import Iid, Natural, Shards
+from fl_app.tasks.public import DataSet, PublicTask
 from fl_app.tasks.text import IMDB_LENGTH, Imdb, Wikitext2
 from fl_app.tasks.vision import torchvision
 
@@ -23,9 +23,14 @@ IID = Iid()
 RNG = np.random.default_rng(0)
 
 
+@pytest.fixture(autouse=True)
+def _root(tmp_path, monkeypatch):
+    monkeypatch.setenv("FL_APP_DATA", str(tmp_path))
+
+
 def make(data, num_clients=2, partition=IID, **more):
-    settings = {"model": "logistic", "scaling": "unit", "sources": ["local"], **more}
-    return Images(data=data, **settings)(partition=partition, num_clients=num_clients)
+    settings = {"model": "logistic", "scaling": "unit", **more}
+    return Images(data=data, **settings)().with_clients(partition, num_clients, 0)
 
 
 # -- images ----------------------------------------------------------------------------------------
@@ -50,8 +55,8 @@ def test_grey_images(data, split, folder, num_classes, tmp_path):
         ("train", "t10k") if split is None else (f"emnist-{split}-train", f"emnist-{split}-test")
     )
     write_grey(tmp_path / folder / "raw", *prefixes)
-    task = make(data, split=split, root=str(tmp_path), scaling="raw255")
-    assert (task.objective.num_outputs, task.source) == (num_classes, "local")
+    task = make(data, split=split, scaling="raw255")
+    assert task.objective.num_outputs == num_classes
     assert task.test_inputs.shape == (10, 1, 28, 28)
     inputs, targets = task.batch(np.array([3, 12]))
     assert inputs[1].flatten().tolist() == [(12 * 784 + i) % 256 for i in range(784)]
@@ -71,7 +76,7 @@ def test_cifar(kind, label, tmp_path, monkeypatch):
     for file, _ in (*cls.train_list, *cls.test_list):
         (folder / file).write_bytes(pickle.dumps({"data": rows, label: [3, 1, 2, 0]}))
     (folder / cls.meta["filename"]).write_bytes(pickle.dumps({cls.meta["key"]: ["a"]}))
-    task = make(kind.lower(), root=str(tmp_path))
+    task = make(kind.lower())
     assert len(task.inputs) == 4 * len(cls.train_list)
     assert task.test_inputs.numpy().reshape(4, 3072).tolist() == rows.tolist()
     assert task.test_targets.tolist() == [3, 1, 2, 0]
@@ -97,7 +102,7 @@ def test_celeba(tmp_path, monkeypatch):
     for file, (head, values) in tables.items():
         lines = [f"{n} {v}\n" for n, v in zip(names, values, strict=True)]
         (base / file).write_text(head + "".join(lines))
-    task = make("celeba", root=str(tmp_path), partition=Natural())
+    task = make("celeba", num_clients=None, partition=Natural())
     assert task.inputs.shape == (3, 3, 84, 84)
     assert task.inputs[:, 0, 40, 40].tolist() == pytest.approx([0, 50, 200], abs=2)
     assert (task.targets.tolist(), task.test_targets.tolist()) == ([0, 1, 0], [1, 0])
@@ -118,8 +123,9 @@ def test_a_copy_of_the_hub(data, local, tmp_path, monkeypatch):
     if not local:
         copy = replace(found, hub=str(tmp_path / found.folder))
         monkeypatch.setitem(IMAGE_SETS, data, copy)
-    task = make(data, sources=["local", "hub"], root=str(tmp_path) if local else None)
-    assert (task.source, task.targets.tolist()) == ("local" if local else "hub", [1, 0, 3, 2])
+        monkeypatch.delenv("FL_APP_DATA")
+    task = make(data)
+    assert task.targets.tolist() == [1, 0, 3, 2]
     first = np.asarray(pictures[0].convert("L" if data == "mnist" else "RGB"))
     assert task.inputs[0].tolist() == first.reshape(size, size, -1).transpose(2, 0, 1).tolist()
 
@@ -131,11 +137,11 @@ def test_damaged_files_are_told_with_the_command_that_fetches_them(tmp_path):
     whole = path.read_bytes()
     for contents in (whole[:-3], b"", whole[:8] + b"\x0c" * 10):
         path.write_bytes(contents)
-        with pytest.raises(ValueError, match=r"mnist in task\.root=.* cannot be read: .*\n.*MNIST"):
-            make("mnist", root=str(tmp_path), sources=["local", "synthetic"])
+        with pytest.raises(ValueError, match=r"mnist in FL_APP_DATA=.* cannot be read: .*\n.*MN"):
+            make("mnist")
     (tmp_path / "cifar-10-batches-py").mkdir()
     with pytest.raises(ValueError, match=r"cifar10 in .* cannot be read: .*Dataset not found or c"):
-        make("cifar10", root=str(tmp_path))
+        make("cifar10")
 
 
 @pytest.mark.parametrize(
@@ -144,13 +150,11 @@ def test_damaged_files_are_told_with_the_command_that_fetches_them(tmp_path):
         ({"data": "mnits"}, r"task\.data=mnits must be .*one of mnist, fashion_mnist"),
         ({"data": "emnist", "split": "letters"}, r"task\.split=letters must be"),
         ({"augment": "flip"}, r"task\.augment=flip must be crop_flip or null"),
-        ({"num_clients": 10_001}, r"num_clients=10001 must be at most 10000"),
-        ({"partition": LabelQuantity(11)}, r"partition\.num_labels=11 must be at most 10"),
     ],
 )
 def test_bad_values_are_refused(values, message):
     with pytest.raises(ValueError, match=message):
-        make(**{"data": "mnist", "sources": ["synthetic"], **values})
+        make(**{"data": "mnist", **values})
 
 
 # -- texts -----------------------------------------------------------------------------------------
@@ -162,7 +166,7 @@ def reviews(root, train, test):
     for split, rows in (("train", train), ("test", test)):
         lines = [json.dumps({"text": text, "label": label}) + "\n" for text, label in rows]
         (root / "imdb" / f"{split}.jsonl").write_text("".join(lines))
-    return Imdb(root=str(root))(partition=Iid(), num_clients=2)
+    return Imdb()()
 
 
 def test_words_are_numbered_by_frequency_in_the_training_set(tmp_path):
@@ -183,8 +187,8 @@ def words(root, partition=IID, num_clients=1, train_split="train"):
     texts = {"train": SENTENCE * 8, "valid": " a b \n" * 20, "test": " a cat \n" * 20}
     for name, text in texts.items():
         (folder / f"{name}.txt").write_text(text)
-    kind = Wikitext2(root=str(root), train_split=train_split)
-    return kind(partition=partition, num_clients=num_clients)
+    task = Wikitext2(train_split=train_split)()
+    return task.with_clients(partition, num_clients, 0)
 
 
 def test_pieces_of_the_text_and_what_follows(tmp_path):
@@ -208,7 +212,7 @@ def test_the_validation_text_can_be_trained_on(tmp_path):
         Wikitext2(train_split="test")
 
 
-# -- sources ---------------------------------------------------------------------------------------
+# -- where they are --------------------------------------------------------------------------------
 
 
 class Letters(PublicTask):
@@ -225,54 +229,46 @@ class Letters(PublicTask):
         self.reads += 1
         return {"x": np.frombuffer((root / "letters" / "a.bin").read_bytes(), np.uint8).copy()}
 
-    def stand_in(self):
-        return {"x": np.array([9])}
-
-    convert = content = None
+    __call__ = convert = None
 
 
 @pytest.fixture
 def root(tmp_path):
-    (tmp_path / "root/letters").mkdir(parents=True)
-    (tmp_path / "root/letters/a.bin").write_bytes(b"\x01\x02")
-    return tmp_path / "root"
+    (tmp_path / "letters").mkdir()
+    (tmp_path / "letters/a.bin").write_bytes(b"\x01\x02")
+    return tmp_path
 
 
-def test_files_are_unpacked_once_until_they_change(root, tmp_path, monkeypatch):
-    monkeypatch.setenv("FL_APP_DATA", str(tmp_path))  # the root of the configuration wins
-    data = Letters(sources=["local", "synthetic"], root=str(root))
+def test_files_are_unpacked_once_until_they_change(root):
+    data = Letters()
     first, again = data.load(), data.load()
-    assert (first[0]["x"].tolist(), first[1]) == ([1, 2], "local")
-    again[0]["x"][0] = 5  # a private copy: neither file nor other users see it
-    monkeypatch.setenv("FL_APP_DATA", str(root))
-    assert Letters().load()[0]["x"].tolist() == [1, 2]
+    assert first["x"].tolist() == [1, 2]
+    again["x"][0] = 5  # a private copy: neither file nor other users see it
+    assert Letters().load()["x"].tolist() == [1, 2]
     assert data.reads == 1
     (root / "letters/a.bin").write_bytes(b"\x01\x02\x03")
-    assert data.load()[0]["x"].tolist() == [1, 2, 3]
+    assert data.load()["x"].tolist() == [1, 2, 3]
 
 
-def test_where_it_looked_and_what_would_help_is_told(root, caplog, monkeypatch):
-    assert Letters(sources=["hub", "synthetic", "local"], root=str(root)).load()[1] == "stand-in"
-    assert "letters: NOT THE REAL DATA but a synthetic stand-in" in caplog.text
+def test_where_it_looked_and_what_would_help_is_told(root, monkeypatch):
     for given, told in (
-        (None, "local: neither task.root nor the environment variable FL_APP_DATA"),
+        ("", "the environment variable FL_APP_DATA is not set"),
         (str(root / "letters"), "has no folder letters"),
     ):
+        monkeypatch.setenv("FL_APP_DATA", given)
         with pytest.raises(ValueError, match="no data for letters") as error:
-            Letters(root=given).load()
+            Letters().load()
         assert told in str(error.value)
-        assert "hub: the hub is not known to have this set" in str(error.value)
-        assert "'DIR/letters')\"\nthen export FL_APP_DATA=DIR. task.sources=" in str(error.value)
-    with pytest.raises(ValueError, match=r"task\.root=.*/nowhere must be a folder"):
-        Letters(root=str(root / "nowhere")).load()
-    for wrong in ([], ["lokal"], "local"):
-        with pytest.raises(ValueError, match=r"task\.sources=.* must be a list of local, hub"):
-            Letters(sources=wrong)
+        assert "The hub: it is not known to have this set" in str(error.value)
+        assert "'DIR/letters')\"\nthen export FL_APP_DATA=DIR" in str(error.value)
     monkeypatch.setattr(Letters, "found", DataSet("letters", "letters", "no/letters"))
     with pytest.raises(ValueError, match=r"hub: no/letters: \w*Error: .*Offline") as error:
-        Letters(sources=["hub"]).load()
+        Letters().load()
     assert "load('no/letters').save_to_disk('DIR/letters')" in str(error.value)
     assert not [path for path in cache_folder().iterdir() if "hub" in path.name]
+    monkeypatch.setenv("FL_APP_DATA", str(root / "nowhere"))
+    with pytest.raises(ValueError, match=r"FL_APP_DATA=.*/nowhere must be a folder"):
+        Letters().load()
 
 
 # -- the cache -------------------------------------------------------------------------------------
