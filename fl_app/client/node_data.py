@@ -43,7 +43,7 @@ def own_config(config: DictConfig, path: str) -> DictConfig:
     if task.schema is None:
         raise ValueError(
             "task.schema=null must be a schema where nodes have data of their own, or every node "
-            "would encode them in its own way: `python -m fl_app.tasks.schema` writes one"
+            "would encode them in its own way: `python -m fl_app.schema` writes one"
         )
     config = deepcopy(config)
     # All examples are the client's: none are for a test set, and no column says whose a row is.

@@ -214,7 +214,7 @@ def of_run(kit: Kit, overrides: Sequence[str]) -> Iterator[Finding]:
 
 def _schema(path: str | None) -> Finding:
     """The schema of a run whose devices have data of their own."""
-    from fl_app.tasks.schema import read_schema
+    from fl_app.tasks.encoding import read_schema
 
     mend = "add task.schema=FILE (absolute path), or task.path"
     try:

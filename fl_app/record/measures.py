@@ -47,19 +47,6 @@ def stability(accuracies: Sequence[float]) -> tuple[float, float]:
     return log, float(last.std())
 
 
-def expected_accuracy(label_mix: Floats, recall: Floats) -> Floats:
-    """Accuracy of every client on fresh examples of its own classes.
-
-    Args:
-        label_mix: share of every class in the client's data, shape ``(N, C)``, rows sum to 1.
-        recall: share of each class's test examples that are classified correctly, shape ``(C,)``.
-
-    Returns:
-        Mean recall weighted by the client's shares, shape ``(N,)``.
-    """
-    return label_mix @ recall
-
-
 def mean_age(ages: Counter[int]) -> float:
     """Mean staleness in versions, of ages and how many updates had each; there must be some."""
     return sum(age * count for age, count in ages.items()) / ages.total()

@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
+import numpy as np
 from omegaconf import DictConfig
 
 from fl_app.client import TrainingTask
@@ -12,13 +13,14 @@ from fl_app.client.build import Recipe, prepare_process
 from fl_app.client.gpus import prepare
 from fl_app.core.errors import require
 from fl_app.core.types import Order, Scores, Upload, Vector
+from fl_app.core.vector import worst_decile
 from fl_app.engine.evaluation import Background, Evaluate
 from fl_app.engine.workers import Workers
 from fl_app.runner.placement import Placement
-from fl_app.tasks.per_class import per_class
 
 if TYPE_CHECKING:
     from fl_app.client import LocalTrainer
+    from fl_app.tasks.task import Task
 
 log = logging.getLogger(__name__)
 
@@ -140,3 +142,43 @@ def _check(task: TrainingTask, config: DictConfig) -> None:
     )
     if no_test_set and not on_clients:
         log.warning("%s, and client_eval_every=null: no version is evaluated", no_test_set)
+
+
+def per_class(task: "Task", metrics: Sequence[str]) -> Callable[[Any], dict[str, float]]:
+    """A test of a model class by class: its task's metrics, and those in `metrics`.
+
+    A client's accuracy is the accuracy on test examples with the class shares of the client's own
+    training data: the mean recall, weighted by these shares. One matrix product computes it for all
+    clients. It does not show differences within a class, such as handwriting.
+
+    Args:
+        task: a task with classes.
+        metrics: ``"recall"`` (of every class), ``"clients"`` (mean and worst decile of the clients'
+            accuracies), or both.
+
+    Raises:
+        ValueError: the task has no classes or no test set, or `metrics` has ``"clients"`` and a
+            class has no test examples.
+    """
+    counts, mix = task.label_counts(), None
+    keys = [f"recall_{label}" for label in range(counts.size)]
+    if "clients" in metrics:
+        missing = np.flatnonzero(counts == 0).tolist()
+        bound = f"without clients, as the classes {missing} have no test examples"
+        told = "the accuracy on them is unknown"
+        require(not missing, "metrics", list(metrics), bound, told)
+        own = task.class_counts()
+        mix = own / own.sum(axis=1, keepdims=True)
+
+    def test(model: Any) -> dict[str, float]:
+        measured = dict(task.test(model, recall=True))
+        recalls = {key: measured.pop(key) for key in keys}
+        if "recall" in metrics:
+            measured |= recalls
+        if mix is not None:
+            accuracies = mix @ np.array([*recalls.values()])
+            measured["client_accuracy_mean"] = float(accuracies.mean())
+            measured["client_accuracy_worst_decile"] = worst_decile(accuracies)
+        return measured
+
+    return test

@@ -33,7 +33,7 @@ from fl_app.runner.given import NOTHING, Given
 from fl_app.runner.settings import RUNTIMES, RunSettings, TaskSettings
 from fl_app.schedule import Schedule
 from fl_app.strategy import AsyncStrategy
-from fl_app.tasks.schema import inline_schema
+from fl_app.tasks.encoding import inline_schema
 
 PARTS = ("network", "availability", "energy", "server")  # of the devices, each with its own target
 

@@ -223,7 +223,7 @@ def objective_of(
     mean: tuple[float, ...] = (),
     deviation: tuple[float, ...] = (),
 ) -> Objective:
-    """The objective of a kind of targets, one of `fl_app.tasks.schema.KINDS`.
+    """The objective of a kind of targets, one of `fl_app.tasks.encoding.KINDS`.
 
     Args:
         kind: of the targets.

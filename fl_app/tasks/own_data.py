@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from fl_app.core.errors import require
 from fl_app.core.hyper import Bound, bounded, count, one_of, or_none, within
 from fl_app.tasks.cache import Arrays, cached, file_facts
+from fl_app.tasks.encoding import KINDS, MISSING, Schema, read_schema
 from fl_app.tasks.kind import TaskKind
-from fl_app.tasks.schema import KINDS, MISSING, Schema, read_schema
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -65,7 +65,7 @@ class OwnData(TaskKind):
             test set.
         model: a name, a classification model of torchvision, or package.module:callable; None (own
             data) = cnn for images, else mlp.
-        schema: file of `python -m fl_app.tasks.schema`, or its contents; None = as the training
+        schema: file of `python -m fl_app.schema`, or its contents; None = as the training
             examples say.
 
     Attributes:

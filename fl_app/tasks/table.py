@@ -13,7 +13,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from fl_app.core.errors import require
-from fl_app.tasks.schema import Column
+from fl_app.tasks.encoding import Column
 
 MOST_CATEGORIES = 1000  # of one column: each becomes an input of the model
 FEW = 20  # distinct values that are always taken for categories or classes
@@ -36,7 +36,7 @@ def completed(
         table: a row for each example.
         inputs: names of the columns that can be filled.
         others: those of targets and owners, which cannot.
-        missing: one of `fl_app.tasks.schema.MISSING`.
+        missing: one of `fl_app.tasks.encoding.MISSING`.
         where: the table, for messages.
         fixed: whether a schema says what `missing` is, which no key can change.
 
@@ -241,7 +241,7 @@ def fit_targets(targets: pd.DataFrame, kind: str, where: str) -> tuple[str, tupl
 
     Args:
         targets: target columns, without missing values.
-        kind: ``"auto"`` or one of `fl_app.tasks.schema.KINDS`.
+        kind: ``"auto"`` or one of `fl_app.tasks.encoding.KINDS`.
         where: the data, for messages.
 
     Raises:
@@ -288,7 +288,7 @@ def encode_targets(
 
     Args:
         targets: target columns, without missing values.
-        kind: one of `fl_app.tasks.schema.KINDS`.
+        kind: one of `fl_app.tasks.encoding.KINDS`.
         outputs: names of the model's outputs.
         where: the data, for messages.
 

@@ -10,15 +10,23 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from fl_app.tasks.examples import examples_of, given_partition
-from fl_app.tasks.items import class_names, column_of, dealt, read_columns, read_pairs, splits_of
+from fl_app.tasks.encoding import Schema
+from fl_app.tasks.given import (
+    class_names,
+    column_of,
+    dealt,
+    examples_of,
+    given_partition,
+    read_columns,
+    read_pairs,
+    splits_of,
+)
 from fl_app.tasks.models import CHUNK, MODELS, TEXT_MODELS, architecture, chunk_of
 from fl_app.tasks.models.foreign import imported, maker_of
 from fl_app.tasks.models.probe import require_fit
 from fl_app.tasks.objective import Classification, Loss, Objective
 from fl_app.tasks.partition import Natural, Partitioner, make_partition
 from fl_app.tasks.scaling import Scaling, make_scaling
-from fl_app.tasks.schema import Schema
 
 SHOWN = 10  # classes in a line
 STREAM = 0x686F_6C64_6F75_7400  # keeps the held-out examples' random numbers apart from all others

@@ -16,9 +16,9 @@ from PIL import Image
 from sklearn.datasets import load_breast_cancer, load_digits
 from sklearn.model_selection import train_test_split
 
+from fl_app import schema as schema_command
 from fl_app.__main__ import main
-from fl_app.tasks.schema import __main__ as schema_command
-from fl_app.tasks.schema import read_schema
+from fl_app.tasks.encoding import read_schema
 from fl_app.tasks.vision import torchvision
 
 ROOT = Path(__file__).parents[2]

@@ -32,7 +32,7 @@ seed: 3
 num_clients: null
 runtime: {{device: cpu}}
 task:
-  _target_: fl_app.tasks.csv.Csv
+  _target_: fl_app.tasks.readers.Csv
   model: logistic
   path: null
   test_share: 0.2

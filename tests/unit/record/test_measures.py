@@ -19,8 +19,8 @@ from fl_app.record.measures import (
     participation_gini,
     stability,
 )
+from fl_app.runner.evaluation import per_class
 from fl_app.tasks.objective import Classification
-from fl_app.tasks.per_class import per_class
 from fl_app.tasks.task import Task
 
 # -- numbers --------------------------------------------------------------------------------------

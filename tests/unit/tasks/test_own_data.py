@@ -24,15 +24,12 @@ from fl_app.api.settings import plan_of
 from fl_app.cli import compose
 from fl_app.client.build import build_task
 from fl_app.runner.validate import checked_cells
-from fl_app.tasks.arrays import Arrays
 from fl_app.tasks.cache import cache_folder
-from fl_app.tasks.csv import Csv
-from fl_app.tasks.huggingface import Huggingface
-from fl_app.tasks.image_folder import ImageFolder
+from fl_app.tasks.encoding import Column, Schema, inline_schema, read_schema
 from fl_app.tasks.objective import Classification, Regression
 from fl_app.tasks.own_data import _tell, choose_test
 from fl_app.tasks.partition import Iid
-from fl_app.tasks.schema import Column, Schema, inline_schema, read_schema
+from fl_app.tasks.readers import Arrays, Csv, Huggingface, ImageFolder
 
 ROWS = """age,city,owner,bought
 20,Bern,b,no
@@ -615,7 +612,7 @@ def test_what_is_written_is_read(schema, tmp_path):
 def test_a_bad_schema_is_refused(change, message):
     with pytest.raises(ValueError, match=message) as caught:
         read_schema({**json.loads(TABLE.to_json()), **change})
-    assert "task.schema must be a schema as `python -m fl_app.tasks.schema" in str(caught.value)
+    assert "task.schema must be a schema as `python -m fl_app.schema" in str(caught.value)
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,6 @@
 """Writes the schema of a task on your own data.
 
-    python -m fl_app.tasks.schema task=csv task.path=FILE task.target=COLUMN -o schema.json
+    python -m fl_app.schema task=csv task.path=FILE task.target=COLUMN -o schema.json
 
 It takes the same overrides as a run. The schema says what nodes must know to encode their own data
 alike, and a server to build the model without data: columns, categories, classes, means. Without -o
@@ -11,28 +11,26 @@ import argparse
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from fl_app.cli import compose
-from fl_app.client.build import build_task
+from fl_app.client.build import COMMON_KEYS, instantiate
 from fl_app.core.files import unwritable
-from fl_app.tasks.schema import Schema
+from fl_app.tasks.encoding import Schema
 
 
 def main(arguments: Sequence[str]) -> int:
     """Write the schema; returns 0, or 2 if the overrides are refused."""
     parser = argparse.ArgumentParser(
-        prog="python -m fl_app.tasks.schema",
+        prog="python -m fl_app.schema",
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("overrides", nargs="+", metavar="KEY=VALUE")
     parser.add_argument("-o", dest="output", type=Path, metavar="FILE", help="the file to write")
     options = parser.parse_intermixed_args(arguments)
-    # Who has which examples makes no difference to a schema.
-    overrides = [*cast(list[str], options.overrides), "num_clients=1", "partition=iid"]
     try:
-        task: Any = build_task(compose(overrides))
+        task: Any = instantiate(compose(options.overrides).task, leave_out=COMMON_KEYS)()
         schema: Schema | None = getattr(task, "schema", None)
         if schema is None:
             raise ValueError(f"task={task.name} has no schema: give a task on your own data")

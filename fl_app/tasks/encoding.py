@@ -1,6 +1,6 @@
 """What must be known of a user's data before they are read: shapes, classes, columns.
 
-A schema is written from data that have everything (``python -m fl_app.tasks.schema``). With it, all
+A schema is written from data that have everything (``python -m fl_app.schema``). With it, all
 nodes encode their own data alike, and a server builds the model without any data.
 """
 
@@ -18,7 +18,7 @@ from fl_app.core.errors import is_number
 FORMAT = 1  # of the file
 KINDS = ("classification", "regression")
 MISSING = ("refuse", "median", "drop")  # what becomes of rows of a table that lack a value
-COMMAND = "python -m fl_app.tasks.schema task=... task.path=... -o schema.json"
+COMMAND = "python -m fl_app.schema task=... task.path=... -o schema.json"
 
 
 @dataclass(frozen=True)

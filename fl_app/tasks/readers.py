@@ -1,0 +1,297 @@
+"""Where data of the user's own come from: a table, arrays, folders of images, `datasets`."""
+
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+
+from fl_app.core.errors import require
+from fl_app.core.hyper import Bound, bounded
+from fl_app.tasks.files import existing, folder_of, loaded, reading, stored_images
+from fl_app.tasks.kind import augmentation
+from fl_app.tasks.own_data import KIND, ImageKeys, OwnData, Part, TableData
+from fl_app.tasks.vision import torchvision
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from datasets import Dataset
+
+SIGN = Bound(r"one character, or \t for a tab", lambda v: len(v) == 1 or v == r"\t")
+OTHERS = ";\t|,"  # separators that a file may have instead
+LAYOUT = "a folder for each class (DIR/class/image), or for each client (DIR/client/class/image)"
+
+
+@dataclass(kw_only=True)
+class Csv(TableData):
+    """Predict one column of a table, or several, from other columns.
+
+    The first line of a file names its columns. A file may be compressed (``.gz``, ``.zip``, ...).
+
+    Args:
+        test_path: file with the test set; None = a share of path.
+        separator: between the values of a line, one character; a shell needs quotes around all of
+            "task.separator=';'".
+    """
+
+    test_path: str | None = None
+    separator: str = bounded(",", SIGN, "a line could not be cut into values")
+    model: str | None = "mlp"
+
+    name: ClassVar[str] = "csv"
+
+    def files(self) -> Sequence[Path]:
+        places = {"task.path": self.path, "task.test_path": self.test_path}
+        return [existing(path, key, "file") for key, path in places.items() if path is not None]
+
+    def read(self) -> tuple[Part, Part | None]:
+        file, *tests = self.files()
+        train = self.part_of(self._table(file, "task.path"), f"task.path={file}")
+        if not tests:
+            return train, None
+        # Nobody owns a row of it, and it needs no other columns.
+        names = None if self.known else [*train.inputs]
+        tester = replace(self, client=None, inputs=names, ignore=(), categories=())
+        where = f"task.test_path={tests[0]}"
+        return train, tester.part_of(self._table(tests[0], "task.test_path"), where)
+
+    def _table(self, file: Path, key: str) -> "pd.DataFrame":
+        import pandas as pd
+
+        sign = self.separator.replace("\\t", "\t")
+        expected = f"a table in UTF-8, of values separated by {sign!r} (task.separator)"
+        with reading(f"{key}={file}", expected), warnings.catch_warnings():
+            # A line with more values than columns.
+            warnings.simplefilter("error", pd.errors.ParserWarning)
+            head, *more = pd.read_csv(file, sep=sign, nrows=0).columns
+            others = [other for other in OTHERS if other in head and not more]
+            if others:
+                raise ValueError(f'its first line is {head!r}: give "task.separator={others[0]!r}"')
+            table = pd.read_csv(
+                file,
+                sep=sign,
+                dtype=dict.fromkeys(self.texts(), "str"),
+                skipinitialspace=True,
+                index_col=False,
+                low_memory=False,  # the types of columns must not depend on the size of a chunk
+            )
+        table.columns = table.columns.str.strip()
+        twice = table.columns[table.columns.duplicated()]
+        if len(twice):
+            raise ValueError(f"{key}={file} has two columns {twice[0]!r}: rename one")
+        return table
+
+
+@dataclass(kw_only=True)
+class Arrays(OwnData):
+    """Learn from arrays in a ``.npz`` file.
+
+    It holds ``x_train`` of shape ``(n, ...)`` and ``y_train`` of shape ``(n,)`` or ``(n, k)``. It
+    may hold ``x_test`` and ``y_test``, and ``client`` of shape ``(n,)``, the owner of each training
+    example. Bytes in three or four dimensions are images; their channels come first or last.
+    Inputs are standardised, every entry or every channel. Nothing in the file is unpickled.
+
+    Args:
+        client: whether each value of the array ``client`` is a client; False = partition=
+            distributes all examples.
+        kind: classification, regression, or auto: as of task=csv, but integers are always classes.
+    """
+
+    client: bool | None = True
+    kind: str = bounded("auto", KIND, "unknown")
+
+    name: ClassVar[str] = "arrays"
+
+    def files(self) -> Sequence[Path]:
+        return [existing(self.path or "", "task.path", "file")]
+
+    def kind_of(self, train: Part) -> str:
+        integers = [dtype.kind in "iu" for dtype in train.targets.dtypes] == [True]
+        return "classification" if self.kind == "auto" and integers else self.kind
+
+    def read(self) -> tuple[Part, Part | None]:
+        import pandas as pd
+
+        (file,) = self.files()
+        where = f"task.path={file}"
+        expected = "a .npz file of numbers or texts (numpy.savez); objects are not read"
+        with reading(where, expected), np.load(file, allow_pickle=False) as stored:
+            found = {name: stored[name] for name in stored.files}
+        train, test = _part(found, "train", where), None
+        if "x_test" in found:
+            test = _part(found, "test", where)
+        if self.client and "client" in found:
+            shape = found["client"].shape
+            if shape != (len(train.inputs),):
+                raise ValueError(f"{where}: client has the shape {shape}, not an owner per example")
+            train = replace(train, owners=pd.Series(found["client"]))
+        return train, test
+
+
+def _part(found: Mapping[str, Any], name: str, where: str) -> Part:
+    """The examples for training, or those for testing.
+
+    Raises:
+        ValueError: an array is missing or does not fit the others.
+    """
+    from fl_app.tasks.given import pair, table_of  # loads torch
+
+    x, y = f"x_{name}", f"y_{name}"
+    for needed in (x, y):
+        if needed not in found:
+            raise ValueError(f"{where} has no {needed}, only {', '.join(found)}")
+    inputs, targets = pair(found[x], found[y], f"{where}: {x}", y)
+    if inputs.dtype == np.uint8 and inputs.ndim == 3:
+        inputs = inputs[:, None]
+    elif inputs.dtype == np.uint8 and inputs.ndim == 4:
+        last = inputs.shape[3] in (1, 3, 4) and inputs.shape[1] not in (1, 3, 4)
+        inputs = np.ascontiguousarray(inputs.transpose(0, 3, 1, 2)) if last else inputs
+    return Part(f"{where}: {x}", inputs, table_of(targets, y))
+
+
+@dataclass(kw_only=True)
+class ImageFolder(ImageKeys):
+    """Classify images that lie in a folder for each class.
+
+    The folder holds ``class/image`` or ``client/class/image``. It may hold ``train`` and ``test``
+    with these instead. Images are decoded and resized once and held as bytes.
+
+    Args:
+        client: whether each folder of ``client/class/image`` is a client; False = partition=
+            distributes their images.
+        augment: crop_flip: training images are cropped and mirrored at random.
+    """
+
+    client: bool | None = True
+    augment: str | None = augmentation()
+    model: str | None = "cnn"
+
+    name: ClassVar[str] = "image_folder"
+
+    def files(self) -> Sequence[Path]:
+        return [*self._root.rglob("*")]
+
+    @property
+    def _root(self) -> Path:
+        return existing(self.path or "", "task.path", "folder")
+
+    def read(self) -> tuple[Part, Part | None]:
+        root = self._root
+        if not all((root / name).is_dir() for name in ("train", "test")):
+            return self._part(root, owned=bool(self.client)), None
+        train = self._part(root / "train", owned=bool(self.client))
+        return train, self._part(root / "test", owned=False)
+
+    def _part(self, root: Path, *, owned: bool) -> Part:
+        """All images below a folder, decoded.
+
+        Args:
+            root: the folder.
+            owned: whether the images of ``client/class/image`` have owners.
+
+        Raises:
+            ValueError: its layout is another, or an image cannot be read.
+        """
+        import pandas as pd
+
+        from fl_app.tasks.pictures import decode
+
+        folders = _folders(root)
+        deep = [folder for folder in folders if _folders(folder)]
+        if not folders or len(deep) not in (0, len(folders)):
+            flat = next((folder for folder in folders if folder not in deep), root)
+            raise ValueError(
+                f"task.path={root} must hold {LAYOUT}, and {flat} has no folders in it"
+            )
+        found = []
+        for owner in folders if deep else [root]:
+            images = torchvision().datasets.ImageFolder(owner, allow_empty=True)
+            named = ((file, images.classes[label], owner.name) for file, label in images.samples)
+            found += [row for row in named if not row[1].startswith(".")]
+        if not found:
+            raise ValueError(
+                f"task.path={root} holds no images (.png, .jpg, ...): there are no data"
+            )
+        table = pd.DataFrame(found, columns=["file", "class", "owner"])
+        inputs = decode([(file, Path(file)) for file in table["file"]], self.shape)
+        owners = table["owner"] if deep and owned else None
+        return Part(f"task.path={root}", inputs, table[["class"]], owners)
+
+
+def _folders(root: Path) -> list[Path]:
+    return sorted(path for path in root.iterdir() if path.is_dir() and path.name[0] != ".")
+
+
+@dataclass(kw_only=True)
+class Huggingface(ImageKeys, TableData):
+    """Predict a column of a data set, or several, from other columns.
+
+    The path is a folder that ``save_to_disk`` has written or that holds files of data, or a name on
+    the hub. Inputs are a column of images or of arrays, or columns of numbers and texts. Names of
+    classes are those of the data set.
+
+    Args:
+        subset: of a data set on the hub that has several.
+        split: part of the data set for training.
+        test_split: part that is the test set; None = test if there is one, else a share of split.
+    """
+
+    subset: str | None = None
+    split: str = "train"
+    test_split: str | None = None
+
+    name: ClassVar[str] = "huggingface"
+
+    def files(self) -> Sequence[Path]:
+        folder = folder_of(self.path or "", "task.path")
+        return [*folder.rglob("*")] if folder else []
+
+    def read(self) -> tuple[Part, Part | None]:
+        path = self.path or ""
+        with loaded(path, self.subset, "task.path") as parts:
+            for key, name in (("task.split", self.split), ("task.test_split", self.test_split)):
+                bound = f"a part of {path}, one of {', '.join(parts)}"
+                require(name in (None, *parts), key, name, bound, "there is no other")
+            train = self._part(parts[self.split], f"task.path={path}, {self.split}")
+            tests = self.test_split or (
+                "test" if "test" in parts and self.split != "test" else None
+            )
+            if tests is None:
+                return train, None
+            tester = replace(self, client=None)
+            return train, tester._part(parts[tests], f"task.path={path}, {tests}")
+
+    def _part(self, data: "Dataset", where: str) -> Part:
+        """The examples of one part of a data set.
+
+        Raises:
+            ValueError: a column is missing or cannot be an input.
+        """
+        import datasets
+        import pandas as pd
+
+        from fl_app.tasks.given import column_of, pair  # loads torch
+        from fl_app.tasks.pictures import decode
+
+        kinds, flat = data.features, (datasets.ClassLabel, datasets.Value)
+        images = [name for name, kind in kinds.items() if isinstance(kind, datasets.Image)]
+        # Images and arrays are read when it is known that they are the inputs.
+        columns = {n: column_of(data, n) if isinstance(k, flat) else True for n, k in kinds.items()}
+        table = pd.DataFrame(columns, index=range(len(data)))
+        part = replace(self, inputs=self.inputs or images or None).part_of(table, where)
+        names = [*part.inputs]
+        deep = next((name for name in names if not isinstance(kinds[name], flat)), None)
+        if deep is None:
+            return part
+        if len(names) > 1:
+            raise ValueError(
+                f"task.inputs={names} must be one column of images or of arrays, as {deep!r} is, "
+                f"or columns of numbers and texts; leave others out (task.ignore=[{deep}])"
+            )
+        kept = data.select(part.targets.index)
+        if deep in images:
+            return replace(part, inputs=decode(stored_images(kept, deep, where), self.shape))
+        arrays, _ = pair(column_of(kept, deep), part.targets, f"{where}: {deep}", "its targets")
+        return replace(part, inputs=arrays)
