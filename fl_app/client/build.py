@@ -25,9 +25,6 @@ from fl_app.core.errors import require
 from fl_app.core.extras import missing
 
 if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
     from fl_app.client.task import TrainingTask
     from fl_app.client.trainer import LocalTrainer
 
@@ -41,7 +38,12 @@ M_MMAP_MAX = -4
 # Keys below `task` that every task has: `complete_task` and `build_model` do what they say.
 COMMON_KEYS = ("holdout", "loss", "weights", "trainable")
 # What a task of the user's own must have for one of them; `fl_app.tasks.task.Task` has all.
-NEEDS = {"holdout": "with_holdout", "loss": "with_loss", "trainable": "architecture"}
+NEEDS = {
+    "holdout": "with_holdout",
+    "loss": "with_loss",
+    "weights": "architecture",
+    "trainable": "architecture",
+}
 
 
 def build_task(config: DictConfig, data: str | None = None) -> "TrainingTask":
@@ -102,11 +104,15 @@ def complete_task(config: DictConfig, task: Any) -> "TrainingTask":
         able, value = hasattr(task, attribute), config.task.get(key)
         told, why = f"left out with a {type(task).__name__}", f"it has no {attribute}"
         require(able or not value, f"task.{key}", value, told, why)
-    holdout, loss, trainable = map(config.task.get, NEEDS)
+    holdout, loss, weights, trainable = map(config.task.get, NEEDS)
     if holdout and task.num_clients:
         task = task.with_holdout(holdout, config.seed)
     if loss is not None:
         task = task.with_loss(loss)
+    if weights is not None:
+        from fl_app.client.initial import weighted
+
+        task = replace(task, architecture=weighted(task.architecture, weights))
     if trainable is not None:
         # Imported here: checks of a configuration import this module, and not torch.
         from fl_app.client.flat import trainable_only
@@ -179,14 +185,12 @@ class Recipe:
         config: of the run.
         task: complete, with its data.
         make: in place of the configured trainer; None = the configured one.
-        fixed: bytes of the model's fixed part by name; empty = as the trainer makes it.
         batch: largest number of clients that are trained in one operation, >= 1.
     """
 
     config: DictConfig
     task: "TrainingTask"
     make: "Callable[..., LocalTrainer] | None" = None
-    fixed: "Mapping[str, NDArray[np.uint8]] | None" = None
     batch: int = 1
 
     def __call__(self, device: str) -> Trainer:
@@ -194,8 +198,6 @@ class Recipe:
         prepare_process()
         prepare(device)
         trainer = build_trainer(self.config, self.task, self.make, device)
-        if self.fixed:
-            trainer.model.load_fixed(self.fixed)
         return together(self.config, trainer, self.batch)
 
 

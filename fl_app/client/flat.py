@@ -1,10 +1,9 @@
 """A PyTorch model as one flat vector, without what is frozen or private."""
 
-import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 from fnmatch import fnmatchcase
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -15,6 +14,8 @@ from torch import Tensor, nn
 from fl_app.core.layout import Entry, Layout, names_of
 from fl_app.core.types import State, Vector
 
+TOLERANCE = 1e-5  # of a frozen parameter's length, by which its trace may be another
+
 
 class FlatModel:
     """A module whose trained parameters and buffers are views into one float32 vector.
@@ -23,8 +24,7 @@ class FlatModel:
     BatchNorm's counter) cannot be views; they are written through on `load` and read on `read`.
 
     Two kinds of tensors are not in the vector and stay in the module: frozen parameters, those with
-    ``requires_grad=False``, and private ones. The frozen parameters and the initial values of the
-    private ones are the model's fixed part: server and clients must agree on it. A tensor with
+    ``requires_grad=False``, on which server and clients must agree, and private ones. A tensor with
     several names (tied weights) is in the vector once, under its first name.
 
     Args:
@@ -103,8 +103,6 @@ class FlatModel:
         self.params = [params[entry.name] for entry in shared(self.layout)]
         self.trained = [*self.params, *(p for name, p in params.items() if name in own)]
         self.initial = {name: t.detach().cpu().clone() for name, t in self.private.items()}
-        self._fixed = {**{name: p.detach() for name, p in self.frozen.items()}, **self.initial}
-        self._digest: str | None = None
 
     def load(self, vector: Vector) -> None:
         """Set parameters and buffers from a vector of shape ``(d,)``."""
@@ -156,47 +154,34 @@ class FlatModel:
         for name, tensor in self.private.items():
             tensor.copy_(torch.tensor(arrays[name]) if name in arrays else self.initial[name])
 
-    # -- fixed part -------------------------------------------------------------------------------
+    # -- frozen -----------------------------------------------------------------------------------
 
-    @property
-    def fixed_digest(self) -> str:
-        """SHA-256 of the fixed part with names, types and shapes; "" if there is none."""
-        if self._digest is None:
-            digest = hashlib.sha256()
-            for name, tensor in self._fixed.items():
-                digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
-                digest.update(_bytes_of(tensor).data)
-            self._digest = digest.hexdigest() if self._fixed else ""
-        return self._digest
+    @cached_property
+    def traces(self) -> list[float]:
+        """A number for each frozen parameter p, from which others see whether theirs is equal.
 
-    def fixed_bytes(self) -> dict[str, NDArray[np.uint8]]:
-        """The bytes of the fixed part by name; NumPy does not know all types of tensors."""
-        return {name: _bytes_of(tensor) for name, tensor in self._fixed.items()}
-
-    @property
-    def num_fixed_bytes(self) -> int:
-        """Size of the fixed part."""
-        return sum(tensor.nbytes for tensor in self._fixed.values())
-
-    @torch.no_grad()
-    def load_fixed(self, arrays: Mapping[str, NDArray[np.generic]]) -> None:
-        """Set the fixed part from its bytes; private tensors get their initial values.
-
-        Raises:
-            ValueError: names or sizes are not those of the fixed part.
+        It is <p, (cos 0, cos 1, ...)>: what other machines round moves it by far less than 1e-5 of
+        the length of p, and other values move it by about that length.
         """
-        expected = {name: tensor.nbytes for name, tensor in self._fixed.items()}
-        found = {name: array.nbytes for name, array in arrays.items()}
-        if differing := sorted(dict(expected.items() ^ found.items())):
-            raise ValueError(
-                f"frozen or private parameters do not fit the model: {names_of(differing)}: server "
-                "and client must build the same model"
+        return [_projected(tensor) for tensor in self.frozen.values()]
+
+    def differing(self, traces: Sequence[float]) -> list[str]:
+        """Names of the frozen parameters that are not those with these `traces`."""
+        if len(traces) != len(self.frozen):
+            return sorted(self.frozen) or ["none"]
+        return [
+            name
+            for (name, tensor), own, other in zip(
+                self.frozen.items(), self.traces, traces, strict=True
             )
-        self._digest = None
-        for name, tensor in self._fixed.items():
-            data = torch.tensor(arrays[name].view(np.uint8))
-            tensor.copy_(data.view(tensor.dtype).view(tensor.shape))
-        self.load_private({})
+            if own != other
+            and abs(own - other) > TOLERANCE * float(_readable(tensor).double().norm())
+        ]
+
+
+def _projected(tensor: Tensor) -> float:
+    values = _readable(tensor).reshape(-1).double().numpy()
+    return float(values @ np.cos(np.arange(values.size)))
 
 
 def shared(layout: Layout) -> list[Entry]:
@@ -252,11 +237,6 @@ def _with_trainable(make_model: Callable[[], nn.Module], patterns: Sequence[str]
             )
         parameter.requires_grad_(trains)
     return module
-
-
-def _bytes_of(tensor: Tensor) -> NDArray[np.uint8]:
-    data: NDArray[np.uint8] = tensor.cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
-    return data
 
 
 def _readable(tensor: Tensor) -> Tensor:

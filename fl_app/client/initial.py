@@ -1,6 +1,7 @@
 """The model that a run begins with, and its weights from a file. Nothing is ever unpickled."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,6 @@ def build_model(
     seed: int,
     device: torch.device | str = "cpu",
     private: Sequence[str] | None = None,
-    weights: str | None = None,
 ) -> FlatModel:
     """A task's model as it is before training; it depends on the arguments alone.
 
@@ -30,30 +30,36 @@ def build_model(
         seed: of the random weights.
         device: torch device.
         private: see `FlatModel`.
-        weights: file with weights in their place (`load_weights`).
 
     Raises:
-        ValueError: the file cannot be read, its weights do not fit the model, or the model has no
-            part that is trained and shared.
+        ValueError: the model has no part that is trained and shared.
     """
     with torch.random.fork_rng(devices=[]):  # the caller's own draws stay as they were
         torch.manual_seed(seed)
         module = task.model()
-    if weights is not None:
-        load_weights(module, weights)
     return FlatModel(module, device, private or ())
 
 
 def initial_vector(
     task: TrainingTask,
     seed: int,
-    weights: str | None = None,
     *,
     private: Sequence[str] | None = None,
 ) -> tuple[Vector, Layout]:
     """w_0 and its layout; see `build_model`."""
-    model = build_model(task, seed, private=private, weights=weights)
+    model = build_model(task, seed, private=private)
     return model.read(), model.layout
+
+
+def weighted(make_model: Callable[[], nn.Module], file: str) -> Callable[[], nn.Module]:
+    """A callable that makes the same models with the weights of a file (`load_weights`)."""
+    return partial(_with_weights, make_model, file)
+
+
+def _with_weights(make_model: Callable[[], nn.Module], file: str) -> nn.Module:
+    module = make_model()
+    load_weights(module, file)
+    return module
 
 
 def load_weights(module: nn.Module, file: str) -> None:

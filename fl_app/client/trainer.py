@@ -388,7 +388,7 @@ class LocalTrainer(TrainingSettings):
 def _require_finite(loss: Tensor, grad: list[Tensor]) -> None:
     """Refuse numbers that no learning rate has spoiled: those of the first batch of version 0."""
     for name, values in (("loss", [loss]), ("gradient", grad)):
-        if not all(torch.isfinite(value).all() for value in values):
+        if not all(torch.isfinite(value).all().item() for value in values):
             raise ValueError(
                 f"the {name} of the first batch of version 0 is not finite: look at the client's "
                 "data, the model, the loss, penalty() and correct()"

@@ -59,18 +59,6 @@ class Dispatched(OfOrder):
 
 
 @dataclass(frozen=True, slots=True)
-class Supplied(OfOrder):
-    """A client was sent the fixed part of the model: frozen and first private parameters.
-
-    Attributes:
-        bytes: sent to the client.
-    """
-
-    kind: ClassVar[str] = "supply"
-    bytes: int
-
-
-@dataclass(frozen=True, slots=True)
 class Paused(OfOrder):
     """A client asks for a fresh model in the middle of its order.
 
@@ -296,7 +284,6 @@ class Checkpointed(OfVersion):
 
 Event: TypeAlias = (
     Dispatched
-    | Supplied
     | Paused
     | Refreshed
     | Recalled

@@ -172,7 +172,6 @@ class Reply:
         error: why there is nothing.
         traceback: of an error in the client's code (`fl_app.core.bugs`); "" = it is another one.
         scores: of a client that evaluated.
-        supplied: bytes of the model's fixed part, if the client asked for it.
         together: whether it was computed in one operation with the replies to other orders.
     """
 
@@ -181,7 +180,6 @@ class Reply:
     error: str = ""
     traceback: str = ""
     scores: Scores | None = None
-    supplied: int = 0
     together: bool = False
 
 

@@ -65,8 +65,6 @@ class Fleet:
         compute: training times.
         network: transfer times; None = transfers take no time.
         energy: power of the devices; None = unknown.
-        first: transfer times of a client's first order, with which the model's fixed part travels;
-            None = those of `network`.
     """
 
     def __init__(
@@ -74,17 +72,15 @@ class Fleet:
         compute: Compute,
         network: Network | None = None,
         energy: Energy | None = None,
-        first: Network | None = None,
     ) -> None:
         self._compute = compute
         self._network = network
         self._energy = energy
-        self._first = first or network
 
     def parts(self, client_id: int, sequence: int, now: float) -> Parts:
         """Seconds of the client's order with sequence number `sequence` given at `now`."""
         training = self._compute.seconds(client_id, sequence, now)
-        network = self._network if sequence else self._first
+        network = self._network
         if network is None:
             return Parts(0.0, training, 0.0)
         return Parts(
@@ -127,18 +123,14 @@ class Overlapping:
         fleet: the devices; their training time is the time of `max_epochs` local epochs.
         num_clients: N.
         max_epochs: E_max >= 1.
-        usual: `fleet` without the fixed part that travels with first orders; None = it has none.
 
     Attributes:
         local_epochs: number of local epochs in a cycle.
     """
 
-    def __init__(
-        self, fleet: Fleet, num_clients: int, max_epochs: int, usual: Fleet | None = None
-    ) -> None:
+    def __init__(self, fleet: Fleet, num_clients: int, max_epochs: int) -> None:
         self._fleet = fleet
-        usual = usual or fleet
-        parts = [usual.parts(client_id, 0, 0.0) for client_id in range(num_clients)]
+        parts = [fleet.parts(client_id, 0, 0.0) for client_id in range(num_clients)]
         epoch = max(each.training for each in parts) / max_epochs
         transfers = max(each.download + each.upload for each in parts)
         self.local_epochs = min(max(math.ceil(transfers / epoch - 1e-9), 1), max_epochs)

@@ -36,15 +36,9 @@ class Expired:
 
 @dataclass(frozen=True, slots=True)
 class Returned:
-    """The client of an expired `order` is back. Its reply is dropped.
-
-    Attributes:
-        order: that expired.
-        supplied: bytes of the model's fixed part, if the client asked for it.
-    """
+    """The client of an expired `order` is back. Its reply is dropped."""
 
     order: Order
-    supplied: int = 0
 
 
 @dataclass(frozen=True, slots=True)

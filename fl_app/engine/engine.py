@@ -13,7 +13,7 @@ from dataclasses import InitVar, dataclass
 from typing import Any
 
 from fl_app.core.errors import RunError, ServerError, Stalled, require_at_least
-from fl_app.core.events import Checkpointed, Dispatched, Rejected, Sink, Supplied
+from fl_app.core.events import Checkpointed, Dispatched, Rejected, Sink
 from fl_app.core.layout import check_vector
 from fl_app.core.types import Order, Vector
 from fl_app.engine import checks
@@ -53,7 +53,6 @@ class Engine(Versions):
         intake: which uploads come in, and what of them the strategy is shown. Default all, as they
             are.
         upload_bytes: bytes of an upload with its extra vectors; default: each as large as a model.
-        fixed_bytes: of the model's fixed part, which travels with a client's first order.
         checkpoint: saves a checkpoint (`state_dict`); called with the version.
         checkpoint_every: versions between checkpoints; None = only at `ask_to_stop`.
         checkpoint_final: whether there is a checkpoint at the end, before the last evaluation, so
@@ -70,7 +69,6 @@ class Engine(Versions):
 
     initial: InitVar[Vector]
     num_trainable: InitVar[int | None] = None
-    fixed_bytes: int = 0
     checkpoint: Callable[[int], None] | None = None
     checkpoint_every: int | None = None
     checkpoint_final: bool = False
@@ -262,21 +260,17 @@ class Engine(Versions):
             parts = clock.dispatch(order)
             logged = (None, None) if parts is None else parts.logged
             self._emit(Dispatched(now, client_id, order.number, model.version, sent, *logged))
-            if order.sequence == 0:
-                self._supply(order, self.fixed_bytes)
 
     def _handle(self, event: ClockEvent) -> None:
         """Handle what happened."""
         match event:
             case Replied(order, reply):
-                self._supply(order, reply.supplied)
                 if self._take(order, reply):
                     self._settle()
                     self._count_updates()
             case Expired(order):
                 self._lose(order, "deadline passed")
-            case Returned(order, supplied):
-                self._supply(order, supplied)
+            case Returned(order):
                 self._becomes_idle(order.client_id)
                 about = (order.client_id, order.number, order.base_version)
                 self._emit(Rejected(self.clock.now, *about, "late: its deadline had passed"))
@@ -297,10 +291,6 @@ class Engine(Versions):
         """End the run if enough updates arrived; called after the aggregations they allowed."""
         if self._fed.updates >= self.stop.updates:
             self._end("updates")
-
-    def _supply(self, order: Order, num_bytes: int) -> None:
-        if num_bytes:
-            self._emit(Supplied(self.clock.now, order.client_id, order.number, num_bytes))
 
     # -- begin and end ----------------------------------------------------------------------------
 

@@ -342,7 +342,7 @@ class VirtualClock:
         """
         if self.evaluation_share is None:
             return 0.0
-        sequence = max(order.sequence, 1)  # the first training order fetches the fixed part
+        sequence = max(order.sequence, 1)  # the first cycle of clients that overlap is another
         parts = self.devices.parts(order.client_id, sequence, self._now)
         return parts.download + self.evaluation_share(order.client_id) * parts.training
 

@@ -119,5 +119,5 @@ class WallClock:
         if message.number in self._orders:
             return Replied(self._orders.pop(message.number), message)
         if message.number in self._expired:
-            return Returned(self._expired.pop(message.number), message.supplied)
+            return Returned(self._expired.pop(message.number))
         return Stray(message.number)

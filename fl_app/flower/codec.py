@@ -7,10 +7,9 @@
 | | | and what the strategy and the user add |
 | reply | ``arrays`` | the upload's vector; not after `evaluate`, and empty after a pause |
 | | ``metrics`` | ``num-examples``, ``loss`` and what else the client measured |
-| | ``upload`` | the other fields of an `Upload`; ``asks`` alone asks for the fixed part |
+| | ``upload`` | the other fields of an `Upload` |
 | both | ``extra.<name>`` | a vector beside the model, where the algorithm exchanges more |
 | both | ``state`` | what the client keeps, where any node serves any client |
-| order upon a reply that asks for it | ``fixed`` | the model's fixed part as bytes, by name |
 | introduction (`query`) | ``metrics`` | ``partition-id``, if the node has one |
 
 ``arrays``, ``config`` and ``metrics`` follow Flower's own convention: the model travels as named
@@ -27,7 +26,6 @@ import weakref
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import replace
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -173,36 +171,23 @@ class OrderPacker:
     Args:
         layout: of the vectors.
         config: sent with every training order; the strategy's settings override it.
-        fixed: bytes of the model's fixed part by name (`fl_app.client.flat.FlatModel`), for clients
-            that ask for it.
         evaluate_config: sent with every evaluate order; None = `config`.
-
-    Attributes:
-        num_fixed_bytes: size of the fixed part.
     """
 
     def __init__(
         self,
         layout: Layout,
         config: Mapping[str, object],
-        fixed: Arrays | None = None,
         evaluate_config: Mapping[str, object] | None = None,
     ) -> None:
         self._layout = layout
         self._config = dict(config)
         self._evaluate_config = dict(config if evaluate_config is None else evaluate_config)
-        self._fixed = fixed or {}
-        self.num_fixed_bytes = sum(array.nbytes for array in self._fixed.values())
         self._lock = threading.Lock()
         self._recent: deque[tuple[weakref.ref[Vector], bool, ArrayRecord]] = deque(maxlen=RECENT)
 
-    def pack(self, order: Order, *, fixed: bool = False) -> RecordDict:
-        """Content of an order's message; its arrays are shared and must not be changed.
-
-        Args:
-            order: what to pack.
-            fixed: whether to send the fixed part as well.
-        """
+    def pack(self, order: Order) -> RecordDict:
+        """Content of an order's message; its arrays are shared and must not be changed."""
         config = {
             **(self._evaluate_config if order.evaluates else self._config),
             **order.config,
@@ -219,13 +204,7 @@ class OrderPacker:
             content[names.EXTRA + name] = self._record(vector, whole=True)
         if order.state:
             content[names.STATE] = record_of(order.state)
-        if fixed:
-            content[names.FIXED] = self._fixed_record
         return content
-
-    @cached_property
-    def _fixed_record(self) -> ArrayRecord:
-        return record_of(self._fixed)
 
     def _record(self, vector: Vector, *, whole: bool) -> ArrayRecord:
         if not vector.size:  # the client continues with what it has
@@ -298,12 +277,6 @@ def read_scores(message: Message) -> Scores:
         found = "no" if num_examples is None else num_examples
         raise ValueError(f"metrics hold {found} {names.NUM_EXAMPLES}, expected a finite number")
     return Scores(numbers, int(num_examples))
-
-
-def asks_for_fixed(message: Message) -> bool:
-    """Whether a client asks for the order once more, with the model's fixed part."""
-    told = message.content.config_records if message.has_content() else {}
-    return names.UPLOAD in told and told[names.UPLOAD].get(names.ASKS) == names.FIXED
 
 
 def _beside(content: RecordDict, layout: Layout) -> dict[str, Any]:
@@ -409,9 +382,3 @@ def pack_error(message: Message, error: Exception) -> Message:
     told = [f"{type(error).__name__}: {error}", bugs.traceback_of(error, chain=False)]
     reason = "\n".join(filter(None, told))
     return Message(Error(ErrorCode.CLIENT_APP_RAISED_EXCEPTION, reason), reply_to=message)
-
-
-def ask_for_fixed(message: Message) -> Message:
-    """The reply to an order whose client has another fixed part than the server."""
-    asks = ConfigRecord({names.ASKS: names.FIXED})
-    return Message(RecordDict({names.UPLOAD: asks}), reply_to=message)

@@ -16,7 +16,7 @@ from fl_app.core.vector import read_only
 from fl_app.engine.clock import Joined, Left
 from fl_app.engine.guard import MALFORMED
 from fl_app.flower import names, nodes
-from fl_app.flower.codec import Arrays, OrderPacker, asks_for_fixed
+from fl_app.flower.codec import OrderPacker
 from fl_app.flower.nodes import NO_NODES, Introduced, Nodes, Seen
 from fl_app.flower.orders import Answered, Orders, kind_of, pause, read_reply, send
 
@@ -41,7 +41,6 @@ class AnyNode:
         grid: reaches the nodes, such as those of Flower's simulation engine.
         layout: of the model.
         train_config: sent with every order.
-        fixed: see `codec.OrderPacker`.
 
     Raises:
         RunError: no node came.
@@ -53,14 +52,12 @@ class AnyNode:
         layout: Layout,
         *,
         train_config: Mapping[str, object] | None = None,
-        fixed: Arrays | None = None,
     ) -> None:
         self._grid = grid
         self._layout = layout
-        self._packer = OrderPacker(layout, {**(train_config or {}), names.ANY_NODE: True}, fixed)
+        self._packer = OrderPacker(layout, {**(train_config or {}), names.ANY_NODE: True})
         self._free: list[int] = []  # nodes
-        # Message id -> order, node, and whether the fixed part goes with it.
-        self._under_way: dict[str, tuple[Order, int, bool]] = {}
+        self._under_way: dict[str, tuple[Order, int]] = {}  # by message id: order, node
         self._looked = -math.inf
         self._wait_for_a_node(NO_NODES.format(nodes.PATIENCE))
 
@@ -87,10 +84,7 @@ class AnyNode:
                 known = self._under_way.pop(message.metadata.reply_to_message_id, None)
                 if known is None:
                     continue
-                order, node, fixed = known
-                asks = asks_for_fixed(message) and not fixed
-                if asks and self._send(order, node, fixed=True):
-                    continue
+                order, node = known
                 self._free.append(node)
                 replies.append(read_reply(message, order, self._layout))
             waited = time.monotonic() - began
@@ -103,17 +97,17 @@ class AnyNode:
     def close(self) -> None:
         self._under_way.clear()
 
-    def _send(self, order: Order, node: int, *, fixed: bool = False) -> bool:
+    def _send(self, order: Order, node: int) -> bool:
         """Give an order to a node; returns whether the node can be reached."""
-        message_id = send(self._grid, self._packer.pack(order, fixed=fixed), node, kind_of(order))
+        message_id = send(self._grid, self._packer.pack(order), node, kind_of(order))
         if message_id:
-            self._under_way[message_id] = order, node, fixed
+            self._under_way[message_id] = order, node
         return bool(message_id)
 
     def _look(self) -> None:
         """Add nodes that joined, drop nodes that left; orders on the latter end as errors."""
         self._looked = time.monotonic()
-        busy = {node for _, node, _ in self._under_way.values()}
+        busy = {node for _, node in self._under_way.values()}
         self._free = [node for node in self._grid.get_node_ids() if node not in busy]
 
     def _wait_for_a_node(self, otherwise: str) -> None:
@@ -139,7 +133,6 @@ class GridMailbox:
         train_config: sent with every training order. If it carries this project's configuration,
             nodes are asked for their partition ids.
         evaluate_config: sent with every evaluate order; None = `train_config`.
-        fixed: see `codec.OrderPacker`.
         deadline: seconds that an order may take. Its message lives twice as long, so that a late
             reply still shows that its client is idle. After that the order is lost.
         needs: full name of the trainer class that nodes must use, else the run ends; "" = any.
@@ -152,13 +145,12 @@ class GridMailbox:
         *,
         train_config: Mapping[str, object] | None = None,
         evaluate_config: Mapping[str, object] | None = None,
-        fixed: Arrays | None = None,
         deadline: float = math.inf,
         needs: str = "",
     ) -> None:
         self._inbox: SimpleQueue[Seen | Introduced | Answered | RunError] = SimpleQueue()
         config = train_config or {}
-        packer = OrderPacker(layout, config, fixed, evaluate_config)
+        packer = OrderPacker(layout, config, evaluate_config)
         ttl = 2.0 * deadline if math.isfinite(deadline) else None
         self._orders = Orders(grid, packer, layout, self._inbox.put, ttl=ttl, needs=needs)
         self._nodes = Nodes(grid, self._inbox.put, introduce=names.APP_CONFIG in config)

@@ -6,7 +6,6 @@ METRICS = "metrics"
 UPLOAD = "upload"
 STATE = "state"
 EXTRA = "extra."  # followed by the name of a vector
-FIXED = "fixed"  # also in an order's config: SHA-256 of the part
 
 SERVER_ROUND = "server-round"
 VERSION = "version"
@@ -14,13 +13,13 @@ CLIENT_ID = "client-id"
 SEQUENCE = "sequence"
 ANY_NODE = "any-node"  # the node works for client `client-id`, not for a client of its own
 APP_CONFIG = "app-config"  # the resolved configuration, YAML
+FROZEN = "frozen"  # traces of the frozen parameters (`fl_app.client.flat.FlatModel.traces`)
 RUN = "run"  # letters and digits, the same for all ServerApps of one resumed run
 
 NUM_EXAMPLES = "num-examples"
 LOSS = "loss"
 LOSS_NAMES = (LOSS, "train_loss", "train-loss")  # this project's, and those of Flower's examples
 TRAINER = "trainer"  # names of the classes that trained, of algorithms with clients of their own
-ASKS = "asks"
 
 # A vector's arrays: either the whole, or the entries of its trainable part (with their places if it
 # is sparse) and its buffers.

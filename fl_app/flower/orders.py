@@ -8,7 +8,7 @@ import math
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from flwr.app import Message, MessageType, RecordDict
 from flwr.common.constant import ErrorCode
@@ -110,19 +110,11 @@ class Orders:
             self._tell(Answered(order, [Reply(order.number, error=f"grid: {error!r}")]))
 
     def _ask(self, order: Order, node: int) -> list[Reply]:
-        for fixed in (False, True):
-            # The packed order is not kept in a variable: it would hold a copy of the model.
-            message_id = send(
-                self._grid, self._packer.pack(order, fixed=fixed), node, kind_of(order), self._ttl
-            )
-            if not message_id:
-                return [Reply(order.number, error=f"node {node} was not given the order")]
-            messages = wait_for(self._grid, message_id, lambda: order.number in self._awaited)
-            if not any(map(codec.asks_for_fixed, messages)):
-                break
-        supplied = self._packer.num_fixed_bytes if fixed else 0
-        replies = [read_reply(message, order, self._layout, self._needs) for message in messages]
-        return [replace(reply, supplied=supplied) for reply in replies]
+        message_id = send(self._grid, self._packer.pack(order), node, kind_of(order), self._ttl)
+        if not message_id:
+            return [Reply(order.number, error=f"node {node} was not given the order")]
+        messages = wait_for(self._grid, message_id, lambda: order.number in self._awaited)
+        return [read_reply(message, order, self._layout, self._needs) for message in messages]
 
 
 def kind_of(order: Order) -> str:

@@ -4,16 +4,15 @@ import logging
 import math
 import os
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from flwr.app import Context, Message
 
-from fl_app.core.errors import require
 from fl_app.core.files import FULL
+from fl_app.core.layout import names_of
 from fl_app.core.types import Order, Scores, Upload
 from fl_app.core.vector import all_finite
 from fl_app.flower import codec, names
@@ -53,8 +52,7 @@ class MessageHandler:
             client = self._prepare(config, context)
             trainer = client.trainer
             folder = None if any_node else memory.folder_of(context, _run_of(context, config))
-            if not _has_fixed(trainer.model, message, folder, str(config.get(names.FIXED, ""))):
-                return codec.ask_for_fixed(message)
+            _require_same_frozen(trainer.model, config.get(names.FROZEN, []))
             order = replace(codec.read_order(message, trainer.model.layout), client_id=client_id)
             done = _carry_out(client, order, folder)
             if folder is not None:
@@ -124,41 +122,21 @@ def _carry_out(client: "TrainerClient", order: Order, folder: Path | None) -> Up
     return replace(upload, state={})
 
 
-def _has_fixed(model: "FlatModel", message: Message, folder: Path | None, wanted: str) -> bool:
-    """Whether the model has the server's fixed part, which the order or a file may hold.
-
-    A node builds this part from configuration and seed. Another version of torch, another processor
-    or weights from a file that only the server has can make a difference.
+def _require_same_frozen(model: "FlatModel", traces: Sequence[float]) -> None:
+    """Refuse to train beside frozen parameters that are not the server's.
 
     Args:
-        model: of the node.
-        message: the order.
-        folder: of files of the run; None = nothing is kept.
-        wanted: SHA-256 of the server's part; "" = the node's own will do.
+        model: of the node, built from configuration and seed.
+        traces: of the server's model.
 
     Raises:
-        ValueError: the server has sent it, and it does not fit.
+        ValueError: naming the parameters that differ.
     """
-    if wanted in ("", model.fixed_digest):
-        return True
-    require(wanted.isalnum(), names.FIXED, wanted, "letters and digits", "it names a file")
-    path = folder and folder / f"fixed-{wanted[:16]}.npz"
-    if names.FIXED in message.content.array_records:
-        sent = codec.arrays_of(message.content.array_records[names.FIXED])
-        model.load_fixed(sent)
-        require(
-            model.fixed_digest == wanted,
-            "SHA-256 of the frozen and private parameters that the server sent",
-            model.fixed_digest,
-            wanted,
-            "server and client do not build the same model",
+    if differing := model.differing(traces):
+        raise ValueError(
+            f"the frozen parameters {names_of(differing)} are not the server's: this node needs "
+            "the file of task.weights under the same path, and the same code of the model"
         )
-        if path is not None:
-            memory.save(path, sent)
-    elif path is not None and (kept := memory.load(path)):
-        with suppress(ValueError):  # a damaged file: the server is asked
-            model.load_fixed(kept)
-    return model.fixed_digest == wanted
 
 
 def _tell(order: Order, done: Upload | Scores, seconds: float) -> None:
@@ -226,6 +204,9 @@ def _build(app_config: str, data: str | None, *, any_node: bool) -> "TrainerClie
     assert isinstance(config, DictConfig)
     if any_node:
         prepare_process()
+    weights = config.task.get("weights")
+    if weights is not None and not Path(weights).expanduser().exists():
+        config.task.weights = None  # what is trained comes with the orders
     task = build_task(config) if data is None else _task_of(config, data)
     if data is None and (task.num_clients == 0 or config.num_clients is None):
         raise ValueError(

@@ -76,7 +76,7 @@ def _forget(root: Path) -> None:
     """Remove the files of runs whose last order is older than `KEPT_FOR`."""
     for folder in root.glob("run-*"):
         if folder.stat().st_mtime < time.time() - KEPT_FOR:
-            for path in (*folder.glob("client-*"), *folder.glob("fixed-*")):
+            for path in folder.glob("client-*"):
                 path.unlink(missing_ok=True)
             with suppress(OSError):  # the folder holds other files
                 folder.rmdir()

@@ -26,7 +26,6 @@ from fl_app.core.events import (
     Failed,
     Refreshed,
     Rejected,
-    Supplied,
 )
 
 Joules = Callable[[int, int, float, float], float | None]
@@ -315,10 +314,10 @@ class History:
                     ),
                     key=lambda each: each.version,
                 )
-            case Refreshed() | Supplied():
+            case Refreshed():
                 self.bytes_down += event.bytes
                 order = self.current.get(event.client)
-                if isinstance(event, Refreshed) and order is not None:
+                if order is not None:
                     order.fresh += (event.t,)
             case Clustered():
                 for number in event.order:  # the clusters were formed from these updates

@@ -74,12 +74,12 @@ def run_cell(
     task = _build_task(config) if given.task is None else complete_task(config, given.task)
     score = score_of_task(task)
     components = build_components(config, task, given)
-    fixed = components.trainer.model.fixed_digest
+    model = components.trainer.model
     checkpoints = Checkpoints(folder)
     saved = checkpoints.load() if config.resume == "auto" else None
     if saved is not None:
         check_complete(saved["engine"])
-        earlier.refuse_other_fixed(fixed, saved.get("fixed", ""), folder)
+        earlier.refuse_other_frozen(model.differing(saved.get("frozen", [])), folder)
         earlier.refuse_lower(earlier.limits(config), saved["limits"], saved["reached"], folder)
     token = saved["token"] if saved else secrets.token_hex(8)
     devices = components.devices
@@ -108,8 +108,8 @@ def run_cell(
                 "limits": earlier.limits(config),
                 "reached": engine.reached,
             }
-            if fixed:  # their values are not in the state
-                state["fixed"] = fixed
+            if model.frozen:  # whose values are not in the state
+                state["frozen"] = model.traces
             try:
                 checkpoints.save(version, state)
             except (RunError, TypeError) as error:
@@ -168,9 +168,9 @@ def run_cell(
         "num_clients": config.num_clients or len(history.sequences),
         "work_per_update": components.trainer.work_per_update,
     }
-    model = components.trainer.model.named(outcome.params)
+    arrays = model.named(outcome.params)
     target = config.experiment.report_accuracy
-    return outcome, files.finish(outcome, model, about, target, score)
+    return outcome, files.finish(outcome, arrays, about, target, score)
 
 
 def _build_task(config: DictConfig) -> TrainingTask:

@@ -19,7 +19,6 @@ from fl_app.schedule import Schedule
 
 if TYPE_CHECKING:
     from fl_app.client import LocalTrainer
-    from fl_app.client.flat import FlatModel
 
 
 @dataclass(frozen=True)
@@ -30,14 +29,11 @@ class Sizes:
         model: of a model's vector.
         order: of an order.
         upload: of an upload.
-        fixed: of the fixed part of the model (`fl_app.client.flat.FlatModel`), which travels with a
-            client's first order; 0 if clients build it themselves, or there is none.
     """
 
     model: int
     order: int
     upload: int
-    fixed: int = 0
 
 
 @dataclass(frozen=True)
@@ -72,9 +68,7 @@ class Components:
         Args:
             batch: largest number of clients that are trained in one operation.
         """
-        trainer = self.trainer
-        fixed = trainer.model.fixed_bytes() if self.sizes.fixed else None
-        return Recipe(self.config, trainer.task, self.given.trainer, fixed, batch)
+        return Recipe(self.config, self.trainer.task, self.given.trainer, batch)
 
 
 def build_components(
@@ -103,13 +97,8 @@ def build_components(
     placed = placement(config)
     prepare(placed.device)
     trainer = build_trainer(config, task, given.trainer, placed.device)
-    from fl_app.client.initial import build_model  # torch, after what is refused without it
-
-    first = build_model(
-        task, config.seed, private=trainer.private, weights=config.task.get("weights")
-    )
     strategy, schedule = build_strategy(config, given), build_schedule(config, given)
-    sizes = build_sizes(strategy, trainer, first)
+    sizes = build_sizes(strategy, trainer)
     if masked:
         secure.refuse_buffers(trainer.model.layout)
         sizes = replace(sizes, upload=sizes.upload + SEAL_BYTES)
@@ -121,30 +110,23 @@ def build_components(
         config = deepcopy(config)
         config.algorithm.client.local_epochs = devices.local_epochs
         trainer = build_trainer(config, task, given.trainer, placed.device)
-    if sizes.fixed:
-        trainer.model.load_fixed(first.fixed_bytes())
     return Components(
-        config, trainer, strategy, schedule, devices, first.read(), sizes, placed, given
+        config, trainer, strategy, schedule, devices, trainer.model.read(), sizes, placed, given
     )
 
 
-def build_sizes(
-    strategy: Algorithm, trainer: "LocalTrainer", first: "FlatModel | None" = None
-) -> Sizes:
+def build_sizes(strategy: Algorithm, trainer: "LocalTrainer") -> Sizes:
     """The bytes of an algorithm's orders and uploads, known before the first order.
 
     Args:
         strategy: of the run.
         trainer: as a client builds it.
-        first: the server's model before training, if its fixed part may be another one.
     """
     layout = trainer.model.layout
-    sent = first is not None and first.fixed_digest != trainer.model.fixed_digest
     return Sizes(
         model=4 * layout.size,
         order=4 * layout.size * (1 + len(strategy.order_extra)),
         upload=trainer.compression.num_bytes(layout) * (1 + len(strategy.upload_extra)),
-        fixed=trainer.model.num_fixed_bytes if sent else 0,
     )
 
 
@@ -167,11 +149,8 @@ def _build_devices(
         instantiate(settings[part], facts) if part in settings else None
         for part in ("network", "energy")
     )
-    fleet = usual = Fleet(compute, network, energy)
-    if sizes.fixed and network is not None:
-        facts["download_share"] = (sizes.order + sizes.fixed) / sizes.model
-        fleet = Fleet(compute, network, energy, first=instantiate(settings["network"], facts))
+    fleet = Fleet(compute, network, energy)
     if not trainer.overlaps:
         return fleet
     most = config.algorithm.strategy.max_local_epochs
-    return Overlapping(fleet, config.num_clients, most, usual)
+    return Overlapping(fleet, config.num_clients, most)

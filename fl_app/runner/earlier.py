@@ -9,6 +9,7 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 
 from fl_app.core.files import open_log
+from fl_app.core.layout import names_of
 from fl_app.record.folder import EVENTS
 from fl_app.report.cells import ENDS
 from fl_app.runner.checkpoint import PATTERN
@@ -191,23 +192,21 @@ def refuse_lower(
             )
 
 
-def refuse_other_fixed(now: str, before: str, folder: Path) -> None:
-    """Refuse to resume a run whose model has another fixed part now.
+def refuse_other_frozen(differing: Sequence[str], folder: Path) -> None:
+    """Refuse to resume a run whose frozen parameters are others now.
 
     Args:
-        now: digest of the fixed part (`FlatModel.fixed_digest`).
-        before: digest of that of the checkpoint.
+        differing: their names (`FlatModel.differing`).
         folder: of the run.
 
     Raises:
-        ValueError: the digests differ.
+        ValueError: there are some.
     """
-    if now != before:
+    if differing:
         raise ValueError(
-            f"{folder} holds a run of another model: its frozen parameters, or first values of "
-            f"private ones, differ (SHA-256 {now[:8] or 'none'} instead of {before[:8] or 'none'}),"
-            " so what was trained does not fit them; restore the model's code and weights, give "
-            "another folder, or overwrite=true to replace the run"
+            f"{folder} holds a run of another model: its frozen parameters {names_of(differing)} "
+            "differ, so what was trained does not fit them; restore the model's code and weights, "
+            "give another folder, or overwrite=true to replace the run"
         )
 
 

@@ -75,8 +75,6 @@ class TesterRecipe:
         model = build_model(
             task, config.seed, device, private=config.algorithm.client.get("private")
         )
-        if recipe.fixed:
-            model.load_fixed(recipe.fixed)
         if hasattr(task, "on"):
             task = task.on(model.flat.device, training=False)
         return Tester(model, _test(task, self.metrics))

@@ -80,8 +80,6 @@ def build_engine(
         tolerates=config.failures == "tolerate" or config.runtime.name == "deployment",
         intake=_intake(components, layout.size, run),
         upload_bytes=components.sizes.upload,
-        # Real nodes are sent the fixed part if they ask for it.
-        fixed_bytes=0 if config.runtime.name == "deployment" else components.sizes.fixed,
         checkpoint=checkpoint,
         checkpoint_every=config.checkpoint_every,
         checkpoint_final=config.checkpoint_final,
@@ -114,10 +112,9 @@ def _clock(components: Components, layout: Layout, grid: "Grid | None", run: str
     config, trainer, schedule = components.config, components.trainer, components.schedule
     deadline = _unlimited(config.deadline)
     runtime = config.runtime
-    settings = {names.APP_CONFIG: OmegaConf.to_yaml(config, resolve=True)}
-    fixed = trainer.model.fixed_bytes()
-    if fixed:
-        settings[names.FIXED] = trainer.model.fixed_digest
+    settings: dict[str, object] = {names.APP_CONFIG: OmegaConf.to_yaml(config, resolve=True)}
+    if trainer.model.frozen:
+        settings[names.FROZEN] = trainer.model.traces
     if runtime.name == "deployment":
         assert grid is not None
         if runtime.warm and patches.tried():
@@ -129,7 +126,6 @@ def _clock(components: Components, layout: Layout, grid: "Grid | None", run: str
             grid,
             layout,
             train_config=settings,
-            fixed=fixed,
             deadline=deadline,
         )
         return WallClock(mailbox, deadline=deadline)
@@ -166,12 +162,11 @@ def _mailbox(
     components: Components,
     layout: Layout,
     grid: "Grid | None",
-    settings: dict[str, str],
+    settings: dict[str, object],
 ) -> Mailbox:
     runtime, trainer = components.config.runtime, components.trainer
     if grid is not None and runtime.name == "flower":
-        fixed = trainer.model.fixed_bytes()
-        return AnyNode(grid, layout, train_config=settings, fixed=fixed)
+        return AnyNode(grid, layout, train_config=settings)
     if runtime.name == "ray":
         from fl_app.runner.on_cluster import build_cluster_mailbox  # Ray, which not all have
 

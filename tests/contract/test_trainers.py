@@ -219,7 +219,6 @@ def test_frozen_and_private_parameters_are_on_the_device_too(name):
         state = chain(trainer).train(order).state
         assert state["private.3.bias"].shape == (10,)
     assert chain(trainer).score(order_for(0, 2, vector, {}, state)).num_examples > 0
-    model.load_fixed(model.fixed_bytes())
     assert list(model.named(vector)) == ["1.weight", "1.bias", "3.weight", "3.bias"]
 
 

@@ -1,7 +1,6 @@
 """What clients keep: what they begin with and are never sent again, and what they remember.
 
-Frozen parameters and the first private ones clients build from the seed. Where only the server has
-them, from a file of weights, a client asks for them with its first order, once.
+Frozen parameters and the first private ones clients build from the seed, or read from a file.
 """
 
 import json
@@ -27,7 +26,7 @@ SMALL += ["algorithm.schedule.buffer_size=2", "algorithm.schedule.concurrency=4"
 SMALL += ["algorithm.client.local_steps=2"]
 HEAD = "task.trainable=[3.*]"  # of the perceptron: 32 x 10 + 10 parameters; 64 x 32 + 32 are frozen
 OWN = "algorithm.client.private=[3.*]"
-SIZES = {HEAD: (4 * 330, 4 * 2080), OWN: (4 * 2080, 4 * 330)}  # vector, fixed part
+SIZES = {HEAD: 4 * 330, OWN: 4 * 2080}  # bytes of a vector
 
 
 @pytest.fixture(autouse=True)
@@ -102,15 +101,9 @@ def test_the_same_files_in_flower_as_inline(part, from_file, tmp_path, weights):
     flower = federation(tmp_path / "flower", *overrides, "runtime=flower", grid=grid)
     assert flower[0] == inline[0]
     assert flower[1]["model_sha256"] == inline[1]["model_sha256"]
-    sent = sum("fixed" in message.content.array_records for message in grid.received)
-    assert sent == 2 * from_file, "to each node once: one that serves another client has it"
-    vector, fixed = SIZES[part]
-    events = [json.loads(line) for line in inline[0].splitlines()]
-    clients = {event["client"] for event in events if event["kind"] == "dispatch"}
-    counts = kinds(inline[0])
-    assert counts["supply"] == (len(clients) if from_file else 0)
-    down = vector * counts["dispatch"] + fixed * counts["supply"]
-    assert (inline[1]["bytes_down"], inline[1]["bytes_up"]) == (down, vector * counts["arrival"])
+    vector, counts = SIZES[part], kinds(inline[0])
+    assert inline[1]["bytes_down"] == vector * counts["dispatch"]
+    assert inline[1]["bytes_up"] == vector * counts["arrival"]
     if part == HEAD and from_file:  # the model starts from the file and keeps what is frozen
         final = arrays(tmp_path / "inline")
         with np.load(weights.partition("=")[2]) as file:
@@ -133,27 +126,18 @@ def test_clients_evaluate_with_it(part, tmp_path, weights):
     assert kinds(log)["client_evaluate"] > 0
 
 
-@pytest.mark.parametrize("part", [HEAD, OWN])
-@pytest.mark.parametrize("forgetful", [False, True])
-def test_a_real_node_is_sent_the_fixed_part_once(part, forgetful, tmp_path, weights):
-    grid, replies = nodes(tmp_path, 3, forgetful)
-    log, summary = federation(tmp_path / "run", part, weights, "runtime=deployment", grid=grid)
-    supplied = [message for message in grid.received if "fixed" in message.content.array_records]
-    assert set(Counter(message.metadata.dst_node_id for message in supplied).values()) == {1}
-    assert len(list(tmp_path.rglob("fixed-*.npz"))) == len(supplied)
-    vector, fixed = SIZES[part]
-    counts = kinds(log)
-    assert 1 <= counts["supply"] <= len(supplied), "the run may end before all have answered"
-    assert summary["bytes_down"] == vector * counts["dispatch"] + counts["supply"] * fixed
+def test_private_parameters_never_leave_a_real_node(tmp_path, weights):
+    grid, replies = nodes(tmp_path, 3, forgetful=True)
+    _, summary = federation(tmp_path / "run", OWN, weights, "runtime=deployment", grid=grid)
+    assert summary["bytes_down"] == SIZES[OWN] * summary["orders"]
     records = [record for reply in replies for record in reply.content.array_records.values()]
     for record in records:
-        assert sum(array.numpy().nbytes for array in record.values()) in (vector, 0)
-    if part == OWN:  # private parameters never leave a node, which keeps them and nothing else
-        assert not any("3." in name for record in records for name in record)
-        for path in (files := list(tmp_path.rglob("client-*.npz"))):
-            with np.load(path) as state:
-                assert set(state) == {"private.3.weight", "private.3.bias"}
-        assert files
+        assert not any("3." in name for name in record)
+        assert sum(array.numpy().nbytes for array in record.values()) == SIZES[OWN]
+    for path in (files := list(tmp_path.rglob("client-*.npz"))):
+        with np.load(path) as state:
+            assert set(state) == {"private.3.weight", "private.3.bias"}
+    assert files
 
 
 # -- what clients keep between their orders -------------------------------------------------------

@@ -275,14 +275,11 @@ def test_a_foreign_reply_has_one_record_of_arrays():
             codec.read_upload(reply, LAYOUT)
 
 
-def test_scores_and_the_question_for_the_fixed_part():
+def test_scores():
     order = sent(an_order(), OURS, "evaluate")
     scores = Scores({"accuracy": 0.5, "loss": 1.5}, 5)
     reply = through(codec.pack_scores(order, scores))
     assert codec.read_scores(reply) == scores
-    assert not codec.asks_for_fixed(reply)
-    assert codec.asks_for_fixed(through(codec.ask_for_fixed(order)))
-    assert not codec.asks_for_fixed(through(codec.pack_error(order, ValueError("no"))))
 
 
 # -- bytes from elsewhere -------------------------------------------------------------------------

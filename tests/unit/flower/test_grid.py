@@ -325,50 +325,6 @@ def test_close_ends_all_threads(open_mailbox):
         assert not thread.is_alive()
 
 
-# -- the fixed part -------------------------------------------------------------------------------
-
-FIXED = {"base": np.arange(6, dtype=np.uint8)}
-
-
-def asking(message, context):
-    """As `ours`, once it has been sent the fixed part."""
-    if "fixed" not in message.content:
-        return codec.ask_for_fixed(message)
-    assert message.content["fixed"]["base"].numpy().tolist() == [0, 1, 2, 3, 4, 5]
-    return ours(message, context)
-
-
-def never_content(message, context):
-    return codec.ask_for_fixed(message)
-
-
-def test_a_node_that_asks_for_the_fixed_part_is_sent_the_order_again(open_mailbox):
-    grid = FakeGrid(asking, 1)
-    mailbox = open_mailbox(grid, fixed=FIXED)
-    (joined,) = pull(mailbox, 1)
-    mailbox.push(order(0, joined.client_id))
-    (reply,) = pull(mailbox, 1)
-    assert (reply.upload.vector.tolist(), reply.supplied) == ([2.0, 3.0], 6)
-    first, second = grid.received
-    assert dict(first.content["config"]) == dict(second.content["config"])
-    assert ["fixed" in message.content.array_records for message in grid.received] == [False, True]
-
-
-def test_a_node_that_asks_again_and_again_has_failed(open_mailbox):
-    grid = FakeGrid(never_content, 1)
-    mailbox = open_mailbox(grid, fixed=FIXED)
-    (joined,) = pull(mailbox, 1)
-    mailbox.push(order(0, joined.client_id))
-    (reply,) = pull(mailbox, 1)
-    assert reply.error.startswith("malformed reply: reply holds 0 MetricRecords")
-    assert (reply.supplied, len(grid.received)) == (6, 2)
-    anywhere = AnyNode(grid, LAYOUT, fixed=FIXED)
-    anywhere.push(order(1, 0))
-    (reply,) = anywhere.pull(None)
-    assert reply.error.startswith("malformed reply: reply holds 0 MetricRecords")
-    assert anywhere.capacity() == 1
-
-
 # -- any node, virtual time -----------------------------------------------------------------------
 
 

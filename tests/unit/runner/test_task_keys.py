@@ -16,7 +16,7 @@ from fl_app.client.initial import build_model
 from fl_app.runner.cell import run_cell
 from fl_app.runner.checkpoint import Checkpoints
 from fl_app.runner.components import build_components
-from fl_app.runner.earlier import refuse_other_fixed
+from fl_app.runner.earlier import refuse_other_frozen
 from fl_app.runner.factory import build_engine
 from fl_app.runner.validate import validate_config
 from fl_app.tasks.objective import Regression
@@ -73,7 +73,9 @@ def test_clients_of_a_task_from_python_follow_from_the_configuration():
     assert complete_task(composed(*SMALL), fixed) is fixed
 
 
-@pytest.mark.parametrize("word", ["holdout=0.2", "loss=torch:sum", "trainable=[fc]"])
+@pytest.mark.parametrize(
+    "word", ["holdout=0.2", "loss=torch:sum", "weights=a.pt", "trainable=[fc]"]
+)
 def test_a_task_of_another_class_lacks_what_a_key_needs(word):
     task = SimpleNamespace(num_clients=2, targets=())
     with pytest.raises(ValueError, match=f"^task.{word[:4]}.* left out with a SimpleNamespace: it"):
@@ -170,12 +172,12 @@ def checked(folder, *words):
 def test_a_run_does_not_go_on_with_other_frozen_parameters(tmp_path):
     checked(tmp_path, HEAD)
     task = build_task(composed(*SMALL, HEAD))
-    saved = Checkpoints(tmp_path).load()["fixed"]
-    assert saved == build_model(task, seed=0).fixed_digest
-    refuse_other_fixed(saved, saved, tmp_path)
-    message = re.escape(f"{tmp_path} holds a run of another model: its frozen parameters")
+    saved = Checkpoints(tmp_path).load()["frozen"]
+    assert build_model(task, seed=0).differing(saved) == []
+    refuse_other_frozen([], tmp_path)
+    message = re.escape(f"{tmp_path} holds a run of another model: its frozen parameters 1.weight")
     with pytest.raises(ValueError, match=message):
-        refuse_other_fixed("0" * 64, saved, tmp_path)
+        refuse_other_frozen(build_model(task, seed=1).differing(saved), tmp_path)
 
 
 @pytest.mark.parametrize(
