@@ -47,7 +47,7 @@ def own_config(config: DictConfig, path: str) -> DictConfig:
         )
     config = deepcopy(config)
     # All examples are the client's: none are for a test set, and no column says whose a row is.
-    changes = {"client": None, "test_path": None, "test_split": None, "test_share": 0.0}
+    changes = {"client": None, "test_path": None, "test_share": 0.0}
     known = {key: value for key, value in changes.items() if key in task}
     config.task.update({"path": path, **known})
     config.partition = {"_target_": "fl_app.tasks.partition.Iid"}

@@ -21,7 +21,7 @@ from fl_app.core.files import cache_folder
 
 Arrays: TypeAlias = dict[str, NDArray[Any]]
 
-FORMAT = 2  # of the cached arrays; a new number makes old entries invalid
+FORMAT = 3  # of the cached arrays; a new number makes old entries invalid
 UNFIT = (OSError, ValueError, EOFError)  # there is no entry, or a power failure cut it short
 
 log = logging.getLogger(__name__)
@@ -33,38 +33,32 @@ def file_facts(files: Iterable[Path]) -> list[tuple[str, int, int]]:
     return [(name, stat.st_size, stat.st_mtime_ns) for name, stat in found]
 
 
-def cached(
-    name: str, state: object, make: Callable[[], Arrays], private: Path | str | None = None
-) -> Arrays:
-    """The result of `make`, from the cache if `make` has run with the same `state` before.
+def cached(name: str, state: object, make: Callable[[], Arrays]) -> Arrays:
+    """The result of `make`, from the cache if `make` ran with the same `state` the last time.
 
     A cache that cannot be written to only costs time. Only the user can read an entry.
 
     Args:
-        name: first part of the entry's name.
+        name: first part of the entry's name. The cache keeps one entry of a name: what was there
+            before is removed.
         state: all that the result depends on.
         make: makes the arrays.
-        private: the place of a user's own data, of which the cache keeps one entry only: what was
-            there before is removed. None = public data.
     """
-    base = f"{name}-" if private is None else f"{name}-{_hash(Path(private).resolve())}-"
-    folder = cache_folder() / f"{base}{_hash((FORMAT, state))}"
+    folder = cache_folder() / f"{name}-{digest(state)}"
     with suppress(*UNFIT):
         return _load(folder)
     with _alone(folder.parent):
         with suppress(*UNFIT):
             return _load(folder)  # another process may have unpacked it meanwhile
-        shutil.rmtree(folder, ignore_errors=True)
         arrays = make()
         try:
+            for old in folder.parent.iterdir():
+                if old.name.rpartition("-")[0] == name:
+                    shutil.rmtree(old, ignore_errors=True)
             _store(arrays, folder)
         except OSError as error:
             log.warning("unpacked data cannot be kept in %s: %s", folder.parent, error)
             return arrays
-        if private is not None:
-            for old in folder.parent.iterdir():
-                if old.name.startswith(base) and old != folder:
-                    shutil.rmtree(old, ignore_errors=True)
         return _load(folder)
 
 
@@ -74,8 +68,9 @@ def _load(folder: Path) -> Arrays:
     return {path.stem: np.load(path, mmap_mode="c") for path in folder.iterdir()}
 
 
-def _hash(value: object) -> str:
-    return hashlib.sha256(repr(value).encode()).hexdigest()[:16]
+def digest(value: object) -> str:
+    """Sixteen letters and digits that stand for a value."""
+    return hashlib.sha256(repr((FORMAT, value)).encode()).hexdigest()[:16]
 
 
 def _store(arrays: Arrays, folder: Path) -> None:

@@ -136,27 +136,26 @@ def _check(fits: object, key: str, value: object, expected: str) -> None:
         raise ValueError(f"{key}={shown} must be {expected}")
 
 
-def read_schema(given: str | Mapping[str, Any] | None) -> Schema | None:
+def read_schema(given: str | None) -> Schema | None:
     """The schema of the key ``task.schema``; None = none is given.
 
     Args:
-        given: a path, the contents of a file as text, or these as a mapping.
+        given: a path, or the contents of a file.
 
     Raises:
         ValueError: the file cannot be read, or is no schema.
     """
     if given is None:
         return None
-    name, contents = "task.schema", given
+    text = _is_text(given)
     try:
-        if isinstance(given, str):
-            name = name if _is_text(given) else f"task.schema={given}"
-            contents = json.loads(_text(given))
-        return _parse(contents)
+        contents = given if text else Path(given).expanduser().read_text(encoding="utf-8")
+        return _parse(json.loads(contents))
     except OSError as error:
         problem = error.strerror or type(error).__name__
     except (ValueError, TypeError) as error:
         problem = str(error)
+    name = "task.schema" if text else f"task.schema={given}"
     raise ValueError(f"{name} must be a schema as `{COMMAND}` writes it: {problem}") from None
 
 
@@ -181,10 +180,6 @@ def inline_schema(config: DictConfig) -> DictConfig:
 
 def _is_text(given: str) -> bool:
     return given.lstrip().startswith("{")
-
-
-def _text(given: str) -> str:
-    return given if _is_text(given) else Path(given).expanduser().read_text(encoding="utf-8")
 
 
 def _parse(contents: Any) -> Schema:

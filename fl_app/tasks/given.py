@@ -260,7 +260,7 @@ def read_pairs(data: Any, name: str) -> tuple[Array, Array]:
     return _stacked(inputs, f"inputs of {name}"), _stacked(targets, f"targets of {name}")
 
 
-def splits_of(data: Any) -> tuple[Any, Any | None]:
+def splits_of(data: Any, name: str = "data") -> tuple[Any, Any | None]:
     """Training set and test set (or None) of a data set of Hugging Face or of flwr-datasets.
 
     Raises:
@@ -273,7 +273,9 @@ def splits_of(data: Any) -> tuple[Any, Any | None]:
             return data.load_split("train"), None
     splits = data if isinstance(data, dict) else {"train": data}
     if "train" not in splits:
-        raise ValueError(f"data has the splits {', '.join(splits) or 'none'} and must have 'train'")
+        raise ValueError(
+            f"{name} has the splits {', '.join(splits) or 'none'} and must have 'train'"
+        )
     return splits["train"], splits.get("test")
 
 

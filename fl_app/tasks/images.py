@@ -176,7 +176,7 @@ class Images(PublicTask):
 
     def _arrays(self, train: tuple[Any, Any], test: tuple[Any, Any], owners: Any = None) -> Arrays:
         """The arrays of images, shape ``(n, *shape)`` or ``(n, height, width)``, and labels."""
-        from fl_app.tasks.scaling import moments
+        from fl_app.tasks.scaling import moments_of
 
         arrays: Arrays = {}
         for part, (images, labels) in (("", train), ("test_", test)):
@@ -187,4 +187,4 @@ class Images(PublicTask):
             arrays |= {f"{part}inputs": inputs, f"{part}targets": targets}
         if owners is not None:
             arrays["owners"] = np.asarray(owners, np.int64).reshape(-1)
-        return arrays | {"moments": moments(arrays["inputs"])}
+        return arrays | {"moments": np.array(moments_of(arrays["inputs"]))}

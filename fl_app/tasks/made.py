@@ -43,7 +43,7 @@ class Digits(TaskKind):
         import torch  # takes seconds to load
 
         from fl_app.tasks.objective import Classification
-        from fl_app.tasks.scaling import make_scaling, moments
+        from fl_app.tasks.scaling import make_scaling, moments_of
 
         # The file says where they are from.
         file = resources.files("fl_app.tasks") / "tables" / "digits.json"
@@ -52,7 +52,7 @@ class Digits(TaskKind):
         images = pixels.reshape(-1, 1, 8, 8)
         targets = torch.tensor([int(label) for label in table["labels"]])
         # So few images are scaled once, in advance, which saves a tenth of every step.
-        scale = make_scaling(self.scaling, 16.0, moments(images[:NUM_TRAIN]))
+        scale = make_scaling(self.scaling, 16.0, moments_of(images[:NUM_TRAIN]))
         inputs = scale(torch.tensor(images))
         arrays: dict[str, Any] = {
             "inputs": inputs[:NUM_TRAIN],

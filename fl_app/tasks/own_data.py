@@ -3,7 +3,7 @@
 import json
 import logging
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from fl_app.core.errors import require
 from fl_app.core.hyper import Bound, bounded, count, one_of, or_none, within
-from fl_app.tasks.cache import Arrays, cached, file_facts
+from fl_app.tasks.cache import Arrays, cached, digest, file_facts
 from fl_app.tasks.encoding import KINDS, MISSING, Schema, read_schema
 from fl_app.tasks.kind import TaskKind
 
@@ -74,7 +74,7 @@ class OwnData(TaskKind):
 
     path: str | None = None
     test_share: float = bounded(0.2, within("[0, 1)"), "it is a share of the examples")
-    schema: str | Mapping[str, Any] | None = None
+    schema: str | None = None
 
     name: ClassVar[str]  # first part of the task's name
 
@@ -160,7 +160,8 @@ class OwnData(TaskKind):
         resolved = place.resolve()
         name = f"{self.name}-{resolved.name if resolved.is_dir() else place.stem}"
         keys = {**vars(self), "model": None, "schema": None}
-        arrays = cached(name, (READER, facts, keys), self.encoded, private=place)
+        entry = f"{name}-{digest(resolved)}"
+        arrays = cached(entry, (READER, facts, keys), self.encoded)
         about = json.loads(arrays.pop("about").tobytes())
         for note in about["notes"]:
             _tell(note)
@@ -184,7 +185,7 @@ class OwnData(TaskKind):
                 "inputs": np.empty((0, *schema.input_shape), np.float32),
                 "targets": np.empty(shape, np.int64 if whole else np.float32),
             }
-        moments = np.array([schema.mean, schema.deviation])
+        moments = schema.mean, schema.deviation
         return self.made_of(
             arrays,
             schema.input_shape,

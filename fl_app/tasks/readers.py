@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from fl_app.core.errors import require
 from fl_app.core.hyper import Bound, bounded
 from fl_app.tasks.files import existing, folder_of, loaded, reading, stored_images
 from fl_app.tasks.kind import augmentation
@@ -229,18 +228,14 @@ class Huggingface(ImageKeys, TableData):
     """Predict a column of a data set, or several, from other columns.
 
     The path is a folder that ``save_to_disk`` has written or that holds files of data, or a name on
-    the hub. Inputs are a column of images or of arrays, or columns of numbers and texts. Names of
-    classes are those of the data set.
+    the hub. Of its parts, ``train`` and, if there is one, ``test`` are used. Inputs are a column of
+    images or of arrays, or columns of numbers and texts. Names of classes are those of the set.
 
     Args:
         subset: of a data set on the hub that has several.
-        split: part of the data set for training.
-        test_split: part that is the test set; None = test if there is one, else a share of split.
     """
 
     subset: str | None = None
-    split: str = "train"
-    test_split: str | None = None
 
     name: ClassVar[str] = "huggingface"
 
@@ -249,19 +244,15 @@ class Huggingface(ImageKeys, TableData):
         return [*folder.rglob("*")] if folder else []
 
     def read(self) -> tuple[Part, Part | None]:
-        path = self.path or ""
-        with loaded(path, self.subset, "task.path") as parts:
-            for key, name in (("task.split", self.split), ("task.test_split", self.test_split)):
-                bound = f"a part of {path}, one of {', '.join(parts)}"
-                require(name in (None, *parts), key, name, bound, "there is no other")
-            train = self._part(parts[self.split], f"task.path={path}, {self.split}")
-            tests = self.test_split or (
-                "test" if "test" in parts and self.split != "test" else None
-            )
-            if tests is None:
-                return train, None
-            tester = replace(self, client=None)
-            return train, tester._part(parts[tests], f"task.path={path}, {tests}")
+        from fl_app.tasks.given import splits_of  # loads torch
+
+        where = f"task.path={self.path}"
+        with loaded(self.path or "", self.subset, "task.path") as parts:
+            train, test = splits_of(parts, where)
+            part = self._part(train, f"{where}, train")
+            if test is None:
+                return part, None
+            return part, replace(self, client=None)._part(test, f"{where}, test")
 
     def _part(self, data: "Dataset", where: str) -> Part:
         """The examples of one part of a data set.

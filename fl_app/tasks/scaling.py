@@ -38,21 +38,6 @@ class Scaling:
         return torch.addcmul(offset, images.float(), factor)
 
 
-def moments(images: NDArray[np.uint8]) -> NDArray[np.float64]:
-    """Exact mean and deviation of every channel, shape ``(2, channels)``, without a float copy.
-
-    Args:
-        images: shape ``(n, channels, height, width)``.
-    """
-    values = np.arange(256.0)
-    both = []
-    for channel in range(images.shape[1]):
-        share = np.bincount(images[:, channel].ravel(), minlength=256) / images[:, channel].size
-        mean = share @ values
-        both.append((mean, np.sqrt(share @ (values - mean) ** 2)))
-    return np.array(both).T
-
-
 def are_images(inputs: NDArray[Any]) -> bool:
     """Whether inputs are bytes in four dimensions."""
     return inputs.dtype == np.uint8 and inputs.ndim == 4
@@ -65,7 +50,7 @@ def moments_of(inputs: NDArray[Any]) -> tuple[tuple[float, ...], tuple[float, ..
         inputs: shape ``(n, channels, ...)`` or ``(n, entries)``.
     """
     if are_images(inputs):
-        mean, deviation = moments(inputs)
+        mean, deviation = np.transpose([_of_bytes(channel) for channel in inputs.swapaxes(0, 1)])
     else:
         axes = tuple(axis for axis in range(inputs.ndim) if axis != 1)
         mean, deviation = inputs.mean(axes, np.float64), inputs.std(axes, np.float64)
@@ -73,20 +58,25 @@ def moments_of(inputs: NDArray[Any]) -> tuple[tuple[float, ...], tuple[float, ..
     return tuple(mean.tolist()), tuple(deviation.tolist())
 
 
-def make_scaling(
-    scaling: str, maximum: float, train_moments: NDArray[np.float64] | None = None
-) -> Scaling:
+def _of_bytes(values: NDArray[np.uint8]) -> tuple[float, float]:
+    """Exact mean and deviation, without a copy in floating point."""
+    known = np.arange(256.0)
+    share = np.bincount(values.ravel(), minlength=256) / values.size
+    mean = share @ known
+    return float(mean), float(np.sqrt(share @ (known - mean) ** 2))
+
+
+def make_scaling(scaling: str, maximum: float, train_moments: Any = None) -> Scaling:
     """Look up a scaling; training set and test set have the same.
 
     Args:
         scaling: ``"raw255"`` leaves the original values, ``"unit"`` maps them to [0, 1],
             ``"standardised"`` gives every channel of the training set mean 0 and deviation 1.
         maximum: largest possible value of a pixel, 255 for most images.
-        train_moments: `moments` of the training set, to standardise images.
+        train_moments: `moments_of` the training set, to standardise images.
     """
-    if scaling == "standardised" and train_moments is not None:
-        mean, deviation = train_moments.reshape(2, -1, 1, 1)
-        deviation = np.where(deviation > 0, deviation, 1.0)
+    if scaling == "standardised":
+        mean, deviation = np.reshape(train_moments, (2, -1, 1, 1))
         factor, offset = 1.0 / deviation, -mean / deviation
     else:
         factor, offset = np.array([1.0 / maximum if scaling == "unit" else 1.0]), np.zeros(1)

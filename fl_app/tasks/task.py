@@ -22,8 +22,7 @@ from fl_app.tasks.given import (
     splits_of,
 )
 from fl_app.tasks.models import CHUNK, MODELS, TEXT_MODELS, architecture, chunk_of
-from fl_app.tasks.models.foreign import imported, maker_of
-from fl_app.tasks.models.probe import require_fit
+from fl_app.tasks.models.foreign import imported, maker_of, require_fit
 from fl_app.tasks.objective import Classification, Loss, Objective
 from fl_app.tasks.partition import Natural, Partitioner, make_partition
 from fl_app.tasks.scaling import Scaling, make_scaling
@@ -275,10 +274,6 @@ class Task:
     def loss(self, output: Tensor, target: Tensor) -> Tensor:
         """Mean loss over a batch, a scalar."""
         return self.objective.loss(output, target)
-
-    def losses(self, output: Tensor, target: Tensor) -> Tensor:
-        """Loss of every example of a batch, shape ``(n,)``; see `Objective.losses`."""
-        return self.objective.losses(output, target)
 
     def with_loss(self, path: str) -> Self:
         """This task with a loss of the user's own, as of ``task.loss``.

@@ -13,13 +13,10 @@ papers need:
 - `NaturalIdPartitioner` uses all owners; otherwise it agrees with `Natural`.
 """
 
-from fl_app.tasks.partition.base import Indices, Partitioner, make_partition
-from fl_app.tasks.partition.dirichlet import Dirichlet
+from fl_app.tasks.partition.base import Iid, Indices, Natural, Partitioner, make_partition
+from fl_app.tasks.partition.dirichlet import Dirichlet, SlowLabels
 from fl_app.tasks.partition.flwr import Flwr
-from fl_app.tasks.partition.iid import Iid, IidFraction, Natural
-from fl_app.tasks.partition.label_quantity import LabelQuantity
-from fl_app.tasks.partition.shards import Shards
-from fl_app.tasks.partition.slow_labels import SlowLabels
+from fl_app.tasks.partition.papers import IidFraction, LabelQuantity, Shards
 
 __all__ = [
     "Dirichlet",

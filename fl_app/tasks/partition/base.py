@@ -1,26 +1,28 @@
-"""The protocol of partitioners, and the checks of their results."""
+"""What a partitioner is, checks of partitions, and the two usual ones: at random, by owner."""
 
+import logging
 from dataclasses import dataclass
-from typing import Protocol, TypeAlias, cast
+from typing import ClassVar, Protocol, TypeAlias, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fl_app.core.errors import require, require_at_least
-from fl_app.core.hyper import check_bounds
+from fl_app.core.hyper import bounded, check_bounds, count, or_none
 
 Indices: TypeAlias = NDArray[np.int64]
+Rng: TypeAlias = np.random.Generator
 
 USUAL_CLIENTS = 50  # of a run that does not say, and whose data and partitioner do not either
 STREAM = 0x7061_7274_6974_696F  # keeps the partition's random numbers apart from all others
+
+log = logging.getLogger(__name__)
 
 
 class Partitioner(Protocol):
     """Distributes training examples over clients."""
 
-    def __call__(
-        self, labels: Indices, num_clients: int, rng: np.random.Generator
-    ) -> list[Indices]:
+    def __call__(self, labels: Indices, num_clients: int, rng: Rng) -> list[Indices]:
         """One array of indices into `labels` per client; equal generators give equal partitions.
 
         Args:
@@ -94,7 +96,7 @@ def make_partition(
     return [np.sort(own) for own in parts]
 
 
-def by_class(labels: Indices, rng: np.random.Generator) -> list[Indices]:
+def by_class(labels: Indices, rng: Rng) -> list[Indices]:
     """For each class in `labels`, an array of its indices in random order."""
     return [rng.permutation(np.flatnonzero(labels == c)) for c in np.unique(labels)]
 
@@ -105,7 +107,20 @@ def by_owner(owners: Indices) -> list[Indices]:
     return np.split(places.argsort(kind="stable"), sizes.cumsum()[:-1])
 
 
-def capped(parts: list[Indices], max_size: int | None, rng: np.random.Generator) -> list[Indices]:
+def split(classes: list[Indices], counts: Indices) -> list[Indices]:
+    """Give each client consecutive pieces of the classes.
+
+    Args:
+        classes: indices of each class.
+        counts: how many of each class a client gets, shape ``(num_clients, num_classes)``.
+    """
+    pieces = [
+        np.split(own, counts[:, place].cumsum())[: len(counts)] for place, own in enumerate(classes)
+    ]
+    return [np.concatenate(own) for own in zip(*pieces, strict=True)]
+
+
+def capped(parts: list[Indices], max_size: int | None, rng: Rng) -> list[Indices]:
     """The parts with at most `max_size` examples each, drawn at random; None = as they are."""
     if max_size is None:
         return parts
@@ -113,3 +128,64 @@ def capped(parts: list[Indices], max_size: int | None, rng: np.random.Generator)
         part if part.size <= max_size else rng.choice(part, max_size, replace=False)
         for part in parts
     ]
+
+
+@dataclass(frozen=True)
+class Iid(Bounded):
+    """All examples are distributed at random; sizes are equal up to one.
+
+    Args:
+        max_size: most examples of a client, >= 1; None = no limit.
+
+    Raises:
+        ValueError: `max_size` is out of its bounds.
+    """
+
+    max_size: int | None = bounded(None, or_none(count()), "a client could not train")
+
+    def __call__(self, labels: Indices, num_clients: int, rng: Rng) -> list[Indices]:
+        parts = np.array_split(rng.permutation(labels.size), num_clients)
+        return capped(parts, self.max_size, rng)
+
+
+@dataclass(frozen=True)
+class Natural(Bounded):
+    """Each client holds all examples of one owner: a writer, speaker or user.
+
+    If there are fewer clients than owners, random owners take part, and the examples of the others
+    are not used. Clients are in the order of their owners' ids.
+
+    Args:
+        min_size: least number of examples of an owner that takes part, >= 1.
+
+    Attributes:
+        by_owner: whether the labels are owners' ids.
+        decides: whether ``num_clients`` may be None: all owners then take part.
+
+    Raises:
+        ValueError: a value is out of its bounds, or there are more clients than owners.
+    """
+
+    by_owner: ClassVar[bool] = True
+    decides: ClassVar[bool] = True
+
+    min_size: int = bounded(1, count(), "a client could not train")
+
+    def __call__(self, labels: Indices, num_clients: int | None, rng: Rng) -> list[Indices]:
+        owned = by_owner(labels)
+        fit = np.flatnonzero([own.size >= self.min_size for own in owned])
+        num_clients = fit.size if num_clients is None else num_clients
+        require(
+            num_clients <= fit.size,
+            "num_clients",
+            num_clients,
+            f"at most {fit.size}, the owners of at least partition.min_size={self.min_size} "
+            "examples, or left out",
+            "a client is one of them",
+        )
+        if num_clients < fit.size:
+            told = (
+                "num_clients=%d is below the %d owners of the data: the others' examples are unused"
+            )
+            log.warning(told, num_clients, fit.size)
+        return [owned[owner] for owner in np.sort(rng.choice(fit, num_clients, replace=False))]

@@ -1,15 +1,16 @@
-"""Dirichlet partitions: by class and by client."""
+"""Dirichlet partitions, by class and by client, also with classes of slow clients alone."""
 
 import logging
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from fl_app.core.errors import require
 from fl_app.core.hyper import Bound, bounded, count, one_of, or_none
-from fl_app.tasks.partition.base import Bounded, Indices, by_class, capped
-from fl_app.tasks.partition.iid import Iid
+from fl_app.core.slow import slow_clients
+from fl_app.tasks.partition.base import Bounded, Iid, Indices, Rng, by_class, capped, split
 
 MAX_TRIES = 100
 POSITIVE = Bound("a number above 0", lambda value: value > 0)  # the infinite one is, too
@@ -58,9 +59,7 @@ class Dirichlet(Bounded):
         fits = self.max_size is None or self.max_size >= self.min_size
         require(fits, "partition.max_size", self.max_size, bound, "no size could meet both")
 
-    def __call__(
-        self, labels: Indices, num_clients: int, rng: np.random.Generator
-    ) -> list[Indices]:
+    def __call__(self, labels: Indices, num_clients: int, rng: Rng) -> list[Indices]:
         require(
             self.min_size * num_clients <= labels.size,
             "partition.min_size",
@@ -74,9 +73,7 @@ class Dirichlet(Bounded):
         share = self._by_client if self.mode == "by_client" else self._by_class
         return capped(share(by_class(labels, rng), num_clients, rng), self.max_size, rng)
 
-    def _by_client(
-        self, classes: list[Indices], num_clients: int, rng: np.random.Generator
-    ) -> list[Indices]:
+    def _by_client(self, classes: list[Indices], num_clients: int, rng: Rng) -> list[Indices]:
         left = np.array([c.size for c in classes])
         total = int(left.sum())
         prior = left / total
@@ -92,12 +89,9 @@ class Dirichlet(Bounded):
                 drawn = np.minimum(rng.multinomial(lacking, mix / mix.sum()), left)
                 counts[client_id] += drawn
                 left -= drawn
-        pieces = [np.split(c, counts[:-1, place].cumsum()) for place, c in enumerate(classes)]
-        return [np.concatenate(own) for own in zip(*pieces, strict=True)]
+        return split(classes, counts)
 
-    def _by_class(
-        self, classes: list[Indices], num_clients: int, rng: np.random.Generator
-    ) -> list[Indices]:
+    def _by_class(self, classes: list[Indices], num_clients: int, rng: Rng) -> list[Indices]:
         class_sizes = [c.size for c in classes]
         cuts, missing = self._cuts(class_sizes, num_clients, rng)
         for _ in range(MAX_TRIES - 1):
@@ -117,7 +111,7 @@ class Dirichlet(Bounded):
         return parts
 
     def _cuts(
-        self, class_sizes: list[int], num_clients: int, rng: np.random.Generator
+        self, class_sizes: list[int], num_clients: int, rng: Rng
     ) -> tuple[list[Indices], int]:
         """The places to cut each class, and the number of examples that clients lack in total."""
         even = sum(class_sizes) / num_clients
@@ -136,7 +130,7 @@ class Dirichlet(Bounded):
         return cuts, int(np.maximum(self.min_size - held, 0).sum())
 
 
-def _fill_up(parts: list[Indices], min_size: int, rng: np.random.Generator) -> list[Indices]:
+def _fill_up(parts: list[Indices], min_size: int, rng: Rng) -> list[Indices]:
     """Move random examples from the largest clients until every client has `min_size`."""
     sizes = np.array([indices.size for indices in parts])
     owned = [rng.permutation(indices).tolist() for indices in parts]
@@ -147,3 +141,77 @@ def _fill_up(parts: list[Indices], min_size: int, rng: np.random.Generator) -> l
             sizes[client_id] += 1
             sizes[largest] -= 1
     return [np.array(indices, np.int64) for indices in owned]
+
+
+@dataclass(frozen=True)
+class SlowLabels:
+    """Slow clients hold some classes, and no other client does.
+
+    `fl_app.core.slow.slow_clients` names the slow clients. Without `others` they hold nothing else:
+    they share their classes by `Dirichlet`, and the other clients share the other classes likewise.
+    With `others` all clients share the other classes by `Dirichlet`, and the slow clients share
+    their classes equally (FedHist, figure 5, the tenth class). Every example goes to one client.
+
+    Args:
+        slow_share: share of slow clients, in (0, 1).
+        labels: classes of the slow clients, at least one, not all.
+        alpha: concentration, see `Dirichlet`.
+        min_size: least number of a client's examples, with `others` of the other classes, >= 1.
+        balance: see `Dirichlet`.
+        others: whether slow clients also hold other classes.
+
+    Raises:
+        ValueError: a value is out of its bounds, a class does not occur or is too small, or no
+            client is left for the other classes.
+    """
+
+    slow_share: float = 0.2
+    labels: Sequence[int] = (8, 9)
+    alpha: float = 0.3
+    min_size: int = 1
+    balance: bool = False
+    others: bool = False
+
+    def __post_init__(self) -> None:
+        slow_clients(1, self.slow_share)
+        unique = len(set(self.labels)) == len(self.labels) > 0
+        require(unique, "partition.labels", list(self.labels), "classes, each once", "none is slow")
+        self._shared()
+
+    def __call__(self, labels: Indices, num_clients: int, rng: Rng) -> list[Indices]:
+        slow = slow_clients(num_clients, self.slow_share)
+        known = set(np.unique(labels).tolist())
+        require(
+            known > set(self.labels),
+            "partition.labels",
+            list(self.labels),
+            f"some but not all of the classes {sorted(known)}",
+            "slow or other clients would have no examples",
+        )
+        own = np.isin(labels, list(self.labels))
+        theirs, rest = np.flatnonzero(own), np.flatnonzero(~own)
+        if self.others:
+            theirs = rng.permutation(theirs)
+            bound = f"classes of at least {len(slow)} examples, as many as slow clients"
+            fits = theirs.size >= len(slow)
+            require(fits, "partition.labels", list(self.labels), bound, "slow clients share them")
+            parts = [rest[place] for place in self._shared()(labels[rest], num_clients, rng)]
+            for client_id, share in zip(slow, np.array_split(theirs, len(slow)), strict=True):
+                parts[client_id] = np.concatenate([parts[client_id], share])
+            return parts
+        require(
+            len(slow) < num_clients,
+            "partition.slow_share",
+            self.slow_share,
+            f"smaller: {len(slow)} of {num_clients} clients would be slow",
+            "the other classes would have no client",
+        )
+        groups = ((rest, num_clients - len(slow)), (theirs, len(slow)))  # slow ids come last
+        return [
+            chosen[place]
+            for chosen, size in groups
+            for place in self._shared()(labels[chosen], size, rng)
+        ]
+
+    def _shared(self) -> Dirichlet:
+        return Dirichlet(self.alpha, self.min_size, self.balance)

@@ -11,7 +11,7 @@ import numpy as np
 
 from fl_app.core.errors import require
 from fl_app.core.extras import told_if_missing
-from fl_app.tasks.partition.base import Indices
+from fl_app.tasks.partition.base import Indices, Rng
 
 # Those that decide how many clients there are.
 DECIDING = ("natural_id", "grouped_natural_id", "size", "inner_dirichlet")
@@ -53,9 +53,7 @@ class Flwr:
         words = [self.partitioner, *(f"{key}={value}" for key, value in self.arguments.items())]
         return f"flwr({', '.join(words)})"
 
-    def __call__(
-        self, labels: Indices, num_clients: int | None, rng: np.random.Generator
-    ) -> list[Indices]:
+    def __call__(self, labels: Indices, num_clients: int | None, rng: Rng) -> list[Indices]:
         """One array of indices into `labels` per client; see `Partitioner`.
 
         Args:

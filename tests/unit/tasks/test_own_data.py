@@ -367,17 +367,14 @@ def test_columns_of_a_data_set(monkeypatch):
 
 def test_parts_and_gaps_of_a_data_set():
     holes = KINDS | {"age": (Value("float64"), [20, None, 40, 50])}
-    parts = {"train": rows(holes), "test": rows().select([1]), "extra": rows().select([0, 1])}
+    parts = {"train": rows(holes), "test": rows().select([1])}
     data = DatasetDict({name: part.cast(parts["train"].features) for name, part in parts.items()})
     task = hub(data, inputs="age", missing="drop")
     assert (len(task.targets), task.test_targets.tolist()) == (3, [1])
     filled = hub(inputs="age", missing="median")
     assert (len(filled.targets), filled.schema.columns[0].fill) == (4, 40)
-    task = hub(inputs="age", split="extra", test_split="test")
-    assert (len(task.targets), task.has_test_set) == (2, True)
-    for key in ("split", "test_split"):
-        with pytest.raises(ValueError, match=rf"task.{key}=dev must be a part .* test, extra"):
-            hub(inputs="age", **{key: "dev"})
+    with pytest.raises(ValueError, match=r"path=one has the splits dev and must have 'train'"):
+        hub(DatasetDict(dev=rows()), path="one")
 
 
 def test_images_of_a_data_set():
@@ -589,7 +586,6 @@ def test_what_is_written_is_read(schema, tmp_path):
     path.write_text(schema.to_json())
     assert read_schema(str(path)) == schema
     assert read_schema(schema.to_json()) == schema
-    assert read_schema(json.loads(schema.to_json())) == schema
     assert read_schema(None) is None
 
 
@@ -611,7 +607,7 @@ def test_what_is_written_is_read(schema, tmp_path):
 )
 def test_a_bad_schema_is_refused(change, message):
     with pytest.raises(ValueError, match=message) as caught:
-        read_schema({**json.loads(TABLE.to_json()), **change})
+        read_schema(json.dumps({**json.loads(TABLE.to_json()), **change}))
     assert "task.schema must be a schema as `python -m fl_app.schema" in str(caught.value)
 
 

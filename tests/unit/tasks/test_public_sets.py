@@ -299,13 +299,12 @@ def test_what_a_power_failure_cut_short_is_made_again(size):
     assert source.made == 1 + (size is not None)
 
 
-def test_another_state_is_another_entry_but_of_private_data_one_is_kept(tmp_path):
+def test_of_every_name_one_entry_is_kept():
     for state in (1, 2, 1):
-        cached("public", state, Source())
-        cached("own", state, Source(), private=tmp_path / "[a]*")
-        cached("own", state, Source(), private=tmp_path / "b")
+        cached("[a]*", state, Source())
+        cached("[a]*-b", state, Source())
     names = sorted(path.name.rpartition("-")[0] for path in cache_folder().iterdir())
-    assert (len(names), names[2:]) == (4, ["public", "public"])
+    assert names == ["[a]*", "[a]*-b"]
 
 
 def test_a_cache_that_cannot_be_written_to_only_costs_time(tmp_path, monkeypatch, caplog):

@@ -84,7 +84,6 @@ def test_metrics_of_classes():
     output = torch.tensor([[0.0, 0.0], [math.log(3), 0.0]])
     loss = (math.log(2) + math.log(4 / 3)) / 2
     assert task.loss(output, torch.tensor([1, 0])).item() == pytest.approx(loss)
-    assert task.losses(output, torch.tensor([1, 0])).mean().item() == pytest.approx(loss)
     assert task.test(Same(), recall=True)["recall_1"] == 0
     assert task.label_counts().tolist() == [2, 2]
 
@@ -97,7 +96,6 @@ def test_metrics_of_sequences_are_means_over_tokens():
     task = task_of(sequences, words, torch.tensor([[0, 1, 0]]))
     expected = {"perplexity": (16 / 3) ** (1 / 3), "loss": math.log(16 / 3) / 3, "accuracy": 2 / 3}
     assert task.test(Same()) == pytest.approx(expected, rel=1e-6)
-    assert sequences.losses(words, task.targets).tolist() == pytest.approx([math.log(16 / 3) / 3])
     diverged = task_of(sequences, torch.tensor([[[0.0, 1e4]]]), torch.tensor([[0]]))
     assert diverged.test(Same())["perplexity"] == math.inf
 
@@ -134,8 +132,6 @@ def test_an_own_loss():
     outputs, targets = torch.tensor([2.0, 1.0, 3.0]), torch.tensor([[1.0], [2.0], [3.0]])
     task = task_of(Regression(1, absolute), outputs, targets, test_chunk=2)
     assert task.test(Same())["loss"] == pytest.approx(2 / 3)
-    with pytest.raises(NotImplementedError, match="a loss of its own"):
-        task.losses(outputs, targets)
 
 
 # -- clients --------------------------------------------------------------------------------------
