@@ -21,7 +21,6 @@ with told_beside_flower():
     from hydra.errors import HydraException
 
     from fl_app.cli import CONF, explain, refuse_dots, refuse_surplus
-    from fl_app.core import json_log
     from fl_app.runner.run import run
 
 KEYS = ("algorithm", "task", "num-clients", "num-versions", "seed")
@@ -43,7 +42,6 @@ def main(grid: Grid, context: Context) -> None:
         ValueError: a key or an override is refused.
         RunError: the run could not continue.
     """
-    json_log.install()
     overrides = overrides_of(context.run_config)
     # Without `output` the folder depends on where the SuperLink was started, so it is logged.
     output = str(context.run_config.get("output", "")) or f"outputs/flower-{context.run_id}"

@@ -144,7 +144,7 @@ def read_table(name: str, key: str = "devices.table") -> Table:
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise ValueError(
             f"{key}={name} is no device file ({type(error).__name__}: {error}); "
-            "python -m fl_app.devices.fit writes one"
+            "python -m lab.rack.fit writes one"
         ) from error
     return table
 

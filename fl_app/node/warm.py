@@ -46,7 +46,6 @@ from flwr.supercore.superexec.executor import ExecutionSpec, LaunchResult, Subpr
 from flwr.supercore.superexec.run_superexec import run_superexec
 from flwr.supernode.cli import flower_supernode
 
-from fl_app.core import json_log
 from fl_app.core.errors import require
 from fl_app.flower.patches import launch_with, pull_sooner, tried, wait_with
 
@@ -262,7 +261,6 @@ def main(node: Callable[[], None] = supernode) -> NoReturn:
     Args:
         node: runs the SuperNode. If it raises ``SystemExit``, the process ends with that status.
     """
-    json_log.install()
     log.addFilter(tells)
     try:
         node()

@@ -18,7 +18,6 @@ from flwr.supercore.app_utils import start_parent_process_monitor
 from flwr.supercore.tls import validate_and_resolve_root_certificates
 from flwr.supernode.runtime.run_clientapp import run_clientapp
 
-from fl_app.core import json_log
 from fl_app.flower.patches import OrderDone, pull_sooner, stay
 
 log = logging.getLogger("flwr")
@@ -63,7 +62,6 @@ def main() -> None:
     with suppress(OSError):
         Path("/proc/self/oom_score_adj").write_text(str(VICTIM))
     start_parent_process_monitor(os.getppid())
-    json_log.install()
     pull_sooner()
     stay()
     # The server may have sent another version of this package.

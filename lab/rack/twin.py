@@ -32,12 +32,12 @@ from typing import Any
 from fl_app.cli import compose
 from fl_app.core.errors import RunError
 from fl_app.core.events import Aggregated, Arrived, Evaluated
-from fl_app.devices.fit import main as fit
 from fl_app.record.log import read_events
 from fl_app.runner.cell import run_cell
 from lab.demo import Federation
 from lab.faults.field import APP
 from lab.faults.link import HOST, Link
+from lab.rack.fit import main as fit
 
 # Of every node: seconds that it waits in an order, delay of its link each way, bytes per second.
 NODES = (

@@ -1,7 +1,6 @@
 """Events and their form in the log."""
 
 import json
-import logging
 
 import pytest
 
@@ -13,7 +12,6 @@ from fl_app.core.events import (
     from_json,
     to_json,
 )
-from fl_app.core.json_log import LOGGER, install, wanted
 
 
 @pytest.mark.parametrize(
@@ -47,38 +45,3 @@ def test_what_is_no_event_is_refused():
         from_json({"kind": "party", "t": 1.0})
     with pytest.raises(ValueError, match=r"missing .* 'version'.*: {'kind': 'checkpoint'"):
         from_json({"kind": "checkpoint", "t": 1.0})
-
-
-# -- log records as lines of JSON ------------------------------------------------------------------
-
-
-@pytest.fixture
-def logger():
-    """Flower's logger, whose handlers come back."""
-    found = logging.getLogger(LOGGER)
-    before, level = list(found.handlers), found.level
-    found.setLevel(logging.INFO)
-    yield found
-    found.handlers[:] = before
-    found.setLevel(level)
-
-
-def test_every_record_is_one_line(logger, capsys):
-    install({"LOG_FORMAT": "json"})
-    logger.info("run %d\nbegins", 7)
-    logger.info("")  # as Flower does between messages
-    try:
-        raise ValueError("a 'quoted' reason")
-    except ValueError:
-        logger.exception("it failed")
-    first, second = (json.loads(line) for line in capsys.readouterr().err.splitlines())
-    assert first["message"] == "run 7\nbegins"
-    assert (first["level"], first["logger"]) == ("info", LOGGER)
-    assert first["t"].endswith("+00:00")
-    assert first["pid"] > 0
-    assert second["traceback"].endswith("ValueError: a 'quoted' reason")
-
-
-def test_a_format_without_meaning_is_refused():
-    with pytest.raises(ValueError, match="LOG_FORMAT=xml must be json or text: it says what"):
-        wanted({"LOG_FORMAT": "xml"})

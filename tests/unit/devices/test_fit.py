@@ -6,10 +6,10 @@ import pytest
 from helpers import run
 
 from fl_app.devices import Boards, Fleet
-from fl_app.devices.fit import main, parse_kinds
 from fl_app.devices.table import read_table
 from fl_app.engine.server import Server
 from fl_app.schedule import Buffered
+from lab.rack.fit import main, parse_kinds
 
 TRUE = {
     "kinds": {

@@ -1,6 +1,6 @@
-"""Measured seconds become a device file: ``python -m fl_app.devices.fit LOG...``.
+"""Measured seconds become a device file: ``python -m lab.rack.fit LOG...``.
 
-    python -m fl_app.devices.fit outputs/.../events.jsonl --output mine.json
+    python -m lab.rack.fit outputs/.../events.jsonl --output mine.json
     python -m fl_app devices=boards devices.table=mine.json num_clients=8
 
 A LOG is the ``events.jsonl`` of a run on real nodes, which also tells what its server's work took.
@@ -163,7 +163,7 @@ def parse_kinds(texts: Sequence[str]) -> dict[int, str]:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; return 0, or 2 if a file was refused."""
     parser = argparse.ArgumentParser(
-        prog="python -m fl_app.devices.fit",
+        prog="python -m lab.rack.fit",
         description="Turn measured seconds into a device file for devices=boards.",
     )
     parser.add_argument("logs", nargs="+", type=Path, metavar="LOG", help="events.jsonl")
