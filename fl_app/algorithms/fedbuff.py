@@ -7,11 +7,11 @@ Server, once K updates have arrived:
 
     w_{t+1} = w_t + eta_g (1/K) sum_k s(t - o_k) Delta_k,    s(u) = (1 + u)^(-1/2)  or  1
 
-Client: Delta_k = w_k - w_o after local SGD from w_o. It restarts at once from the current model.
+Client: Delta_k = w_k - w_o after local SGD from w_o. A random idle client then takes its place.
 
 Symbols: eta_g server_lr, K schedule.buffer_size, o_k the base version of the k-th update.
 
-Deviations: no server momentum.
+Deviations: no server momentum. Clipping, a falling rate and a mean of versions can be added.
 """
 
 from collections.abc import Sequence

@@ -31,8 +31,9 @@ class LocalTrainer(TrainingSettings):
     A step computes ``g = grad f(w; batch) + weight_decay * w + proximal * (w - w_received)``, then
     ``v <- momentum * v + g``, then ``w <- w - lr * v``. Every epoch permutes the data anew.
 
-    All hooks are optional. `penalty` and `correct` change the step, `should_pause` and `merge` let
-    a client pause. What a client needs in its next order is kept in `state`.
+    The gradient of `penalty` is part of grad f; `correct` and `max_grad_norm` change it before the
+    other terms are added. All hooks are optional. `should_pause` and `merge` let a client pause.
+    What a client needs in its next order is kept in `state`.
 
     Attributes:
         task: data, model and loss of every client.
@@ -107,10 +108,10 @@ class LocalTrainer(TrainingSettings):
         return order
 
     def begin(self, config: Config, rng: np.random.Generator) -> None:
-        """Prepare an order; called before its first batch."""
+        """Prepare an order; called before its first batch, and not again after a pause."""
 
     def finish(self, order: Order, upload: Upload) -> Upload:
-        """The upload with what the trainer adds to it, such as the client's new state.
+        """The upload with what the trainer adds to it; not called for an order that paused.
 
         Args:
             order: the order as it came, after its last step.
@@ -230,7 +231,7 @@ class LocalTrainer(TrainingSettings):
         batches = self._batches(indices, rng, progress.steps, steps)
         for step, chosen in enumerate(batches, progress.steps):
             loss, grad = self._loss_and_grad(chosen, progress.anchor, step)
-            if not (step or order.base_version):
+            if step == 0 and order.base_version == 0:
                 _require_finite(loss, grad)
             self._step(grad, progress.velocity, lr)
             losses.append(loss)

@@ -13,6 +13,7 @@ from fl_app.core.errors import RunError
 # Errors of a full disk or an exhausted quota, and of a disk that is read-only or fails.
 FULL = (errno.ENOSPC, errno.EDQUOT)
 FAILING = (errno.EROFS, errno.EIO)
+DISK = FULL + FAILING
 TAKEN = (errno.EACCES, errno.EAGAIN)
 
 
@@ -33,7 +34,7 @@ def disk_errors_as_run_errors(folder: Path, again: str = RESUME) -> Iterator[Non
     try:
         yield
     except OSError as error:
-        if error.errno not in FULL + FAILING:
+        if error.errno not in DISK:
             raise
         mend = "once there is room, " if error.errno in FULL else "once that is mended, "
         raise RunError(
@@ -55,7 +56,7 @@ def require_writable(folder: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        if error.errno in FULL + FAILING:
+        if error.errno in DISK:
             raise
         raise ValueError(unwritable(folder, error)) from None
 

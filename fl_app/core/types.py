@@ -204,7 +204,7 @@ class GlobalModel:
             object.__setattr__(self, "num_trainable", self.params.size)
 
     def age(self, update: Update) -> int:
-        """Number of versions published since the client received its model, >= 0."""
+        """Number of versions published since the update's order was given, >= 0."""
         return self.version - update.base_version
 
     def base(self, update: Update) -> Vector:
@@ -224,13 +224,13 @@ class GlobalModel:
             ) from None
 
     def delta(self, update: Update) -> Vector:
-        """Displacement w_i - w_o, whatever the upload's kind, shape ``(d,)``.
+        """Displacement w_i - w_o, of an upload of any of `KINDS`, shape ``(d,)``.
 
         Raises:
-            ValueError: no displacement can be made of its kind.
+            ValueError: the upload is of kind "residual".
         """
         match update.kind:
-            case "residual":
+            case kind if kind == RESIDUAL:
                 raise ValueError(
                     f"update of client {update.client_id} is of kind {update.kind!r}, of which "
                     "neither a displacement nor a gradient can be made"
@@ -243,7 +243,7 @@ class GlobalModel:
                 return self._scaled(update.vector, -update.rate_sum, -1.0)
 
     def gradient(self, update: Update) -> Vector:
-        """Descent direction (w_o - w_i) / rate_sum, whatever the upload's kind, ``(d,)``."""
+        """Descent direction (w_o - w_i) / rate_sum, ``(d,)``; see `delta`."""
         match update.kind:
             case "gradient" | "pseudo":
                 return update.vector
@@ -251,7 +251,7 @@ class GlobalModel:
                 return self._scaled(self.delta(update), -1.0 / update.rate_sum, -1.0)
 
     def local(self, update: Update) -> Vector:
-        """The client's model w_i, whatever the upload's kind, shape ``(d,)``."""
+        """The client's model w_i, shape ``(d,)``; see `delta`."""
         if update.kind == "model":
             return update.vector
         return self.base(update) + self.delta(update)

@@ -14,6 +14,7 @@ from typing import Any
 
 from fl_app.core.errors import RunError, ServerError, Stalled, require_at_least
 from fl_app.core.events import Checkpointed, Dispatched, Rejected, Sink
+from fl_app.core.files import DISK
 from fl_app.core.layout import check_vector
 from fl_app.core.types import Order, Vector
 from fl_app.engine import checks
@@ -146,9 +147,9 @@ class Engine(Versions):
         except RunError as error:
             outcome.stopped = f"{type(error).__name__}: {error}"
             outcome.error = error
-        except OSError:  # of the disk with the run's files
-            raise
         except Exception as error:
+            if isinstance(error, OSError) and error.errno in DISK:  # of the run's files
+                raise
             self._breaks(error)
         finally:
             with suppress(RunError, KeyboardInterrupt):

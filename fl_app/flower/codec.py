@@ -3,11 +3,11 @@
 | message | record | holds |
 |---|---|---|
 | order (`train`, `evaluate`) | ``arrays`` | the model |
-| | ``config`` | ``server-round`` (base version + 1), ``version``, ``client-id``, ``sequence``, |
-| | | and what the strategy and the user add |
+| | ``config`` | ``server-round`` (base version + 1, to evaluate + 0), ``version``, ``client-id``, |
+| | | ``sequence``, and what the strategy and the user add |
 | reply | ``arrays`` | the upload's vector; not after `evaluate`, and empty after a pause |
 | | ``metrics`` | ``num-examples``, ``loss`` and what else the client measured |
-| | ``upload`` | the other fields of an `Upload` |
+| | ``upload`` | the other fields of an `Upload` but its records, and who trained it |
 | both | ``extra.<name>`` | a vector beside the model, where the algorithm exchanges more |
 | both | ``state`` | what the client keeps, where any node serves any client |
 | introduction (`query`) | ``metrics`` | ``partition-id``, if the node has one |
@@ -359,7 +359,7 @@ def pack_upload(
     )
     if upload.seal:  # its entries are the bits of integers
         dtype, sparse = "float32", False
-    if upload.done:  # a paused client sends nothing but its progress
+    if upload.done:  # a paused client sends no vectors
         vectors = {names.EXTRA + name: vector for name, vector in upload.extra.items()}
         for name, vector in {names.ARRAYS: upload.vector, **vectors}.items():
             content[name] = record_of(encode(vector, layout.num_trainable, dtype, sparse=sparse))

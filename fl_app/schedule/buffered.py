@@ -72,8 +72,8 @@ class Buffered(Schedule):
 
 
 def synchronous(buffer_size: int = 10) -> Buffered:
-    """Rounds: a cohort of K random clients starts, and the server waits for all of them."""
-    return Buffered(buffer_size, buffer_size, "after_aggregation")
+    """Rounds: K random clients start, and the server waits for K updates."""
+    return Buffered(buffer_size, buffer_size, refill="after_aggregation")
 
 
 def k_async(buffer_size: int = 10, concurrency: int | None = None) -> Buffered:
@@ -82,7 +82,7 @@ def k_async(buffer_size: int = 10, concurrency: int | None = None) -> Buffered:
     Then K clients start. If all clients work, they are the clients whose updates were aggregated.
     Otherwise they are drawn at random from the idle clients.
     """
-    return Buffered(concurrency, buffer_size, "after_aggregation")
+    return Buffered(concurrency, buffer_size, refill="after_aggregation")
 
 
 def fully_async(concurrency: int | None = 10) -> Buffered:
