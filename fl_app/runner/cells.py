@@ -18,7 +18,7 @@ SMOKE = {
     "eval_every": 2,
     "algorithm.client.local_steps": 1,
     "algorithm.client.batch_size": 2,
-    "task.sources": ["synthetic"],
+    "task.made_up": True,
     "runtime.workers": 0,
 }
 SMOKE_SLOTS = {  # for clients that pause between local epochs: steps would have no pauses

@@ -5,6 +5,7 @@ folder with a copy of it. EMNIST's images are transposed, as in its files.
 """
 
 from dataclasses import dataclass
+from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +19,7 @@ from fl_app.tasks.public import DataSet, PublicTask
 if TYPE_CHECKING:
     from fl_app.tasks.task import Task
 
+RANDOM_BYTES = 1 << 25  # of made-up images, if they are large
 SMILING = "Smiling"  # CelebA's target, as in LEAF
 
 
@@ -173,6 +175,16 @@ class Images(PublicTask):
 
         owners = splits["train"][owner][:] if owner else None
         return self._arrays(pair("train"), pair(images.test), owners)
+
+    def random(self, rng: np.random.Generator) -> Arrays:
+        shape, num_classes = self.data_set.shape, self.data_set.num_classes
+
+        def pair(count: int) -> tuple[Any, Any]:
+            images = rng.integers(256, size=(count, *shape), dtype=np.uint8)
+            return images, np.arange(count) % num_classes
+
+        number = min(10_000, RANDOM_BYTES // prod(shape))
+        return self._arrays(pair(number), pair(number // 5), rng.integers(100, size=number))
 
     def _arrays(self, train: tuple[Any, Any], test: tuple[Any, Any], owners: Any = None) -> Arrays:
         """The arrays of images, shape ``(n, *shape)`` or ``(n, height, width)``, and labels."""

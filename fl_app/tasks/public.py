@@ -4,16 +4,21 @@ The data are unpacked once into plain arrays in a cache folder. Every process ma
 memory, so that processes and runs share them.
 """
 
+import logging
 import os
 from abc import abstractmethod
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from fl_app.core.errors import require
 from fl_app.tasks.cache import Arrays, cached, file_facts
 from fl_app.tasks.files import loaded, said
 from fl_app.tasks.kind import TaskKind
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -40,8 +45,15 @@ class DataSet:
         return f'python -c "from datasets import load_dataset as load; {saved}"'
 
 
+@dataclass(kw_only=True)
 class PublicTask(TaskKind):
-    """A task on a public data set."""
+    """A task on a public data set.
+
+    Args:
+        made_up: random data of the same shapes, to try a run without the data.
+    """
+
+    made_up: bool = False
 
     @property
     @abstractmethod
@@ -51,6 +63,10 @@ class PublicTask(TaskKind):
     @abstractmethod
     def convert(self, splits: Any) -> Arrays:
         """The arrays of the splits by name, as `datasets` has them."""
+
+    @abstractmethod
+    def random(self, rng: np.random.Generator) -> Arrays:
+        """Made-up arrays of the same shapes."""
 
     def read(self, root: Path) -> Arrays:
         """The arrays of the files below a root."""
@@ -63,6 +79,9 @@ class PublicTask(TaskKind):
             ValueError: the root is no folder, a file cannot be read, or no source has the data.
         """
         data, where = self.data_set, os.environ.get("FL_APP_DATA")
+        if self.made_up:
+            log.warning("%s: NOT THE REAL DATA but random ones of their shape", data.name)
+            return self.random(np.random.default_rng(0))
         local = "the environment variable FL_APP_DATA is not set"
         if where:
             root = Path(where).expanduser()

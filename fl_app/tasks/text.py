@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 PADDING, UNKNOWN = 0, 1
 IMDB_VOCABULARY, IMDB_LENGTH = 30_000, 400
+WIKITEXT_VOCABULARY = 33_278  # of the training text
 WIKITEXT_LENGTH = 35  # tokens per example; "bptt" in PyTorch's example
 END = "<eos>"
 
@@ -60,6 +61,13 @@ class Imdb(PublicTask):
                 row[: len(tokens)] = tokens
             targets = np.asarray(splits[split]["label"], np.int64)
             arrays |= {f"{part}inputs": inputs, f"{part}targets": targets}
+        return arrays
+
+    def random(self, rng: np.random.Generator) -> Arrays:
+        arrays: Arrays = {}
+        for part, count in (("", 4_000), ("test_", 1_000)):
+            arrays[f"{part}inputs"] = rng.integers(IMDB_VOCABULARY, size=(count, IMDB_LENGTH))
+            arrays[f"{part}targets"] = np.arange(count) % 2
         return arrays
 
 
@@ -117,6 +125,13 @@ class Wikitext2(PublicTask):
             "test_stream": streams[1],
             "vocabulary": np.array([len(number)]),
         }
+
+    def random(self, rng: np.random.Generator) -> Arrays:
+        streams = {
+            name: rng.integers(WIKITEXT_VOCABULARY, size=size)
+            for name, size in (("stream", 100_000), ("test_stream", 20_000))
+        }
+        return {**streams, "vocabulary": np.array([WIKITEXT_VOCABULARY])}
 
 
 def _words(review: str) -> list[str]:

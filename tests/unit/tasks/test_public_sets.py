@@ -212,6 +212,16 @@ def test_the_validation_text_can_be_trained_on(tmp_path):
         Wikitext2(train_split="test")
 
 
+def test_made_up_data_have_the_shapes_of_the_real_ones_and_say_so(caplog, monkeypatch):
+    monkeypatch.delenv("FL_APP_DATA")
+    faces = make("celeba", num_clients=None, partition=Natural(), made_up=True)
+    assert (faces.inputs.shape[1:], faces.num_clients) == ((3, 84, 84), 100)
+    assert "celeba: NOT THE REAL DATA" in caplog.text
+    review = Imdb(made_up=True)()
+    assert (review.inputs.shape[1:], set(review.targets.tolist())) == ((IMDB_LENGTH,), {0, 1})
+    assert Wikitext2(made_up=True)().objective.num_outputs == 33_278
+
+
 # -- where they are --------------------------------------------------------------------------------
 
 
@@ -229,7 +239,7 @@ class Letters(PublicTask):
         self.reads += 1
         return {"x": np.frombuffer((root / "letters" / "a.bin").read_bytes(), np.uint8).copy()}
 
-    __call__ = convert = None
+    __call__ = convert = random = None
 
 
 @pytest.fixture
