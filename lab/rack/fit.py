@@ -12,44 +12,60 @@ import argparse
 import json
 import math
 import sys
-from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
-from statistics import NormalDist, fmean, median, stdev
+from statistics import NormalDist
 from typing import Any
 
-from fl_app.core.events import Aggregated, Arrived, Dispatched, Evaluated
-from fl_app.core.files import atomic_write
-from fl_app.record.history import History
+import pandas as pd
+
+from fl_app.core.events import to_json
 from fl_app.record.log import read_events
 
 TWO_SIDED = NormalDist().inv_cdf(0.975)
+WORK = {  # what a server does between two events
+    ("aggregate", "evaluate"): "evaluation",
+    ("arrival", "aggregate"): "aggregation",
+    ("dispatch", "dispatch"): "dispatch",
+}
 
 
-@dataclass
-class Measured:
-    """Seconds of orders, and of a server's work.
+def read_log(
+    path: Path, kinds: Mapping[int, str], since: float, until: float
+) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """What a log tells of orders and of a server's work.
 
-    Attributes:
-        orders: kind -> seconds of all its orders but the clients' first ones.
-        first: kind -> seconds of its clients' first orders.
-        clients: kind -> its clients.
-        work: kind of a server's work -> seconds of each piece.
+    Args:
+        path: of the log.
+        kinds: of clients that are not a kind of their own.
+        since: orders that were given earlier are left out, seconds.
+        until: so are orders that ended later.
+
+    Returns:
+        Rows with `kind`, `client`, `seconds` and `first`, which a client's first order is; and rows
+        with `what` and `seconds`.
+
+    Raises:
+        ValueError: there is no such file.
     """
+    if not path.is_file():
+        raise ValueError(f"{path} must be the events.jsonl of a run: there is nothing to fit")
+    events = pd.DataFrame(map(to_json, read_events(path)))
+    events = events[events.t <= until]
+    columns = ["order", "client", "t"]
+    sent = events.loc[events.kind == "dispatch", columns]
+    sent["first"] = ~sent.client.duplicated()
+    # An order whose dispatch a damaged log lacks tells nothing.
+    orders = events.loc[events.kind == "arrival", columns].merge(sent, on=columns[:2])
+    orders["seconds"] = orders.t_x - orders.t_y
+    orders["kind"] = [kinds.get(client, f"client-{client}") for client in orders.client]
+    orders = orders[(orders.t_y >= since) & (orders.seconds > 0)]
+    pairs = zip(events.kind.shift(), events.kind, strict=True)
+    work = pd.DataFrame({"what": map(WORK.get, pairs), "seconds": events.t.diff()})
+    return orders, work[events.t >= since].dropna()
 
-    orders: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
-    first: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
-    clients: dict[str, set[int]] = field(default_factory=lambda: defaultdict(set))
-    work: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
 
-    def add(self, kind: str, client: int, seconds: float, first: bool) -> None:
-        """Take in one order."""
-        (self.first if first else self.orders)[kind].append(seconds)
-        self.clients[kind].add(client)
-
-
-def fit(measured: Measured, about: str) -> dict[str, Any]:
+def fit(orders: pd.DataFrame, work: pd.DataFrame, about: str) -> dict[str, Any]:
     """The contents of a device file.
 
     `seconds` is the mean over a kind's orders, `interval` its 95 % interval under independent
@@ -61,76 +77,29 @@ def fit(measured: Measured, about: str) -> dict[str, Any]:
         ValueError: a kind has no order but first ones.
     """
     kinds = {}
-    for kind in sorted(measured.orders.keys() | measured.first.keys()):
-        seconds = measured.orders.get(kind, [])
-        if not seconds:
+    for kind, own in orders.groupby("kind"):
+        seconds, first = own.seconds[~own["first"]], own.seconds[own["first"]]
+        if seconds.empty:
             raise ValueError(
                 f"kind {kind} has no order but its clients' first ones: record a longer run"
             )
-        mean = fmean(seconds)
-        deviation = stdev(seconds) if len(seconds) > 1 else 0.0
+        mean = seconds.mean()
+        deviation = seconds.std() if len(seconds) > 1 else 0.0
         half = TWO_SIDED * deviation / math.sqrt(len(seconds))
-        first = measured.first.get(kind)
         kinds[kind] = {
             "seconds": round(mean, 6),
             "interval": [round(mean - half, 6), round(mean + half, 6)],
             "spread": round(deviation / mean, 6),
-            "first": round(max(fmean(first) - mean, 0.0), 6) if first else 0.0,
+            "first": round(max(first.mean() - mean, 0.0), 6) if len(first) else 0.0,
             "orders": len(seconds),
         }
-    table: dict[str, Any] = {
+    server = work.groupby("what").seconds.median().clip(lower=0.0).round(6)
+    return {
         "about": about,
-        "boards": {kind: len(measured.clients[kind]) for kind in kinds},
+        "boards": orders.groupby("kind").client.nunique().to_dict(),
         "kinds": kinds,
+        **({"server": server.to_dict()} if len(server) else {}),
     }
-    if measured.work:
-        table["server"] = {
-            what: round(max(median(seconds), 0.0), 6) for what, seconds in measured.work.items()
-        }
-    return table
-
-
-def read_log(
-    path: Path,
-    into: Measured,
-    kinds: Mapping[int, str],
-    since: float = 0.0,
-    until: float = math.inf,
-) -> None:
-    """Add what a log tells.
-
-    Args:
-        path: of the log.
-        into: gets it.
-        kinds: of clients that are not a kind of their own.
-        since: orders that were given earlier are left out, seconds.
-        until: so are orders that ended later.
-
-    Raises:
-        ValueError: there is no such file.
-    """
-    if not path.is_file():
-        raise ValueError(f"{path} must be the events.jsonl of a run: there is nothing to fit")
-    history, before = History(), None
-    for event in read_events(path):
-        history.emit(event)
-        if event.t > until:
-            break
-        if isinstance(event, Arrived):
-            order = history.waiting[event.order]
-            # An order whose dispatch a damaged log lacks seems to have taken no time.
-            if since <= order.start < event.t:
-                name = kinds.get(order.client, f"client-{order.client}")
-                into.add(name, order.client, event.t - order.start, order.sequence == 0)
-        if before is not None and event.t >= since:
-            match before, event:
-                case Aggregated(), Evaluated():
-                    into.work["evaluation"].append(event.t - before.t)
-                case Arrived(), Aggregated():
-                    into.work["aggregation"].append(event.t - before.t)
-                case Dispatched(), Dispatched():
-                    into.work["dispatch"].append(event.t - before.t)
-        before = event
 
 
 def parse_kinds(texts: Sequence[str]) -> dict[int, str]:
@@ -172,32 +141,27 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--until", type=float, default=math.inf, help="and those that ended later")
     parser.add_argument("--output", type=Path, help="file to write; default: print it")
     given = parser.parse_args(arguments)
-    measured = Measured()
     try:
         kinds = parse_kinds(given.kinds)
         paths = [path.resolve() for path in given.logs]
-        if twice := [str(path) for path in given.logs if paths.count(path.resolve()) > 1]:
+        if twice := [path for path in given.logs if paths.count(path.resolve()) > 1]:
             raise ValueError(f"{twice[0]} is given twice: its orders would count twice")
-        for path in given.logs:
-            read_log(path, measured, kinds, given.since, given.until)
-        if not measured.clients:
+        read = [read_log(path, kinds, given.since, given.until) for path in given.logs]
+        orders, work = map(pd.concat, zip(*read, strict=True))
+        if orders.empty:
             raise ValueError("the logs hold no order of this time: there is nothing to fit")
-        table = fit(measured, about=f"fitted to {', '.join(path.name for path in given.logs)}")
-    except ValueError as error:
+        table = fit(orders, work, f"fitted to {', '.join(path.name for path in given.logs)}")
+        text = json.dumps(table, indent=2) + "\n"
+        if given.output is None:
+            print(text, end="")
+        else:
+            given.output.write_text(text)
+            print(
+                f"{given.output}: {(~orders['first']).sum()} orders of {len(table['kinds'])} kinds"
+            )
+    except (ValueError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
-    text = json.dumps(table, indent=2) + "\n"
-    if given.output is None:
-        print(text, end="")
-        return 0
-    try:
-        with atomic_write(given.output) as file:
-            file.write(text.encode())
-    except OSError as error:
-        print(f"error: {given.output} cannot be written: {error.strerror}", file=sys.stderr)
-        return 2
-    counts = Counter({kind: values["orders"] for kind, values in table["kinds"].items()})
-    print(f"{given.output}: {counts.total()} orders of {len(counts)} kinds")
     return 0
 
 
