@@ -1,4 +1,4 @@
-"""The tables of a benchmark: ranks, paired differences, intervals, and what follows from them."""
+"""Tables of a benchmark: ranks, paired differences, intervals; and device files of real runs."""
 
 import json
 import re
@@ -6,10 +6,17 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+from helpers import run
 
-from lab.benchmark import Benchmark, interval, main, p_value
+from fl_app.devices import Boards, Fleet
+from fl_app.devices.table import read_table
+from fl_app.engine.server import Server
+from fl_app.schedule import Buffered
+from lab import benchmark
+from lab.benchmark import Benchmark, interval, p_value
+from lab.rack import fit
 
-DOCS = Path(__file__).resolve().parents[3] / "docs"
+DOCS = Path(__file__).resolve().parents[2] / "docs"
 CONFIG = """\
 partition: {{_target_: {partition}, labels: [1]}}
 experiment: {{settings: {{n10-iid: [], n10-slow: []}}}}
@@ -30,18 +37,18 @@ SECONDS = {"b@n10-slow": 31.0}  # of the others: 20
 def folder(tmp_path):
     for name, accuracies in SCORES.items():
         for seed, accuracy in zip((5, 6, 7), accuracies, strict=True):
-            run = tmp_path / "test" / f"{name}-seed{seed}"
-            run.mkdir(parents=True)
+            own = tmp_path / "test" / f"{name}-seed{seed}"
+            own.mkdir(parents=True)
             partition = "x.SlowLabels" if "slow" in name else "x.Iid"
-            (run / "config.yaml").write_text(CONFIG.format(partition=partition))
+            (own / "config.yaml").write_text(CONFIG.format(partition=partition))
             summary = {"last10_accuracy": accuracy, "seed": seed, "stopped": "updates"}
             summary |= {"virtual_seconds": SECONDS.get(name, 20.0), "recall": [1.0, accuracy]}
-            (run / "summary.json").write_text(json.dumps(summary))
+            (own / "summary.json").write_text(json.dumps(summary))
     return tmp_path
 
 
 def printed(capsys, *words):
-    main([str(word) for word in words])
+    benchmark.main([str(word) for word in words])
     return capsys.readouterr().out
 
 
@@ -98,3 +105,77 @@ def test_the_tables_of_the_docs_are_those_of_the_judged_runs(capsys):
     shown = re.findall(r"^\|.*\d±\d.*$", text, re.MULTILINE)
     assert len(shown) == 39 + 13  # methods, methods with networks
     assert {*shown} <= {*told.splitlines()}
+
+
+# -- measured seconds become a device file ---------------------------------------------------------
+
+TRUE = {
+    "kinds": {
+        "quick": {"seconds": 2.0, "spread": 0.1, "first": 5.0},
+        "late": {"seconds": 9.0, "spread": 0.3},
+    },
+    "boards": {"quick": 3, "late": 2},
+}
+
+
+def recorded(tmp_path):
+    """The log of a run on boards that are known."""
+    table = tmp_path / "true.json"
+    table.write_text(json.dumps(TRUE))
+    compute = Boards(num_clients=5, num_examples=[1] * 5, table=str(table))
+    result = run(
+        Buffered(5, 3),
+        num_clients=5,
+        num_versions=400,
+        devices=Fleet(compute),
+        server=Server(dispatch=0.01, aggregation=0.05, evaluation=0.2, serial=False),
+        evaluate=lambda version, vector: {"accuracy": 0.5},
+    )
+    log = tmp_path / "events.jsonl"
+    log.write_text("".join(json.dumps(event) + "\n" for event in result.events))
+    return log
+
+
+def fitted(capsys, *arguments):
+    assert fit.main([str(each) for each in arguments]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+def test_a_log_gives_back_the_boards_and_the_server(tmp_path, capsys):
+    table = fitted(capsys, recorded(tmp_path), "--kinds", "quick=0-2", "late=3,4")
+    quick, late = table["kinds"]["quick"], table["kinds"]["late"]
+    assert table["boards"] == {"quick": 3, "late": 2}
+    assert quick["seconds"] == pytest.approx(2.0, rel=0.05)  # with what waits for evaluations
+    assert late["seconds"] == pytest.approx(9.0, rel=0.08)
+    assert late["interval"][0] < late["seconds"] < late["interval"][1]
+    assert quick["first"] == pytest.approx(5.0, rel=0.15)
+    assert table["server"] == pytest.approx(
+        {"dispatch": 0.0, "aggregation": 0.05, "evaluation": 0.2}, abs=1e-6
+    )
+
+
+def test_what_is_fitted_can_be_simulated(tmp_path):
+    path = tmp_path / "mine.json"
+    assert fit.main([str(recorded(tmp_path)), "--until", "300", "--output", str(path)]) == 0
+    table = read_table(str(path))
+    assert table.boards == {f"client-{client}": 1 for client in range(5)}
+    compute = Boards(num_clients=5, num_examples=[1] * 5, table=str(path))
+    assert compute.mean_seconds[0] == pytest.approx(2.0, rel=0.1)
+
+
+def test_bad_logs_are_refused(tmp_path, capsys):
+    log = recorded(tmp_path)
+    for words, message in (
+        ([tmp_path / "none.jsonl"], "none.jsonl must be the events.jsonl of a run"),
+        ([log, log], "is given twice"),
+        ([log, "--until", "3"], "the logs hold no order"),
+    ):
+        assert fit.main([*map(str, words), "--output", str(tmp_path / "out.json")]) == 2
+        assert message in capsys.readouterr().err
+    assert not (tmp_path / "out.json").exists()
+
+
+@pytest.mark.parametrize("text", ["a", "=1", "a=", "a=x", "a=0-", "a=3-1", "a=0-2,1"])
+def test_bad_kinds_are_refused(text):
+    with pytest.raises(ValueError, match=r"^--kinds "):
+        fit.parse_kinds([text])
