@@ -19,8 +19,7 @@ from pathlib import Path
 from fl_app.core.events import Arrived, Event
 from fl_app.field.__main__ import INTERRUPTED
 from fl_app.record.log import read_events
-from lab.boards.machine import Machine, block
-from lab.boards.podman import ARM, BOARD, EMULATED, SUITE, USER, Base, Podman, make_base
+from lab.boards.podman import ARM, BOARD, EMULATED, SUITE, USER, Base, Machine, Podman, make_base
 from lab.boards.steps import (
     PROJECT,
     Disappointed,
@@ -305,3 +304,16 @@ def qemu_version(text: str) -> tuple[int, ...]:
     """Return QEMU's version from what its option --version prints; () if it is not in there."""
     found = re.search(r"version (\d+)\.(\d+)", text)
     return tuple(map(int, found.groups())) if found else ()
+
+
+def block(page: Path, section: str, number: int) -> str:
+    """A block with commands, by its section's heading and its number in the section, from 0.
+
+    Raises:
+        Disappointed: the page has none there.
+    """
+    _, _, text = page.read_text().partition(f"# {section}\n")
+    found = re.findall(r"^```sh\n(.*?)^```", text.partition("\n#")[0], re.MULTILINE | re.DOTALL)
+    if number >= len(found):
+        raise Disappointed(f"{page.name} has {len(found)} blocks of commands below {section!r}")
+    return str(found[number])

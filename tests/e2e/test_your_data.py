@@ -9,7 +9,6 @@ from pathlib import Path
 
 import datasets
 import numpy as np
-import own_files
 import pytest
 from omegaconf import OmegaConf
 from PIL import Image
@@ -127,8 +126,9 @@ def test_readme_and_the_first_page_of_the_api(files):
 
 # -- schemas -------------------------------------------------------------------------------------
 
+CLIENTS, ROWS = 12, 120
 SMALL = [
-    *(f"num_clients={own_files.CLIENTS}", "num_versions=6", "eval_every=3"),
+    *(f"num_clients={CLIENTS}", "num_versions=6", "eval_every=3"),
     *("algorithm.client.batch_size=8", "runtime.workers=0"),
 ]
 
@@ -138,6 +138,33 @@ def folder(tmp_path, monkeypatch):
     monkeypatch.setenv("FL_APP_CACHE", str(tmp_path / "cache"))
     monkeypatch.chdir(tmp_path)
     return tmp_path
+
+
+def own_table(folder):
+    """A table whose owners have 10 rows each; the overrides of its task."""
+    rng = np.random.default_rng(0)
+    first, second = rng.standard_normal((2, ROWS)) * [[10.0], [0.1]]
+    city = rng.choice(["Bern", "Rome"], ROWS)
+    bought = np.where(first / 10 + (city == "Rome") > 0.5, "yes", "no")
+    lines = ["first,second,city,bought,price,user"]
+    for row in range(ROWS):
+        values = (first[row], second[row], city[row], bought[row], 1e5 + 1e4 * first[row])
+        lines.append(",".join(map(str, (*values, f"user{row % CLIENTS}"))))
+    (folder / "table.csv").write_text("\n".join(lines))
+    return [
+        *("task=csv", f"task.path={folder}/table.csv", "task.target=bought"),
+        *("task.ignore=[price]", "task.client=user"),
+    ]
+
+
+def own_arrays(folder):
+    """Two classes of points with owners; the overrides of their task."""
+    rng = np.random.default_rng(0)
+    labels = np.arange(ROWS) % 2
+    points = rng.standard_normal((ROWS, 3)) + 3 * labels[:, None]
+    owners = np.arange(ROWS) // (ROWS // CLIENTS)
+    np.savez(folder / "arrays.npz", x_train=points, y_train=labels, client=owners)
+    return ["task=arrays", f"task.path={folder}/arrays.npz"]
 
 
 def status(folder, *overrides):
@@ -154,7 +181,7 @@ def digest(folder, *overrides):
 
 
 def test_nothing_is_begun_with_data_that_do_not_fit(folder, capsys):
-    words = [*own_files.table(folder), "task.target=bougth"]
+    words = [*own_table(folder), "task.target=bougth"]
     assert status(folder / "run", *words) == 2
     error = capsys.readouterr().err
     assert "error: task.target=bougth must be a column of task.path=" in error
@@ -165,7 +192,7 @@ def test_nothing_is_begun_with_data_that_do_not_fit(folder, capsys):
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_a_run_on_a_schema_keeps_its_contents(folder, capsys):
-    words, schema = own_files.table(folder), "task.schema=schema.json"
+    words, schema = own_table(folder), "task.schema=schema.json"
     assert schema_command.main([*words, "-o", "schema.json"]) == 0
     assert "schema.json: classification, inputs 4, outputs no, yes" in capsys.readouterr().out
     assert digest(folder / "run", *words, schema) == digest(folder / "plain", *words)
@@ -176,7 +203,7 @@ def test_a_run_on_a_schema_keeps_its_contents(folder, capsys):
 
 
 def test_the_schema_command_prints_and_refuses(folder, capsys):
-    words = own_files.arrays(folder)
+    words = own_arrays(folder)
     assert schema_command.main(words) == 0
     assert read_schema(capsys.readouterr().out).input_shape == (3,)
     for arguments, message in (
@@ -193,7 +220,7 @@ def test_the_schema_command_prints_and_refuses(folder, capsys):
 @pytest.mark.timeout(300)
 def test_flowers_engine_gives_the_same_model(folder):
     """The path is relative: the nodes are other processes."""
-    words = [*SMALL, *own_files.table(folder)]
+    words = [*SMALL, *own_table(folder)]
     words = [word.replace(f"{folder}/", "") for word in words]
     hashes = set()
     for name in ("inprocess", "flower"):
