@@ -23,9 +23,7 @@ PARTS: Mapping[str, Part] = {"systemd": systemd.run, "compose": compose.run, "ar
 def main() -> int:
     """The command line; returns 0 if nothing failed, 130 after Ctrl-C, else 1."""
     parser = argparse.ArgumentParser(prog="python -m lab.boards", description=__doc__)
-    parser.add_argument(
-        "parts", nargs="*", choices=PARTS, default=[*PARTS], metavar="PART", help=", ".join(PARTS)
-    )
+    parser.add_argument("parts", nargs="*", choices=PARTS, metavar="PART", help=", ".join(PARTS))
     parser.add_argument("--keep", action="store_true", help="keep the images")
     options = parser.parse_args()
     CACHE.mkdir(parents=True, exist_ok=True)
@@ -37,7 +35,7 @@ def main() -> int:
             parser.error(
                 f"{CACHE} is in use: another `python -m lab.boards` would lose its containers"
             )
-        return carry_out({name: PARTS[name] for name in options.parts}, options.keep)
+        return carry_out({name: PARTS[name] for name in options.parts or PARTS}, options.keep)
 
 
 def carry_out(parts: Mapping[str, Part], keep: bool) -> int:
