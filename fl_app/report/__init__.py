@@ -28,7 +28,6 @@ def write_report(
     *,
     figures: bool = True,
     formats: Collection[str] = (),
-    span: tuple[float, float] | None = None,
     only: Collection[str] = (),
     tell: Callable[[Table], object] | None = None,
     must_draw: bool = True,
@@ -42,8 +41,6 @@ def write_report(
         target_accuracy: in (0, 1], the accuracy to which times are measured; None = 0.9.
         figures: whether to write the pictures, which takes seconds.
         formats: "pdf" or "svg", of which each picture is also written.
-        span: start and end of the page's timelines in seconds; None = as long as a slow client
-            needs to train some times.
         only: names of the cells to report, each with all of its seeds; empty = all cells.
         tell: receives the table before anything is drawn.
         must_draw: False = a page or picture that fails is a warning; the run's files are complete.
@@ -57,13 +54,6 @@ def write_report(
     """
     target = TARGET_ACCURACY if target_accuracy is None else target_accuracy
     require_target(target)
-    require(
-        span is None or 0 <= span[0] < span[1],
-        "span",
-        span,
-        "two times, the first at least 0 and before the second",
-        "a timeline would have no length",
-    )
     cells = read_run(run_folder, only)
     table = make_table(cells, target)
     table.write(run_folder / "table.csv")
@@ -74,7 +64,7 @@ def write_report(
     try:
         from fl_app.report.page import write_figures, write_page  # altair takes a second to import
 
-        charts = write_page(cells, table, run_folder / PAGE, span)
+        charts = write_page(cells, table, run_folder / PAGE)
         if figures:
             write_figures(cells, target, charts, run_folder / "figures", formats)
     except Exception as error:  # of libraries, of fonts, of a full disk

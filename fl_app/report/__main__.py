@@ -21,13 +21,6 @@ def main(arguments: list[str] | None = None) -> None:
         help="accuracy to which times are measured, in (0, 1] (default: %(default)s)",
     )
     parser.add_argument(
-        "--span",
-        type=float,
-        nargs=2,
-        metavar=("FROM", "TO"),
-        help="start and end of the page's timelines in seconds (default: as much as is drawn fast)",
-    )
-    parser.add_argument(
         "--only",
         nargs="+",
         default=[],
@@ -62,7 +55,6 @@ def main(arguments: list[str] | None = None) -> None:
         write_report(
             folder,
             options.target_accuracy,
-            span=tuple(options.span) if options.span else None,
             only=options.only,
             formats=options.formats,
             tell=Table.print,

@@ -11,7 +11,6 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import OmegaConf
 from yaml import YAMLError
 
@@ -58,7 +57,7 @@ class Cell:
         label: the name without the seed. Cells that differ only in their seed share it.
         folder: of the cell, relative to that of the run.
         config: text of ``config.yaml``.
-        overrides: dotted keys that the user gave, and their values.
+        overrides: dotted keys that the user gave, and their values as typed.
         partition: text of ``partition.csv``.
         history: what the events add up to, with its orders.
         waits: see `Wait`.
@@ -73,7 +72,7 @@ class Cell:
     label: str = ""
     folder: str = ""
     config: str = ""
-    overrides: dict[str, Any] = field(default_factory=dict)
+    overrides: dict[str, str] = field(default_factory=dict)
     partition: str = ""
     history: History = field(default_factory=partial(History, keep_orders=True))
     waits: list[Wait] = field(default_factory=list)
@@ -244,8 +243,8 @@ def read_cell(folder: Path, name: str | None = None) -> Cell:
     cell.label = re.sub(r"(?<=.)-seed\d+$", "", cell.name)  # of an experiment's cell
     cell.summary = _summary(folder / "summary.json")
     given = list(OmegaConf.create(_text(folder / "overrides.yaml") or "[]"))
-    parsed = OverridesParser.create().parse_overrides(given)
-    cell.overrides = {each.key_or_group.replace("/", "."): each.value() for each in parsed}
+    words = (word.lstrip("+").partition("=") for word in given)
+    cell.overrides = {key.replace("/", "."): value for key, _, value in words}
     cell.partition = _text(folder / "partition.csv")
     replay = _Replay(cell)
     for event in read_events(folder / "events.jsonl"):
@@ -311,15 +310,14 @@ def _name_jobs(jobs: Sequence[Cell]) -> None:
     varied = [
         key
         for key in given
-        if key not in ("algorithm", "seed") and len({_value(job, key) for job in jobs}) > 1
+        if key not in ("algorithm", "seed") and len({job.overrides.get(key) for job in jobs}) > 1
     ]
     ends = Counter(key.rpartition(".")[2] for key in varied)
     for job in jobs:
         words = [job.label if "/" in job.folder else job.algorithm]
-        for key in varied:
+        for key in filter(job.overrides.__contains__, varied):
             end = key.rpartition(".")[2]
-            if value := _value(job, key):
-                words.append(f"{end if ends[end] == 1 else key}={value}")
+            words.append(f"{end if ends[end] == 1 else key}={job.overrides[key]}")
         if not job.overrides:
             words.append(job.folder)
         job.label = " ".join(words)
@@ -330,16 +328,6 @@ def _name_jobs(jobs: Sequence[Cell]) -> None:
     for job in jobs:
         if names[job.name] > 1:
             job.label = job.name = f"{job.label} {job.folder}"
-
-
-def _value(job: Cell, key: str) -> str:
-    """A setting as on the command line, but for long numbers; empty where a job has none."""
-    value = job.overrides.get(key, job.get(key))
-    if key not in job.overrides and (value is None or isinstance(value, dict)):
-        return ""
-    if isinstance(value, float):
-        return f"{value:g}"
-    return value if isinstance(value, str) else json.dumps(value)
 
 
 class _Replay:

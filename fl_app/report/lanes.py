@@ -86,20 +86,18 @@ def timeline(
     series: Sequence[Series],
     drawn: Sequence[Look],
     *,
-    span: Span | None = None,
     max_clients: int = 25,
     width: int = 900,
 ) -> Chart:
     """When clients train, transfer and wait, and new versions along the top: a panel per series.
 
     It shows the first seed of each series. Lanes are sorted by the mean duration of their client's
-    orders or, where there are clusters, by these first.
+    orders or, where there are clusters, by these first. The first view reaches from the first order
+    on, which real nodes get seconds after the start, until a slow client trained about five times.
 
     Args:
         series: to draw; each has orders.
         drawn: look of each.
-        span: start and end of the first view, seconds; None = from the first order on, which
-            real nodes get seconds after the start, until a slow client trained about five times.
         max_clients: lanes of a panel; of more clients it shows some, evenly spread.
         width: pixels.
     """
@@ -112,14 +110,14 @@ def timeline(
     longest = max(cell.history.t for cell in cells)
     view = min(longest, NUM_ORDERS * float(spans.seconds.quantile(0.9))) or 1.0
     begin = float(spans.start.min())
-    shown = span or (begin, begin + view)
-    active = spans.client[spans.start < shown[1]]
+    end = begin + view
+    active = spans.client[spans.start < end]
     pace = spans.groupby("client").seconds.mean()
     clients = [*pace[pace.index.isin(active)].sort_values(kind="stable").index]
     if len(clients) > max_clients:
         clients = [clients[round(i)] for i in np.linspace(0, len(clients) - 1, max_clients)]
     panels = [
-        _lanes(cell, look.colour, clients, shown, MAX_ORDERS // len(cells))
+        _lanes(cell, look.colour, clients, end, MAX_ORDERS // len(cells))
         for cell, look in zip(cells, drawn, strict=True)
     ]
     kinds = {"trains"}  # a legend without an entry has no size, and cannot be drawn
@@ -135,10 +133,10 @@ def timeline(
         chart = _panel(
             lanes,
             known,
-            x.scale(domain=[*shown], nice=False),
+            x.scale(domain=[begin, end], nice=False),
             y.scale(domain=[-0.6, len(clients) + 0.6]),
         ).properties(width=width, height=LANE * (max(len(clients), 4) + 1))
-        charts.append(panel(chart, f"{each.name}: {_summary(cell, shown[1])}", look))
+        charts.append(panel(chart, f"{each.name}: {_summary(cell, end)}", look))
     return alt.vconcat(*charts, spacing=8)
 
 
@@ -219,20 +217,20 @@ def activity(cell: Cell, order: OrderRecord) -> tuple[list[Span], list[Span]]:
     return [span for span in zip(begins, ends, strict=True) if span[0] < span[1]], transfers
 
 
-def _lanes(cell: Cell, colour: str, clients: Sequence[int], shown: Span, most: int) -> Lanes:
-    """What a panel shows: the orders of the first view, or the `most` first ones from there on."""
-    found = [clusters for t, clusters in cell.clusters if t <= shown[1]]
+def _lanes(cell: Cell, colour: str, clients: Sequence[int], view_end: float, most: int) -> Lanes:
+    """What a panel shows: the orders of the first view, or the `most` first ones."""
+    found = [clusters for t, clusters in cell.clusters if t <= view_end]
     of = found[-1] if found else {}
     own = sorted(clients, key=lambda client: -of.get(client, 0))  # the first cluster on top
     lane = {client: number for number, client in enumerate(own)}
-    orders = [o for o in cell.history.orders if o.client in lane and cell.end(o) >= shown[0]]
-    until = max(shown[1], orders[most].start if len(orders) > most else cell.history.t)
+    orders = [o for o in cell.history.orders if o.client in lane]
+    until = max(view_end, orders[most].start if len(orders) > most else cell.history.t)
     orders = [order for order in orders if order.start <= until]
     bottom = -0.12 if any(order.parts for order in orders) else -0.42
     bars = [
         Bar("waits for others", client, at + bottom, at + 0.42, start, end, WAITING, 1, "")
         for client, start, end in cell.waits
-        if client in lane and shown[0] <= end and start <= until
+        if client in lane and start <= until
         for at in [lane[client]]
     ]
     for order in orders:
@@ -250,7 +248,7 @@ def _lanes(cell: Cell, colour: str, clients: Sequence[int], shown: Span, most: i
             for span in carries
         ]
     top = len(own)
-    versions = [t for t in cell.aggregations if shown[0] <= t <= until]
+    versions = [t for t in cell.aggregations if t <= until]
     every = math.ceil(len(versions) / MAX_VERSIONS) or 1
     signs = [Sign("new version", None, top, t, "") for t in versions[::every]]
     signs += [
@@ -262,11 +260,7 @@ def _lanes(cell: Cell, colour: str, clients: Sequence[int], shown: Span, most: i
         client = getattr(mark, "client", None)
         whose = client if isinstance(client, int) else None
         # Of a pause, its end is shown: a fresh model.
-        if (
-            mark.kind != "pause"
-            and shown[0] <= mark.t <= until
-            and (whose is None or whose in lane)
-        ):
+        if mark.kind != "pause" and mark.t <= until and (whose is None or whose in lane):
             at = top if whose is None else lane[whose]
             signs.append(Sign(NAMES.get(mark.kind, mark.kind), whose, at, mark.t, _note(mark)))
     names: dict[float, str] = {0: "fast", top - 1: "slow"}

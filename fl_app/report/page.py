@@ -26,7 +26,7 @@ from fl_app.record.targets import WINDOW
 from fl_app.report import figures
 from fl_app.report.cells import Cell, group, headline, scores_of
 from fl_app.report.figures import Chart, apart, save, seconds, specification
-from fl_app.report.lanes import Span, timeline
+from fl_app.report.lanes import timeline
 from fl_app.report.style import looks
 from fl_app.report.table import Table
 
@@ -159,23 +159,19 @@ class Part:
     folded: bool = False
 
 
-def write_page(
-    cells: Sequence[Cell], table: Table, path: Path, span: Span | None = None
-) -> dict[str, Chart]:
+def write_page(cells: Sequence[Cell], table: Table, path: Path) -> dict[str, Chart]:
     """Write the report, atomically.
 
     Args:
         cells: of the run; a single one is described in full, several are compared.
         table: of the cells.
         path: of the file.
-        span: start and end of the timelines in seconds; None = as long as a slow client needs to
-            train some times.
 
     Returns:
         The figures by name.
     """
     alone = len(cells) == 1
-    parts = [*([] if alone else [_numbers(table)]), *_figures(cells, table, span)]
+    parts = [*([] if alone else [_numbers(table)]), *_figures(cells, table)]
     for cell in cells:
         parts += _troubles(cell)
     parts += [
@@ -267,7 +263,7 @@ def _numbers(table: Table) -> Part:
     return Part("In numbers", texts, header, [*rows])
 
 
-def _figures(cells: Sequence[Cell], table: Table, span: Span | None) -> list[Part]:
+def _figures(cells: Sequence[Cell], table: Table) -> list[Part]:
     """Curves of the scores and of those on clients, ages of updates, timelines, partitions."""
     series = group(cells)
     drawn = looks([each.algorithm for each in series])
@@ -299,7 +295,7 @@ def _figures(cells: Sequence[Cell], table: Table, span: Span | None) -> list[Par
         text = "Clients from fast (below) to slow; of several seeds, the first. "
         if left_out := len(active[MAX_PANELS:]):
             text += f"The other {left_out} cells: python -m fl_app.report FOLDER/CELL. "
-        chart = timeline(*zip(*active[:MAX_PANELS], strict=True), span=span)
+        chart = timeline(*zip(*active[:MAX_PANELS], strict=True))
         parts.append(Part("Who trains when", [text + USE], name="timeline", figure=chart))
     distinct = {cell.partition: cell for cell in reversed(cells) if cell.partition}
     if shown := [*reversed(distinct.values())][:MAX_DEALT]:

@@ -118,7 +118,7 @@ def test_timeline_has_transfers_below_the_training_and_every_sign(tmp_path):
     events = sorted([*events, *others], key=lambda event: event["t"])
     write_cell(tmp_path, events=events, algorithm="fedbuff")
     series = group(read_run(tmp_path))
-    found = tables(timeline(series, looks(["fedbuff"]), span=(0.0, 11.0)))
+    found = tables(timeline(series, looks(["fedbuff"])))
     carries = [
         row for row in found["kind client low high start end colour opacity told"]
         if row["kind"] == "transfers"

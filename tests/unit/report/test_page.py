@@ -119,11 +119,6 @@ def test_warnings_stand_on_top(tmp_path):
     assert 'class="warning"' not in page(tmp_path)
 
 
-def test_span_is_the_first_view_of_the_timeline(tmp_path):
-    write_cell(tmp_path, events=ROUNDS)
-    assert '"scale":{"domain":[1.0,2.0],"nice":false}' in page(tmp_path, span=(1.0, 2.0))
-
-
 def test_page_of_a_run_without_a_test_set_goes_by_what_its_clients_measured(tmp_path):
     order = {"kind": "evaluate_order", "t": 10, "client": 3, "order": 9, "version": 1, "bytes": 8}
     failed = {"kind": "failure", "t": 11, "client": 3, "order": 9, "base_version": 1}
@@ -184,7 +179,6 @@ def test_report_of_some_cells_has_all_their_seeds(tmp_path):
     ("options", "told"),
     [
         ({"only": ["fedbuff"]}, r"only=fedbuff must be among fedavg: "),
-        ({"span": (2.0, 1.0)}, r"span=\(2.0, 1.0\) must be two times"),
         *(
             ({"target_accuracy": share}, r"target_accuracy=.* must be above 0 and at most 1")
             for share in (0, 90, -0.1, float("nan"))
