@@ -23,8 +23,9 @@ from fl_app.core.errors import RunError
 from fl_app.field.control import SuperLink, Unreachable
 from fl_app.field.kit import Kit
 from fl_app.field.make import new_kit
-from fl_app.field.processes import HOST, end, free_ports
+from fl_app.field.processes import end
 from fl_app.field.runs import Supervisor
+from lab.faults.link import HOST, free_ports
 
 LIMIT = 600.0  # seconds from start to end
 GRACE = 10.0  # seconds from SIGTERM to SIGKILL

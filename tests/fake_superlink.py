@@ -1,6 +1,5 @@
 """A SuperLink that only answers what health checks and the doctor ask."""
 
-import json
 import ssl
 import threading
 from contextlib import contextmanager
@@ -14,9 +13,7 @@ from flwr.proto.control_pb2 import (
     StartRunRequest,
     StartRunResponse,
 )
-from flwr.proto.fleet_pb2 import ActivateNodeRequest
 from flwr.proto.node_pb2 import NodeInfo
-from flwr.supercore.error import ApiErrorCode, FlowerError
 
 
 @contextmanager
@@ -58,14 +55,6 @@ def superlink(
             if "Transfer-Encoding" in self.headers:
                 while size := int(self.rfile.readline(), 16):
                     body += self.rfile.read(size + 2)[:-2]
-            if self.path.endswith("/activate-node"):
-                assert "flwr-public-key" in self.headers
-                asked = ActivateNodeRequest.FromString(body)
-                assert asked.heartbeat_interval == 0.0  # which Flower refuses: nothing changes
-                known = asked.public_key in registered
-                code = ApiErrorCode(2003 if known else 2004)
-                self.answer(json.dumps(FlowerError(code, "").to_json("")).encode(), 400)
-                return
             if self.path.endswith("/list-runs"):
                 answer = ListRunsResponse(run_dict={run.run_id: run for run in runs})
                 self.answer(answer.SerializeToString())

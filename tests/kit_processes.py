@@ -4,15 +4,24 @@ import json
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import time
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 from fl_app.field.kit import Kit
 from fl_app.field.make import LINK_PORT
-from fl_app.field.processes import free_ports
+
+
+def free_ports(count):
+    """So many different free ports of this machine."""
+    with ExitStack() as stack:  # all are bound at the same time, so they differ
+        probes = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for probe in probes:
+            probe.bind(("127.0.0.1", 0))
+        return [probe.getsockname()[1] for probe in probes]
 
 
 @contextmanager

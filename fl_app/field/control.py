@@ -11,7 +11,6 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
-from typing import TypeVar
 
 import httpx
 from cryptography.hazmat.primitives import serialization
@@ -30,16 +29,12 @@ from flwr.proto.control_pb2 import (
     StartRunRequest,
 )
 from flwr.proto.fab_pb2 import Fab
-from flwr.proto.fleet_pb2 import ActivateNodeRequest
 from flwr.proto.node_pb2 import NodeInfo
 from flwr.proto.run_pb2 import Run
 from flwr.proto.transport_pb2 import Scalar
 from flwr.supercore.control import ControlHttpClient
-from flwr.supercore.error import ApiErrorCode, FlowerError
+from flwr.supercore.error import FlowerError
 from flwr.supercore.primitives.asymmetric import public_key_to_bytes
-from flwr.supercore.protobuf.client import ProtobufClient
-from flwr.supernode.fleet_http_client import FleetHttpClient
-from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
@@ -63,8 +58,6 @@ OTHER = (
     "`sudo ss -ltnp 'sport = :{port}'` there names it"
 )
 
-Client = TypeVar("Client", bound=ProtobufClient)
-
 
 class Unreachable(ConnectionError):
     """The SuperLink does not answer at the moment."""
@@ -74,7 +67,7 @@ class SuperLink:
     """The running SuperLink of a kit.
 
     Args:
-        kit: the server's folder; a device's folder suffices for requests about nodes.
+        kit: the server's folder.
         app: folder of the Flower app that `submit` runs; None = this project.
     """
 
@@ -96,7 +89,7 @@ class SuperLink:
         return sum(node.status == "online" for node in self._nodes())
 
     def _nodes(self) -> Sequence[NodeInfo]:
-        with self._client(ControlHttpClient) as client:
+        with self._client() as client:
             return list(client.ListNodes(ListNodesRequest()).nodes_info)
 
     def register(self, public_key: Path) -> bool:
@@ -110,43 +103,11 @@ class SuperLink:
             RunError: the SuperLink refuses the request.
             ValueError: the file holds no key on a NIST curve.
         """
-        request = RegisterNodeRequest(public_key=public_bytes(public_key), name=public_key.stem)
-        with self._client(ControlHttpClient) as client:
-            try:
-                client.RegisterNode(request)
-            except httpx.HTTPStatusError as error:
-                if _code(error) == ApiErrorCode.PUBLIC_KEY_ALREADY_IN_USE:
-                    return False
-                raise
-        return True
-
-    def admits(self, private_key: Path) -> bool:
-        """Whether a node with this key may join: whether its public key is registered.
-
-        The SuperLink is asked to activate the node with an interval that it refuses, so that
-        nothing changes.
-
-        Args:
-            private_key: file in OpenSSH's format.
-
-        Raises:
-            Unreachable: the SuperLink does not answer.
-            RunError: the SuperLink refuses the signature, for example because of the clock.
-            ValueError: the file holds no key.
-        """
-        key = serialization.load_ssh_private_key(private_key.read_bytes(), None)
-        assert isinstance(key, ec.EllipticCurvePrivateKey)
-        public = public_key_to_bytes(key.public_key())
-        request = ActivateNodeRequest(public_key=public, heartbeat_interval=0.0)
-        signed = NodeAuthHttpInterceptor(key, key.public_key())
-        with self._client(FleetHttpClient, signed) as client:
-            try:
-                client.ActivateNode(request)
-            except httpx.HTTPStatusError as error:
-                if _code(error) == ApiErrorCode.FLEET_NODE_ACTIVATION_FAILED:
-                    return False
-                if _code(error) != ApiErrorCode.FLEET_INVALID_HEARTBEAT_INTERVAL:
-                    raise
+        public = public_bytes(public_key)
+        if any(node.public_key == public for node in self._nodes()):
+            return False
+        with self._client() as client:
+            client.RegisterNode(RegisterNodeRequest(public_key=public, name=public_key.stem))
         return True
 
     def under_way(self, output: Path) -> tuple[int, list[str]] | None:
@@ -180,7 +141,7 @@ class SuperLink:
 
     def runs(self) -> dict[int, Run]:
         """The newest runs by their ids; raises as `registered`."""
-        with self._client(ControlHttpClient) as client:
+        with self._client() as client:
             return dict(client.ListRuns(ListRunsRequest(limit=LATEST)).run_dict)
 
     def submit(self, overrides: Sequence[str], output: Path) -> int:
@@ -204,7 +165,7 @@ class SuperLink:
             fab=Fab(hash_str=hashlib.sha256(bundle).hexdigest(), content=bundle),
             override_config={key: Scalar(string=value) for key, value in config.items()},
         )
-        with self._client(ControlHttpClient) as client:
+        with self._client() as client:
             answer = client.StartRun(request)
         if not answer.HasField("run_id"):
             raise RunError(f"{self._kit.address} starts no run: its log says why")
@@ -217,23 +178,18 @@ class SuperLink:
             Unreachable: the SuperLink does not answer.
             RunError: the SuperLink refuses the request.
         """
-        with self._client(ControlHttpClient) as client:
-            try:
-                status = client.ListRuns(ListRunsRequest(run_id=run_id)).run_dict[run_id].status
-            except httpx.HTTPStatusError as error:
-                if _code(error) == ApiErrorCode.RUN_ID_NOT_FOUND:
-                    return "finished:unknown", "the SuperLink has lost its database"
-                raise
+        run = self.runs().get(run_id)
+        if run is None:
+            return "finished:unknown", "the SuperLink has lost its database"
+        status = run.status
         return ":".join(filter(None, (status.status, status.sub_status))), status.details
 
     @contextmanager
-    def _client(
-        self, kind: type[Client], *interceptors: NodeAuthHttpInterceptor
-    ) -> Iterator[Client]:
+    def _client(self) -> Iterator[ControlHttpClient]:
         address, root = self._kit.address, self._kit.root_certificate
         try:
-            with kind.from_server_address(
-                address, root is None, root.read_bytes() if root else None, interceptors
+            with ControlHttpClient.from_server_address(
+                address, root is None, root.read_bytes() if root else None, ()
             ) as client:
                 yield client
         except httpx.TransportError as error:
@@ -265,12 +221,6 @@ def public_bytes(path: Path) -> bytes:
 
 def _goes_on(run: Run) -> bool:
     return run.status.status != "finished"
-
-
-def _code(error: httpx.HTTPStatusError) -> int | None:
-    """Return Flower's number of an error; None if the response has none."""
-    known = FlowerError.from_json(error.response.text)
-    return None if known is None else known.code
 
 
 # -- what is shown ---------------------------------------------------------------------------------

@@ -1,6 +1,5 @@
 """Examines a folder of the edge kit on its machine: what no process says of itself in its log."""
 
-import csv
 import getpass
 import os
 import shutil
@@ -18,7 +17,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias, cast
 
 import httpx
 import psutil
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 from rich import box
 from rich.console import Console
 from rich.markup import escape
@@ -207,9 +206,9 @@ def of_run(kit: Kit, overrides: Sequence[str]) -> Iterator[Finding]:
     if run.checkpoint_every is None:
         mend = "add checkpoint_every=10 to OVERRIDES"
         yield Finding("checkpoints", False, "none: a run that dies starts anew", mend)
-    yield _deadline(run.deadline, kit.folder / "run" / "devices.csv")
+    yield _deadline(run.deadline)
     if asks_for_masks(run) and run.secure_aggregation.address is not None:
-        yield from _servers_helper(kit, run)
+        yield from _servers_helper(kit, run.secure_aggregation.address)
 
 
 def _schema(path: str | None) -> Finding:
@@ -228,24 +227,15 @@ def _schema(path: str | None) -> Finding:
     return Finding("data", True, text)
 
 
-def _deadline(deadline: float | None, earlier: Path) -> Finding:
-    """Whether the deadline ends lost orders, but not those of the slowest device.
-
-    Args:
-        deadline: the run's, in seconds; None if it has none.
-        earlier: ``devices.csv`` of an earlier run, with the seconds of its orders; it may be none.
-    """
+def _deadline(deadline: float | None) -> Finding:
+    """Whether the deadline ends lost orders, and no node that is dead gets one anew."""
     if deadline is None:
         text = "none: a device that hangs occupies its place in the run for up to 12 hours"
         mend = "add deadline=600 to OVERRIDES, or a value that suits your devices"
         return Finding("deadline", False, text, mend)
-    rows = csv.DictReader(earlier.read_text("utf-8").splitlines() if earlier.exists() else [])
-    order = max((float(row["seconds"]) for row in rows), default=0.0)
-    least = max(2 * order if deadline < order else 0.0, OFFLINE_AFTER)
-    takes = f"takes {order:.0f} s on the slowest device" if order else "takes an unknown time"
-    text = f"{deadline:g} s; an order {takes}, and a dead node is online for {OFFLINE_AFTER:g} s"
-    mend = f"deadline={least:.0f} or more: else updates are discarded, or dead nodes get orders"
-    return Finding("deadline", deadline >= least, text, mend)
+    text = f"{deadline:g} s; a dead node is online for {OFFLINE_AFTER:g} s"
+    mend = f"deadline={OFFLINE_AFTER:.0f} or more: else dead nodes get orders"
+    return Finding("deadline", deadline >= OFFLINE_AFTER, text, mend)
 
 
 # -- a device and its data -------------------------------------------------------------------------
@@ -356,20 +346,19 @@ def of_network(kit: Kit, overrides: Sequence[str]) -> Iterator[Finding]:
     if "Date" in response.headers:
         yield of_clock(before, after, parsedate_to_datetime(response.headers["Date"]))
     yield _strangers(kit)
-    link, mend = SuperLink(kit), "`python -m fl_app.field register {0} {1}`"
-    unregistered = "not registered: it is refused with code 2004"
+    if kit.role == "server":
+        yield from _nodes(kit)
+
+
+def _nodes(kit: Kit) -> Iterator[Finding]:
+    """Whether the nodes may join whose keys the server has."""
     try:
-        if kit.role == "server":
-            known = link.registered()
-            for key in sorted((kit.folder / "keys").glob("*.pub")):
-                status = known.get(public_bytes(key))
-                text = status or unregistered
-                yield Finding(key.stem, status is not None, text, mend.format(kit.folder, key))
-        elif not kit.insecure:
-            admitted = link.admits(kit.folder / "node.key")
-            text = "registered" if admitted else unregistered
-            there = mend.format("server", "node.key.pub") + " on the server, with a copy of it"
-            yield Finding("node.key.pub", admitted, text, there)
+        known = SuperLink(kit).registered()
+        for key in sorted((kit.folder / "keys").glob("*.pub")):
+            status = known.get(public_bytes(key))
+            text = status or "not registered: it is refused with code 2004"
+            mend = f"`python -m fl_app.field register {kit.folder} {key}`"
+            yield Finding(key.stem, status is not None, text, mend)
     except (OSError, RunError, ValueError) as error:
         yield Finding("nodes", None, str(error))
 
@@ -418,28 +407,25 @@ def of_helper(kit: Kit, overrides: Sequence[str]) -> Iterator[Finding]:
     try:
         with closing(Ledger(record)) as ledger:
             key, number = ledger.private_key.public_key(), ledger.count()
-            ledger.check_writable()
     except (ValueError, sqlite3.Error) as error:
-        mend = "free the disk, or make it writable for the service's user; without it no key exists"
-        yield Finding("record of seeds", False, f"{record}: {error}", mend)
+        yield Finding("record of seeds", False, f"{record}: {error}", "without it no key exists")
     else:
-        yield Finding("record of seeds", True, f"writable; {number} seeds were used")
+        good = os.access(record, os.W_OK) and os.access(kit.folder, os.W_OK)
+        text = f"{'writable' if good else 'not writable'}; {number} seeds were used"
+        yield Finding("record of seeds", good, text, "make it writable for the service's user")
         yield _helpers_key(kit, fingerprint(key))
-    devices = RegisteredDevices(kit.folder / "keys")
-    number = len(devices)  # reads them
-    for path, why in devices.faults.items():
-        mend = "copy node.key.pub of the device again"
-        yield Finding("devices", False, f"{path.name}: {why}", mend)
-    yield of_sums(number, int(kit.settings.get("MIN_CLIENTS") or 2), None)
+    devices = len(RegisteredDevices(kit.folder / "keys"))
+    least = int(kit.settings.get("MIN_CLIENTS") or 2)
+    text = f"it knows {devices}, and tells sums over {least} or more"
+    mend = "put the devices' public keys into its keys/"
+    yield Finding("helper's devices", devices >= least, text, mend)
 
 
-def _servers_helper(kit: Kit, run: DictConfig) -> Iterator[Finding]:
-    """From the server, whether the run's helper can do its part."""
-    address = run.secure_aggregation.address
+def _servers_helper(kit: Kit, address: str) -> Iterator[Finding]:
+    """From the server, whether the run's helper answers, and has the devices' key."""
     try:
         told = request(address, HEALTH, server_context(kit.folder)).raise_for_status().json()
-        key, devices, least = str(told["key"]), int(told["devices"]), int(told["min_clients"])
-        noise = float(told["noise_multiplier"])
+        key = str(told["key"])
     except (*UNREACHED, ValueError, KeyError, TypeError) as error:
         mend = "start it (fl-helper), or correct secure_aggregation.address in OVERRIDES"
         text = f"{address} does not answer as a helper: {error!r}"
@@ -447,28 +433,6 @@ def _servers_helper(kit: Kit, run: DictConfig) -> Iterator[Finding]:
         return
     yield Finding("helper", True, f"answers at {address}")
     yield _helpers_key(kit, key)
-    yield of_sums(devices, least, OmegaConf.select(run, "algorithm.schedule.buffer_size"))
-    asked = run.secure_aggregation.noise_multiplier or 0.0
-    mend = f"secure_aggregation.noise_multiplier={noise:g} in OVERRIDES"
-    text = f"it requires {noise:g}, and the run asks for {asked:g}; with less it refuses every sum"
-    yield Finding("helper's noise", asked >= noise, text, mend)
-
-
-def of_sums(devices: int, least: int, members: int | None) -> Finding:
-    """Whether the helper can tell sums of as many devices as the run aggregates.
-
-    Args:
-        devices: number that the helper knows.
-        least: T of the helper.
-        members: K of the run; None if it is unknown.
-    """
-    text = f"it knows {devices}, and tells sums over {least} or more"
-    mend = "put the devices' public keys into its keys/"
-    enough = members is None or members >= least
-    if not enough:
-        mend = f"algorithm.schedule.buffer_size={least} or more in OVERRIDES"
-        text = f"{text}, and the run aggregates {members}: it would refuse every sum"
-    return Finding("helper's devices", enough and devices >= least, text, mend)
 
 
 def _helpers_key(kit: Kit, expected: str | None) -> Finding:

@@ -1,13 +1,11 @@
-"""Ends processes, with all that they started, and finds ports for them."""
+"""Ends processes, with all that they started."""
 
 import os
 import signal
-import socket
 import subprocess
 import time
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 
-HOST = "127.0.0.1"
 GRACE = 15.0  # seconds from SIGTERM to SIGKILL
 
 
@@ -26,12 +24,3 @@ def end(*processes: "subprocess.Popen[bytes]", grace: float = GRACE) -> None:
         for process in processes:
             with suppress(subprocess.TimeoutExpired):
                 process.wait(max(until - time.monotonic(), 0.0))
-
-
-def free_ports(count: int) -> list[int]:
-    """Return `count` different free ports of this machine."""
-    with ExitStack() as stack:  # all are bound at the same time, so they differ
-        probes = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for probe in probes:
-            probe.bind((HOST, 0))
-        return [probe.getsockname()[1] for probe in probes]

@@ -43,21 +43,14 @@ def folder_of(context: Context, run: str) -> Path:
 
 
 def load(path: Path) -> State:
-    """The arrays in a file by name; none if it cannot be read. Pickles are not read.
-
-    An unreadable file is renamed, with a warning. Otherwise the client would fail for the rest of
-    the run.
-    """
+    """The arrays in a file by name; none, with a warning, if it cannot be read, as a pickle."""
     try:
         with path.open("rb") as file, reading, np.load(file, allow_pickle=False) as arrays:
             return dict(arrays)
     except FileNotFoundError:
         return {}
     except (ValueError, TypeError, AttributeError, OSError, EOFError, KeyError, BadZipFile) as bad:
-        aside = path.with_suffix(".unreadable")
-        words = "%s cannot be read (%s) and is kept as %s: this client starts without it"
-        log.warning(words, path, bad, aside.name)
-        path.replace(aside)
+        log.warning("%s cannot be read (%s): this client starts without it", path, bad)
         return {}
 
 

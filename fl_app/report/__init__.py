@@ -1,7 +1,7 @@
 """Table, page and figures of a run that ended or still goes on: `python -m fl_app.report`."""
 
 import logging
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from pathlib import Path
 
 from fl_app.core.errors import is_number, require
@@ -27,8 +27,7 @@ def write_report(
     target_accuracy: float | None = None,
     *,
     figures: bool = True,
-    formats: Collection[str] = (),
-    only: Collection[str] = (),
+    pdf: bool = False,
     tell: Callable[[Table], object] | None = None,
     must_draw: bool = True,
 ) -> Table:
@@ -40,8 +39,7 @@ def write_report(
         run_folder: a folder with a folder per cell, or the folder of a single cell.
         target_accuracy: in (0, 1], the accuracy to which times are measured; None = 0.9.
         figures: whether to write the pictures, which takes seconds.
-        formats: "pdf" or "svg", of which each picture is also written.
-        only: names of the cells to report, each with all of its seeds; empty = all cells.
+        pdf: whether each picture is also written as PDF.
         tell: receives the table before anything is drawn.
         must_draw: False = a page or picture that fails is a warning; the run's files are complete.
 
@@ -49,12 +47,11 @@ def write_report(
         The table that was written.
 
     Raises:
-        ValueError: the folder holds no cell, or none of a given name, or an argument is out of its
-            range.
+        ValueError: the folder holds no cell, or an argument is out of its range.
     """
     target = TARGET_ACCURACY if target_accuracy is None else target_accuracy
     require_target(target)
-    cells = read_run(run_folder, only)
+    cells = read_run(run_folder)
     table = make_table(cells, target)
     table.write(run_folder / "table.csv")
     if tell is not None:
@@ -66,7 +63,7 @@ def write_report(
 
         charts = write_page(cells, table, run_folder / PAGE)
         if figures:
-            write_figures(cells, target, charts, run_folder / "figures", formats)
+            write_figures(cells, target, charts, run_folder / "figures", pdf=pdf)
     except Exception as error:  # of libraries, of fonts, of a full disk
         if must_draw:
             raise

@@ -21,27 +21,12 @@ def main(arguments: list[str] | None = None) -> None:
         help="accuracy to which times are measured, in (0, 1] (default: %(default)s)",
     )
     parser.add_argument(
-        "--only",
-        nargs="+",
-        default=[],
-        metavar="CELL",
-        help="report only these cells (default: all)",
-    )
-    parser.add_argument(
         "--last",
         type=lambda text: 1 if text == "final" else int(text),
         metavar="N",
         help="only print the table, with the mean score of the last N evaluations; final = 1",
     )
-    for suffix in ("pdf", "svg"):
-        parser.add_argument(
-            f"--{suffix}",
-            dest="formats",
-            action="append_const",
-            const=suffix,
-            default=[],
-            help=f"write every figure also as {suffix.upper()}",
-        )
+    parser.add_argument("--pdf", action="store_true", help="write every figure also as PDF")
     options = parser.parse_args(arguments)
     folder = options.run_folder
     if options.last is None and (told := no_pictures()):
@@ -49,16 +34,9 @@ def main(arguments: list[str] | None = None) -> None:
     try:
         if options.last is not None:
             require_target(options.target_accuracy)
-            cells = read_run(folder, options.only)
-            make_table(cells, options.target_accuracy, options.last).print()
+            make_table(read_run(folder), options.target_accuracy, options.last).print()
             return
-        write_report(
-            folder,
-            options.target_accuracy,
-            only=options.only,
-            formats=options.formats,
-            tell=Table.print,
-        )
+        write_report(folder, options.target_accuracy, pdf=options.pdf, tell=Table.print)
     except ValueError as error:
         parser.error(str(error))
     except KeyboardInterrupt:

@@ -3,7 +3,6 @@
 import json
 import math
 import re
-import shlex
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -15,7 +14,6 @@ from omegaconf import OmegaConf
 from yaml import YAMLError
 
 from fl_app.client.node_data import kind_of
-from fl_app.core.errors import require
 from fl_app.core.events import (
     Aggregated,
     Arrived,
@@ -189,7 +187,7 @@ def headline(reason: str) -> str:
 # -- reading ---------------------------------------------------------------------------------------
 
 
-def read_run(folder: Path, only: Collection[str] = ()) -> list[Cell]:
+def read_run(folder: Path) -> list[Cell]:
     """The cells of a run folder.
 
     Jobs of a sweep come in the order of its command, cells in that of their experiment, others in
@@ -197,29 +195,23 @@ def read_run(folder: Path, only: Collection[str] = ()) -> list[Cell]:
 
     Args:
         folder: of the run.
-        only: labels of the cells to return, with all of their seeds; empty = all cells.
 
     Raises:
-        ValueError: there is no cell, or none with a label of `only`.
+        ValueError: there is no cell.
     """
     if is_cell(folder):
-        cells = [read_cell(folder, name="")]
-    else:
-        cells = []
-        for path in _cells_below(folder):
-            cells.append(read_cell(path))
-            cells[-1].folder = path.relative_to(folder).as_posix()
-        if not cells:
-            raise ValueError(
-                f"run_folder={folder} must hold events.jsonl or folders that do: nothing to report"
-            )
-        cells.sort(key=_order)
-        _name_jobs([cell for cell in cells if cell.folder.partition("/")[0].isdigit()])
-    labels = dict.fromkeys(cell.label for cell in cells)
-    for label in only:
-        among = f"among {', '.join(map(shlex.quote, labels))}"
-        require(label in labels, "only", label, among, "there is no such cell")
-    return [cell for cell in cells if not only or cell.label in only]
+        return [read_cell(folder, name="")]
+    cells = []
+    for path in _cells_below(folder):
+        cells.append(read_cell(path))
+        cells[-1].folder = path.relative_to(folder).as_posix()
+    if not cells:
+        raise ValueError(
+            f"run_folder={folder} must hold events.jsonl or folders that do: nothing to report"
+        )
+    cells.sort(key=_order)
+    _name_jobs([cell for cell in cells if cell.folder.partition("/")[0].isdigit()])
+    return cells
 
 
 def read_cell(folder: Path, name: str | None = None) -> Cell:

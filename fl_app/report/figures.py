@@ -9,7 +9,7 @@ import io
 import json
 import math
 import warnings
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -17,7 +17,6 @@ import altair as alt
 import numpy as np
 import pandas as pd
 import vl_convert
-from PIL import Image
 
 from fl_app.record.history import Evaluation, EvaluationOnClients
 from fl_app.record.measures import mean_age
@@ -87,33 +86,25 @@ def panel(chart: Chart, title: str, look: Look) -> Chart:
 
 
 def png(spec: dict[str, Any]) -> bytes:
-    """A picture of 256 colours, which takes a third of the bytes."""
-    picture = Image.open(io.BytesIO(vl_convert.vegalite_to_png(spec, scale=1.6)))
-    file = io.BytesIO()
-    few = picture.convert("RGB").quantize(method=Image.Quantize.FASTOCTREE)
-    few.save(file, format="png")
-    return file.getvalue()
+    """A picture."""
+    picture: bytes = vl_convert.vegalite_to_png(spec, scale=1.6)
+    return picture
 
 
-def save(chart: Chart, path: Path, formats: Collection[str] = ()) -> None:
-    """Write a figure as PNG, and in further formats.
+def save(chart: Chart, path: Path, *, pdf: bool = False) -> None:
+    """Write a figure as PNG, and as PDF.
 
     Args:
         chart: to write.
         path: of the PNG; its folder is created.
-        formats: "pdf" or "svg", of files beside it; those that are there are written anew anyway.
+        pdf: whether to write the PDF beside it; one that is there is written anew anyway.
     """
     path.parent.mkdir(exist_ok=True)
     spec = specification(chart)
     path.write_bytes(png(spec))
-    for suffix, convert in (
-        ("pdf", vl_convert.vegalite_to_pdf),
-        ("svg", vl_convert.vegalite_to_svg),
-    ):
-        file = path.with_suffix(f".{suffix}")
-        if suffix in formats or file.exists():
-            drawn = convert(spec)
-            file.write_bytes(drawn.encode() if isinstance(drawn, str) else drawn)
+    file = path.with_suffix(".pdf")
+    if pdf or file.exists():
+        file.write_bytes(vl_convert.vegalite_to_pdf(spec))
 
 
 def seconds(t: float) -> str:

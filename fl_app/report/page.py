@@ -7,7 +7,7 @@ app to the server leaves out every file type that could hold it.
 import json
 import os
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from importlib.metadata import version
@@ -31,7 +31,6 @@ from fl_app.report.style import looks
 from fl_app.report.table import Table
 
 MAX_NAMED = 4  # algorithms in a title, and values of a setting; more are counted
-MAX_DEALT = 3  # partitions on a page
 MAX_REASONS = 20  # of a cell
 MAX_PANELS = 8  # timelines
 USE = (
@@ -86,11 +85,7 @@ pre { background: #f6f7f8; padding: 10px 12px; overflow: auto; max-height: 460px
 {% endfor %}
 {% for part in parts %}
 <section>
-{% if part.folded %}
-<details><summary><h2>{{ part.title }}</h2></summary>
-{% else %}
 <h2>{{ part.title }}</h2>
-{% endif %}
 {% for text in part.texts %}
 <p>{{ text }}</p>
 {% endfor %}
@@ -107,10 +102,14 @@ pre { background: #f6f7f8; padding: 10px 12px; overflow: auto; max-height: 460px
 {% if part.name %}
 <div class="wide"><div class="figure" id="figure-{{ part.name }}"></div></div>
 {% endif %}
-{% for text in part.files %}
-<pre>{{ text }}</pre>
+</section>
 {% endfor %}
-{% if part.folded %}</details>{% endif %}
+{% for cell in cells %}
+<section>
+<details><summary><h2>Summary and configuration: {{ cell.name }}</h2></summary>
+<pre>{{ dumps(cell.summary, indent=2) }}</pre>
+<pre>{{ cell.config }}</pre>
+</details>
 </section>
 {% endfor %}
 <p>{{ footer }}</p>
@@ -145,8 +144,6 @@ class Part:
         rows: texts of the table.
         name: of the figure below the table; empty if there is none.
         figure: itself.
-        files: texts of files, below the figure.
-        folded: whether a click on the title shows it.
     """
 
     title: str
@@ -155,8 +152,6 @@ class Part:
     rows: Sequence[Sequence[str]] = ()
     name: str = ""
     figure: Chart = None
-    files: Sequence[str] = ()
-    folded: bool = False
 
 
 def write_page(cells: Sequence[Cell], table: Table, path: Path) -> dict[str, Chart]:
@@ -174,14 +169,6 @@ def write_page(cells: Sequence[Cell], table: Table, path: Path) -> dict[str, Cha
     parts = [*([] if alone else [_numbers(table)]), *_figures(cells, table)]
     for cell in cells:
         parts += _troubles(cell)
-    parts += [
-        Part(
-            f"Summary and configuration: {cell.name}",
-            files=[json.dumps(cell.summary, indent=2), cell.config],
-            folded=True,
-        )
-        for cell in cells
-    ]
     facts = _setting(cells)
     if alone:
         facts += [
@@ -199,6 +186,8 @@ def write_page(cells: Sequence[Cell], table: Table, path: Path) -> dict[str, Cha
         facts=facts,
         warnings=_warnings(cells),
         parts=parts,
+        cells=cells,
+        dumps=json.dumps,
         footer="; ".join(dict.fromkeys(filter(None, map(_origin, cells)))),
         # Nothing in it ends the script.
         figures=Markup(json.dumps(drawn, separators=(",", ":")).replace("<", "\\u003c")),
@@ -215,7 +204,8 @@ def write_figures(
     target: float,
     charts: Mapping[str, Chart],
     folder: Path,
-    formats: Collection[str] = (),
+    *,
+    pdf: bool = False,
 ) -> None:
     """Write the figures of a page as pictures, and the most important ones in one, ``overview``.
 
@@ -224,10 +214,10 @@ def write_figures(
         target: accuracy to which times are measured, in (0, 1].
         charts: as of `write_page`.
         folder: created if it does not exist.
-        formats: as of `fl_app.report.figures.save`.
+        pdf: as of `fl_app.report.figures.save`.
     """
     for name, chart in charts.items():
-        save(chart, folder / f"{name}.png", formats)
+        save(chart, folder / f"{name}.png", pdf=pdf)
     some = [each for each in group(cells) if each.cells[0].history.orders][:MAX_PANELS]
     if not some:
         return
@@ -239,7 +229,7 @@ def write_figures(
     right = timeline(some, drawn, max_clients=12, width=640)
     right = right.properties(title="Why: who trains when")
     overview = alt.hconcat(apart(alt.vconcat(*left, spacing=30)), right, spacing=40)
-    save(apart(overview), folder / "overview.png", formats)
+    save(apart(overview), folder / "overview.png", pdf=pdf)
 
 
 def _numbers(table: Table) -> Part:
@@ -297,12 +287,11 @@ def _figures(cells: Sequence[Cell], table: Table) -> list[Part]:
             text += f"The other {left_out} cells: python -m fl_app.report FOLDER/CELL. "
         chart = timeline(*zip(*active[:MAX_PANELS], strict=True))
         parts.append(Part("Who trains when", [text + USE], name="timeline", figure=chart))
-    distinct = {cell.partition: cell for cell in reversed(cells) if cell.partition}
-    if shown := [*reversed(distinct.values())][:MAX_DEALT]:
+    if dealt := [cell for cell in cells if cell.partition]:
         text = "Training examples of each class on each client."
-        if len(distinct) > 1:
-            text += f" Cells differ; drawn are those of {', '.join(cell.name for cell in shown)}."
-        chart = alt.vconcat(*map(figures.partition, shown)).resolve_scale(color="independent")
+        if len({cell.partition for cell in dealt}) > 1:
+            text += f" Cells differ; drawn are those of {dealt[0].name}."
+        chart = figures.partition(dealt[0])
         parts.append(Part("Who has what", [text], name="partition", figure=chart))
     return parts
 

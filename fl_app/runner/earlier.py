@@ -19,7 +19,7 @@ FILES = (EVENTS, "summary.json", "config.yaml", "metrics.csv", "model.npz", "che
 STALE = (
     *("summary.json", "config.yaml", "metrics.csv", "model.npz", "devices.csv"),
     "partition.csv",
-    *("table.csv", "report.html", "figures/*.png", "figures/*.pdf", "figures/*.svg"),
+    *("table.csv", "report.html", "figures/*.png", "figures/*.pdf"),
     *("checkpoints/version-*", "tensorboard/events.out.tfevents.*"),
 )
 # A run may be resumed with other values of these.

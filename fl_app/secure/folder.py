@@ -94,14 +94,10 @@ class RegisteredDevices:
     until the process ends.
 
     Args:
-        folder: of the keys.
-
-    Attributes:
-        faults: file -> why it holds no key, when the folder was read last.
+        folder: of the keys; a file that holds none is passed over.
     """
 
     def __init__(self, folder: Path) -> None:
-        self.faults: dict[Path, str] = {}
         self._folder = folder
         self._keys: dict[bytes, DevicePublicKey] = {}
 
@@ -116,13 +112,11 @@ class RegisteredDevices:
         return self._keys.get(device)
 
     def _read(self) -> None:
-        self.faults = {}
         for path in sorted(self._folder.glob("*.pub")):
             try:
                 key = serialization.load_ssh_public_key(path.read_bytes())
                 check_curve(key, str(path))
-            except (OSError, ValueError, UnsupportedAlgorithm) as error:
-                self.faults[path] = str(error)
+            except (OSError, ValueError, UnsupportedAlgorithm):
                 continue
             assert isinstance(key, DevicePublicKey)
             self._keys[device_id(key)] = key

@@ -110,10 +110,10 @@ class FixedPoint:
     def __post_init__(self) -> None:
         require(
             self._longest > 0,
-            "secure_aggregation.scale",
-            f"{self.scale:g}",
-            f"above sqrt(d)/C={math.sqrt(self.size) / self.clip_norm:g} with "
-            f"secure_aggregation.clip_norm={self.clip_norm:g} and d={self.size} parameters",
+            "secure_aggregation.clip_norm",
+            self.clip_norm,
+            f"above sqrt(d)/s={math.sqrt(self.size) / self.scale:g} with d={self.size} parameters "
+            f"and s={self.scale:g} integers per unit",
             "rounding would change uploads more than training does",
         )
 

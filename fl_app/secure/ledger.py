@@ -8,8 +8,7 @@ import hashlib
 import os
 import sqlite3
 import threading
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Sequence
 from pathlib import Path
 
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
@@ -20,10 +19,6 @@ _TABLES = """
 CREATE TABLE IF NOT EXISTS key (private BLOB NOT NULL);
 CREATE TABLE IF NOT EXISTS used (seed BLOB PRIMARY KEY, request BLOB NOT NULL) WITHOUT ROWID;
 """
-
-
-class _Undone(Exception):
-    """Undoes a transaction."""
 
 
 class Ledger:
@@ -95,7 +90,8 @@ class Ledger:
             was noted.
         """
         marks = [hashlib.sha256(seed).digest() for seed in seeds]
-        with self._lock, self._writing() as database:
+        with self._lock, self._database as database:  # undone if anything is raised
+            database.execute("BEGIN IMMEDIATE")
             spent, first = [], dict[bytes, int]()
             for place, mark in enumerate(marks):
                 asked = "SELECT request FROM used WHERE seed = ?"
@@ -115,23 +111,6 @@ class Ledger:
             number: int = self._database.execute("SELECT count(*) FROM used").fetchone()[0]
         return number
 
-    def check_writable(self) -> None:
-        """Write a seed, and take it back.
-
-        Raises:
-            sqlite3.Error: the record cannot be written.
-        """
-        with self._lock, suppress(_Undone), self._writing() as database:
-            database.execute("INSERT INTO used VALUES (?, ?)", (b"", b""))
-            raise _Undone
-
     def close(self) -> None:
         """Close the file."""
         self._database.close()
-
-    @contextmanager
-    def _writing(self) -> Iterator[sqlite3.Connection]:
-        """A transaction, which is undone if anything is raised in it."""
-        self._database.execute("BEGIN IMMEDIATE")
-        with self._database:
-            yield self._database

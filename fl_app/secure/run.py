@@ -3,7 +3,7 @@
 from copy import deepcopy
 from dataclasses import dataclass, fields
 
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig, OmegaConf, open_dict
 
 from fl_app.core.algorithm import Algorithm
 from fl_app.core.errors import require
@@ -28,7 +28,6 @@ class _Settings:
     losses: bool = bounded(True, SWITCH, "it is a switch")
     patience: float = bounded(600, POSITIVE, "the server would not wait for an answer")
     min_clients: int | None = bounded(None, or_none(count()), "sums would hide nothing")
-    scale: float | None = bounded(None, or_none(POSITIVE), "nothing would be sent")
     clip_norm: float | None = bounded(None, or_none(POSITIVE), "nothing would be left of an upload")
 
     def __post_init__(self) -> None:
@@ -98,7 +97,7 @@ def validate_secure(
 
 
 def settled(config: DictConfig, strategy: Algorithm, schedule: Schedule) -> DictConfig:
-    """A copy of the configuration in which clip norm, scale and least clients are numbers.
+    """A copy of the configuration in which clip norm and least clients are numbers, with `scale`.
 
     Raises:
         ValueError: one of them does not go together with the algorithm or its schedule.
@@ -143,18 +142,8 @@ def settled(config: DictConfig, strategy: Algorithm, schedule: Schedule) -> Dict
         )
     secure.clip_norm = float(secure.clip_norm)
     noise = secure.noise_multiplier or 0.0
-    largest = largest_scale(secure.clip_norm, members, noise)
-    if secure.scale is None:
-        secure.scale = largest
-    noisy = f", secure_aggregation.noise_multiplier={noise:g}" if noise else ""
-    require(
-        secure.scale <= largest,
-        "secure_aggregation.scale",
-        f"{secure.scale:g}",
-        f"at most {largest:g} with secure_aggregation.clip_norm={secure.clip_norm:g}{noisy} and "
-        f"algorithm.schedule.buffer_size={members}",
-        "a sum could reach 2^31 and overflow",
-    )
+    with open_dict(secure):
+        secure.scale = largest_scale(secure.clip_norm, members, noise)
     return config
 
 

@@ -16,18 +16,13 @@ from fl_app.secure.integers import SEED_BYTES
 from fl_app.secure.noise import KeyOfNoise
 from fl_app.secure.seals import DeviceKey, DevicePublicKey, device_id
 
-# Order of the group of P-384 (NIST SP 800-186); private keys are below it.
-_ORDER = int(
-    "ffffffffffffffffffffffffffffffffffffffffffffffffc7634d81f4372ddf581a0db248b0a77aecec196accc52973",
-    16,
-)
-
 
 @lru_cache(4096)
 def device_key(seed: int, client: int) -> DeviceKey:
     """The private key of a simulated client's device."""
-    number = int.from_bytes(_derived(f"device {client}", seed, 64), "big")
-    return ec.derive_private_key(1 + number % (_ORDER - 1), ec.SECP384R1())
+    # One byte shorter than the order of the group, below which private keys are.
+    number = int.from_bytes(_derived(f"device {client}", seed, 47), "big")
+    return ec.derive_private_key(1 + number, ec.SECP384R1())
 
 
 def helper_key(seed: int) -> X25519PrivateKey:

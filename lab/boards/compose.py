@@ -12,7 +12,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from fl_app.field.processes import end, free_ports
+from fl_app.field.processes import end
 from lab.boards.podman import SLIM, SUITE, Podman, make_base
 from lab.boards.steps import (
     PROJECT,
@@ -24,7 +24,7 @@ from lab.boards.steps import (
     told,
     wait_for,
 )
-from lab.faults.link import Link
+from lab.faults.link import Link, free_ports
 
 UID = 1000  # the images' user, who owns the folders of kits
 NODES = 2

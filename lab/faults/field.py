@@ -19,10 +19,10 @@ from fl_app.core.events import Arrived, Event
 from fl_app.field.control import SuperLink, Unreachable
 from fl_app.field.kit import Kit
 from fl_app.field.make import new_kit
-from fl_app.field.processes import end, free_ports
+from fl_app.field.processes import end
 from fl_app.field.runs import Supervisor
 from fl_app.record.log import read_events
-from lab.faults.link import HOST, Link, Way
+from lab.faults.link import HOST, Link, Way, free_ports
 
 APP = Path(__file__).with_name("app")
 NODES = 5

@@ -5,15 +5,25 @@ It forwards streams, above TCP, so it cannot lose packets: that needs netem in t
 
 import asyncio
 import math
+import socket
 import threading
 import time
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 
 HOST = "127.0.0.1"
 CHUNK = 4096  # bytes
 UNDER_WAY = 1024  # most chunks that a delayed line holds
+
+
+def free_ports(count: int) -> list[int]:
+    """Return `count` different free ports of this machine."""
+    with ExitStack() as stack:  # all are bound at the same time, so they differ
+        probes = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for probe in probes:
+            probe.bind((HOST, 0))
+        return [probe.getsockname()[1] for probe in probes]
 
 
 @dataclass

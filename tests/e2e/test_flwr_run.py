@@ -14,11 +14,10 @@ from importlib import metadata
 from pathlib import Path
 
 import pytest
-from kit_processes import processes, wait_for
+from kit_processes import free_ports, processes, wait_for
 from omegaconf import OmegaConf
 from packaging.requirements import Requirement
 
-from fl_app.field.processes import free_ports
 from fl_app.record.log import read_events
 from lab.demo import Federation
 

@@ -18,14 +18,14 @@ import psutil
 import pytest
 import torch
 from configs import composed
-from kit_processes import ask, give_ports, logged, processes, start, wait_for
+from kit_processes import ask, free_ports, give_ports, logged, processes, start, wait_for
 from sklearn.datasets import load_iris
 
 from fl_app.client.build import build_task
 from fl_app.field.control import OFFLINE_AFTER, SuperLink, Unreachable, public_bytes
 from fl_app.field.kit import Kit
 from fl_app.field.make import VENV
-from fl_app.field.processes import GRACE, end, free_ports
+from fl_app.field.processes import GRACE, end
 from fl_app.strategy.privacy import epsilon
 from fl_app.tasks.task import Task
 

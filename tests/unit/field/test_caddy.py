@@ -10,10 +10,10 @@ from http.client import HTTPConnection, HTTPSConnection
 
 import pytest
 from fake_superlink import superlink
-from kit_processes import wait_for
+from kit_processes import free_ports, wait_for
 
 from fl_app.field.make import new_kit
-from fl_app.field.processes import end, free_ports
+from fl_app.field.processes import end
 
 needs_caddy = pytest.mark.skipif(
     shutil.which("caddy") is None, reason="there is no caddy to start (apt-get install caddy)"

@@ -104,13 +104,6 @@ def test_another_program_at_the_port_is_named_as_such(server):
         link(server, port).registered()
 
 
-def test_whether_a_node_may_join_is_asked_with_its_signature(server, tmp_path):
-    key = server.parent / "node-0" / "node.key"
-    for known in ((), (public_bytes(server / "keys" / "node-0.pub"),)):
-        with superlink(server, registered=known, proxied=True) as port:
-            assert link(server, port).admits(key) == bool(known)
-
-
 def test_a_key_that_flower_does_not_take(tmp_path):
     key = tmp_path / "key.pub"
     key.write_text(

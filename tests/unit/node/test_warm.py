@@ -13,8 +13,8 @@ from flwr.supercore.constant import TaskType
 from flwr.supercore.exit import add_exit_handler
 from flwr.supercore.superexec.executor import ExecutionSpec, LaunchResultStatus
 from flwr.supernode.runtime import run_clientapp
+from kit_processes import free_ports
 
-from fl_app.field.processes import free_ports
 from fl_app.flower import patches
 from fl_app.node import warm
 

@@ -182,10 +182,10 @@ def test_clients_scores_have_a_band_to_the_worst_decile(tmp_path):
     assert {row["cell"] for row in rows} == {"fedavg: 80.0%, worst decile 50.0%"}
 
 
-def test_a_picture_is_written_again_in_the_formats_that_are_there(tmp_path, series):
+def test_a_picture_is_written_again_as_the_pdf_that_is_there(tmp_path, series):
     chart = figures.staleness(series, DRAWN)
     path = tmp_path / "figures" / "staleness.png"
-    save(chart, path, ["pdf"])
+    save(chart, path, pdf=True)
     first = path.read_bytes()
     path.with_suffix(".pdf").write_bytes(b"old")
     save(chart, path)

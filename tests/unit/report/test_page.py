@@ -142,13 +142,13 @@ def test_page_of_a_run_without_a_test_set_goes_by_what_its_clients_measured(tmp_
 
 def test_command_writes_table_and_figures_and_prints_the_table(tmp_path, capsys):
     write_cell(tmp_path / "fedavg", events=ROUNDS, algorithm="fedavg")
-    main([str(tmp_path), "--target-accuracy", "0.5", "--svg"])
+    main([str(tmp_path), "--target-accuracy", "0.5", "--pdf"])
     lines = (tmp_path / "table.csv").read_text().splitlines()
     assert lines[1].startswith("fedavg,fedavg,0.95,0.95,0.5166666666666667,3.0,2,")
     assert {path.name for path in (tmp_path / "figures").iterdir()} == {
         f"{name}.{kind}"
         for name in ("accuracy", "staleness", "timeline", "overview")
-        for kind in ("png", "svg")
+        for kind in ("png", "pdf")
     }
     out = capsys.readouterr().out
     assert f"page: {tmp_path / 'report.html'}" in out
@@ -167,18 +167,9 @@ def test_table_is_told_before_anything_is_drawn(tmp_path):
     assert tmp_path / PAGE not in there[0][1]
 
 
-def test_report_of_some_cells_has_all_their_seeds(tmp_path):
-    for name in ("fedavg-seed0", "fedavg-seed1", "fedasync"):
-        write_cell(tmp_path / name, events=ROUNDS)
-    table = write_report(tmp_path, figures=False, only=["fedavg"])
-    runs = [row["cell"] for row in table.rows if row["statistic"] == "run"]
-    assert runs == ["fedavg-seed0", "fedavg-seed1"]
-
-
 @pytest.mark.parametrize(
     ("options", "told"),
     [
-        ({"only": ["fedbuff"]}, r"only=fedbuff must be among fedavg: "),
         *(
             ({"target_accuracy": share}, r"target_accuracy=.* must be above 0 and at most 1")
             for share in (0, 90, -0.1, float("nan"))

@@ -13,7 +13,6 @@ from secure_world import CLIENTS, SIZE, TERMS, helper, masked, request, vectors
 
 from fl_app.core.weighting import Weighting
 from fl_app.secure.helper import Helper
-from fl_app.secure.integers import Mask
 from fl_app.secure.ledger import Ledger
 from fl_app.secure.request import Refused, Request, Terms
 from fl_app.secure.seals import (
@@ -21,7 +20,6 @@ from fl_app.secure.seals import (
     Seal,
     check_curve,
     device_id,
-    is_signed,
     new_seal,
     open_seal,
 )
@@ -235,16 +233,6 @@ def _answers(path, rounds, pipe):
         pipe.send(True)
 
 
-def test_masks_are_those_of_the_devices():
-    """With one step of weights, the sum is what has to be subtracted."""
-    plain = vectors(4)
-    mine = [masked(vector, i) for i, vector in enumerate(plain)]
-    total = sum(update.vector.view(np.uint32) for update in mine)
-    exact = (total - helper().sum(request(mine))).view(np.int32) / TERMS.scale
-    assert np.abs(exact - sum(plain)).max() < 4 / TERMS.scale
-    assert not (Mask(bytes(32)).next(SIZE) == total).any()
-
-
 # -- noise ----------------------------------------------------------------------------------------
 
 NOISY = replace(TERMS, noise_multiplier=0.5)
@@ -327,23 +315,6 @@ def test_the_statement_is_written_out():
         b'50, "kind": "delta", "noise_multiplier": 0.5, "protocol": "fl-app secure aggregation 1", '
         b'"run": "run", "scale": 1024.0, "sequence": 2, "size": 4, "task": "task"}'
     )
-
-
-def test_a_seal_opens_for_its_helper_and_statement_alone():
-    seal = sealed()
-    assert open_seal(seal, HELPER, STATEMENT) == SEED
-    assert open_seal(seal, X25519PrivateKey.generate(), STATEMENT) is None
-    assert open_seal(seal, HELPER, STATEMENT + b" ") is None
-
-
-def test_a_signature_is_of_device_seal_and_statement():
-    seal, key = sealed(), device_key(0, 3).public_key()
-    assert is_signed(seal, key, STATEMENT)
-    assert not is_signed(seal, device_key(0, 4).public_key(), STATEMENT)
-    assert not is_signed(seal, key, SEALED_TERMS.statement(3, 2, 8, 50))
-    other = Seal(seal.sequence, seal.device, sealed().sealed, seal.signature)
-    assert not is_signed(other, key, STATEMENT)
-    assert not is_signed(Seal(2, seal.device, seal.sealed, bytes(96)), key, STATEMENT)
 
 
 def test_a_seal_has_always_the_same_length():

@@ -90,8 +90,8 @@ def test_a_sum_at_the_bound_does_not_overflow():
     assert 2**29 < 16 * members * int(largest) < 2**31
 
 
-def test_a_scale_that_only_leaves_rounding_is_refused():
-    with pytest.raises(ValueError, match=r"^secure_aggregation.scale=5 must be above sqrt"):
+def test_a_norm_that_only_leaves_rounding_is_refused():
+    with pytest.raises(ValueError, match=r"^secure_aggregation.clip_norm=1.0 must be above sqrt"):
         FixedPoint(clip_norm=1.0, scale=5.0, size=100)
 
 

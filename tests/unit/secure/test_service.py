@@ -7,11 +7,11 @@ import sys
 import httpx
 import numpy as np
 import pytest
+from kit_processes import free_ports
 from secure_world import TERMS, masked, request, vectors
 
 from fl_app.core.errors import RunError
 from fl_app.field.make import add_helper, new_kit
-from fl_app.field.processes import free_ports
 from fl_app.secure.folder import _keys_in, server_context
 from fl_app.secure.remote import RemoteHelper
 
