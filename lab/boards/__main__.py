@@ -23,7 +23,8 @@ PARTS: Mapping[str, Part] = {"systemd": systemd.run, "compose": compose.run, "ar
 def main() -> int:
     """The command line; returns 0 if nothing failed, 130 after Ctrl-C, else 1."""
     parser = argparse.ArgumentParser(prog="python -m lab.boards", description=__doc__)
-    parser.add_argument("parts", nargs="*", choices=PARTS, metavar="PART", help=", ".join(PARTS))
+    names = ", ".join(PARTS)  # no part is a choice, too: then all of them
+    parser.add_argument("parts", nargs="*", choices=[*PARTS, []], metavar="PART", help=names)
     parser.add_argument("--keep", action="store_true", help="keep the images")
     options = parser.parse_args()
     CACHE.mkdir(parents=True, exist_ok=True)
