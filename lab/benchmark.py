@@ -109,34 +109,30 @@ class Benchmark:
         limit = LATE * mean.median(axis=1)
         return [str(method) for method in mean.columns if (mean[method] > limit).any()]
 
-    def table(
-        self, settings: Sequence[str], measure: str = "accuracy", without: Collection[str] = ()
-    ) -> pd.DataFrame:
+    def table(self, settings: Sequence[str], measure: str = "accuracy") -> pd.DataFrame:
         """Mean of a measure over settings: a row for each seed, a column for each method.
 
-        Methods without a result in each setting and seed are left out, and those of ``without``;
-        so are seeds that one of the settings lacks.
+        Methods without a result in each setting and seed are left out, and so are seeds that one of
+        the settings lacks.
         """
-        chosen = self.scores[self.scores.setting.isin(settings) & ~self.scores.method.isin(without)]
+        chosen = self.scores[self.scores.setting.isin(settings)]
         wide = chosen.pivot_table(index=["setting", "seed"], columns="method", values=measure)
         by_seed = wide.dropna(axis=1).groupby("seed")
         return by_seed.mean()[by_seed.size() == len(settings)]
 
-    def ahead_of(
-        self, method: str, settings: Sequence[str], without: Collection[str] = ()
-    ) -> dict[str, Interval]:
+    def ahead_of(self, method: str, settings: Sequence[str]) -> dict[str, Interval]:
         """How far each other method is ahead of one over some settings, best first."""
-        table = self.table(settings, without=without)
+        table = self.table(settings)
         order = table.mean().sort_values(ascending=False).index
         return {str(m): interval(list(table[m] - table[method])) for m in order if m != method}
 
-    def best(self, settings: Sequence[str], without: Collection[str] = ()) -> str:
+    def best(self, settings: Sequence[str]) -> str:
         """The method of the highest mean accuracy over some settings.
 
         Raises:
             ValueError: no method has all results, or there is one seed.
         """
-        table = self.table(settings, without=without)
+        table = self.table(settings)
         require(
             len(table) > 1 and len(table.columns) > 0,
             "folder",
@@ -146,29 +142,25 @@ class Benchmark:
         )
         return str(table.mean().sort_values(ascending=False).index[0])
 
-    def not_separated(self, settings: Sequence[str], without: Collection[str] = ()) -> int:
+    def not_separated(self, settings: Sequence[str]) -> int:
         """Number of methods that Holm's correction does not separate from the best one.
 
         Each is compared with the best one in a paired t-test over the seeds, at `LEVEL` for all
         comparisons together.
         """
-        table = self.table(settings, without=without)
-        best = self.best(settings, without)
+        table = self.table(settings)
+        best = self.best(settings)
         values = sorted(p_value(list(table[name] - table[best])) for name in table if name != best)
         limits = [(1 - LEVEL) / (len(values) - place) for place in range(len(values))]
         separated = takewhile(lambda pair: pair[0] <= pair[1], zip(values, limits, strict=True))
         return len(values) - len([*separated])
 
-    def ranks(self, without: Collection[str] = ()) -> dict[str, Interval]:
-        """The mean rank of each method over all settings, best first.
-
-        Args:
-            without: methods that are left out.
-        """
-        complete = self.table(self.settings, without=without)
+    def ranks(self) -> dict[str, Interval]:
+        """The mean rank of each method over all settings, best first."""
+        complete = self.table(self.settings)
         ranked = []
         for setting in self.settings:
-            ranks = self.table([setting], without=without)[complete.columns]
+            ranks = self.table([setting])[complete.columns]
             ranked.append(ranks.loc[complete.index].rank(axis=1, ascending=False))
         every = pd.concat(ranked).groupby("seed").mean()
         found = {str(method): interval(list(every[method])) for method in complete}
@@ -241,22 +233,17 @@ def _row(run: Path) -> dict[str, object]:
     }
 
 
-class Part(NamedTuple):
-    """A table below its title and texts."""
-
-    title: str
-    texts: Sequence[str]
-    header: Sequence[str]
-    rows: Sequence[Sequence[str]]
-
-    def markdown(self) -> str:
-        """For a page in Markdown."""
-        lines = [f"## {self.title}", "", *self.texts, ""]
-        lines += ["| " + " | ".join(self.header) + " |", "|---" * len(self.header) + "|"]
-        return "\n".join([*lines, *("| " + " | ".join(row) + " |" for row in self.rows), ""])
+def _part(
+    title: str, texts: Sequence[str], header: Sequence[str], rows: Sequence[Sequence[str]]
+) -> str:
+    """A table in Markdown below its title and texts; "" without rows."""
+    lines = [f"## {title}", "", *texts, ""]
+    lines += ["| " + " | ".join(header) + " |", "|---" * len(header) + "|"]
+    lines += ["| " + " | ".join(row) + " |" for row in rows]
+    return "\n".join([*lines, "\n"]) if rows else ""
 
 
-def parts_of(found: Benchmark, against: Sequence[str] = ()) -> list[Part]:
+def page(found: Benchmark, against: Sequence[str] = ()) -> str:
     """What to choose when, mean ranks, each setting, and what went wrong.
 
     Args:
@@ -269,18 +256,18 @@ def parts_of(found: Benchmark, against: Sequence[str] = ()) -> list[Part]:
     rows = [[f"{run.method}@{run.setting}-seed{run.seed}", run.stopped] for run in early]
     rows += [[name, "no result"] for name in found.missing]
     text = "A run with a reason counts with the evaluations that it had."
-    parts.append(Part("Runs that did not reach their end", [text], ["run", "reason"], rows))
-    return [part for part in parts if part.rows]
+    last = _part("Runs that did not reach their end", [text], ["run", "reason"], rows)
+    return "".join([*parts, last]).removesuffix("\n")
 
 
-def _advice(found: Benchmark) -> Part:
+def _advice(found: Benchmark) -> str:
     """A row for each group of settings, and one without methods that need more time."""
     rows = []
     for name, settings in found.groups().items():
-        rows.append(_choice(found, name, settings, []))
+        rows.append(_choice(found, name, settings))
         late = found.late(settings)
-        if late and not found.table(settings, without=late).empty:
-            rows.append(_choice(found, f"{name}, in time", settings, late))
+        if late and not (quick := found.without(late)).table(settings).empty:
+            rows.append(_choice(quick, f"{name}, in time", settings))
     lacking = (
         f"{len(found.missing)} runs have no result (the last table). A method that lacks one in a "
         "setting is left out of the setting's comparison and of means over it."
@@ -299,15 +286,13 @@ def _advice(found: Benchmark) -> Part:
         "seconds of the median method in one of the settings.",
     ]
     header = ["settings", "best", "accuracy, %", "tied with it", "best of those behind it"]
-    return Part("What to choose when", texts, [*header, "not separated (Holm)"], rows)
+    return _part("What to choose when", texts, [*header, "not separated (Holm)"], rows)
 
 
-def _choice(
-    found: Benchmark, name: str, settings: Sequence[str], without: Sequence[str]
-) -> list[str]:
-    best = found.best(settings, without)
-    others = found.ahead_of(best, settings, without)
-    score = interval(list(found.table(settings, without=without)[best]))
+def _choice(found: Benchmark, name: str, settings: Sequence[str]) -> list[str]:
+    best = found.best(settings)
+    others = found.ahead_of(best, settings)
+    score = interval(list(found.table(settings)[best]))
     tied = [f"{m} {d.text()}" for m, d in others.items() if d.high >= 0]
     clear = [f"{m} {d.text()}" for m, d in others.items() if d.high < 0][:1]
     more = f" and {len(tied) - MAX_TIED} more" if len(tied) > MAX_TIED else ""
@@ -317,11 +302,11 @@ def _choice(
         score.text(form="{:.1f}"),
         "; ".join(tied[:MAX_TIED]) + more or "none",
         "; ".join(clear) or "none",
-        f"{found.not_separated(settings, without)} of {len(others)}",
+        f"{found.not_separated(settings)} of {len(others)}",
     ]
 
 
-def _ranks(found: Benchmark) -> Part:
+def _ranks(found: Benchmark) -> str:
     ranks, late = found.ranks(), found.late(found.settings)
     text = (
         f"Mean over {len(found.settings)} settings, of methods with results in each of them; "
@@ -337,10 +322,10 @@ def _ranks(found: Benchmark) -> Part:
         for name, rank in ranks.items()
     ]
     header = ["method", "mean rank", *found.settings]
-    return Part("Mean rank", [text], header, rows)
+    return _part("Mean rank", [text], header, rows)
 
 
-def _of_setting(found: Benchmark, setting: str, against: Sequence[str]) -> Part:
+def _of_setting(found: Benchmark, setting: str, against: Sequence[str]) -> str:
     table, recall = found.table([setting]), found.table([setting], "recall")
     best = found.best([setting])
     runs = found.scores[found.scores.setting == setting].groupby("method")
@@ -369,7 +354,7 @@ def _of_setting(found: Benchmark, setting: str, against: Sequence[str]) -> Part:
     ]
     shown = [(title, texts) for title, texts in columns if texts]
     rows = [[name, *(texts.get(name, "-") for _, texts in shown)] for name in names]
-    return Part(setting, [], ["method", *(title for title, _ in shown)], rows)
+    return _part(setting, [], ["method", *(title for title, _ in shown)], rows)
 
 
 def _with_range(shares: Sequence[float]) -> str:
@@ -409,8 +394,7 @@ def main(words: Sequence[str] | None = None) -> None:
             ended = found.scores.dropna(subset="accuracy")
             ended.to_csv(given.csv, index=False, float_format="%.10g")
             return
-        for part in parts_of(found, given.against):
-            print(part.markdown())
+        print(page(found, given.against))
     except (ValueError, OSError) as error:
         parser.error(str(error))
 
