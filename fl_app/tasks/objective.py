@@ -57,15 +57,26 @@ class Objective(ABC):
         output, target = self._compared(output, target)
         if self.criterion is not None:
             return self.criterion(output, target)
-        return self._usual(output, target)
+        return self._usual(output, target, "mean")
+
+    def losses(self, output: Tensor, target: Tensor) -> Tensor:
+        """Loss of every example, shape ``(n,)``, whose mean is `loss`.
+
+        Raises:
+            NotImplementedError: the objective has a loss of its own, of which only means are known.
+        """
+        if self.criterion is not None:
+            raise NotImplementedError("a loss of its own has no loss of each example")
+        losses = self._usual(*self._compared(output, target), "none").view(target.shape)
+        return losses if losses.ndim == 1 else losses.flatten(1).mean(1)
 
     def _compared(self, output: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
         """Output and target as a loss takes them."""
         return output, target
 
     @abstractmethod
-    def _usual(self, output: Tensor, target: Tensor) -> Tensor:
-        """The loss where there is no `criterion`."""
+    def _usual(self, output: Tensor, target: Tensor, reduction: str) -> Tensor:
+        """The loss where there is no `criterion`, with torch's ``reduction``."""
 
     @abstractmethod
     def output_shape(self, target: Tensor) -> tuple[int, ...]:
@@ -111,8 +122,8 @@ class Classification(Objective):
     score = "accuracy"
     higher_is_better = True
 
-    def _usual(self, output: Tensor, target: Tensor) -> Tensor:
-        return F.cross_entropy(output.flatten(0, -2), target.flatten())
+    def _usual(self, output: Tensor, target: Tensor, reduction: str) -> Tensor:
+        return F.cross_entropy(output.flatten(0, -2), target.flatten(), reduction=reduction)
 
     def output_shape(self, target: Tensor) -> tuple[int, ...]:
         return (*target.shape, self.num_outputs)
@@ -170,8 +181,8 @@ class Regression(Objective):
             target = (target - target.new_tensor(self.mean)) / target.new_tensor(self.deviation)
         return output, target
 
-    def _usual(self, output: Tensor, target: Tensor) -> Tensor:
-        return F.mse_loss(output, target)
+    def _usual(self, output: Tensor, target: Tensor, reduction: str) -> Tensor:
+        return F.mse_loss(output, target, reduction=reduction)
 
     def output_shape(self, target: Tensor) -> tuple[int, ...]:
         return tuple(target.shape)

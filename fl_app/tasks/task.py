@@ -275,6 +275,10 @@ class Task:
         """Mean loss over a batch, a scalar."""
         return self.objective.loss(output, target)
 
+    def losses(self, output: Tensor, target: Tensor) -> Tensor:
+        """Loss of every example, shape ``(n,)``, if it is known: `runtime.batch` asks for it."""
+        return self.objective.losses(output, target)
+
     def with_loss(self, path: str) -> Self:
         """This task with a loss of the user's own, as of ``task.loss``.
 

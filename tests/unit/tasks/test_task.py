@@ -96,6 +96,7 @@ def test_metrics_of_sequences_are_means_over_tokens():
     task = task_of(sequences, words, torch.tensor([[0, 1, 0]]))
     expected = {"perplexity": (16 / 3) ** (1 / 3), "loss": math.log(16 / 3) / 3, "accuracy": 2 / 3}
     assert task.test(Same()) == pytest.approx(expected, rel=1e-6)
+    assert sequences.losses(words, task.targets).tolist() == pytest.approx([math.log(16 / 3) / 3])
     diverged = task_of(sequences, torch.tensor([[[0.0, 1e4]]]), torch.tensor([[0]]))
     assert diverged.test(Same())["perplexity"] == math.inf
 
