@@ -16,6 +16,7 @@ from fl_app.core.errors import require
 from fl_app.core.hyper import Bound, bounded, count, one_of, or_none, within
 from fl_app.tasks.cache import Arrays, cached, digest, file_facts
 from fl_app.tasks.encoding import KINDS, MISSING, Schema, read_schema
+from fl_app.tasks.files import existing
 from fl_app.tasks.kind import TaskKind
 
 if TYPE_CHECKING:
@@ -77,6 +78,7 @@ class OwnData(TaskKind):
     schema: str | None = None
 
     name: ClassVar[str]  # first part of the task's name
+    what: ClassVar[str] = "file"  # or folder
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -96,13 +98,14 @@ class OwnData(TaskKind):
         """What becomes of rows that lack a value, one of `MISSING`."""
         return self.known.missing if self.known else getattr(self, "missing", None) or "refuse"
 
-    @abstractmethod
     def files(self) -> Sequence[Path]:
-        """What is read: if one of them changes, the data are read again.
+        """What is read, and its folder: if a file changes, the data are read again.
 
         Raises:
             ValueError: a place does not exist.
         """
+        place = existing(self.path or "", "task.path", self.what)
+        return [place, *place.rglob("*")]
 
     @abstractmethod
     def read(self) -> tuple[Part, Part | None]:

@@ -103,9 +103,6 @@ class Arrays(OwnData):
 
     name: ClassVar[str] = "arrays"
 
-    def files(self) -> Sequence[Path]:
-        return [existing(self.path or "", "task.path", "file")]
-
     def kind_of(self, train: Part) -> str:
         integers = [dtype.kind in "iu" for dtype in train.targets.dtypes] == [True]
         return "classification" if self.kind == "auto" and integers else self.kind
@@ -168,16 +165,10 @@ class ImageFolder(ImageKeys):
     model: str | None = "cnn"
 
     name: ClassVar[str] = "image_folder"
-
-    def files(self) -> Sequence[Path]:
-        return [*self._root.rglob("*")]
-
-    @property
-    def _root(self) -> Path:
-        return existing(self.path or "", "task.path", "folder")
+    what: ClassVar[str] = "folder"
 
     def read(self) -> tuple[Part, Part | None]:
-        root = self._root
+        root, *_ = self.files()
         if not all((root / name).is_dir() for name in ("train", "test")):
             return self._part(root, owned=bool(self.client)), None
         train = self._part(root / "train", owned=bool(self.client))

@@ -1,6 +1,7 @@
 """AlexNet, VGG and residual networks (He et al. 2016) for small images."""
 
 import math
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -49,6 +50,17 @@ class BiasedBlock(nn.Module):
         return torch.relu(residual + self.shortcut(images))
 
 
+def _residual(
+    block: Callable[[int, int, int], nn.Module], inner: int, widths: Sequence[int], depth: int
+) -> list[nn.Module]:
+    """`depth` blocks of each width; a block that widens the image halves its size."""
+    layers = []
+    for outer in (width for width in widths for _ in range(depth)):
+        layers.append(block(inner, outer, 2 if outer > inner else 1))
+        inner = outer
+    return layers
+
+
 def resnet20(shape: Shape, num_classes: int) -> nn.Module:
     """ResNet-20 as He et al. use it on CIFAR, 16-32-64 channels; 269,722 parameters, 10 classes."""
     require_shape("resnet20", shape, min(shape[1:]) >= 8, "at least 8x8")
@@ -57,26 +69,16 @@ def resnet20(shape: Shape, num_classes: int) -> nn.Module:
         nn.BatchNorm2d(16),
         nn.ReLU(),
     ]
-    inner = 16
-    for outer in (16, 32, 64):
-        for place in range(3):
-            layers.append(Block(inner, outer, 2 if place == 0 and outer > 16 else 1))
-            inner = outer
-    return nn.Sequential(
-        *layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(inner, num_classes)
-    )
+    layers += _residual(Block, 16, (16, 32, 64), 3)
+    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(64, num_classes))
 
 
 def resnet_r(shape: Shape, num_classes: int) -> nn.Module:
     """Overlap-FedAvg's ResNet-18, convolutions biased, not normalised; 11,169,162 parameters."""
     require_shape("resnet_r", shape, shape == (3, 32, 32), "3x32x32")
     layers: list[nn.Module] = [nn.Conv2d(3, 64, 3, 1, 1), nn.ReLU()]
-    inner = 64
-    for outer in (64, 128, 256, 512):
-        layers.append(BiasedBlock(inner, outer, 1 if outer == 64 else 2))
-        layers.append(BiasedBlock(outer, outer, 1))
-        inner = outer
-    return nn.Sequential(*layers, nn.AvgPool2d(4), nn.Flatten(), nn.Linear(inner, num_classes))
+    layers += _residual(BiasedBlock, 64, (64, 128, 256, 512), 2)
+    return nn.Sequential(*layers, nn.AvgPool2d(4), nn.Flatten(), nn.Linear(512, num_classes))
 
 
 def resnet18(shape: Shape, num_classes: int) -> nn.Module:
@@ -93,8 +95,8 @@ def alexnet(shape: Shape, num_classes: int) -> nn.Module:
     """
     channels, height, width = shape
     require_shape("alexnet", shape, height >= 32 and width >= 32, "at least 32x32")
-    layers: list[nn.Module] = [nn.Conv2d(channels, 64, 11, 4, 5), nn.ReLU(), MaxPool2d(2)]
-    layers += [nn.Conv2d(64, 192, 5, 1, 2), nn.ReLU(), MaxPool2d(2)]
+    layers: list[nn.Module] = [nn.Conv2d(channels, 64, 11, 4, 5), nn.ReLU(), MaxPool2d()]
+    layers += [nn.Conv2d(64, 192, 5, 1, 2), nn.ReLU(), MaxPool2d()]
     for inner, outer in ((192, 384), (384, 256), (256, 256)):
         layers += [nn.Conv2d(inner, outer, 3, 1, 1), nn.ReLU()]
     return nn.Sequential(*layers, nn.AdaptiveMaxPool2d(1), *dense([256, num_classes]))
@@ -137,7 +139,7 @@ def _convolutions(channels: int, plan: tuple[int | str, ...], *, norm: bool) -> 
     layers: list[nn.Module] = []
     for step in plan:
         if isinstance(step, str):
-            layers.append(MaxPool2d(2))
+            layers.append(MaxPool2d())
             continue
         layers.append(nn.Conv2d(channels, step, 3, 1, 1))
         if norm:
