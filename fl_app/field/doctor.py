@@ -216,12 +216,12 @@ def _schema(path: str | None) -> Finding:
     from fl_app.tasks.encoding import read_schema
 
     mend = "add task.schema=FILE (absolute path), or task.path"
+    if path is None:
+        return Finding("data", False, "the server has neither data nor a schema", mend)
     try:
         schema = read_schema(path)
     except ValueError as error:
         return Finding("data", False, str(error), mend)
-    if schema is None:
-        return Finding("data", False, "the server has neither data nor a schema", mend)
     shape = "x".join(map(str, schema.input_shape))
     text = f"the devices' own: {schema.kind}, inputs {shape}, {schema.num_outputs} outputs"
     return Finding("data", True, text)

@@ -103,17 +103,14 @@ class Schema:
         means, deviations = self.mean + self.target_mean, self.deviation + self.target_deviation
         sound = all(map(is_number, means + deviations)) and all(v > 0 for v in deviations)
         paired = len(self.mean) == len(self.deviation) and len(means) == len(deviations)
+        means_fit = width or len(self.mean) == self.input_shape[0]
         for key, fits, expected in (
             ("kind", self.kind in KINDS, f"one of {', '.join(KINDS)}"),
             ("missing", self.missing in MISSING, f"one of {', '.join(MISSING)}"),
             ("input_shape", shaped, shape),
             ("outputs", names and distinct, f"{least} or more distinct names"),
             ("deviation", sound and paired, "finite numbers above 0, one for each mean"),
-            (
-                "mean",
-                width or len(self.mean) == self.input_shape[0],
-                "one of each channel or entry",
-            ),
+            ("mean", means_fit, "one of each channel or entry"),
         ):
             _check(fits, key, getattr(self, key), expected)
 
@@ -136,8 +133,8 @@ def _check(fits: object, key: str, value: object, expected: str) -> None:
         raise ValueError(f"{key}={shown} must be {expected}")
 
 
-def read_schema(given: str | None) -> Schema | None:
-    """The schema of the key ``task.schema``; None = none is given.
+def read_schema(given: str) -> Schema:
+    """The schema of the key ``task.schema``.
 
     Args:
         given: a path, or the contents of a file.
@@ -145,8 +142,6 @@ def read_schema(given: str | None) -> Schema | None:
     Raises:
         ValueError: the file cannot be read, or is no schema.
     """
-    if given is None:
-        return None
     text = _is_text(given)
     try:
         contents = given if text else Path(given).expanduser().read_text(encoding="utf-8")
@@ -170,11 +165,10 @@ def inline_schema(config: DictConfig) -> DictConfig:
     given = config.task.get("schema")
     if not isinstance(given, str) or _is_text(given):
         return config
-    schema = read_schema(given)
-    assert schema is not None
+    contents = read_schema(given).to_json()
     config = deepcopy(config)
     # As text, because a category may look like an interpolation of OmegaConf.
-    config.task.schema = json.dumps(json.loads(schema.to_json())).replace("$", "\\u0024")
+    config.task.schema = json.dumps(json.loads(contents)).replace("$", "\\u0024")
     return config
 
 

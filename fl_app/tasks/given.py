@@ -18,6 +18,7 @@ from fl_app.tasks.scaling import moments_of
 from fl_app.tasks.table import encode_targets, fit_targets
 
 Array = NDArray[Any]
+TESTS = ("test", "validation", "valid")  # the first of these parts is the test set
 Values: TypeAlias = Any  # what numpy.asarray takes, or a tensor
 
 
@@ -276,7 +277,8 @@ def splits_of(data: Any, name: str = "data") -> tuple[Any, Any | None]:
         raise ValueError(
             f"{name} has the splits {', '.join(splits) or 'none'} and must have 'train'"
         )
-    return splits["train"], splits.get("test")
+    tests = [splits[name] for name in TESTS if name in splits]
+    return splits["train"], tests[0] if tests else None
 
 
 def dealt(partitioner: Any) -> tuple[Any, NDArray[np.int64]]:

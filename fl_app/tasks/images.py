@@ -1,7 +1,6 @@
-"""Tasks on public images: MNIST, Fashion-MNIST, EMNIST, CIFAR, CelebA, Tiny-ImageNet.
+"""Tasks on public images: MNIST, Fashion-MNIST, EMNIST, CIFAR, CelebA.
 
-torchvision reads the files that its classes leave, and checks them; `datasets` reads the hub, and a
-folder with a copy of it. EMNIST's images are transposed, as in its files.
+torchvision downloads, checks and reads them. EMNIST's images are transposed, as in its files.
 """
 
 from dataclasses import dataclass
@@ -25,60 +24,49 @@ SMILING = "Smiling"  # CelebA's target, as in LEAF
 
 @dataclass(frozen=True)
 class ImageSet(DataSet):
-    """A set of images.
+    """A set of images that torchvision knows.
 
     Attributes:
+        kind: torchvision's class.
         shape: shape of one image, (channels, height, width).
         num_classes: C.
-        kind: torchvision's class that reads the folder; "" = `datasets` does.
         split: that the class needs.
-        columns: of the hub's images, classes and owners ("" = unknown).
-        test: the hub's split for testing.
     """
 
+    kind: str
     shape: tuple[int, int, int] = (1, 28, 28)
     num_classes: int = 10
-    kind: str = ""
     split: str = ""
-    columns: tuple[str, str, str] = ("image", "label", "")
-    test: str = "test"
 
     @property
     def command(self) -> str:
-        if not self.kind:
-            return super().command
         given = f"split='{self.split}', " if self.split else ""
         called = f"v().datasets.{self.kind}('DIR', {given}download=True)"
         return f'python -c "from fl_app.tasks.vision import torchvision as v; {called}"'
 
+    def fetch(self, root: Path) -> None:
+        self.made(root, download=True)
 
-COLOUR, FACE, TINY = (3, 32, 32), (3, 84, 84), (3, 64, 64)
-FASHION = "zalando-datasets/fashion_mnist"
-FACES = "flwrlabs/celeba", "img_align+identity+attr"
+    def made(self, root: Path, **settings: Any) -> Any:
+        """An object of torchvision's class."""
+        from fl_app.tasks.vision import torchvision
+
+        split = {"split": self.split} if self.split else {}
+        return getattr(torchvision().datasets, self.kind)(root, **split | settings)
+
+
+COLOUR = (3, 32, 32)
 _EMNIST = {"byclass": 62, "balanced": 47, "mnist": 10}  # classes by split
 _ALL = (
-    ImageSet("mnist", "MNIST/raw", "ylecun/mnist", kind="MNIST"),
-    ImageSet("fashion_mnist", "FashionMNIST/raw", FASHION, kind="FashionMNIST"),
+    ImageSet("mnist", "MNIST/raw", "MNIST"),
+    ImageSet("fashion_mnist", "FashionMNIST/raw", "FashionMNIST"),
     *(
-        ImageSet(f"emnist_{split}", "EMNIST/raw", num_classes=num, kind="EMNIST", split=split)
+        ImageSet(f"emnist_{split}", "EMNIST/raw", "EMNIST", num_classes=num, split=split)
         for split, num in _EMNIST.items()
     ),
-    ImageSet(
-        *("cifar10", "cifar-10-batches-py", "uoft-cs/cifar10", None, COLOUR, 10, "CIFAR10"),
-        columns=("img", "label", ""),
-    ),
-    ImageSet(
-        *("cifar100", "cifar-100-python", "uoft-cs/cifar100", None, COLOUR, 100, "CIFAR100"),
-        columns=("img", "fine_label", ""),
-    ),
-    ImageSet(
-        *("celeba", "celeba", *FACES, FACE, 2, "CelebA", "all"),
-        columns=("image", SMILING, "celeb_id"),
-    ),
-    ImageSet(
-        *("tiny_imagenet", "tiny-imagenet-200", "zh-plus/tiny-imagenet", None, TINY, 200),
-        test="valid",
-    ),
+    ImageSet("cifar10", "cifar-10-batches-py", "CIFAR10", COLOUR),
+    ImageSet("cifar100", "cifar-100-python", "CIFAR100", COLOUR, 100),
+    ImageSet("celeba", "celeba", "CelebA", (3, 84, 84), 2, "all"),
 )
 IMAGE_SETS = {images.name: images for images in _ALL}
 
@@ -133,26 +121,19 @@ class Images(PublicTask):
         )
 
     def read(self, root: Path) -> Arrays:
-        from fl_app.tasks.vision import torchvision
-
         images = self.data_set
-        if not images.kind:
-            return super().read(root)
         if images.kind == "CelebA":
             return self._celeba(root)
-        make = getattr(torchvision().datasets, images.kind)
-        more = {"split": images.split} if images.split else {}
-        sets = (make(root, train=train, **more) for train in (True, False))
+        sets = (images.made(root, train=train) for train in (True, False))
         train, test = ((np.asarray(part.data), np.asarray(part.targets)) for part in sets)
         if images.shape[0] == 3:
             train, test = ((pixels.transpose(0, 3, 1, 2), t) for pixels, t in (train, test))
         return self._arrays(train, test)
 
     def _celeba(self, root: Path) -> Arrays:
-        from fl_app.tasks.pictures import decode
-        from fl_app.tasks.vision import torchvision
+        from fl_app.tasks.pictures import decode  # loads PIL
 
-        train, test = (torchvision().datasets.CelebA(root, split=s) for s in ("train", "test"))
+        train, test = (self.data_set.made(root, split=split) for split in ("train", "test"))
         column = train.attr_names.index(SMILING)
 
         def pair(faces: Any) -> tuple[Any, Any]:
@@ -161,20 +142,6 @@ class Images(PublicTask):
             return decode(named, self.data_set.shape), faces.attr[:, column]
 
         return self._arrays(pair(train), pair(test), train.identity)
-
-    def convert(self, splits: Any) -> Arrays:
-        from fl_app.tasks.files import stored_images
-        from fl_app.tasks.pictures import decode
-
-        images = self.data_set
-        image, label, owner = images.columns
-
-        def pair(name: str) -> tuple[Any, Any]:
-            pixels = decode(stored_images(splits[name], image, name), images.shape)
-            return pixels, splits[name][label][:]
-
-        owners = splits["train"][owner][:] if owner else None
-        return self._arrays(pair("train"), pair(images.test), owners)
 
     def random(self, rng: np.random.Generator) -> Arrays:
         shape, num_classes = self.data_set.shape, self.data_set.num_classes

@@ -86,7 +86,7 @@ class OwnData(TaskKind):
         told = "nothing would say what the model's inputs and outputs are"
         given = self.path is not None or self.schema is not None
         require(given, "task.path", "null", bound, told)
-        self.known = read_schema(self.schema)
+        self.known = None if self.schema is None else read_schema(self.schema)
         for key in ("kind", "missing"):
             value, known = getattr(self, key, None), getattr(self.known, key, None)
             fits = known is None or value in (None, "auto", known)
@@ -168,9 +168,7 @@ class OwnData(TaskKind):
         about = json.loads(arrays.pop("about").tobytes())
         for note in about["notes"]:
             _tell(note)
-        schema = read_schema(about["schema"])
-        assert schema is not None
-        return self._task(name, schema, arrays)
+        return self._task(name, read_schema(about["schema"]), arrays)
 
     def _task(self, name: str, schema: Schema, arrays: Arrays) -> "Task":
         """The task on these arrays, or without any examples."""

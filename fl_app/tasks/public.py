@@ -1,4 +1,4 @@
-"""Public data sets: files below the folder ``FL_APP_DATA``, else the Hugging Face hub.
+"""Public data sets: files below the folder ``FL_APP_DATA``, downloaded when they are first needed.
 
 The data are unpacked once into plain arrays in a cache folder. Every process maps these arrays into
 memory, so that processes and runs share them.
@@ -6,14 +6,15 @@ memory, so that processes and runs share them.
 
 import logging
 import os
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from tempfile import TemporaryDirectory
 
 import numpy as np
 
 from fl_app.core.errors import require
+from fl_app.core.files import cache_folder
 from fl_app.tasks.cache import Arrays, cached, file_facts
 from fl_app.tasks.files import loaded, said
 from fl_app.tasks.kind import TaskKind
@@ -22,27 +23,48 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class DataSet:
+class DataSet(ABC):
     """Where a public data set is.
 
     Attributes:
         name: for messages and the cache.
         folder: below the root.
-        hub: its repository on the hub; "" = the hub has none in a readable form.
-        subset: name of the repository's configuration, if it has several.
     """
 
     name: str
     folder: str
-    hub: str = ""
+
+    @property
+    @abstractmethod
+    def command(self) -> str:
+        """A command that does what `fetch` does; ``DIR`` stands for the root."""
+
+    @abstractmethod
+    def fetch(self, root: Path) -> None:
+        """Download the folder into a root; raises errors of any type."""
+
+
+@dataclass(frozen=True)
+class HubSet(DataSet):
+    """A set on the Hugging Face hub, saved as `datasets` does.
+
+    Attributes:
+        hub: its repository.
+        subset: name of the repository's configuration, if it has several.
+    """
+
+    hub: str
     subset: str | None = None
 
     @property
     def command(self) -> str:
-        """A command that downloads the files; ``DIR`` stands for the root."""
         words = f"'{self.hub}'" + (f", '{self.subset}'" if self.subset else "")
         saved = f"load({words}).save_to_disk('DIR/{self.folder}')"
         return f'python -c "from datasets import load_dataset as load; {saved}"'
+
+    def fetch(self, root: Path) -> None:
+        with loaded(self.hub, self.subset, self.name) as parts:
+            parts.save_to_disk(root / self.folder)
 
 
 @dataclass(kw_only=True)
@@ -61,49 +83,33 @@ class PublicTask(TaskKind):
         """Where the data are."""
 
     @abstractmethod
-    def convert(self, splits: Any) -> Arrays:
-        """The arrays of the splits by name, as `datasets` has them."""
-
-    @abstractmethod
     def random(self, rng: np.random.Generator) -> Arrays:
         """Made-up arrays of the same shapes."""
 
+    @abstractmethod
     def read(self, root: Path) -> Arrays:
-        """The arrays of the files below a root."""
-        return self._loaded(str(root / self.data_set.folder), None)
+        """The arrays of the files below a root; raises errors of any type."""
 
     def load(self) -> Arrays:
-        """The arrays of the local files, else of the hub.
+        """The arrays of the files below ``FL_APP_DATA``, or else below the cache folder.
 
         Raises:
-            ValueError: the root is no folder, a file cannot be read, or no source has the data.
+            ValueError: the root is no folder, or files cannot be read or downloaded.
         """
         data, where = self.data_set, os.environ.get("FL_APP_DATA")
         if self.made_up:
             log.warning("%s: NOT THE REAL DATA but random ones of their shape", data.name)
             return self.random(np.random.default_rng(0))
-        local = "the environment variable FL_APP_DATA is not set"
-        if where:
-            root = Path(where).expanduser()
-            require(root.is_dir(), "FL_APP_DATA", root, "a folder", "there is nothing to read")
-            if (root / data.folder).is_dir():
-                # Files of the folder alone: CelebA's has 200,000 images below it.
-                facts = file_facts((root / data.folder).iterdir())
-                return cached(f"{data.name}-local", facts, lambda: self._local(root))
-            local = f"{root} has no folder {data.folder}"
-        hub = "it is not known to have this set in a form that can be read"
-        if data.hub:
-            state = (data.hub, data.subset)
-            try:
-                return cached(f"{data.name}-hub", state, lambda: self._loaded(*state))
-            except ValueError as error:
-                hub = f"{data.hub}: {said(error.__cause__ or error)}"
-        raise ValueError(
-            f"no data for {data.name}. Local files: {local}. The hub: {hub}. With network, this "
-            f"puts it into a folder DIR:\n  {data.command}\nthen export FL_APP_DATA=DIR"
-        )
+        root = Path(where).expanduser() if where else cache_folder() / "data"
+        fits = not where or root.is_dir()
+        require(fits, "FL_APP_DATA", root, "a folder", "there is nothing to read")
+        folder = root / data.folder
+        if not folder.is_dir():
+            _fetch(data, root)
+        # Files of the folder alone: CelebA's has 200,000 images below it.
+        return cached(data.name, file_facts(folder.iterdir()), lambda: self._read(root))
 
-    def _local(self, root: Path) -> Arrays:
+    def _read(self, root: Path) -> Arrays:
         data = self.data_set
         try:
             return self.read(root)
@@ -114,6 +120,21 @@ class PublicTask(TaskKind):
                 f"{data.command}"
             ) from error
 
-    def _loaded(self, path: str, subset: str | None) -> Arrays:
-        with loaded(path, subset, self.data_set.name) as splits:
-            return self.convert(splits)
+
+def _fetch(data: DataSet, root: Path) -> None:
+    """Download a set, which appears whole or not at all."""
+    log.warning("%s: to be downloaded into %s", data.name, root)
+    try:
+        root.mkdir(parents=True, exist_ok=True)
+        with TemporaryDirectory(dir=root) as made:
+            data.fetch(Path(made))
+            (root / data.folder).parent.mkdir(parents=True, exist_ok=True)
+            (Path(made) / data.folder).rename(root / data.folder)
+    except Exception as error:  # libraries raise errors of any type
+        if (root / data.folder).is_dir():  # by another process
+            return
+        raise ValueError(
+            f"no data for {data.name}: {root} (FL_APP_DATA) has no folder {data.folder}, and they "
+            f"cannot be downloaded ({said(error)}). With network, this puts it into a folder DIR:"
+            f"\n  {data.command}\nthen export FL_APP_DATA=DIR"
+        ) from error

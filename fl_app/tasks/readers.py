@@ -219,8 +219,9 @@ class Huggingface(ImageKeys, TableData):
     """Predict a column of a data set, or several, from other columns.
 
     The path is a folder that ``save_to_disk`` has written or that holds files of data, or a name on
-    the hub. Of its parts, ``train`` and, if there is one, ``test`` are used. Inputs are a column of
-    images or of arrays, or columns of numbers and texts. Names of classes are those of the set.
+    the hub. Of its parts, ``train`` is used, and ``test`` or else ``validation``, if there is one.
+    Inputs are a column of images or of arrays, or columns of numbers and texts. Names of classes
+    are those of the set.
 
     Args:
         subset: of a data set on the hub that has several.

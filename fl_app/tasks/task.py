@@ -169,8 +169,8 @@ class Task:
         Args:
             data: a folder, or a name on the hub; or a `datasets.Dataset`, which is the training
                 set; or a `datasets.DatasetDict` or a `FederatedDataset`. Of several splits,
-                ``train`` and, if there is one, ``test`` are used. The partitions of a
-                `FederatedDataset` are the clients, unless `clients` are given.
+                ``train`` is used, and ``test`` or else ``validation``, if there is one. The
+                partitions of a `FederatedDataset` are the clients, unless `clients` are given.
             inputs: a column of images or of arrays, or columns of numbers that are put together.
             target: column of the targets.
             subset: of a data set on the hub that has several.

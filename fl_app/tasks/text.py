@@ -1,9 +1,11 @@
 """Tasks on text: the sentiment of IMDb's reviews, and the next word of WikiText-2."""
 
 import re
+from abc import abstractmethod
 from collections import Counter
 from dataclasses import dataclass
 from itertools import chain
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -11,7 +13,8 @@ from numpy.typing import NDArray
 
 from fl_app.core.hyper import bounded, one_of
 from fl_app.tasks.cache import Arrays
-from fl_app.tasks.public import DataSet, PublicTask
+from fl_app.tasks.files import loaded
+from fl_app.tasks.public import HubSet, PublicTask
 
 if TYPE_CHECKING:
     from fl_app.tasks.task import Task
@@ -23,8 +26,22 @@ WIKITEXT_LENGTH = 35  # tokens per example; "bptt" in PyTorch's example
 END = "<eos>"
 
 
+class Text(PublicTask):
+    """A task on a text that `datasets` reads."""
+
+    text: ClassVar[bool] = True
+
+    @abstractmethod
+    def convert(self, splits: Any) -> Arrays:
+        """The arrays of the splits by name."""
+
+    def read(self, root: Path) -> Arrays:
+        with loaded(str(root / self.data_set.folder), None, self.data_set.name) as splits:
+            return self.convert(splits)
+
+
 @dataclass(kw_only=True)
-class Imdb(PublicTask):
+class Imdb(Text):
     """25,000 film reviews for training, 25,000 for testing, half of them good (Maas et al. 2011).
 
     An example is the first 400 words of a review, padded. The vocabulary has the 29,998 most
@@ -33,11 +50,9 @@ class Imdb(PublicTask):
 
     model: str | None = "textcnn"
 
-    text: ClassVar[bool] = True
-
     @property
-    def data_set(self) -> DataSet:
-        return DataSet("imdb", "imdb", "stanfordnlp/imdb")
+    def data_set(self) -> HubSet:
+        return HubSet("imdb", "imdb", "stanfordnlp/imdb")
 
     def __call__(self, *, seed: int = 0) -> "Task":
         from fl_app.tasks.objective import Classification  # loads torch
@@ -72,7 +87,7 @@ class Imdb(PublicTask):
 
 
 @dataclass(kw_only=True)
-class Wikitext2(PublicTask):
+class Wikitext2(Text):
     """Predict the next word of Wikipedia articles, 35 words at a time (Merity et al. 2016).
 
     The vocabulary has the 33,278 words of the training text; other words of the test text are
@@ -87,12 +102,10 @@ class Wikitext2(PublicTask):
     model: str | None = "transformer"
     train_split: str = bounded("train", one_of("train", "validation"), "unknown")
 
-    text: ClassVar[bool] = True
-
     @property
-    def data_set(self) -> DataSet:
+    def data_set(self) -> HubSet:
         name = f"wikitext2-{self.train_split}"
-        return DataSet(name, "wikitext-2", "Salesforce/wikitext", "wikitext-2-v1")
+        return HubSet(name, "wikitext-2", "Salesforce/wikitext", "wikitext-2-v1")
 
     def __call__(self, *, seed: int = 0) -> "Task":
         from fl_app.tasks.objective import Classification  # loads torch

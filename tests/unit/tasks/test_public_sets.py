@@ -4,18 +4,20 @@ import json
 import logging
 import pickle
 import stat
-from dataclasses import replace
+from pathlib import Path
 
 import datasets
 import numpy as np
 import pytest
 import torch
+from configs import composed
 from PIL import Image
 
+from fl_app.client.build import build_task
 from fl_app.tasks.cache import cache_folder, cached
 from fl_app.tasks.images import IMAGE_SETS, Images
 from fl_app.tasks.partition import Iid, Natural, Shards
-from fl_app.tasks.public import DataSet, PublicTask
+from fl_app.tasks.public import HubSet, PublicTask
 from fl_app.tasks.text import IMDB_LENGTH, Imdb, Wikitext2
 from fl_app.tasks.vision import torchvision
 
@@ -109,25 +111,17 @@ def test_celeba(tmp_path, monkeypatch):
     assert [own.tolist() for own in task.partition] == [[1], [0, 2]]  # persons 4 and 8
 
 
-@pytest.mark.parametrize(("data", "local"), [("tiny_imagenet", True), ("mnist", False)])
-def test_a_copy_of_the_hub(data, local, tmp_path, monkeypatch):
-    """`datasets` reads it: in the set's folder, or in place of the repository."""
-    found = IMAGE_SETS[data]
-    size = found.shape[1]
-    pixels = RNG.integers(0, 256, (4, size, size, 3), np.uint8)
+def test_tiny_imagenet_is_a_copy_of_the_hub(tmp_path):
+    pixels = RNG.integers(0, 256, (4, 64, 64, 3), np.uint8)
     pictures = [Image.fromarray(image) for image in pixels]
-    features = datasets.Features({"image": datasets.Image(), "label": datasets.Value("int64")})
+    label = datasets.ClassLabel(names=["n1", "n2", "n3", "n4"])
+    features = datasets.Features({"image": datasets.Image(), "label": label})
     rows = datasets.Dataset.from_dict({"image": pictures, "label": [1, 0, 3, 2]}, features=features)
-    parts = datasets.DatasetDict({"train": rows, found.test: rows})
-    parts.save_to_disk(tmp_path / found.folder)
-    if not local:
-        copy = replace(found, hub=str(tmp_path / found.folder))
-        monkeypatch.setitem(IMAGE_SETS, data, copy)
-        monkeypatch.delenv("FL_APP_DATA")
-    task = make(data)
-    assert task.targets.tolist() == [1, 0, 3, 2]
-    first = np.asarray(pictures[0].convert("L" if data == "mnist" else "RGB"))
-    assert task.inputs[0].tolist() == first.reshape(size, size, -1).transpose(2, 0, 1).tolist()
+    datasets.DatasetDict({"train": rows, "valid": rows}).save_to_disk(tmp_path / "copy")
+    words = ["task=tiny_imagenet", f"task.path={tmp_path / 'copy'}", "num_clients=2"]
+    task = build_task(composed(*words, "partition=iid"))
+    assert (task.targets.tolist(), task.test_targets.tolist()) == ([1, 0, 3, 2], [1, 0, 3, 2])
+    assert task.inputs.tolist() == pixels.transpose(0, 3, 1, 2).tolist()
 
 
 def test_damaged_files_are_told_with_the_command_that_fetches_them(tmp_path):
@@ -225,58 +219,65 @@ def test_made_up_data_have_the_shapes_of_the_real_ones_and_say_so(caplog, monkey
 # -- where they are --------------------------------------------------------------------------------
 
 
+class Set(HubSet):
+    """A set that can be downloaded, or not."""
+
+    fetched = None
+
+    def fetch(self, root):
+        if self.fetched is None:
+            return super().fetch(root)
+        (root / "letters").mkdir()
+        (root / "letters/a.bin").write_bytes(self.fetched)
+
+
 class Letters(PublicTask):
     """A set that notes how often it is read."""
 
     reads = 0
-    found = DataSet("letters", "letters")
-
-    @property
-    def data_set(self):
-        return self.found
+    data_set = Set("letters", "letters", "no/letters")
 
     def read(self, root):
         self.reads += 1
         return {"x": np.frombuffer((root / "letters" / "a.bin").read_bytes(), np.uint8).copy()}
 
-    __call__ = convert = random = None
+    __call__ = random = None
 
 
-@pytest.fixture
-def root(tmp_path):
-    (tmp_path / "letters").mkdir()
-    (tmp_path / "letters/a.bin").write_bytes(b"\x01\x02")
-    return tmp_path
-
-
-def test_files_are_unpacked_once_until_they_change(root):
+def test_files_are_downloaded_once_and_unpacked_once_until_they_change(tmp_path, monkeypatch):
+    monkeypatch.setattr(Set, "fetched", b"\x01\x02")
     data = Letters()
     first, again = data.load(), data.load()
     assert first["x"].tolist() == [1, 2]
     again["x"][0] = 5  # a private copy: neither file nor other users see it
+    monkeypatch.setattr(Set, "fetched", None)
     assert Letters().load()["x"].tolist() == [1, 2]
     assert data.reads == 1
-    (root / "letters/a.bin").write_bytes(b"\x01\x02\x03")
+    (tmp_path / "letters/a.bin").write_bytes(b"\x01\x02\x03")
     assert data.load()["x"].tolist() == [1, 2, 3]
+    assert {path.name for path in tmp_path.iterdir()} == {"letters", "cache"}
 
 
-def test_where_it_looked_and_what_would_help_is_told(root, monkeypatch):
-    for given, told in (
-        ("", "the environment variable FL_APP_DATA is not set"),
-        (str(root / "letters"), "has no folder letters"),
-    ):
-        monkeypatch.setenv("FL_APP_DATA", given)
-        with pytest.raises(ValueError, match="no data for letters") as error:
-            Letters().load()
-        assert told in str(error.value)
-        assert "The hub: it is not known to have this set" in str(error.value)
-        assert "'DIR/letters')\"\nthen export FL_APP_DATA=DIR" in str(error.value)
-    monkeypatch.setattr(Letters, "found", DataSet("letters", "letters", "no/letters"))
-    with pytest.raises(ValueError, match=r"hub: no/letters: \w*Error: .*Offline") as error:
+def test_torchvision_downloads_images(tmp_path, monkeypatch):
+    def download(self, root, **settings):
+        assert settings == {"split": "byclass", "download": True}
+        write_grey(Path(root, "EMNIST/raw"), "emnist-byclass-train", "emnist-byclass-test")
+
+    EMNIST = torchvision().datasets.EMNIST
+    with monkeypatch.context() as patch:
+        patch.setattr(EMNIST, "__init__", download)
+        IMAGE_SETS["emnist_byclass"].fetch(tmp_path)
+    assert len(make("emnist", split="byclass").targets) == 20
+
+
+def test_where_it_looked_and_what_would_help_is_told(tmp_path, monkeypatch):
+    monkeypatch.setenv("FL_APP_DATA", "")
+    with pytest.raises(ValueError, match=r"no data for letters: \S*cache/data \(FL.*Off") as error:
         Letters().load()
     assert "load('no/letters').save_to_disk('DIR/letters')" in str(error.value)
-    assert not [path for path in cache_folder().iterdir() if "hub" in path.name]
-    monkeypatch.setenv("FL_APP_DATA", str(root / "nowhere"))
+    assert "\nthen export FL_APP_DATA=DIR" in str(error.value)
+    assert [*cache_folder().rglob("*")] == [cache_folder() / "data"]
+    monkeypatch.setenv("FL_APP_DATA", str(tmp_path / "nowhere"))
     with pytest.raises(ValueError, match=r"FL_APP_DATA=.*/nowhere must be a folder"):
         Letters().load()
 
@@ -307,14 +308,6 @@ def test_what_a_power_failure_cut_short_is_made_again(size):
     again = cached("letters", "as it is", source)
     assert again["inputs"].tobytes() == np.arange(1000, dtype=np.uint8).tobytes()
     assert source.made == 1 + (size is not None)
-
-
-def test_of_every_name_one_entry_is_kept():
-    for state in (1, 2, 1):
-        cached("[a]*", state, Source())
-        cached("[a]*-b", state, Source())
-    names = sorted(path.name.rpartition("-")[0] for path in cache_folder().iterdir())
-    assert names == ["[a]*", "[a]*-b"]
 
 
 def test_a_cache_that_cannot_be_written_to_only_costs_time(tmp_path, monkeypatch, caplog):
