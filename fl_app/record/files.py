@@ -1,30 +1,20 @@
-"""Sinks that write ``events.jsonl``, ``metrics.csv`` and ``devices.csv``."""
+"""Sinks that write ``events.jsonl`` and ``metrics.csv``."""
 
 import csv
 import json
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
-from itertools import islice
 from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
 
-from fl_app.core.events import Arrived, ClientsEvaluated, Evaluated, Event, to_json
+from fl_app.core.events import ClientsEvaluated, Evaluated, Event, to_json
 from fl_app.core.files import on_disk, open_log
-from fl_app.record.history import History
 
 FLUSH_EVERY = 2.0  # wall seconds between writes of the event log
 MAX_LINES = 4096  # most events that wait for a write
-DURATION_COLUMNS = (
-    "client",
-    "order",
-    "start",
-    "seconds",
-    "bytes_down",
-    "bytes_up",
-)  # columns of devices.csv
 
 
 class JsonLines:
@@ -91,43 +81,33 @@ class Metrics:
     """Sink that writes ``metrics.csv``: a row per evaluation, written at once.
 
     Columns are ``version,t,accuracy,loss``, then every other metric of the first evaluation, then
-    what `more` gives at the first evaluation. A task that measures neither accuracy nor loss has no
-    such column. A value that is missing or not finite is an empty field.
+    what `more` gives at the first evaluation, then what later evaluations measure. A task that
+    measures neither accuracy nor loss has no such column. A value that is missing or not finite is
+    an empty field.
 
     There is also a row when the last scores of a version have come from the clients. Its columns
     are ``client_eval_clients``, ``client_eval_examples`` and for every metric
     ``client_eval_<metric>_mean``, ``_std`` and ``_worst_decile``.
 
+    The file is a function of the events, so a run that goes on takes in those that it has logged,
+    and then begins the file anew.
+
     Args:
-        path: of the file.
         more: gives further columns by name, at every evaluation.
-        keep: rows to keep of an existing file, whatever columns it has got since; None = begin a
-            new one.
     """
 
     _COLUMNS = ("version", "t", "accuracy", "loss")
 
-    def __init__(
-        self,
-        path: Path,
-        more: Callable[[], Mapping[str, float]] = dict,
-        *,
-        keep: int | None = None,
-    ) -> None:
-        lines: list[bytes] = []
-        if keep:  # read before it is locked: a process that closes a file loses its lock
-            with path.open("rb") as file:
-                lines = list(islice(file, 1 + keep))
-        self._path = path
-        self._file = open_log(path, None if keep is None else sum(map(len, lines)))
+    def __init__(self, more: Callable[[], Mapping[str, float]] = dict) -> None:
         self._more = more
-        self._rows = max(len(lines) - 1, 0)
-        self._writer: csv.DictWriter[str] | None = None
-        if lines:
-            columns = next(csv.reader([lines[0].decode()]))
-            self._writer = csv.DictWriter(
-                self._file, columns, extrasaction="ignore", lineterminator="\n"
-            )
+        self._rows: list[dict[str, Any]] = []
+        self._columns: list[str] = []
+        self._file: IO[str] | None = None
+
+    def begin(self, path: Path) -> None:
+        """Write the rows so far; further ones follow as their events come."""
+        self._file = path.open("w", encoding="utf-8", newline="")
+        self._write(self._rows)
 
     def emit(self, event: Event) -> None:
         """Append a row if the event is an evaluation."""
@@ -139,73 +119,33 @@ class Metrics:
             case _:
                 return
         row = {"version": event.version, "t": event.t, **metrics, **self._more()}
-        if self._writer is None:
-            further = [key for key in row if key not in self._COLUMNS]
-            # Without any metric, nobody knows yet what a later evaluation measures.
-            first = [key for key in self._COLUMNS if key in row or not metrics]
-            self._writer = _csv_writer(self._file, (*first, *further))
-        elif isinstance(event, ClientsEvaluated):
-            self._add_columns([key for key in metrics if key not in self._writer.fieldnames])
-        self._writer.writerow({key: _field(value) for key, value in row.items()})
-        self._rows += 1
-        self._file.flush()
-
-    def _add_columns(self, names: list[str]) -> None:
-        """Write the file anew with more columns: ClientApps of others have metrics of their own."""
-        if not names:
-            return
-        with self._path.open(encoding="utf-8", newline="") as file:
-            reader = csv.DictReader(file)
-            columns, rows = (*(reader.fieldnames or ()), *names), list(reader)
-        self._file.seek(0)
-        self._file.truncate()
-        self._writer = _csv_writer(self._file, columns)
-        self._writer.writerows(rows)
-
-    def position(self) -> int:
-        """Rows written, all on disk. Their bytes change when columns are added."""
-        on_disk(self._file)
-        return self._rows
+        self._rows.append({key: _field(value) for key, value in row.items()})
+        # Without any metric, nobody knows yet what a later evaluation measures.
+        first = [key for key in self._COLUMNS if key in row or not metrics]
+        columns = [*dict.fromkeys([*(self._columns or first), *row])]
+        grown = columns != self._columns  # ClientApps of others have metrics of their own
+        self._columns = columns
+        self._write(self._rows if grown else self._rows[-1:])
 
     def close(self) -> None:
         """Close the file; without an evaluation it holds only the header."""
-        if self._writer is None and not self._file.closed:
-            self._writer = _csv_writer(self._file, self._COLUMNS)
-        self._file.close()
+        if self._file is not None and not self._file.closed:
+            with self._file:
+                if not self._columns:
+                    self._columns = [*self._COLUMNS]
+                    self._write([])
 
-
-class Recorder:
-    """Sink that writes ``devices.csv``: a row per update that arrived.
-
-    Args:
-        path: of the file.
-        history: of the run; takes in every event before this sink does.
-        keep: bytes to keep of an existing file; None = begin a new one.
-    """
-
-    def __init__(self, path: Path, history: History, *, keep: int | None = None) -> None:
-        self._file = open_log(path, keep)
-        self._writer = csv.writer(self._file, lineterminator="\n")
-        self._history = history
-        if keep is None:
-            self._writer.writerow(DURATION_COLUMNS)
-
-    def emit(self, event: Event) -> None:
-        """Append a row if the event is an arrival."""
-        if isinstance(event, Arrived):
-            order = self._history.waiting[event.order]
-            seconds = event.t - order.start
-            sizes = order.bytes_down, order.bytes_up
-            self._writer.writerow((order.client, order.sequence, order.start, seconds, *sizes))
-            self._file.flush()
-
-    def position(self) -> int:
-        """Bytes written, all on disk."""
-        return on_disk(self._file)
-
-    def close(self) -> None:
-        """Close the file."""
-        self._file.close()
+    def _write(self, rows: Sequence[Mapping[str, Any]]) -> None:
+        """Append rows, or write the file anew if they are all that there are."""
+        if self._file is None or not self._columns:
+            return
+        writer = csv.DictWriter(self._file, self._columns, lineterminator="\n")
+        if len(rows) == len(self._rows):
+            self._file.seek(0)
+            self._file.truncate()
+            writer.writeheader()
+        writer.writerows(rows)
+        self._file.flush()
 
 
 def _plain(value: object) -> object:
@@ -238,10 +178,6 @@ def _of_clients(figures: Mapping[str, Any], clients: int, num_examples: int) -> 
 
 
 def _field(value: Any) -> Any:
-    return "" if isinstance(value, float | np.floating) and not math.isfinite(value) else value
-
-
-def _csv_writer(file: IO[str], columns: Sequence[str]) -> "csv.DictWriter[str]":
-    writer = csv.DictWriter(file, columns, extrasaction="ignore", lineterminator="\n")
-    writer.writeheader()
-    return writer
+    """A number as a log has it, too."""
+    value = value.item() if isinstance(value, np.generic) else value
+    return "" if isinstance(value, float) and not math.isfinite(value) else value

@@ -1,7 +1,6 @@
 """The files of a run in its folder."""
 
 import csv
-import io
 import json
 import time
 from collections.abc import Mapping, Sequence
@@ -16,8 +15,9 @@ from omegaconf import OmegaConf
 from fl_app.core.events import Event
 from fl_app.core.files import atomic_write
 from fl_app.record import measures
-from fl_app.record.files import JsonLines, Metrics, Recorder
+from fl_app.record.files import JsonLines, Metrics
 from fl_app.record.history import History
+from fl_app.record.log import read_events
 from fl_app.record.provenance import provenance
 from fl_app.record.score import Score
 from fl_app.record.summary import of_outcome
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from fl_app.engine.engine import Outcome
 
 EVENTS, SUMMARY, MODEL = "events.jsonl", "summary.json", "model.npz"
-TABLE, DURATIONS, PARTITION = "metrics.csv", "devices.csv", "partition.csv"
+TABLE, PARTITION = "metrics.csv", "partition.csv"
 
 
 def require_free(folder: Path) -> None:
@@ -49,7 +49,8 @@ class RunFolder:
 
     Args:
         folder: of the run.
-        history: of the run; takes in every event before this sink does.
+        history: of the run; takes in every event before this sink does. Of a run that is resumed
+            it is filled with the events before the checkpoint.
         num_clients: N; None = as many as join.
         overrides: the user's.
         kept: `state_dict` at the checkpoint from which the run is resumed; None = a new run.
@@ -70,9 +71,14 @@ class RunFolder:
         self._overrides = list(overrides)
         self._origin = provenance(overrides, kept and kept["provenance"])
         self._began = time.monotonic() - (kept["wall_seconds"] if kept else 0.0)
-        self._positions: Mapping[str, int] = kept["positions"] if kept else {}
-        self._files: dict[str, JsonLines | Metrics | Recorder] = {}
+        self._table = Metrics(self.columns)
+        self._log: JsonLines | None = None
+        self._kept: int | None = kept["positions"][EVENTS] if kept else None
         self._open = ExitStack()
+        # Before the log is locked: a process loses its lock when it closes any handle of the file.
+        for event in read_events(folder / EVENTS, self._kept or 0):
+            history.emit(event)
+            self._table.emit(event)
 
     @property
     def wall_seconds(self) -> float:
@@ -91,22 +97,21 @@ class RunFolder:
             RunError: another process writes to the log; no file has changed.
         """
         self._folder.mkdir(parents=True, exist_ok=True)
-        self._add(EVENTS, JsonLines(self._folder / EVENTS, keep=self._positions.get(EVENTS)))
+        self._log = JsonLines(self._folder / EVENTS, keep=self._kept)
+        self._open.callback(self._log.close)
 
     def begin(
         self,
         settings: object,
         *,
         partition: tuple[Sequence[str], NDArray[np.int64]] | None = None,
-        durations: bool = False,
     ) -> None:
-        """Write the configuration, and open the other files that grow.
+        """Write the configuration, and begin ``metrics.csv``.
 
         Args:
             settings: of the run, for ``config.yaml``.
             partition: names of the classes, and the examples of each of them on each client, shape
                 ``(N, C)``, for ``partition.csv``; None = they are not known.
-            durations: whether to record those of orders, in ``devices.csv``.
         """
         # If this run is killed, the summary of an earlier run must not be taken for its own.
         (self._folder / SUMMARY).unlink(missing_ok=True)
@@ -117,27 +122,23 @@ class RunFolder:
                 file.write(text.encode())
         if partition is not None:
             names, counts = partition
-            with atomic_write(self._folder / PARTITION) as binary:
-                lines = io.TextIOWrapper(binary, encoding="utf-8", newline="")
-                rows = ((client, *row) for client, row in enumerate(counts.tolist()))
-                csv.writer(lines, lineterminator="\n").writerows([("client", *names), *rows])
-                lines.detach()
-        path = self._folder / TABLE
-        keep = self._positions.get(TABLE)
-        self._add(TABLE, Metrics(path, self.columns, keep=keep))
-        if durations:
-            path = self._folder / DURATIONS
-            self._add(DURATIONS, Recorder(path, self._history, keep=self._positions.get(DURATIONS)))
+            rows = ((client, *row) for client, row in enumerate(counts.tolist()))
+            with (self._folder / PARTITION).open("w", encoding="utf-8", newline="") as table:
+                csv.writer(table, lineterminator="\n").writerows([("client", *names), *rows])
+        self._table.begin(self._folder / TABLE)
+        self._open.callback(self._table.close)
 
     def emit(self, event: Event) -> None:
-        """Hand an event to every file."""
-        for file in self._files.values():
-            file.emit(event)
+        """Hand an event to both files that grow."""
+        assert self._log is not None
+        self._log.emit(event)
+        self._table.emit(event)
 
     def state_dict(self) -> dict[str, Any]:
         """What a resumed run needs, with all events so far on disk."""
+        assert self._log is not None
         return {
-            "positions": {name: file.position() for name, file in self._files.items()},
+            "positions": {EVENTS: self._log.position()},
             "wall_seconds": self.wall_seconds,
             "provenance": self._origin,
         }
@@ -177,7 +178,3 @@ class RunFolder:
         with atomic_write(self._folder / SUMMARY) as file:
             file.write(json.dumps(summary, indent=2).encode() + b"\n")
         return summary
-
-    def _add(self, name: str, file: JsonLines | Metrics | Recorder) -> None:
-        self._files[name] = file
-        self._open.callback(file.close)  # each of them, also if another one cannot be closed

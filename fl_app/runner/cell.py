@@ -18,9 +18,8 @@ from fl_app.core.errors import RunError, ServerError
 from fl_app.core.events import Sink
 from fl_app.core.files import require_writable
 from fl_app.engine.engine import Outcome, check_complete
-from fl_app.record.folder import EVENTS, RunFolder
+from fl_app.record.folder import RunFolder
 from fl_app.record.history import History
-from fl_app.record.log import read_events
 from fl_app.record.progress import Progress
 from fl_app.record.score import score_of_task
 from fl_app.record.tensorboard import TensorBoard
@@ -84,11 +83,6 @@ def run_cell(
     token = saved["token"] if saved else secrets.token_hex(8)
     devices = components.devices
     history = History(joules=None if devices is None else devices.joules)
-    # The log is read before it is locked: a process loses its lock when it closes any handle of
-    # the file.
-    length = saved["files"]["positions"][EVENTS] if saved else 0
-    for event in read_events(folder / EVENTS, length):
-        history.emit(event)
     files = RunFolder(
         folder,
         history,
@@ -131,11 +125,7 @@ def run_cell(
         stack.callback(files.close)
         if saved is None:
             earlier.clear(folder)
-        files.begin(
-            config,
-            partition=_partition(config, task),
-            durations=real,
-        )
+        files.begin(config, partition=_partition(config, task))
         sinks.append(files)
         if show:
             progress = Progress(

@@ -17,8 +17,7 @@ from fl_app.runner.checkpoint import PATTERN
 FILES = (EVENTS, "summary.json", "config.yaml", "metrics.csv", "model.npz", "checkpoints")
 # Files of a run but for its event log, which is emptied by the process that locks it.
 STALE = (
-    *("summary.json", "config.yaml", "metrics.csv", "model.npz", "devices.csv"),
-    "partition.csv",
+    *("summary.json", "config.yaml", "metrics.csv", "model.npz", "partition.csv"),
     *("table.csv", "report.html", "figures/*.png", "figures/*.pdf"),
     *("checkpoints/version-*", "tensorboard/events.out.tfevents.*"),
 )

@@ -1,4 +1,4 @@
-"""The files of a run, with its durations, and its progress on the console."""
+"""The files of a run, and its progress on the console."""
 
 import io
 import json
@@ -7,17 +7,9 @@ import math
 import numpy as np
 import pytest
 from rich.console import Console
-from run_folders import numbered
 
-from fl_app.core.events import (
-    Aggregated,
-    Arrived,
-    ClientsEvaluated,
-    Dispatched,
-    Evaluated,
-    from_json,
-)
-from fl_app.record.files import FLUSH_EVERY, MAX_LINES, JsonLines, Metrics, Recorder
+from fl_app.core.events import Aggregated, Arrived, ClientsEvaluated, Dispatched, Evaluated
+from fl_app.record.files import FLUSH_EVERY, MAX_LINES, JsonLines, Metrics
 from fl_app.record.history import History
 from fl_app.record.progress import LINE_EVERY, Progress
 
@@ -88,29 +80,47 @@ def on_clients(version, t, **means):
     return ClientsEvaluated(t, version, t - 1, 10, clients=4, num_examples=40, metrics=figures)
 
 
-@pytest.mark.parametrize("rows", [0, 1, 2, 3])
-def test_rows_are_kept_whatever_columns_came_after_the_checkpoint(tmp_path, rows):
-    path = tmp_path / "metrics.csv"
+ROWS = """\
+version,t,accuracy,loss,late,client_eval_clients,client_eval_examples,client_eval_f1_mean,\
+client_eval_f1_std,client_eval_f1_worst_decile
+0,0.0,0.125,,1,,,,,
+10,1.0,0.25,1.5,2,,,,,
+20,3.0,,,3,4,40,0.5,0.25,0.0
+30,4.0,,,4,,,,,
+"""
+
+
+@pytest.mark.parametrize("kept", [0, 1, 2, 3, 4])
+def test_a_run_that_goes_on_writes_the_rows_of_one_that_was_not_interrupted(tmp_path, kept):
     events = [
-        evaluation(0, 0.0, accuracy=0.125, loss=2.0),
+        evaluation(0, 0.0, accuracy=np.float32(0.125), loss=np.float64("nan")),
         evaluation(10, 1.0, accuracy=0.25, loss=1.5),
-        on_clients(20, 3.0, accuracy=0.5, f1=0.5, loss=1.0),
-        evaluation(30, 4.0, accuracy=0.25, loss=1.0),
+        on_clients(20, 3.0, f1=0.5),
+        evaluation(30, 4.0, accuracy=None, loss=math.inf),
     ]
-    sink = Metrics(path)
-    for event in events[:rows]:
+    path, times = tmp_path / "metrics.csv", []
+    sink = Metrics(lambda: {"late": len(times)})
+
+    def tell(event):
+        times.append(event.t)
         sink.emit(event)
-    position = sink.position()
-    for event in events[rows:]:
-        sink.emit(event)
+
+    for event in events[:kept]:
+        tell(event)
+    path.write_text("rows of events after the checkpoint")
+    sink.begin(path)
+    for number, event in enumerate(events[kept:], kept + 1):
+        tell(event)
+        assert path.read_text().count("\n") == 1 + number  # at once
     sink.close()
-    whole = path.read_text()
-    sink = Metrics(path, keep=position)
-    assert sink.position() == position
-    for event in events[rows:]:
-        sink.emit(event)
+    assert path.read_text() == ROWS
+
+
+def test_a_run_without_an_evaluation_has_the_header_only(tmp_path):
+    sink = Metrics()
+    sink.begin(tmp_path / "metrics.csv")
     sink.close()
-    assert path.read_text() == whole
+    assert (tmp_path / "metrics.csv").read_text() == "version,t,accuracy,loss\n"
 
 
 def work(order, version=None):
@@ -165,57 +175,3 @@ def test_progress_bar_is_drawn_ten_times_a_second_at_most_and_left_standing():
     sink.close()
     assert "1000/1000 versions" in out.getvalue().splitlines()[-2]
     assert "1,000 updates at 1,000/s" in out.getvalue().splitlines()[-2]
-
-
-# -- durations recorded from a run's events --------------------------------------------------------
-
-HEADER = "client,order,start,seconds,bytes_down,bytes_up\n"
-
-
-def events(*story):
-    """Kind, time and client; 40 bytes down, 10 up."""
-    keys = {
-        "dispatch": {"version": 0, "bytes": 40},
-        "arrival": {"base_version": 0, "age": 0, "bytes": 10},
-        "failure": {"base_version": 0},
-    }
-    flats = ({"kind": kind, "t": t, "client": client, **keys[kind]} for kind, t, client in story)
-    return [*map(from_json, numbered(flats))]
-
-
-def record(events, recorder, history):
-    for event in events:
-        history.emit(event)
-        recorder.emit(event)
-
-
-def test_a_resumed_run_records_behind_what_there_is(tmp_path):
-    path = tmp_path / "devices.csv"
-    story = events(
-        ("dispatch", 0.0, 7),
-        ("arrival", 1.0, 7),
-        ("dispatch", 1.0, 7),
-        ("failure", 2.0, 7),
-        ("dispatch", 2.0, 9),
-        ("failure", 2.5, 9),
-        ("dispatch", 2.5, 9),
-        ("dispatch", 2.5, 7),
-        ("arrival", 4.0, 7),
-        ("arrival", 4.5, 9),
-    )
-    known, unknown = story[:5], story[5:]
-    history = History()
-    before = Recorder(path, history)
-    record(known, before, history)
-    keep = before.position()
-    record(unknown[:2], before, history)
-    record(unknown[3:4], before, history)  # the resumed run does not know of these
-    before.close()
-    history = History()
-    for event in known:
-        history.emit(event)
-    after = Recorder(path, history, keep=keep)
-    record(unknown, after, history)
-    assert path.read_text().count("\n") == 4  # at once
-    after.close()
-    assert path.read_text() == HEADER + "7,0,0.0,1.0,40,10\n7,2,2.5,1.5,40,10\n9,1,2.5,2.0,40,10\n"
