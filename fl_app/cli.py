@@ -45,7 +45,6 @@ OmegaConf.register_new_resolver("usual_clients", _usual_clients, replace=True)
 
 # Options of Hydra's plugins, and the extra of this project that installs each.
 PLUGINS = {
-    "hydra/launcher=joblib": "server",
     "hydra/launcher=submitit_local": "slurm",
     "hydra/launcher=submitit_slurm": "slurm",
 }

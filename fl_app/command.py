@@ -11,7 +11,6 @@ from typing import Any
 
 import hydra
 from hydra.core.hydra_config import HydraConfig
-from hydra.core.utils import JobReturn, JobStatus
 from hydra.errors import HydraException
 from hydra.experimental.callback import Callback
 from hydra.types import RunMode
@@ -41,20 +40,8 @@ class Ended(BaseException):
     """
 
 
-class Failed(JobReturn):
-    """A failed job whose error is raised without Hydra's line about it."""
-
-    @property
-    def return_value(self) -> Any:
-        raise self._return_value
-
-    @return_value.setter
-    def return_value(self, value: Any) -> None:
-        self._return_value = value
-
-
 class Hooks(Callback):
-    """Callbacks for Hydra: they note a sweep's folder and silence Hydra about failed jobs."""
+    """Callbacks for Hydra: they note which folders the command makes."""
 
     def on_run_start(self, config: DictConfig, **kwargs: Any) -> None:
         """Note which folders the run makes."""
@@ -66,11 +53,6 @@ class Hooks(Callback):
         _hydra = config.hydra
         _note_missing(Path(_hydra.sweep.dir))
         _sweep[:] = [_hydra.sweep.dir]
-
-    def on_job_end(self, config: DictConfig, job_return: JobReturn, **kwargs: Any) -> None:
-        """Keep Hydra from printing a line of its own for a job that failed."""
-        if job_return.status == JobStatus.FAILED:
-            job_return.__class__ = Failed
 
 
 @hydra.main(config_path=str(CONF), config_name="config", version_base="1.3")
@@ -94,15 +76,13 @@ def _job(config: DictConfig) -> float | None:
     global _hydra
     _hydra = job = HydraConfig.get()
     sweeps = job.mode == RunMode.MULTIRUN
-    parallel = _parallel(job)
-    if parallel:
+    elsewhere = sweeps and not job.launcher._target_.startswith(BASIC)  # in a process of SLURM's
+    if elsewhere:
         signals.follow()
-        if signals.asked():
-            return None  # the sweep was interrupted
     try:
         return _run(config)
     except Interrupted as error:
-        if parallel:
+        if elsewhere:
             return None
         raise Ended from error
     except (ValueError, RunError, BrokenPipeError) as error:
@@ -110,7 +90,7 @@ def _job(config: DictConfig) -> float | None:
             raise Ended from error
         with suppress(OSError):  # it holds files
             Path(job.runtime.output_dir).rmdir()
-        if parallel or not job.sweeper._target_.startswith(BASIC):
+        if elsewhere or not job.sweeper._target_.startswith(BASIC):
             raise
         words = " ".join(job.overrides.task)
         print(f"error: job {job.job.num} ({words}): {_sentence(error)}", file=sys.stderr)
@@ -182,8 +162,7 @@ def _command(words: Sequence[str]) -> int:
             print(help_on([word for word in words if not word.startswith("-")]))
             return 0
         refuse_dots(words)
-        with signals.ending_at_once(_processes):
-            app()
+        app()
     except Ended as ended:
         return _failed(ended.__cause__, words)
     except BrokenPipeError:
@@ -196,8 +175,6 @@ def _command(words: Sequence[str]) -> int:
             raise
         # Outside of `_run`, the error comes from Hydra, which makes the folder of a job.
         return _failed(ValueError(unwritable(error.filename, error)), words)
-    if signals.received is not None:  # the jobs are other processes, and have ended
-        return _failed(Interrupted(), words)
     if _failures:
         _remove_made()
     if not PRINTS & set(words):
@@ -211,9 +188,7 @@ def _command(words: Sequence[str]) -> int:
 def _failed(error: BaseException | None, words: Sequence[str]) -> int:
     if isinstance(error, BrokenPipeError):
         raise error
-    # Sweepers raise other errors for interrupted jobs.
-    other = signals.received is not None and not isinstance(error, RunError)
-    if isinstance(error, Interrupted) or other:
+    if isinstance(error, Interrupted):
         print(f"interrupted; to go on: {_again(words)}", file=sys.stderr)
         return signals.exit_status()
     _remove_made()
@@ -241,23 +216,3 @@ def _again(words: Sequence[str]) -> str:
     kept = [word for word in words if not word.startswith(anew)]
     program = ["fl-app"] if Path(sys.argv[0]).name == "fl-app" else ["python", "-m", "fl_app"]
     return shlex.join([*program, *kept, f"hydra.{key}.dir={folder}", "resume=auto"])
-
-
-def _parallel(job: Any) -> bool:
-    """Return whether the jobs run in processes of their own.
-
-    Args:
-        job: Hydra's own configuration. It is an argument because `app` is pickled by value: in such
-            a process it does not see the globals of this module.
-    """
-    sweeps = job is not None and job.mode == RunMode.MULTIRUN
-    return sweeps and not job.launcher._target_.startswith(BASIC)
-
-
-def _processes() -> list[int]:
-    """Return the ids of the processes that run a sweep's jobs, if others than this one do."""
-    if not _parallel(_hydra):
-        return []
-    import psutil
-
-    return [child.pid for child in psutil.Process().children()]

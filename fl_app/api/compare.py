@@ -19,7 +19,7 @@ from fl_app.record.summary import told_of_trouble
 from fl_app.report import TARGET_ACCURACY, Table
 from fl_app.report.cells import Cell, group, is_cell, read_run
 from fl_app.report.table import make_table
-from fl_app.runner.jobs import Plan
+from fl_app.runner.run import Plan
 
 if TYPE_CHECKING:
     from fl_app.api.plot import Plot

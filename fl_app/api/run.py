@@ -15,8 +15,7 @@ from fl_app.api.settings import Setting, plan_of
 from fl_app.core.errors import RunError
 from fl_app.record.summary import told_of_trouble
 from fl_app.report.cells import is_cell
-from fl_app.runner.jobs import Plan
-from fl_app.runner.run import run_cells
+from fl_app.runner.run import Plan, run_cells
 
 if TYPE_CHECKING:
     from fl_app.client import TrainingTask

@@ -12,7 +12,7 @@ from fl_app.core.errors import require
 from fl_app.runner.cells import given_keys
 from fl_app.runner.equal import equalise
 from fl_app.runner.given import Given, describe
-from fl_app.runner.jobs import Plan
+from fl_app.runner.run import Plan
 from fl_app.runner.validate import count_owners, validate_config
 from fl_app.schedule import Schedule
 from fl_app.strategy import AsyncStrategy

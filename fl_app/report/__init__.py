@@ -9,7 +9,7 @@ from fl_app.core.extras import lacking
 from fl_app.report.cells import read_run
 from fl_app.report.table import Table, make_table
 
-__all__ = ["PAGE", "Table", "no_pictures", "write_report"]
+__all__ = ["PAGE", "Table", "no_pictures", "where", "write_report"]
 
 log = logging.getLogger(__name__)
 
@@ -20,6 +20,13 @@ PAGE = "report.html"
 def no_pictures() -> str | None:
     """What to install before a page and figures can be drawn; None if nothing is missing."""
     return lacking("altair", "jinja2", "markupsafe", "vl_convert")
+
+
+def where(folder: Path) -> str:
+    """A line on where the page of a run's folder is, or why there is none."""
+    if told := no_pictures():
+        return f"No report for a browser: {told}"
+    return f"Report, to open in a browser: {folder / PAGE}"
 
 
 def write_report(

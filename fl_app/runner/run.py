@@ -1,25 +1,73 @@
-"""All runs of a configuration: one, or every cell of its experiment."""
+"""All runs of a configuration: one, or every cell of its experiment, one by one or side by side."""
 
+import gc
+import logging
+import multiprocessing
+import os
+import signal
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from omegaconf import DictConfig
 
+import fl_app.cli  # noqa: F401 - registers the resolvers of conf/, also in a spawned process
 from fl_app import report
+from fl_app.client.gpus import gpus_of
 from fl_app.core.errors import Interrupted, RunError
 from fl_app.core.files import disk_errors_as_run_errors
 from fl_app.record.summary import told_of_trouble
 from fl_app.report.cells import is_cell
-from fl_app.runner import earlier
+from fl_app.runner import earlier, signals
+from fl_app.runner.cell import run_cell
 from fl_app.runner.equal import told_of_kept
-from fl_app.runner.jobs import Job, Plan, carry_out
+from fl_app.runner.given import NOTHING, Given
 from fl_app.runner.validate import checked_cells
 
 if TYPE_CHECKING:
     from flwr.serverapp import Grid
+
+LOOK_EVERY = 0.1  # wall seconds between two looks at whether the runs are to stop
+KILLED = (
+    "a process was killed, most likely since memory ran short: resume=auto goes on, with fewer "
+    "runs at a time (experiment.parallel or search.parallel)"
+)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """One run that is to be done.
+
+    Attributes:
+        config: accepted by `fl_app.runner.validate.validate_config`.
+        overrides: the user's.
+        given: objects in place of parts of the configuration.
+    """
+
+    config: DictConfig
+    overrides: Sequence[str] = ()
+    given: Given = NOTHING
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How a run ended.
+
+    Attributes:
+        summary: of the run; None if it was refused, or ended before it had one.
+        problem: a `RunError` that ended the run early, or the `ValueError` by which it was refused,
+            such as of data that do not fit the clients.
+        stops: whether Ctrl-C came during the run, even if too late to end it.
+    """
+
+    summary: dict[str, Any] | None = None
+    problem: ValueError | RunError | None = None
+    stops: bool = False
 
 
 @dataclass(frozen=True)
@@ -92,10 +140,7 @@ def run(
         tell=report.Table.print,
     )
     print(f"Files: {folder}")
-    if told := report.no_pictures():
-        print(f"No report for a browser: {told}")
-    else:
-        print(f"Report, to open in a browser: {folder / report.PAGE}")
+    print(report.where(folder))
     if "" not in cells and not (ran.problems or ran.interrupted):
         print(f"All {len(cells)} cells are done")
     ended = {name: each for name, each in ran.summaries.items() if name not in ran.problems}
@@ -125,8 +170,8 @@ def run_cells(
         folder: for the files.
         target: the accuracy to which the report measures times, in (0, 1].
         parallel: processes, >= 1, that run a cell each; 1 = one cell after the other, in this
-            process.
-        grid: of the ServerApp, for the runtimes that need one.
+            process. If one of several is killed, all cells that have not ended fail.
+        grid: of the ServerApp, for the runtimes that need one; only with `parallel` 1.
         show: whether to show progress.
         figures: whether the report has figures; it has none after Ctrl-C.
         tell: as of `fl_app.report.write_report`.
@@ -140,35 +185,36 @@ def run_cells(
             print(line)
     with disk_errors_as_run_errors(folder):
         done = earlier.enter(folder, {name: plan.config for name, plan in plans.items()})
-        jobs = [
-            Job(
-                name,
-                plan,
-                folder / name,
-                f"{name}, cell {number} of {len(plans)}" if name else plan.config.algorithm.name,
-            )
+        labels = {
+            name: f"{name}, cell {number} of {len(plans)}" if name else plan.config.algorithm.name
             for number, (name, plan) in enumerate(plans.items(), 1)
             if name not in done
-        ]
-        summaries, problems, interrupted = dict(done), dict[str, RunError](), False
-        begun, refused = 0, None
-        for job, ended in carry_out(jobs, min(parallel, max(len(jobs), 1)), grid=grid, show=show):
-            begun += 1
+        }
+        parallel = min(parallel, max(len(labels), 1))
+        jobs = {
+            name: (_with_its_share(plans[name], parallel), folder / name, label, show)
+            for name, label in labels.items()
+        }
+        ends = _side_by_side(jobs, parallel) if parallel > 1 else _one_by_one(jobs, grid)
+        summaries, problems, left = dict(done), dict[str, RunError](), {*jobs}
+        refused: ValueError | None = None
+        for name, ended in ends:
+            left.remove(name)
+            if ended.summary is not None:
+                summaries[name] = ended.summary
             if isinstance(ended.problem, ValueError):
                 refused = ended.problem
+                problems[name] = RunError(str(refused))
                 if parallel == 1 and not summaries:
                     break
-                problems[job.name] = RunError(str(refused))
             elif ended.problem is not None:
-                problems[job.name] = ended.problem
-            if ended.summary is not None:
-                summaries[job.name] = ended.summary
-            # At the end of the last run, Ctrl-C comes too late.
-            early = ended.summary is None or ended.summary["stopped"] == "interrupted"
-            interrupted |= ended.interrupted and early
-        interrupted |= begun < len(jobs)
+                problems[name] = ended.problem
         if refused is not None and not summaries:
             raise refused
+        # At the end of the last run, Ctrl-C comes too late.
+        interrupted = bool(left) or any(
+            summaries[name]["stopped"] == "interrupted" for name in jobs if name in summaries
+        )
         if any(is_cell(folder / name) for name in plans):
             drawn = figures and not interrupted  # after Ctrl-C, the user does not wait for them
             report.write_report(folder, target, figures=drawn, tell=tell, must_draw=False)
@@ -177,3 +223,121 @@ def run_cells(
         {name: problems[name] for name in plans if name in problems},
         interrupted,
     )
+
+
+Job = tuple[Plan, Path, str, bool]  # with its folder, its label on the console, and if it shows it
+
+
+def _run(
+    plan: Plan, folder: Path, label: str, show: bool, grid: "Grid | None" = None
+) -> Ended | None:
+    """How a run ended; None if it did not begin, because of Ctrl-C."""
+    if signals.asked():
+        return None
+    try:
+        outcome, summary = run_cell(
+            plan.config,
+            folder,
+            label=label,
+            grid=grid,
+            overrides=plan.overrides,
+            given=plan.given,
+            show=show,
+        )
+    except ValueError as error:
+        return Ended(problem=error)
+    ended = Ended(summary, outcome.error, outcome.asked_to_stop)
+    # The engine and its callbacks refer to each other, and hold all vectors of the run.
+    del outcome
+    gc.collect()
+    return ended
+
+
+def _one_by_one(jobs: Mapping[str, Job], grid: "Grid | None" = None) -> Iterator[tuple[str, Ended]]:
+    """Carry out jobs in this process. After Ctrl-C no further one begins."""
+    for name, job in jobs.items():
+        ended = _run(*job, grid)
+        if ended is not None:
+            yield name, ended
+        if ended is None or ended.stops:
+            return
+
+
+def _with_its_share(plan: Plan, parallel: int) -> Plan:
+    """The plan, with worker processes for its share of the cores; with one core it needs none."""
+    runtime = plan.config.runtime
+    if runtime.get("workers") != "auto" or (parallel == 1 and runtime.name != "ray"):
+        return plan
+    config = plan.config.copy()
+    if runtime.name == "ray":  # how much room a cluster has, the process will know
+        config.experiment.parallel = parallel
+    elif gpus_of(str(runtime.device)):
+        return plan  # it has workers for each GPU, and not for each core
+    else:
+        cores = len(os.sched_getaffinity(0)) // parallel
+        config.runtime.workers = cores if cores > 1 else 0
+    return replace(plan, config=config)
+
+
+def _side_by_side(jobs: Mapping[str, Job], parallel: int) -> Iterator[tuple[str, Ended]]:
+    """Carry out jobs in processes. Ctrl-C stops those that run, and no further one begins.
+
+    Raises:
+        OSError: the disk is full or fails.
+    """
+    stopping = told = False
+
+    def stop() -> None:
+        nonlocal stopping
+        stopping = True
+
+    levels = {name: logging.getLogger(name).level for name in logging.root.manager.loggerDict}
+    context = multiprocessing.get_context("spawn")  # a fork would inherit torch's threads
+    with (
+        signals.interruptible(stop) as patient,
+        patient(),
+        ProcessPoolExecutor(parallel, context, _begin, (levels,)) as pool,
+    ):
+        # Ctrl-C waits until a process can handle it.
+        signal.pthread_sigmask(signal.SIG_BLOCK, signals.HANDLED)
+        try:
+            futures = {pool.submit(_run, *job): name for name, job in jobs.items()}
+        finally:
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, signals.HANDLED)
+        waiting = {*futures}
+        try:
+            while waiting:
+                done, waiting = wait(waiting, LOOK_EVERY, FIRST_COMPLETED)
+                for future in done:
+                    ended = None if future.cancelled() else _end_of(future)
+                    if ended is not None:
+                        yield futures[future], ended
+                if stopping and not told:
+                    told = True
+                    for future in waiting:
+                        future.cancel()
+                    _send(signal.SIGINT)
+        except BaseException:
+            _send(signal.SIGKILL)
+            raise
+
+
+def _end_of(future: "Future[Ended | None]") -> Ended | None:
+    try:
+        return future.result()
+    except BrokenProcessPool:
+        _send(signal.SIGKILL)  # the others would wait for what is broken
+        return Ended(problem=RunError(KILLED))
+
+
+def _begin(levels: Mapping[str, int]) -> None:
+    """Prepare a process for its jobs, with the levels of the main process's loggers."""
+    signals.follow()
+    for name, level in levels.items():
+        logging.getLogger(name).setLevel(level)
+
+
+def _send(number: signal.Signals) -> None:
+    for process in multiprocessing.active_children():
+        with suppress(ProcessLookupError):
+            os.kill(process.pid or 0, number)

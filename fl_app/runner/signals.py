@@ -35,25 +35,16 @@ def exit_status() -> int:
 
 
 @contextmanager
-def ending_at_once(jobs: Callable[[], list[int]] = list) -> Iterator[None]:
+def ending_at_once() -> Iterator[None]:
     """A context in which Ctrl-C and SIGTERM end this process at once, with one line.
 
     An exception is not enough: imports and callbacks of libraries swallow it or print a traceback.
     No file is left half written, because files are replaced only when they are complete.
-
-    Args:
-        jobs: returns the ids of the processes that run a sweep's jobs. If there are any, the first
-            signal is passed on to them, and this process continues until they have ended.
     """
 
     def end(number: int, frame: FrameType | None) -> None:
         global received
-        first, received = received is None, number
-        if first and (running := jobs()):
-            for process in running:
-                with suppress(ProcessLookupError):
-                    os.kill(process, number)
-            return
+        received = number
         with suppress(OSError, RuntimeError, ValueError):  # it may be closed, or inside a write
             sys.stdout.flush()
         with suppress(OSError):
@@ -77,13 +68,11 @@ def follow() -> None:
         received = number
         _stop()
 
-    if threading.current_thread() is threading.main_thread():
-        for number in HANDLED:
-            signal.signal(number, ask)
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, HANDLED)
-    if not _follows:
-        _follows = True
-        threading.Thread(target=_end_with_parent, args=(os.getppid(),), daemon=True).start()
+    for number in HANDLED:
+        signal.signal(number, ask)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, HANDLED)
+    _follows = True
+    threading.Thread(target=_end_with_parent, args=(os.getppid(),), daemon=True).start()
 
 
 def asked() -> bool:

@@ -16,8 +16,7 @@ from omegaconf import DictConfig, OmegaConf
 from fl_app.cli import CONF, compose, nearest
 from fl_app.core.errors import Diverged, Interrupted, RunError, Stalled, require
 from fl_app.core.files import atomic_write, disk_errors_as_run_errors, open_log, require_writable
-from fl_app.runner.jobs import Plan
-from fl_app.runner.run import run_cells
+from fl_app.runner.run import Plan, run_cells
 from fl_app.runner.validate import checked_cells
 from fl_app.search.settings import BEST, Settings
 from fl_app.search.space import Space, grid, override, parse

@@ -210,10 +210,7 @@ class _Files:
         finished = outcome.stopped != "interrupted"
         report.write_report(self._folder, figures=finished, must_draw=False)
         log.info("Files: %s", self._folder)
-        if told := report.no_pictures():
-            log.info("No report for a browser: %s", told)
-        else:
-            log.info("Report, to open in a browser: %s", self._folder / report.PAGE)
+        log.info(report.where(self._folder))
 
 
 class _Results:

@@ -15,7 +15,6 @@ pytestmark = pytest.mark.timeout(300)
 slow = pytest.mark.slow
 
 SWEEP = ["-m", "seed=0,1,2", "num_versions=40", "eval_every=1", "runtime.workers=0"]
-JOBS = [*SWEEP, "hydra/launcher=joblib", "hydra.launcher.n_jobs=2"]
 CELLS = ["experiment=quickstart", "experiment.only=[fedavg,fedbuff,wkafl,fedhist]"]
 CELLS += ["num_versions=60", "max_updates=null", "eval_every=10", "checkpoint_every=20"]
 
@@ -75,16 +74,9 @@ def test_a_sweep_ends_at_once_and_one_command_goes_on(tmp_path):
 
 
 @slow
-@pytest.mark.parametrize(
-    "words",
-    [[*JOBS, "hydra.sweep.dir=.", "num_versions=4000"],
-     [*CELLS, "hydra.run.dir=.", "num_versions=5000", "experiment.parallel=2"]],
-    ids=["joblib", "cells"],
-)  # fmt: skip
-def test_processes_end_with_the_command(tmp_path, words, monkeypatch):
+def test_processes_end_with_the_command(tmp_path):
     """SIGKILL, as of a batch system that has lost its patience: nobody is left to end them."""
-    monkeypatch.chdir(tmp_path)
-    with started(*words) as process:
+    with quickstart(tmp_path, "num_versions=5000", "experiment.parallel=2") as process:
         wait_for(process, lambda: any(tmp_path.glob("*/metrics.csv")))
         children = psutil.Process(process.pid).children(recursive=True)
         assert len(children) >= 2

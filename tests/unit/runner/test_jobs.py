@@ -11,27 +11,25 @@ from hydra import initialize_config_dir
 from fl_app.algorithms.fedavg_k import FedAvgK
 from fl_app.cli import CONF
 from fl_app.core.errors import Interrupted, RunError
-from fl_app.runner import jobs
+from fl_app.runner import run as runs
 from fl_app.runner.given import Given
-from fl_app.runner.jobs import Job, Plan, _with_its_share
-from fl_app.runner.run import Ran, run_cells
+from fl_app.runner.run import Plan, Ran, _with_its_share, run_cells
 from fl_app.runner.validate import checked_cells
 
 ONE = "algorithm.client.local_steps=1"
 
 
-def job(folder, *words):
+def plan(*words, **objects):
     words = ("algorithm=fedbuff", "max_updates=20", "runtime.workers=0", ONE, *words)
-    return Job("a", Plan(composed(*words)), folder, "a")
+    return Plan(composed(*words), given=Given(**objects))
 
 
-def test_cores_are_shared_and_gpus_are_not(tmp_path, monkeypatch):
+def test_cores_are_shared_and_gpus_are_not(monkeypatch):
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)))
-    auto = job(tmp_path, "runtime.workers=auto")
-    assert _with_its_share(auto, 2).plan.config.runtime.workers == 4
-    assert _with_its_share(auto, 8).plan.config.runtime.workers == 0
-    assert _with_its_share(auto, 1).plan.config.runtime.workers == "auto"
-    monkeypatch.setattr(jobs, "gpus_of", lambda _: ["cuda:0", "cuda:1"])
+    auto = plan("runtime.workers=auto")
+    for parallel, workers in ((2, 4), (8, 0), (1, "auto")):
+        assert _with_its_share(auto, parallel).config.runtime.workers == workers
+    monkeypatch.setattr(runs, "gpus_of", lambda _: ["cuda:0", "cuda:1"])
     assert _with_its_share(auto, 2) is auto
 
 
@@ -44,16 +42,11 @@ class InterruptedAtTheEnd(FedAvgK):
         return super().aggregate(model, updates)
 
 
-def interrupted_at_the_end(folder):
-    last = job(folder / "a", "algorithm=fedavg_k", "num_versions=2", "max_updates=null")
-    given = Given(strategy=InterruptedAtTheEnd())
-    return replace(last, plan=replace(last.plan, given=given))
-
-
 @pytest.mark.parametrize("others", [0, 1])
 def test_ctrl_c_at_the_end_of_the_last_run_came_too_late(others, tmp_path):
-    plans = {"a": interrupted_at_the_end(tmp_path).plan}
-    plans |= {"b": job(tmp_path / "b").plan} if others else {}
+    words = ("algorithm=fedavg_k", "num_versions=2", "max_updates=null")
+    plans = {"a": plan(*words, strategy=InterruptedAtTheEnd())}
+    plans |= {"b": plan()} if others else {}
     ran = run_cells(plans, tmp_path, None, show=False, figures=False)
     assert list(ran.summaries) == ["a"]
     assert ran.interrupted == (others > 0)
@@ -98,7 +91,7 @@ def test_a_mean_has_the_runs_of_the_command_alone_and_further_seeds_join_it(tmp_
 
 def test_a_single_run_is_replaced_by_cells(tmp_path):
     """The report would show the run alone."""
-    run_cells({"": job(tmp_path).plan}, tmp_path, 0.9, show=False, figures=False)
+    run_cells({"": plan()}, tmp_path, 0.9, show=False, figures=False)
     assert ran(tmp_path, "overwrite=true") == ["fedbuff"]
     assert not (tmp_path / "summary.json").exists()
 
@@ -108,7 +101,7 @@ def test_a_picture_that_fails_costs_the_run_nothing(tmp_path, monkeypatch, caplo
         raise RuntimeError("no font")
 
     monkeypatch.setattr("fl_app.report.page.write_page", fails)
-    run = run_cells({"": job(tmp_path).plan}, tmp_path, 0.9, show=False)
+    run = run_cells({"": plan()}, tmp_path, 0.9, show=False)
     assert (run.summaries[""]["stopped"], run.problems) == ("updates", {})
     assert (tmp_path / "table.csv").is_file()
     assert [r.getMessage() for r in caplog.records] == [
