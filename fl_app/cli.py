@@ -50,6 +50,7 @@ PLUGINS = {
 }
 
 SEARCH_PATH = "hydra.searchpath="
+OWN = re.compile(r"(?:--config-dir|-cd)[= ](\S+)|file://([^'\",\]]+)")  # folders of options
 
 _one_at_a_time = threading.Lock()  # Hydra's state belongs to the process
 
@@ -71,7 +72,7 @@ def compose(overrides: Sequence[str]) -> DictConfig:
             raise ValueError(explain(error, overrides)) from None
         except YAMLError as error:
             raise ValueError(str(error)) from None
-    refuse_surplus(config)
+    refuse_surplus(config, overrides)
     return config
 
 
@@ -113,10 +114,10 @@ def explain(error: HydraException, overrides: Sequence[str]) -> str:
             extra = PLUGINS[f"{group}={name}"]
             return f"{group}={name} is not installed: pip install 'fl-app[{extra}]'"
         if group:
-            options = sorted(path.stem for path in (CONF / group).glob("*.yaml"))
+            known = options(group, overrides)
             return (
-                f"{group}={name} does not exist{nearest(name, options)}\n"
-                f"{group} is one of: {', '.join(options)}"
+                f"{group}={name} does not exist{nearest(name, known)}\n"
+                f"{group} is one of: {', '.join(known)}"
             )
     if isinstance(error, OverrideParseException) and not re.search(r"[][{}()]", error.override):
         word = re.sub("=[\"']*(.*?)[\"']*$", r"='\1'", error.override)
@@ -175,8 +176,10 @@ def _keys_in(path: Path) -> list[str]:
     return list(dict.fromkeys(names))
 
 
-def refuse_surplus(config: DictConfig) -> None:
+def refuse_surplus(config: DictConfig, overrides: Sequence[str] = ()) -> None:
     """Refuse top-level keys that nothing reads; only ``+key=value`` can add them.
+
+    Refuse an algorithm whose file gives it another name than its own, too.
 
     Raises:
         ValueError: naming the keys.
@@ -185,6 +188,12 @@ def refuse_surplus(config: DictConfig) -> None:
     known |= {path.name for path in CONF.iterdir()}
     if surplus := {str(key) for key in config} - known:
         raise ValueError(f"unknown keys: {', '.join(sorted(surplus))}")
+    chosen = re.findall(r"^algorithm=['\"]?(\w+)", "\n".join(overrides), re.MULTILINE)
+    if chosen and chosen[-1] != (name := config.algorithm.get("name")):
+        raise ValueError(
+            f"{chosen[-1]}.yaml says name: {name}, and must say name: {chosen[-1]}: files and "
+            "reports would tell of another algorithm"
+        )
 
 
 def refuse_dots(overrides: Sequence[str]) -> None:
@@ -199,8 +208,8 @@ def refuse_dots(overrides: Sequence[str]) -> None:
         key, _, value = override.lstrip("+").partition("=")
         group = key.replace(".", "/")
         if group in groups() and value.lower() in ("true", "false"):
-            options = sorted(path.stem for path in (CONF / group).glob("*.yaml"))
-            raise ValueError(f"{override} must be {group}= one of: {', '.join(options)}")
+            known = ", ".join(options(group, overrides))
+            raise ValueError(f"{override} must be {group}= one of: {known}")
         if group != key and group in groups() and not value.startswith("{"):
             raise ValueError(
                 f"{override} must be {group}={value}: a slash chooses a group, and with a dot the "
@@ -218,16 +227,26 @@ def _compose_options(overrides: Sequence[str]) -> DictConfig:
     names = groups()
     pairs = [override.lstrip("+").partition("=") for override in overrides]
     chosen = [f"{key}={value.split(',')[0]}" for key, _, value in pairs if key in names]
-    own = re.findall(r"(?:--config-dir|-cd)[= ](\S+)", " ".join(overrides))
-    path = [word for word in overrides if word.startswith(SEARCH_PATH)] or [search_path(own)]
     with hydra.initialize_config_dir(str(CONF), version_base="1.3"):
         try:
-            return hydra.compose("config", overrides=[*path, *chosen])
+            path = search_path(folders(overrides)[1:])
+            return hydra.compose("config", overrides=[path, *chosen])
         except HydraException:  # a choice is at fault, too
             return hydra.compose("config")
 
 
-def search_path(folders: Sequence[str]) -> str:
+def folders(words: Sequence[str]) -> list[Path]:
+    """Where options are: in this project, and in the folders that the words of a command name."""
+    return [CONF, *(Path(a or b) for a, b in OWN.findall(" ".join(words)))]
+
+
+def options(group: str, words: Sequence[str] = ()) -> list[str]:
+    """The options of a group in alphabetical order, also those of the user's own folders."""
+    found = [path for folder in folders(words) for path in (folder / group).glob("*.yaml")]
+    return sorted({path.stem for path in found})
+
+
+def search_path(folders: Sequence[str | Path]) -> str:
     """The word by which Hydra also finds options in these folders."""
     quoted = [f"'file://{Path(each).resolve()}'" for each in folders]
     return f"{SEARCH_PATH}[{','.join(quoted)}]"

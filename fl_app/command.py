@@ -114,7 +114,9 @@ def _remove_made() -> None:
 
 
 def _run(config: DictConfig) -> float | None:
-    refuse_surplus(config)
+    job = HydraConfig.get()
+    overrides = list(job.overrides.task)
+    refuse_surplus(config, overrides)
     if config.runtime.name == "deployment":
         raise ValueError(
             "runtime=deployment needs Flower's nodes: start it with `flwr run`, "
@@ -122,9 +124,7 @@ def _run(config: DictConfig) -> float | None:
         )
     from fl_app.runner.validate import checked_cells  # a slow import, after the quick checks
 
-    job = HydraConfig.get()
     folder = Path(job.runtime.output_dir)
-    overrides = list(job.overrides.task)
     cells = checked_cells(config, overrides)
     if config.runtime.name == "flower":
         from fl_app.simulation import run_in_flower
@@ -159,7 +159,7 @@ def _command(words: Sequence[str]) -> int:
         return 0
     try:
         if "--help" in words or "-h" in words:
-            print(help_on([word for word in words if not word.startswith("-")]))
+            print(help_on(words))
             return 0
         refuse_dots(words)
         app()

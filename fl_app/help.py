@@ -12,7 +12,7 @@ from pathlib import Path
 
 import yaml
 
-from fl_app.cli import CONF, groups, nearest
+from fl_app.cli import CONF, OWN, folders, groups, nearest, options
 from fl_app.targets import explained, keys, named
 
 USAGE = """\
@@ -47,34 +47,43 @@ def version() -> str:
 def help_on(words: Sequence[str]) -> str:
     """Return the text of ``--help``: the overview, or the help on each given group or option.
 
+    Args:
+        words: of the command.
+
     Raises:
         ValueError: a group or option does not exist.
     """
-    return "\n\n".join(_on(word) for word in words) if words else _overview()
+    asked = [word for word in OWN.sub("", " ".join(words)).split() if not word.startswith("-")]
+    return "\n\n".join(_on(word, words) for word in asked) if asked else _overview(words)
 
 
-def _overview() -> str:
+def _overview(words: Sequence[str]) -> str:
     lines = []
     for group in sorted(groups()):
-        text = f"{group}= {', '.join(options(group))}"
+        text = f"{group}= {', '.join(options(group, words))}"
         lines += textwrap.wrap(text, _width(), subsequent_indent="    ", break_long_words=False)
     keys = _listing(rows((CONF / "config.yaml").read_text()))
     return f"{USAGE}\nGroups\n\n{_indented(lines)}\n\nKeys\n\n{_indented(keys)}"
 
 
-def _on(word: str) -> str:
+def _on(word: str, words: Sequence[str]) -> str:
     group, _, option = word.partition("=")
     if group not in groups():
         raise ValueError(
             f"--help {word}: no group is called {group!r}{nearest(group, [*groups()])}"
         )
-    known = options(group)
+    known = options(group, words)
+    # Of two files of one name Hydra takes the first.
+    files = {
+        path.stem: path
+        for each in reversed(folders(words))
+        for path in (each / group).glob("*.yaml")
+    }
     if not option:
-        purposes = {name: purpose(CONF / group / f"{name}.yaml") for name in known}
-        return f"{group}=\n\n{_indented(_table(purposes))}"
+        return f"{group}=\n\n{_indented(_table({name: purpose(files[name]) for name in known}))}"
     if option not in known:
         raise ValueError(f"--help {word}: {group} has no such option{nearest(option, known)}")
-    text = (CONF / group / f"{option}.yaml").read_text()
+    text = files[option].read_text()
     if group == "experiment":  # its keys are those of every run
         return f"{word}\n\n{_indented(text.splitlines())}"
     lines = [heading(text), *(f"Builds on {each}" for each in chosen(group, text))]
@@ -87,18 +96,11 @@ def package(group: str) -> str:
     return group.replace("/", ".").replace("algorithm.lr_", "algorithm.strategy.lr_")
 
 
-def options(group: str) -> list[str]:
-    """Return the options of a group in alphabetical order."""
-    return sorted(path.stem for path in (CONF / group).glob("*.yaml"))
-
-
 def purpose(path: Path) -> str:
     """Return an option's purpose: the first sentence of an algorithm's module, or of the file."""
     text = path.read_text()
-    if path.parent == CONF / "algorithm":
-        target = re.search(r"/target@strategy: fl_app\.(algorithms\.\w+)", text)
-        if target:
-            return _docstring(Path(__file__).parent / target[1].replace(".", "/"))
+    if target := re.search(r"/target@strategy: fl_app\.(algorithms\.\w+)", text):
+        return _docstring(Path(__file__).parent / target[1].replace(".", "/"))
     words = " ".join(heading(text).split())
     return re.split(r"(?<!et al)\. ", words)[0].rstrip(".")
 

@@ -52,7 +52,7 @@ def main(grid: Grid, context: Context) -> None:
     try:
         with initialize_config_dir(str(CONF), version_base="1.3"):
             config = compose("config", overrides=overrides)
-            refuse_surplus(config)
+            refuse_surplus(config, overrides)
             run(config, overrides, folder, grid)
     except HydraException as error:
         # Hydra's own traceback would hide the reason.

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean, stdev
+from textwrap import shorten
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -23,6 +24,7 @@ Row: TypeAlias = dict[str, Any]
 
 MATERIAL = 1.1  # ratio of client updates above which work is unequal
 UNBOUNDED = 100_000
+LONGEST = 40  # characters of a text on the console
 # What is shown of a row, the most important first: its field, two lines of a title, its format, and
 # which of several values is the best. The scores' title, format and best value are their own.
 _COLUMNS: tuple[tuple[str, str, str, str, Callable[[list[float]], float] | None], ...] = (
@@ -223,12 +225,11 @@ class Table:
             drawn.add_column(title, justify="left" if is_text else "right", no_wrap=True)
             group = column.group
         for number, name in enumerate(self.names):
-            texts = [
-                f"[bold]{escape(column.texts[number])}[/bold]"
-                if number in column.best
-                else escape(column.texts[number])
-                for column in columns
-            ]
+            texts = []
+            for column in columns:
+                # The whole reason why a run ended stands below the table.
+                text = escape(shorten(column.texts[number], LONGEST, placeholder=" ..."))
+                texts.append(f"[bold]{text}[/bold]" if number in column.best else text)
             drawn.add_row(escape(name), *texts)
         return drawn
 

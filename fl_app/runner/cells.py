@@ -80,7 +80,7 @@ def compose_cells(config: DictConfig, overrides: Sequence[str]) -> dict[str, Dic
     seeds = experiment.seeds or [None]
     each = len(set(seeds)) == len(seeds)
     require(each, "experiment.seeds", seeds, "seeds, each once", "runs would be equal")
-    if experiment.scale == "smoke":
+    if experiment.scale == "smoke" and "experiment.seeds" not in given:
         seeds = seeds[:1]
     cells = {}
     for name in names:

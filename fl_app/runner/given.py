@@ -10,7 +10,7 @@ from omegaconf import DictConfig, OmegaConf
 from fl_app.client.build import COMMON_KEYS
 from fl_app.schedule import Schedule
 from fl_app.strategy import AsyncStrategy
-from fl_app.strategy.startable import described
+from fl_app.strategy.strategy import described
 
 if TYPE_CHECKING:
     from fl_app.client import LocalTrainer, TrainingTask

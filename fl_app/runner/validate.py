@@ -33,6 +33,7 @@ from fl_app.runner.given import NOTHING, Given
 from fl_app.runner.settings import RUNTIMES, RunSettings, TaskSettings
 from fl_app.schedule import Schedule
 from fl_app.strategy import AsyncStrategy
+from fl_app.targets import keys
 from fl_app.tasks.encoding import inline_schema
 
 PARTS = ("network", "availability", "energy", "server")  # of the devices, each with its own target
@@ -57,9 +58,15 @@ def checked_cells(config: DictConfig, overrides: Sequence[str]) -> dict[str, Dic
 def count_owners(config: DictConfig) -> None:
     """Make the owners that the data name the clients, if nothing else says how many there are.
 
+    Whatever partition was chosen, each of them has its own data, and the files say so.
+
     Raises:
         ValueError: the task is refused.
     """
+    owned = config.task.get("client") and "_target_" in config.partition
+    if owned and not getattr(instantiate(config.partition), "by_owner", False):
+        natural = keys("target/fl_app.tasks.partition.Natural")
+        OmegaConf.update(config, "partition", natural, merge=False)
     if owners_decide(config):
         config.num_clients = build_task(config).num_clients
 

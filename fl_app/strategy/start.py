@@ -1,4 +1,4 @@
-"""A run of `Startable.start`: in real time, over any Grid of Flower."""
+"""A run of `AsyncStrategy.start`: in real time, over any Grid of Flower."""
 
 import logging
 import math
@@ -13,6 +13,7 @@ from flwr.app import ArrayRecord, ConfigRecord, MetricRecord
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result
 
+from fl_app import report
 from fl_app.core.errors import require, require_at_least, require_positive
 from fl_app.core.events import (
     Aggregated,
@@ -29,14 +30,16 @@ from fl_app.core.files import disk_errors_as_run_errors
 from fl_app.core.layout import Layout
 from fl_app.core.types import Scores, Vector
 from fl_app.engine.client_evaluation import ClientEvaluation
-from fl_app.engine.engine import Engine, Outcome, Stop
+from fl_app.engine.engine import Engine, Stop
 from fl_app.engine.guard import Guard
 from fl_app.engine.wall import WallClock
 from fl_app.flower import codec
 from fl_app.flower.grid import GridMailbox
 from fl_app.flower.nodes import count_nodes
+from fl_app.record.folder import RunFolder, require_free
+from fl_app.record.history import History
 from fl_app.schedule import Schedule
-from fl_app.strategy.startable import Startable, described
+from fl_app.strategy.strategy import AsyncStrategy, described
 
 AGAIN = "call start again with another output folder: it cannot resume a run"
 
@@ -46,7 +49,7 @@ log = logging.getLogger("flwr")
 
 
 def run(
-    strategy: Startable,
+    strategy: AsyncStrategy,
     grid: Grid,
     initial_arrays: ArrayRecord,
     num_versions: int,
@@ -95,7 +98,11 @@ def run(
             share = 1.0
         every = math.inf if client_eval_every is None else client_eval_every
         on_clients = ClientEvaluation(every, share, seed)
-        files = None if output is None else _Files(Path(output), stack)
+        folder, history, files = None if output is None else Path(output), History(), None
+        if folder is not None:
+            require_free(folder)
+            stack.enter_context(disk_errors_as_run_errors(folder, AGAIN))
+            files = RunFolder(folder, history)
         layout = Layout.of_arrays(codec.arrays_of(initial_arrays))
         results = _Results(strategy, layout, num_versions, evaluate)
         strategy.summary()
@@ -140,14 +147,26 @@ def run(
                 "client_eval_fraction": share,
                 "seed": seed,
             }
-            listening += files.begin(settings)
+            try:
+                files.lock()
+            except OSError as error:
+                raise ValueError(f"output={folder} cannot be made: {error}") from error
+            stack.callback(files.close)
+            files.begin(settings)
+            listening += [history, files]
         outcome = engine.run()
         log.info("Stopped by %s after %.1f s", outcome.stopped, outcome.seconds)
         results.result.arrays = codec.record_of(layout.named(outcome.params))
-        if files is not None:
+        if files is not None and folder is not None:
             num_clients = sum(len(clients) for clients in engine.clients)
             about = {"algorithm": strategy._label, "task": None, "data": None, "seed": seed}
-            files.finish(outcome, layout, {**about, "num_clients": num_clients})
+            model = layout.named(outcome.params)
+            target = report.TARGET_ACCURACY
+            files.finish(outcome, model, {**about, "num_clients": num_clients}, target)
+            finished = outcome.stopped != "interrupted"
+            report.write_report(folder, figures=finished, must_draw=False)
+            log.info("Files: %s", folder)
+            log.info(report.where(folder))
         if outcome.error is not None:
             raise outcome.error
         return results.result
@@ -174,51 +193,12 @@ def _count_nodes(grid: Grid, schedule: Schedule) -> int:
     return num_nodes
 
 
-class _Files:
-    """The files of a run in its folder.
-
-    Raises:
-        ValueError: `folder` holds a run already.
-    """
-
-    def __init__(self, folder: Path, stack: ExitStack) -> None:
-        # Imported here: a run without files does not need them.
-        from fl_app.record.folder import RunFolder, require_free
-        from fl_app.record.history import History
-
-        require_free(folder)
-        stack.enter_context(disk_errors_as_run_errors(folder, AGAIN))
-        self._history = History()
-        self._folder, self._files = folder, RunFolder(folder, self._history)
-        self._stack = stack
-
-    def begin(self, settings: dict[str, object]) -> list[Sink]:
-        """Open the files; returns what listens to events for them."""
-        try:
-            self._files.lock()
-        except OSError as error:
-            raise ValueError(f"output={self._folder} cannot be made: {error}") from error
-        self._stack.callback(self._files.close)
-        self._files.begin(settings)
-        return [self._history, self._files]
-
-    def finish(self, outcome: Outcome, layout: Layout, about: dict[str, object]) -> None:
-        """Write the model, the summary and the report."""
-        from fl_app import report
-
-        self._files.finish(outcome, layout.named(outcome.params), about, report.TARGET_ACCURACY)
-        finished = outcome.stopped != "interrupted"
-        report.write_report(self._folder, figures=finished, must_draw=False)
-        log.info("Files: %s", self._folder)
-        log.info(report.where(self._folder))
-
-
 class _Results:
     """Sink that fills Flower's result with the metrics of each version."""
 
     def __init__(
         self,
-        strategy: Startable,
+        strategy: AsyncStrategy,
         layout: Layout,
         num_versions: int,
         evaluate: Callable[[int, ArrayRecord], MetricRecord | None] | None,

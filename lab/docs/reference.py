@@ -12,8 +12,8 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from fl_app.cli import CONF, groups
-from fl_app.help import chosen, heading, options, package, purpose, rows
+from fl_app.cli import CONF, groups, options
+from fl_app.help import chosen, heading, package, purpose, rows
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference.md"
 LINKS = {

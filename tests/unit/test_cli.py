@@ -226,6 +226,23 @@ def test_defaults_are_the_keys_of_a_users_own_class(own, monkeypatch):
     assert main() == 2
 
 
+def test_own_options_are_in_help_and_among_what_may_be_meant(own, monkeypatch, capsys):
+    folder = f"--config-dir={own}"
+    assert "mine" in help_on([folder, "algorithm"])
+    text = help_on(["--config-dir", str(own), "algorithm=mine"])
+    assert "algorithm.strategy.rate=0.25\n      of the steps, above 0." in text
+    assert " mine" in help_on([folder]).replace(",", "")
+    monkeypatch.setattr(sys, "argv", ["fl-app", folder, "algorithm=min"])
+    assert main() == 2
+    assert "did you mean mine?" in capsys.readouterr().err
+
+
+def test_an_option_of_another_name_than_its_file_is_refused(own):
+    (own / "algorithm/other.yaml").write_text(OPTION)
+    with pytest.raises(ValueError, match=r"other\.yaml says name: mine, and must say name: other"):
+        compose([search_path([str(own)]), "algorithm=other"])
+
+
 def test_a_class_that_does_not_exist_is_told():
     with pytest.raises(ValueError, match=r"_target_=fl_app\.none\.None cannot be imported"):
         keys("target/fl_app.none.None")

@@ -181,12 +181,14 @@ def test_printed_mean_has_its_spread_and_only_means_compete(tmp_path):
 
 
 def test_what_a_reader_must_know_is_told_below_and_brackets_are_no_markup(tmp_path):
-    write_cell(tmp_path / "[red]", events=ROUNDS, summary={**SUMMARY, "stopped": "Diverged: [red]"})
+    ended = f"Diverged: [red]{' too long for a column' * 3}"
+    write_cell(tmp_path / "[red]", events=ROUNDS, summary={**SUMMARY, "stopped": ended})
     write_cell(tmp_path / "x", events=ROUNDS, summary=SUMMARY)
     write_cell(tmp_path / "y", events=ASYNCHRONOUS, summary=SUMMARY)
-    *_, work, ends = printed(table_of(tmp_path)).splitlines()
+    *_, row, _, _, work, ends = printed(table_of(tmp_path)).splitlines()
+    assert row.rstrip().endswith("  Diverged: [red] too long for a ...")
     assert work.startswith("Unequal work: 3 to 4 client updates a cell")
-    assert ends == "NOT RUN TO THEIR END: [red] (Diverged: [red])"
+    assert ends == f"NOT RUN TO THEIR END: [red] ({ended})"
 
 
 LONG = "fedasync local_lr=0.1 staleness_function=polynomial partition=dirichlet"

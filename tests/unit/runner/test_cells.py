@@ -53,6 +53,7 @@ def test_keys_that_the_user_gives_stay_in_a_smoke_run():
         own = ("experiment=quickstart", "experiment.scale=smoke", only, *words)
         for cell in composed_cells(*own).values():
             assert (cell.num_versions, cell.algorithm.client.local_steps) == (5, 3)
+    assert len(composed_cells(*own, "experiment.seeds=[4,5]")) == 2
 
 
 # -- compare=equal --------------------------------------------------------------------------------

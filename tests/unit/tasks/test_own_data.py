@@ -141,6 +141,7 @@ def test_owners_decide_how_many_clients_there_are(overrides, expected, caplog):
     words += ["task.client=owner", *overrides]
     (cell,) = checked_cells(compose(words), words).values()
     assert (cell.num_clients, cell.algorithm.schedule.concurrency) == (expected, expected)
+    assert cell.partition._target_.endswith(".Natural")  # the default is Dirichlet's
     assert plan_of(words).config.num_clients == build_task(cell).num_clients == expected
     told = "num_clients=2 is below the 3 owners of the data" in caplog.text
     assert told == ("num_clients=2" in overrides)
