@@ -5,7 +5,7 @@ import json
 import re
 import shutil
 import textwrap
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from importlib.metadata import PackageNotFoundError
 from importlib.metadata import version as installed
 from pathlib import Path
@@ -62,7 +62,7 @@ def _overview(words: Sequence[str]) -> str:
     for group in sorted(groups()):
         text = f"{group}= {', '.join(options(group, words))}"
         lines += textwrap.wrap(text, _width(), subsequent_indent="    ", break_long_words=False)
-    keys = _listing(rows((CONF / "config.yaml").read_text()))
+    keys = _keys((CONF / "config.yaml").read_text())
     return f"{USAGE}\nGroups\n\n{_indented(lines)}\n\nKeys\n\n{_indented(keys)}"
 
 
@@ -83,17 +83,25 @@ def _on(word: str, words: Sequence[str]) -> str:
         return f"{group}=\n\n{_indented(_table({name: purpose(files[name]) for name in known}))}"
     if option not in known:
         raise ValueError(f"--help {word}: {group} has no such option{nearest(option, known)}")
-    text = files[option].read_text()
-    if group == "experiment":  # its keys are those of every run
-        return f"{word}\n\n{_indented(text.splitlines())}"
-    lines = [heading(text), *(f"Builds on {each}" for each in chosen(group, text))]
-    lines += ["", *_listing(rows(text), f"{package(group)}.")]
-    return f"{word}\n\n{_indented(lines)}".rstrip()
+    return f"{word}\n\n{_indented(_keys(files[option].read_text(), f'{package(group)}.'))}"
 
 
 def package(group: str) -> str:
     """Where a group's keys lie; algorithm/lr_schedule is one of the strategy's."""
     return group.replace("/", ".").replace("algorithm.lr_", "algorithm.strategy.lr_")
+
+
+def _keys(text: str, prefix: str = "") -> list[str]:
+    """A file of options, and what the classes that it names say of their keys."""
+    lines = text.partition("\nhydra:")[0].splitlines()
+    for place, target in named((yaml.safe_load(text) or {}).get("defaults", [])):
+        told = explained(target)
+        lines += ["", f"# Of {target.partition('/')[2]}, with its own defaults", ""]
+        for key, value in keys(target).items():
+            shown = value if isinstance(value, str) else json.dumps(value)
+            words = textwrap.wrap(told.get(key, "").replace("`", ""), _width() - 4)
+            lines += [f"{prefix}{place}{key}={shown}", *(f"  {line}" for line in words)]
+    return lines
 
 
 def purpose(path: Path) -> str:
@@ -109,73 +117,6 @@ def heading(text: str) -> str:
     """The comment at the top of a file of options."""
     comment = re.search(r"(?:^# (?!@package|python -m).+\n|^#\n)+", text, re.MULTILINE)
     return re.sub(r"^# ?", "", comment[0], flags=re.MULTILINE).rstrip() if comment else ""
-
-
-def chosen(group: str, text: str) -> Iterator[str]:
-    """What the ``defaults`` of a file of options choose, as a user would write it."""
-    prefix = f"{group}/" if group else ""
-    for entry in (yaml.safe_load(text) or {}).get("defaults", []):
-        if isinstance(entry, str):
-            if entry != "_self_":
-                yield f"{group}={entry}"
-            continue
-        ((word, option),) = entry.items()
-        if option is not None and not word.startswith(("override ", "/target@", "/keys@")):
-            yield f"{prefix}{word.partition('@')[0]}={option}"
-
-
-def rows(text: str) -> dict[str, tuple[str, str]]:
-    """Default and meaning of every key of a file of options, and of the targets that it names.
-
-    The meaning is the comment behind a key, or above it, or what the target's docstring says.
-    """
-    found: dict[str, tuple[str, str]] = {}
-    told: dict[str, str] = {}
-    for place, target in named((yaml.safe_load(text) or {}).get("defaults", [])):
-        told |= {f"{place}{key}": words for key, words in explained(target).items()}
-        for key, value in keys(target).items():
-            shown = value if isinstance(value, str) else json.dumps(value)
-            found[f"{place}{key}"] = (shown, told.get(f"{place}{key}", ""))
-    node = yaml.compose(text)
-    for key, shown, comment in _own_rows(node, text) if node else ():
-        found[key] = (shown, comment or told.get(key, ""))
-    return found
-
-
-def _listing(rows: Mapping[str, tuple[str, str]], prefix: str = "") -> list[str]:
-    lines = []
-    for key, (value, told) in rows.items():
-        lines.append(f"{prefix}{key}={value}" if value else f"{prefix}{key}")
-        lines += textwrap.wrap(
-            told.replace("`", ""), _width() - 4, initial_indent="    ", subsequent_indent="    "
-        )
-    return lines
-
-
-def _own_rows(
-    mapping: yaml.MappingNode, text: str, prefix: str = ""
-) -> Iterator[tuple[str, str, str]]:
-    for key, value in mapping.value:
-        if not prefix and key.value in ("defaults", "hydra", "name"):
-            continue
-        name, comment = prefix + key.value, _comment(text, key.start_mark.line)
-        if isinstance(value, yaml.MappingNode) and value.value:
-            if comment:
-                yield f"{name}.*", "", comment
-            yield from _own_rows(value, text, f"{name}.")
-        else:
-            yield name, text[value.start_mark.index : value.end_mark.index], comment
-
-
-def _comment(text: str, line: int) -> str:
-    """Behind a key, or above it, but for the one at the top of the file, which is about it all."""
-    lines = text.splitlines()
-    if behind := re.search(r"\s# (.*)$", lines[line]):
-        return behind[1]
-    above = line
-    while above > 0 and lines[above - 1].lstrip().startswith("# "):
-        above -= 1
-    return " ".join(words.strip(" #") for words in lines[above:line]) if above > 0 else ""
 
 
 def _docstring(module: Path) -> str:

@@ -7,13 +7,17 @@ options of a group share stands once, at the head of the group; an option names 
 has of these, and what differs.
 """
 
+import json
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
+import yaml
+
 from fl_app.cli import CONF, groups, options
-from fl_app.help import chosen, heading, package, purpose, rows
+from fl_app.help import heading, package, purpose
+from fl_app.targets import explained, keys, named
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference.md"
 LINKS = {
@@ -89,6 +93,63 @@ def _group(group: str) -> str:
     for path in paths:
         lines += [*_option(group, path, tables[path], shared, notes), ""]
     return "\n".join(lines)
+
+
+def chosen(group: str, text: str) -> Iterator[str]:
+    """What the ``defaults`` of a file of options choose, as a user would write it."""
+    prefix = f"{group}/" if group else ""
+    for entry in (yaml.safe_load(text) or {}).get("defaults", []):
+        if isinstance(entry, str):
+            if entry != "_self_":
+                yield f"{group}={entry}"
+            continue
+        ((word, option),) = entry.items()
+        if option is not None and not word.startswith(("override ", "/target@", "/keys@")):
+            yield f"{prefix}{word.partition('@')[0]}={option}"
+
+
+def rows(text: str) -> dict[str, tuple[str, str]]:
+    """Default and meaning of every key of a file of options, and of the targets that it names.
+
+    The meaning is the comment behind a key, or above it, or what the target's docstring says.
+    """
+    found: dict[str, tuple[str, str]] = {}
+    told: dict[str, str] = {}
+    for place, target in named((yaml.safe_load(text) or {}).get("defaults", [])):
+        told |= {f"{place}{key}": words for key, words in explained(target).items()}
+        for key, value in keys(target).items():
+            shown = value if isinstance(value, str) else json.dumps(value)
+            found[f"{place}{key}"] = (shown, told.get(f"{place}{key}", ""))
+    node = yaml.compose(text)
+    for key, shown, comment in _own_rows(node, text) if node else ():
+        found[key] = (shown, comment or told.get(key, ""))
+    return found
+
+
+def _own_rows(
+    mapping: yaml.MappingNode, text: str, prefix: str = ""
+) -> Iterator[tuple[str, str, str]]:
+    for key, value in mapping.value:
+        if not prefix and key.value in ("defaults", "hydra", "name"):
+            continue
+        name, comment = prefix + key.value, _comment(text, key.start_mark.line)
+        if isinstance(value, yaml.MappingNode) and value.value:
+            if comment:
+                yield f"{name}.*", "", comment
+            yield from _own_rows(value, text, f"{name}.")
+        else:
+            yield name, text[value.start_mark.index : value.end_mark.index], comment
+
+
+def _comment(text: str, line: int) -> str:
+    """Behind a key, or above it, but for the one at the top of the file, which is about it all."""
+    lines = text.splitlines()
+    if behind := re.search(r"\s# (.*)$", lines[line]):
+        return behind[1]
+    above = line
+    while above > 0 and lines[above - 1].lstrip().startswith("# "):
+        above -= 1
+    return " ".join(words.strip(" #") for words in lines[above:line]) if above > 0 else ""
 
 
 def own_rows(path: Path) -> dict[str, tuple[str, str]]:
