@@ -1,5 +1,6 @@
 """A comparison of several runs from Python."""
 
+import io
 import warnings
 from collections.abc import Mapping, Sequence
 from functools import cached_property
@@ -9,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import pandas as pd
 from markupsafe import escape
+from rich.console import Console
 
 from fl_app.api.result import Result
 from fl_app.api.run import carry_out, new_folder
@@ -25,17 +27,13 @@ if TYPE_CHECKING:
     from fl_app.api.plot import Plot
     from fl_app.client import TrainingTask
 
-# Columns of the table that a comparison leaves out, those of which the spread says something, and
-# those that a notebook shows.
+# Columns of the table that a comparison leaves out, and those of which the spread says something.
 OF_RUN = (
     *("cell", "algorithm", "statistic", "num_seeds", "label", "seed", "folder"),
     *("updates_per_second", "score", "target_accuracy"),
 )
 SPREAD = ("final_", "best_", "last10_", "seconds_to_", "updates_to_", "mean_")
-SHOWN = (
-    *("final_", "best_", "seconds_to_target", "mean_staleness", "client_updates"),
-    *("at_work", "work_per_update", "stopped"),
-)
+WIDTH = 120  # characters of a comparison as text
 
 
 def compare(
@@ -170,10 +168,13 @@ class Comparison:
         return plot(self._cells, self._target)
 
     def __repr__(self) -> str:
-        return f"{self._shown().to_string()}\n{self._note}"
+        out = io.StringIO()
+        self._rows.print(Console(file=out, width=WIDTH, force_terminal=True, color_system=None))
+        trouble = told_of_trouble({cell.name: cell.summary for cell in self._cells})
+        return "\n".join(filter(None, (out.getvalue().rstrip(), trouble, f"Files: {self._folder}")))
 
     def _repr_html_(self) -> str:
-        return f"{self._shown().to_html()}<p>{escape(self._note)}</p>{self.plot().html()}"
+        return f"<pre>{escape(repr(self))}</pre>{self.plot().html()}"
 
     @property
     def _target(self) -> float:
@@ -183,20 +184,3 @@ class Comparison:
     @cached_property
     def _rows(self) -> Table:
         return make_table(self._cells, self._target)
-
-    @property
-    def _note(self) -> str:
-        trouble = told_of_trouble({cell.name: cell.summary for cell in self._cells})
-        told = (self._rows.deviation, self._rows.work, trouble and f"{trouble}.")
-        return " ".join(filter(None, (*told, f"Files: {self._folder}")))
-
-    def _shown(self) -> pd.DataFrame:
-        """The most important columns as texts."""
-        rows = [row for row, _ in self._rows.of_series()]
-        places = [self._rows.shown.index(row) for row in rows]
-        texts = {
-            f"{column.group} {column.title}": [column.texts[place] for place in places]
-            for column in self._rows.columns()
-            if column.field.startswith(SHOWN)
-        }
-        return pd.DataFrame(texts, index=[row["label"] for row in rows])

@@ -1,7 +1,6 @@
 """Supervises a run: submits it, and resumes it if its ServerApp or its SuperLink fails."""
 
 import json
-import math
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing, suppress
@@ -177,8 +176,7 @@ class Supervisor:
         versions = None
         with suppress(OSError):
             versions = OmegaConf.select(OmegaConf.load(output / "config.yaml"), "num_versions")
-        label, total = f"run {run_id}", versions or math.inf
-        return Progress(self.history, total, label, every=EVERY, wall=self.wall)
+        return Progress(self.history, versions, f"run {run_id}", every=EVERY, wall=self.wall)
 
     def _answer(self, question: Callable[[], Answer]) -> Answer:
         """Repeat a question until the SuperLink answers; it may be restarting."""

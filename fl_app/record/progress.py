@@ -27,10 +27,10 @@ class Progress:
 
     Args:
         history: of the run; takes in every event before this sink does.
-        total_versions: versions after which the run ends; inf = no limit.
+        total_versions: versions after which the run ends; None = no limit.
         label: of the run, such as the name of its cell.
-        updates: client updates after which the run ends; inf = no limit.
-        seconds: on the run's clock, after which the run ends; inf = no limit.
+        updates: client updates after which the run ends; None = no limit.
+        seconds: on the run's clock, after which the run ends; None = no limit.
         score: metric to show; None = accuracy or, if it was not measured, another one.
         every: wall seconds between lines where a bar cannot be drawn.
         console: to draw on; default standard output.
@@ -40,20 +40,19 @@ class Progress:
     def __init__(
         self,
         history: History,
-        total_versions: float,
+        total_versions: float | None,
         label: str,
         *,
-        updates: float = math.inf,
-        seconds: float = math.inf,
+        updates: float | None = None,
+        seconds: float | None = None,
         score: Score | None = None,
         every: float = LINE_EVERY,
         console: Console | None = None,
         wall: Callable[[], float] = time.monotonic,
     ) -> None:
         self._history = history
-        self._total = total_versions
-        self._total_updates = updates
-        self._total_seconds = seconds
+        limits = (total_versions, updates, seconds)
+        self._limits = [math.inf if limit is None else limit for limit in limits]
         self._label = label
         self._score = score
         self._console = console or Console()
@@ -75,7 +74,7 @@ class Progress:
                 get_time=wall,
             )
             self._task = self._bar.add_task(
-                label, total=1.0 if self._ends else None, status=self._status()
+                label, total=1.0 if min(self._limits) < math.inf else None, status=self._status()
             )
             self._bar.start()
         self._due = wall() + min(self._every, FIRST_LINE)
@@ -106,18 +105,10 @@ class Progress:
         else:
             self._console.print(line, markup=False, highlight=False, soft_wrap=True)
 
-    @property
-    def _ends(self) -> bool:
-        """Whether the run has a limit by which its share can be told."""
-        return any(map(math.isfinite, (self._total, self._total_updates, self._total_seconds)))
-
     def _share(self) -> float:
         """Share of the run that is done, by the limit that it reaches first."""
-        return max(
-            self._history.version / self._total,
-            self._history.client_updates / self._total_updates,
-            self._history.t / self._total_seconds,
-        )
+        done = self._history.version, self._history.client_updates, self._history.t
+        return max(each / limit for each, limit in zip(done, self._limits, strict=True))
 
     def _status(self) -> str:
         history = self._history
@@ -131,9 +122,10 @@ class Progress:
             last = evaluation.value(shown.name)
         score = shown.form.format(last) if math.isfinite(last) else "-"
         title = "acc" if shown == ACCURACY else shown.name
-        done = f"{history.version}{_of(self._total, '.0f')}"
-        work = f"{updates:,}{_of(self._total_updates, ',.0f')} updates at {_rate(rate)}"
-        limit = _of(self._total_seconds, ",.1f")
+        versions, most_updates, seconds = self._limits
+        done = f"{history.version}{_of(versions, '.0f')}"
+        work = f"{updates:,}{_of(most_updates, ',.0f')} updates at {_rate(rate)}"
+        limit = _of(seconds, ",.1f")
         time = f"  {history.t:,.1f}{limit} s" if limit else ""
         failed = f"  {history.failures:,} failed" if history.failures else ""
         rejected = f"  {history.rejected:,} rejected" if history.rejected else ""

@@ -1,7 +1,6 @@
 """One run, from configuration to files."""
 
 import logging
-import math
 import secrets
 from collections.abc import Sequence
 from contextlib import ExitStack, closing
@@ -130,10 +129,10 @@ def run_cell(
         if show:
             progress = Progress(
                 history,
-                _unlimited(config.num_versions),
+                config.num_versions,
                 label,
-                updates=_unlimited(config.max_updates),
-                seconds=_unlimited(config.max_seconds),
+                updates=config.max_updates,
+                seconds=config.max_seconds,
                 score=score,
             )
             stack.callback(progress.close)
@@ -178,7 +177,3 @@ def _partition(config: DictConfig, task: Any) -> Any:
     if not hasattr(task, "class_counts") or task.num_clients != config.num_clients:
         return None
     return task.classes()[1], task.class_counts()
-
-
-def _unlimited(value: float | None) -> float:
-    return math.inf if value is None else value

@@ -11,7 +11,7 @@ from omegaconf import DictConfig, OmegaConf
 from fl_app.core.files import open_log
 from fl_app.core.layout import names_of
 from fl_app.record.folder import EVENTS
-from fl_app.report.cells import ENDS
+from fl_app.report.cells import ENDS, is_cell
 from fl_app.runner.checkpoint import PATTERN
 
 FILES = (EVENTS, "summary.json", "config.yaml", "metrics.csv", "model.npz", "checkpoints")
@@ -68,7 +68,7 @@ def enter(folder: Path, cells: Mapping[str, DictConfig]) -> dict[str, dict[str, 
     """
     config = next(iter(cells.values()))
     below = sorted(folder.iterdir()) if folder.is_dir() else []
-    runs = [path for path in below if _is_cell(path)]
+    runs = [path for path in below if is_cell(path)]
     labels = {label(name) for name in cells}
     mixed = [path for path in runs if label(path.name) in labels and path.name not in cells]
     if config.overwrite:
@@ -225,8 +225,3 @@ def clear(folder: Path) -> None:
     for pattern in STALE:
         for path in folder.glob(pattern):
             path.unlink()
-
-
-def _is_cell(folder: Path) -> bool:
-    """Whether the folder holds a run; a ``config.yaml`` alone may belong to something else."""
-    return (folder / EVENTS).is_file() or (folder / "summary.json").is_file()
