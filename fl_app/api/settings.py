@@ -1,21 +1,22 @@
 """From the settings of a run, overrides and objects, to its plan."""
 
 import inspect
+import zlib
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias, Union
 
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 
 from fl_app.cli import CONF, compose
 from fl_app.client.build import COMMON_KEYS
 from fl_app.core.errors import require
 from fl_app.runner.cells import given_keys
 from fl_app.runner.equal import equalise
-from fl_app.runner.given import Given, describe
 from fl_app.runner.run import Plan
-from fl_app.runner.validate import count_owners, validate_config
+from fl_app.runner.validate import Given, count_owners, validate_config
 from fl_app.schedule import Schedule
 from fl_app.strategy import AsyncStrategy
+from fl_app.strategy.strategy import described
 
 if TYPE_CHECKING:
     from fl_app.client import LocalTrainer, TrainingTask
@@ -91,7 +92,7 @@ def plan_of(
             "in the overrides of `flwr run` or `python -m fl_app`"
         )
     equalise(config, given_keys(overrides), own_schedule="schedule" in objects)
-    describe(config, given)
+    _describe(config, given)
     count_owners(config)
     validate_config(config, given)
     return Plan(config, overrides, given)
@@ -153,3 +154,54 @@ def _named(overrides: Sequence[str], key: str) -> str:
 def _refuse(overrides: Sequence[str], key: str, remedy: str) -> None:
     if found := _named(overrides, key):
         raise ValueError(f"{found} has no effect here: {remedy}")
+
+
+def _describe(config: DictConfig, given: Given) -> None:
+    """Write into `config` what was given, for ``config.yaml`` and for a run that is resumed.
+
+    Args:
+        config: composed from ``conf/``; it is changed.
+        given: the objects of the run.
+    """
+    if given.task is not None:
+        common = {key: config.task[key] for key in COMMON_KEYS if key in config.task}
+        _put(config, "task", {"data": given.task.name, **common, **_examples(given.task)})
+        if given.task.num_clients:
+            _put(config, "partition", {"name": "of the task"})
+            config.num_clients = given.task.num_clients
+    if given.strategy is not None:
+        _put(config, "algorithm.strategy", given.strategy._settings())
+        config.algorithm.name = given.strategy._label
+    if given.schedule is not None:
+        _put(config, "algorithm.schedule", described(given.schedule))
+    if given.trainer is not None:
+        _put(config, "algorithm.client._target_", described(given.trainer))
+
+
+def _examples(task: "TrainingTask") -> dict[str, Any]:
+    """What is learned from: a run with other data, model or clients does not go on from its files.
+
+    NOTE: of a task that is not `fl_app.tasks.task.Task` only its clients' examples are known.
+    """
+    import torch  # checks of a configuration import this module, and not torch
+
+    num_examples = checksum = 0
+    for name in ("inputs", "targets", "test_inputs", "test_targets"):
+        tensor = getattr(task, name, None)
+        if tensor is not None:
+            checksum = zlib.crc32(repr((name, tensor.shape, tensor.dtype)).encode(), checksum)
+            checksum = zlib.crc32(tensor.contiguous().numpy().reshape(-1).view("u1"), checksum)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        state = task.model().state_dict()
+    for name, tensor in state.items():
+        checksum = zlib.crc32(repr((name, tensor.shape, tensor.dtype)).encode(), checksum)
+    for client_id in range(task.num_clients):
+        indices = task.train_indices(client_id)
+        num_examples += indices.size
+        checksum = zlib.crc32(indices.tobytes(), checksum)
+    return {"num_examples": num_examples, "crc32": checksum}
+
+
+def _put(config: DictConfig, key: str, value: Any) -> None:
+    OmegaConf.update(config, key, value, merge=False, force_add=True)

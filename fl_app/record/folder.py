@@ -2,22 +2,22 @@
 
 import csv
 import json
+import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 from omegaconf import OmegaConf
 
-from fl_app.core.events import Event
+from fl_app.core.events import ClientsEvaluated, Evaluated, Event
 from fl_app.core.files import atomic_write
 from fl_app.record import measures
-from fl_app.record.files import JsonLines, Metrics
 from fl_app.record.history import History
-from fl_app.record.log import read_events
+from fl_app.record.log import JsonLines, read_events
 from fl_app.record.provenance import provenance
 from fl_app.record.score import Score
 from fl_app.record.summary import of_outcome
@@ -42,6 +42,77 @@ def require_free(folder: Path) -> None:
             raise ValueError(
                 f"output={folder} holds a run, whose files would be lost: give another folder"
             )
+
+
+class Metrics:
+    """Sink that writes ``metrics.csv``: a row per evaluation, written at once.
+
+    Columns are ``version,t,accuracy,loss``, then every other metric of the first evaluation, then
+    what `more` gives at the first evaluation, then what later evaluations measure. A task that
+    measures neither accuracy nor loss has no such column. A value that is missing or not finite is
+    an empty field.
+
+    There is also a row when the last scores of a version have come from the clients. Its columns
+    are ``client_eval_clients``, ``client_eval_examples`` and for every metric
+    ``client_eval_<metric>_mean``, ``_std`` and ``_worst_decile``.
+
+    The file is a function of the events, so a run that goes on takes in those that it has logged,
+    and then begins the file anew.
+
+    Args:
+        more: gives further columns by name, at every evaluation.
+    """
+
+    _COLUMNS = ("version", "t", "accuracy", "loss")
+
+    def __init__(self, more: Callable[[], Mapping[str, float]] = dict) -> None:
+        self._more = more
+        self._rows: list[dict[str, Any]] = []
+        self._columns: list[str] = []
+        self._file: IO[str] | None = None
+
+    def begin(self, path: Path) -> None:
+        """Write the rows so far; further ones follow as their events come."""
+        self._file = path.open("w", encoding="utf-8", newline="")
+        self._write(self._rows)
+
+    def emit(self, event: Event) -> None:
+        """Append a row if the event is an evaluation."""
+        match event:
+            case Evaluated():
+                metrics = dict(event.metrics)
+            case ClientsEvaluated():
+                metrics = _of_clients(event.metrics, event.clients, event.num_examples)
+            case _:
+                return
+        row = {"version": event.version, "t": event.t, **metrics, **self._more()}
+        self._rows.append({key: _field(value) for key, value in row.items()})
+        # Without any metric, nobody knows yet what a later evaluation measures.
+        first = [key for key in self._COLUMNS if key in row or not metrics]
+        columns = [*dict.fromkeys([*(self._columns or first), *row])]
+        grown = columns != self._columns  # ClientApps of others have metrics of their own
+        self._columns = columns
+        self._write(self._rows if grown else self._rows[-1:])
+
+    def close(self) -> None:
+        """Close the file; without an evaluation it holds only the header."""
+        if self._file is not None and not self._file.closed:
+            with self._file:
+                if not self._columns:
+                    self._columns = [*self._COLUMNS]
+                    self._write([])
+
+    def _write(self, rows: Sequence[Mapping[str, Any]]) -> None:
+        """Append rows, or write the file anew if they are all that there are."""
+        if self._file is None or not self._columns:
+            return
+        writer = csv.DictWriter(self._file, self._columns, lineterminator="\n")
+        if len(rows) == len(self._rows):
+            self._file.seek(0)
+            self._file.truncate()
+            writer.writeheader()
+        writer.writerows(rows)
+        self._file.flush()
 
 
 class RunFolder:
@@ -178,3 +249,18 @@ class RunFolder:
         with atomic_write(self._folder / SUMMARY) as file:
             file.write(json.dumps(summary, indent=2).encode() + b"\n")
         return summary
+
+
+def _of_clients(figures: Mapping[str, Any], clients: int, num_examples: int) -> dict[str, Any]:
+    """The columns of an evaluation on clients."""
+    return {
+        "client_eval_clients": clients,
+        "client_eval_examples": num_examples,
+        **{f"client_eval_{key}": value for key, value in figures.items()},
+    }
+
+
+def _field(value: Any) -> Any:
+    """A number as a log has it, too."""
+    value = value.item() if isinstance(value, np.generic) else value
+    return "" if isinstance(value, float) and not math.isfinite(value) else value

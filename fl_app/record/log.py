@@ -1,11 +1,80 @@
-"""Reads ``events.jsonl``: of a run that still goes on, or damaged."""
+"""Writes ``events.jsonl``, and reads it: of a run that still goes on, or damaged."""
 
 import json
+import math
+import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
-from fl_app.core.events import Event, from_json
+import numpy as np
+
+from fl_app.core.events import Event, from_json, to_json
+from fl_app.core.files import on_disk, open_log
+
+FLUSH_EVERY = 2.0  # wall seconds between writes of the event log
+MAX_LINES = 4096  # most events that wait for a write
+
+
+class JsonLines:
+    """Sink that writes ``events.jsonl``: one compact JSON object per line.
+
+    A number that is not finite is written as null, since JSON has no such number. The wall clock
+    only decides when lines reach the disk, and never what they contain.
+
+    Args:
+        path: of the file.
+        keep: bytes to keep of an existing file; None = begin a new one.
+        wall: seconds of the wall clock.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        *,
+        keep: int | None = None,
+        wall: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._file = open_log(path, keep)
+        self._encode = json.JSONEncoder(
+            separators=(",", ":"), allow_nan=False, check_circular=False, default=_plain
+        ).encode
+        # Not in the file's buffer: a forked worker that closes its copy of the file would write
+        # the buffer a second time.
+        self._lines: list[str] = []
+        self._wall = wall
+        self._due = wall() + FLUSH_EVERY
+
+    def emit(self, event: Event) -> None:
+        """Append one event; it reaches the disk with a later event, or at `close`."""
+        flat = to_json(event)
+        try:
+            line = self._encode(flat)
+        except ValueError:
+            line = self._encode(_finite(flat))
+        self._lines.append(line)
+        if self._wall() >= self._due or len(self._lines) >= MAX_LINES:
+            self._write()
+
+    def position(self) -> int:
+        """Bytes written, with all events so far on disk."""
+        self._write()
+        return on_disk(self._file)
+
+    def close(self) -> None:
+        """Write what is left."""
+        if not self._file.closed:
+            with self._file:
+                self._write()
+
+    def _write(self) -> None:
+        if self._lines:
+            text = "\n".join(self._lines) + "\n"
+            self._lines.clear()  # a full disk may take a part of them, which must not come twice
+            self._file.write(text)
+            self._file.flush()
+        self._due = self._wall() + FLUSH_EVERY
 
 
 def read_events(path: Path, length: int | None = None) -> Iterator[Event]:
@@ -55,3 +124,23 @@ class Log:
                 f"{self._path}: damaged lines left out: {damaged}; counts may be too low",
                 stacklevel=2,
             )
+
+
+def _plain(value: object) -> object:
+    """NumPy scalars and arrays as Python objects."""
+    if isinstance(value, np.generic | np.ndarray):
+        return value.tolist()
+    raise TypeError(f"an event cannot carry a {type(value).__name__}")
+
+
+def _finite(value: Any) -> Any:
+    """`value` with None for every number that is not finite, at any depth."""
+    if isinstance(value, np.generic | np.ndarray):
+        value = value.tolist()
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, dict):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(item) for item in value]
+    return value

@@ -15,9 +15,8 @@ from rich.markup import escape
 from rich.table import Table as RichTable
 
 from fl_app.core.errors import require
-from fl_app.record.measures import mean_age
+from fl_app.record.measures import first_at, mean_age, stays_at
 from fl_app.record.score import ACCURACY, Score
-from fl_app.record.targets import first_at, stays_at
 from fl_app.report.cells import ENDS, Cell, group, scores_of
 
 Row: TypeAlias = dict[str, Any]

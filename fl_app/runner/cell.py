@@ -26,8 +26,8 @@ from fl_app.runner import earlier
 from fl_app.runner.checkpoint import Checkpoints
 from fl_app.runner.components import build_components
 from fl_app.runner.factory import build_engine
-from fl_app.runner.given import NOTHING, Given
 from fl_app.runner.signals import interruptible
+from fl_app.runner.validate import NOTHING, Given
 
 if TYPE_CHECKING:
     from flwr.serverapp import Grid

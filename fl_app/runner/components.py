@@ -1,5 +1,6 @@
 """The objects of a run that do not depend on its folder, built from the configuration."""
 
+import os
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -8,17 +9,69 @@ from omegaconf import DictConfig, OmegaConf
 
 from fl_app.client import TrainingTask
 from fl_app.client.build import Recipe, asks_for_masks, build_task, build_trainer, instantiate
-from fl_app.client.gpus import prepare
+from fl_app.client.gpus import AUTO, gpus_of, prepare
 from fl_app.core.algorithm import Algorithm
+from fl_app.core.errors import require
 from fl_app.core.types import Vector
 from fl_app.devices import Fleet, Overlapping
-from fl_app.runner.given import NOTHING, Given
-from fl_app.runner.placement import Placement, placement
-from fl_app.runner.validate import PARTS, build_schedule, build_strategy
+from fl_app.runner.validate import NOTHING, PARTS, Given, build_schedule, build_strategy
 from fl_app.schedule import Schedule
 
 if TYPE_CHECKING:
     from fl_app.client import LocalTrainer
+
+
+CPU = "cpu"
+
+
+@dataclass(frozen=True)
+class Placement:
+    """Devices of a run's processes.
+
+    Attributes:
+        device: of the trainer in this process. With worker processes on GPUs it is the processor,
+            so that this process never begins to use a GPU.
+        workers: worker processes; 0 = this process trains.
+        gpus: of the workers in turn; () = they train on the processor.
+    """
+
+    device: str
+    workers: int = 0
+    gpus: tuple[str, ...] = ()
+
+
+def placement(config: DictConfig) -> Placement:
+    """Where a configured run trains.
+
+    Raises:
+        ValueError: there is no such device, or there can be no such workers.
+    """
+    runtime = config.runtime
+    device = str(runtime.device)
+    if runtime.name == "ray":  # this process sends the data to the workers' machines
+        return Placement(CPU)
+    if runtime.name != "inprocess":
+        return Placement(device)
+    gpus = gpus_of(device)
+    workers = runtime.workers
+    if not gpus:
+        device = CPU if device == AUTO else device  # what remains of auto
+        may_fork = hasattr(os, "fork") and device == CPU
+        if workers == AUTO:
+            return Placement(device, len(os.sched_getaffinity(0)) if may_fork else 0)
+        require(
+            may_fork or workers == 0,
+            "runtime.workers",
+            workers,
+            f"auto or 0 here, with runtime.device={device}",
+            "there are no forked processes, or they cannot use this device",
+        )
+        return Placement(device, int(workers))
+    if workers == 0:
+        return Placement(gpus[0])
+    if workers == AUTO:
+        workers = len(gpus) * int(runtime.workers_per_gpu)
+    return Placement(CPU, int(workers), tuple(gpus))
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from fl_app.core.types import Order, Scores, Upload, Vector
 from fl_app.core.vector import worst_decile
 from fl_app.engine.evaluation import Background, Evaluate
 from fl_app.engine.workers import Workers
-from fl_app.runner.placement import Placement
+from fl_app.runner.components import Placement
 
 if TYPE_CHECKING:
     from fl_app.client import LocalTrainer

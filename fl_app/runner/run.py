@@ -26,8 +26,7 @@ from fl_app.report.cells import is_cell
 from fl_app.runner import earlier, signals
 from fl_app.runner.cell import run_cell
 from fl_app.runner.equal import told_of_kept
-from fl_app.runner.given import NOTHING, Given
-from fl_app.runner.validate import checked_cells
+from fl_app.runner.validate import NOTHING, Given, checked_cells
 
 if TYPE_CHECKING:
     from flwr.serverapp import Grid

@@ -4,9 +4,10 @@ A bad value is refused before torch is imported, which takes seconds.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from copy import deepcopy
-from typing import Any, cast
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, cast
 
 from omegaconf import DictConfig, OmegaConf
 
@@ -29,14 +30,39 @@ from fl_app.engine.client_evaluation import ClientEvaluation
 from fl_app.engine.guard import Guard
 from fl_app.report import require_target
 from fl_app.runner.cells import compose_cells
-from fl_app.runner.given import NOTHING, Given
 from fl_app.runner.settings import RUNTIMES, RunSettings, TaskSettings
 from fl_app.schedule import Schedule
 from fl_app.strategy import AsyncStrategy
 from fl_app.targets import keys
 from fl_app.tasks.encoding import inline_schema
 
+if TYPE_CHECKING:
+    from fl_app.client import LocalTrainer, TrainingTask
+
 PARTS = ("network", "availability", "energy", "server")  # of the devices, each with its own target
+
+
+@dataclass(frozen=True)
+class Given:
+    """Objects in place of parts of the configuration; None = the configuration decides.
+
+    A run works on copies of strategy and schedule, so the same objects serve several runs.
+
+    Attributes:
+        task: in place of ``task`` and, if it has clients, of ``partition`` and ``num_clients``.
+        strategy: in place of ``algorithm.strategy``.
+        schedule: in place of ``algorithm.schedule``.
+        trainer: in place of ``algorithm.client._target_``; called with the task, the keys of
+            ``algorithm.client``, the seed and the device.
+    """
+
+    task: "TrainingTask | None" = None
+    strategy: AsyncStrategy | None = None
+    schedule: Schedule | None = None
+    trainer: "Callable[..., LocalTrainer] | None" = None
+
+
+NOTHING = Given()
 
 
 def checked_cells(config: DictConfig, overrides: Sequence[str]) -> dict[str, DictConfig]:

@@ -12,7 +12,7 @@ from configs import composed
 
 from fl_app.cli import CONF
 from fl_app.core.errors import RunError
-from fl_app.record.files import JsonLines
+from fl_app.record.log import JsonLines
 from fl_app.record.provenance import provenance
 from fl_app.runner import earlier
 from fl_app.runner.cell import run_cell

@@ -17,7 +17,7 @@ from fl_app import client_app
 from fl_app.core.events import Aggregated
 from fl_app.node import memory
 from fl_app.node.handler import MessageHandler
-from fl_app.record.files import JsonLines
+from fl_app.record.log import JsonLines
 from fl_app.runner.cell import run_cell
 from fl_app.runner.validate import validate_config
 

@@ -37,8 +37,7 @@ from fl_app.asynchronous import Asynchronous
 from fl_app.core.errors import RunError
 from fl_app.field.control import COMMANDS
 from fl_app.flower import codec
-from fl_app.record.files import JsonLines
-from fl_app.record.log import read_events
+from fl_app.record.log import JsonLines, read_events
 from fl_app.schedule import Buffered, k_async, synchronous
 from lab.demo import Federation
 

@@ -13,7 +13,7 @@ from omegaconf import OmegaConf
 from fl_app.cli import CONF
 from fl_app.runner import components
 from fl_app.runner.cell import run_cell
-from fl_app.runner.placement import Placement
+from fl_app.runner.components import Placement
 
 pytestmark = pytest.mark.timeout(240)
 slow = pytest.mark.slow

@@ -235,7 +235,7 @@ def test_own_options_are_in_help_and_among_what_may_be_meant(own, monkeypatch, c
     assert " mine" in help_on([folder]).replace(",", "")
     monkeypatch.setattr(sys, "argv", ["fl-app", folder, "algorithm=min"])
     assert main() == 2
-    assert "did you mean mine?" in capsys.readouterr().err
+    assert "did you mean mine" in capsys.readouterr().err
 
 
 def test_an_option_of_another_name_than_its_file_is_refused(own):

@@ -9,8 +9,9 @@ import pytest
 from rich.console import Console
 
 from fl_app.core.events import Aggregated, Arrived, ClientsEvaluated, Dispatched, Evaluated
-from fl_app.record.files import FLUSH_EVERY, MAX_LINES, JsonLines, Metrics
+from fl_app.record.folder import Metrics
 from fl_app.record.history import History
+from fl_app.record.log import FLUSH_EVERY, MAX_LINES, JsonLines
 from fl_app.record.progress import LINE_EVERY, Progress
 
 

@@ -10,9 +10,8 @@ import pytest
 from fl_app.core.events import Checkpointed, ClientsEvaluated, Evaluated, from_json
 from fl_app.engine.engine import Outcome
 from fl_app.record import provenance as module
-from fl_app.record.files import JsonLines
 from fl_app.record.history import History
-from fl_app.record.log import Log, read_events
+from fl_app.record.log import JsonLines, Log, read_events
 from fl_app.record.provenance import provenance, source_commit
 from fl_app.record.summary import of_outcome
 

@@ -9,7 +9,7 @@ from run_folders import numbered
 from torch import nn
 
 from fl_app.core.events import from_json
-from fl_app.record import targets
+from fl_app.record import measures
 from fl_app.record.history import Evaluation, History
 from fl_app.record.measures import (
     columns,
@@ -256,11 +256,11 @@ def version(of, accuracies, *arguments):
 
 
 def first_at(*arguments):
-    return version(targets.first_at, *arguments)
+    return version(measures.first_at, *arguments)
 
 
 def stays_at(*arguments):
-    return version(targets.stays_at, *arguments)
+    return version(measures.stays_at, *arguments)
 
 
 def test_lucky_evaluation_is_the_first_but_does_not_stay():

@@ -13,8 +13,7 @@ from fl_app.client import LocalTrainer
 from fl_app.core.errors import ClientError, ServerError
 from fl_app.record.summary import told_of_trouble
 from fl_app.runner.cell import run_cell
-from fl_app.runner.given import Given
-from fl_app.runner.validate import validate_config
+from fl_app.runner.validate import Given, validate_config
 
 SMALL = (
     *("num_clients=5", "partition=iid", "num_versions=3", "eval_every=10"),

@@ -12,9 +12,8 @@ from fl_app.algorithms.fedavg_k import FedAvgK
 from fl_app.cli import CONF
 from fl_app.core.errors import Interrupted, RunError
 from fl_app.runner import run as runs
-from fl_app.runner.given import Given
 from fl_app.runner.run import Plan, Ran, _with_its_share, run_cells
-from fl_app.runner.validate import checked_cells
+from fl_app.runner.validate import Given, checked_cells
 
 ONE = "algorithm.client.local_steps=1"
 

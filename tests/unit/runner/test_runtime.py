@@ -8,9 +8,8 @@ from configs import composed
 from helpers import HeadedQuadratic, Recorder
 
 from fl_app.runner.cell import run_cell
-from fl_app.runner.components import Sizes, build_components, build_sizes
+from fl_app.runner.components import Placement, Sizes, build_components, build_sizes, placement
 from fl_app.runner.factory import build_engine
-from fl_app.runner.placement import Placement, placement
 from fl_app.runner.validate import validate_config
 
 CORES = len(os.sched_getaffinity(0))
