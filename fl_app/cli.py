@@ -149,16 +149,9 @@ def _unknown(key: str, overrides: Sequence[str]) -> str:
 def _options_with(key: str) -> str:
     """Which options have a key, or one that ends so, as the end of an error message."""
     found: dict[str, list[str]] = {}
-    leaf = key.rpartition(".")[2]
     for path in sorted(CONF.glob("*/**/*.yaml")):
         group = path.parent.relative_to(CONF).as_posix()
-        text = path.read_text(encoding="utf-8")
-        words = re.findall(r"/(target|keys)@\S+ (\S+)", text)
-        # Most files are no candidates, and need not be parsed.
-        if group == "experiment" or not (
-            re.search(rf"^ *{re.escape(leaf)}:", text, re.MULTILINE)
-            or any(leaf in targets.keys("/".join(word)) for word in words)
-        ):
+        if group == "experiment":
             continue
         for name in _keys_in(path):
             full = f"{group.replace('/', '.')}.{name}"

@@ -25,12 +25,10 @@ from fl_app.runner import signals
 
 BASIC = "hydra._internal.core_plugins.basic"  # Hydra's own sweeper and launcher
 PIPE_CLOSED = 141  # a shell's exit status for a command that writes to a closed pipe
-PRINTS = {"--help", "-h", "--hydra-help", "--cfg", "-c", "--info", "-i"}  # these run nothing
 
-_sweep: list[str] = []  # folder of the sweep, if the command is one
 _made: list[Path] = []  # folders that the command makes, each before its parent
 _failures: list[int] = []  # exit status of each job of a sweep that failed
-_hydra: Any = None  # Hydra's own configuration, of the sweep or of the latest job
+_hydra: Any = None  # Hydra's own configuration, of the sweep or of the latest job; None = none ran
 
 
 class Ended(BaseException):
@@ -48,11 +46,10 @@ class Hooks(Callback):
         _note_missing(Path(config.hydra.run.dir))
 
     def on_multirun_start(self, config: DictConfig, **kwargs: Any) -> None:
-        """Note the sweep's folder in the main process, whichever process runs the jobs."""
+        """Note the sweep in the main process, whichever process runs the jobs."""
         global _hydra
         _hydra = config.hydra
         _note_missing(Path(_hydra.sweep.dir))
-        _sweep[:] = [_hydra.sweep.dir]
 
 
 @hydra.main(config_path=str(CONF), config_name="config", version_base="1.3")
@@ -110,7 +107,6 @@ def _remove_made() -> None:
                 for path in folder.iterdir():
                     path.unlink()
             folder.rmdir()
-            _sweep.clear()
 
 
 def _run(config: DictConfig) -> float | None:
@@ -145,15 +141,17 @@ def command(words: Sequence[str]) -> int:
         sys.stdout.flush()
     except BrokenPipeError:  # such as of `| head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0 if PRINTS & set(words) else PIPE_CLOSED
+        return PIPE_CLOSED
     return status
 
 
 def _command(words: Sequence[str]) -> int:
     # With this, Hydra raises its errors instead of printing them.
+    global _hydra
     os.environ["HYDRA_FULL_ERROR"] = "1"
-    for each in (_sweep, _made, _failures):
-        each.clear()
+    _hydra = None
+    _made.clear()
+    _failures.clear()
     if "--version" in words:
         print(f"fl-app {version()}")
         return 0
@@ -177,9 +175,9 @@ def _command(words: Sequence[str]) -> int:
         return _failed(ValueError(unwritable(error.filename, error)), words)
     if _failures:
         _remove_made()
-    if not PRINTS & set(words):
-        for folder in _sweep:  # each job reports only itself
-            print(f"All jobs in one report: python -m fl_app.report {shlex.quote(folder)}")
+    if _hydra is not None and _hydra.mode == RunMode.MULTIRUN and Path(_hydra.sweep.dir).exists():
+        folder = shlex.quote(_hydra.sweep.dir)  # each job reports only itself
+        print(f"All jobs in one report: python -m fl_app.report {folder}")
     if _failures:
         print(f"error: {len(_failures)} of the sweep's jobs failed", file=sys.stderr)
     return max(_failures, default=0)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
+from markupsafe import escape
 from numpy.typing import NDArray
 
 from fl_app.core.events import to_json
@@ -75,12 +76,14 @@ class Result:
         return plot([self._cell], self._target)
 
     def __repr__(self) -> str:
-        numbers = ", ".join(f"{title} {text}" for title, text in self._numbers.items())
-        return f"<{self._cell.algorithm} on {self._cell.task}: {numbers}; {self._folder}>"
+        columns = make_table([self._cell], self._target).columns()
+        numbers = [f"{each.group} {each.title} {each.texts[0]}".strip() for each in columns]
+        return (
+            f"<{self._cell.algorithm} on {self._cell.task}: {', '.join(numbers)}; {self._folder}>"
+        )
 
     def _repr_html_(self) -> str:
-        table = pd.DataFrame({self._cell.name: self._numbers})
-        return f"{table.to_html()}<p>{self._folder}</p>{self.plot().html()}"
+        return f"<pre>{escape(repr(self))}</pre>{self.plot().html()}"
 
     @property
     def _target(self) -> float:
@@ -89,12 +92,6 @@ class Result:
     @cached_property
     def _cell(self) -> Cell:
         return read_cell(self._folder, name="")
-
-    @property
-    def _numbers(self) -> dict[str, str]:
-        """Titles and texts of the table's columns."""
-        columns = make_table([self._cell], self._target).columns()
-        return {f"{each.group} {each.title}".strip(): each.texts[0] for each in columns}
 
 
 def _frame(rows: Sequence[Mapping[str, Any]]) -> pd.DataFrame:

@@ -216,18 +216,12 @@ def _check_device(device: Any) -> None:
 
 def build_strategy(config: DictConfig, given: Given = NOTHING) -> AsyncStrategy:
     """The server half of the algorithm: a copy of the given one, or the configured one."""
-    if given.strategy is not None:
-        return deepcopy(given.strategy)
-    strategy: AsyncStrategy = instantiate(config.algorithm.strategy)
-    return strategy
+    return cast(AsyncStrategy, deepcopy(given.strategy) or instantiate(config.algorithm.strategy))
 
 
 def build_schedule(config: DictConfig, given: Given = NOTHING) -> Schedule:
     """A copy of the given schedule, or the configured one."""
-    if given.schedule is not None:
-        return deepcopy(given.schedule)
-    schedule: Schedule = instantiate(config.algorithm.schedule)
-    return schedule
+    return cast(Schedule, deepcopy(given.schedule) or instantiate(config.algorithm.schedule))
 
 
 def build_guard(config: DictConfig) -> Guard:

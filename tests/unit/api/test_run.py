@@ -101,11 +101,7 @@ def test_a_result_has_everything_of_the_run(result):
     assert (result.folder / "report.html").is_file()
     assert (result.folder / "table.csv").is_file()
     html = result._repr_html_()
-    for text in (
-        "<th>acc. best</th>",
-        "<th>client updates</th>",
-        '<img src="data:image/png;base64,',
-    ):
+    for text in ("acc. best", "client updates", '<img src="data:image/png;base64,'):
         assert text in html
     assert len(html) < 100_000
     assert repr(result).startswith("<fedbuff on digits: acc. final ")
