@@ -123,7 +123,7 @@ def _run(config: DictConfig) -> float | None:
     folder = Path(job.runtime.output_dir)
     cells = checked_cells(config, overrides)
     if config.runtime.name == "flower":
-        from fl_app.simulation import run_in_flower
+        from fl_app.server_app import run_in_flower
 
         summaries = run_in_flower(config, overrides, folder, cells)
     else:
