@@ -7,10 +7,7 @@ import sys
 
 import pytest
 from configs import composed
-from hydra import compose, initialize_config_dir
-from omegaconf import OmegaConf
 
-from fl_app.cli import CONF
 from fl_app.runner import components
 from fl_app.runner.cell import run_cell
 from fl_app.runner.components import Placement
@@ -92,16 +89,3 @@ def test_jobs_that_submitit_starts_write_the_usual_files(tmp_path):
         assert (tmp_path / job / "report.html").is_file()
     last = done.stdout.splitlines()[-1]
     assert last == f"All jobs in one report: python -m fl_app.report {tmp_path}"
-
-
-def test_the_options_for_slurm_compose():
-    """As docs/runs.md has them; SLURM itself is on no machine of the tests."""
-    words = ["hydra/launcher=submitit_slurm", "hydra.launcher.partition=cpu"]
-    words += ["hydra.launcher.cpus_per_task=8", "hydra.launcher.mem_gb=16"]
-    words += ["hydra.launcher.timeout_min=240"]
-    with initialize_config_dir(str(CONF), version_base="1.3"):
-        config = compose("config", words, return_hydra_config=True)
-    launcher = OmegaConf.to_container(config.hydra.launcher, resolve=False)
-    assert isinstance(launcher, dict)
-    assert launcher["_target_"].endswith("submitit_launcher.SlurmLauncher")
-    assert (launcher["partition"], launcher["cpus_per_task"]) == ("cpu", 8)

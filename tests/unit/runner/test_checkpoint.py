@@ -40,14 +40,6 @@ def test_a_torn_file_is_passed_over(tmp_path, keep):
     assert names == [f"version-00000000{n}" for n in ("1.safetensors", "2.torn", "3.safetensors")]
 
 
-def test_one_that_cannot_be_read_is_not_begun_anew_without_a_word(tmp_path):
-    store = Checkpoints(tmp_path)
-    store.save(1, {}).write_bytes(b"nothing of the kind")
-    for _ in range(2):
-        with pytest.raises(ValueError, match=r"can be read: version-000000001.*: torn"):
-            store.load()
-
-
 def test_the_structure_may_be_of_any_size(tmp_path):
     """A header of safetensors may not: reading refuses more than 100 MB."""
     path = Checkpoints(tmp_path).save(1, {"orders": list(range(100_000))})
@@ -72,16 +64,6 @@ def test_where_it_cannot_be_written_the_one_before_stands(tmp_path, monkeypatch,
         store.save(3, {"params": np.zeros(3)})
     assert store.load()["params"].tolist() == [0, 1, 2]
     assert len(list((tmp_path / "checkpoints").iterdir())) == 1
-
-
-def test_a_flipped_bit_is_noticed(tmp_path):
-    store = Checkpoints(tmp_path)
-    path = store.save(2, {"params": np.arange(100.0)})
-    data = bytearray(path.read_bytes())
-    data[-1] ^= 1
-    path.write_bytes(bytes(data))
-    with pytest.raises(ValueError, match="its checksum does not fit"):
-        store.load()
 
 
 # -- Ctrl-C and SIGTERM ---------------------------------------------------------------------------
