@@ -7,7 +7,7 @@ from ``events.jsonl`` (`fl_app.record.log`), with equal results.
 
 import bisect
 import math
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -158,22 +158,6 @@ class EvaluationOnClients:
         return Evaluation(self.version, self.t, self.client_updates, means)
 
 
-@dataclass
-class Mean:
-    """Mean of numbers that come one by one."""
-
-    total: float = 0.0
-    count: int = 0
-
-    def add(self, value: float) -> None:
-        """Take in one number."""
-        self.total += value
-        self.count += 1
-
-    def __float__(self) -> float:
-        return self.total / self.count
-
-
 class History:
     """Sink that adds up the events of a run.
 
@@ -212,7 +196,8 @@ class History:
         seconds_wasted: of orders whose work was wasted.
         orders_wasted: how many.
         sequences: client -> how many orders it was given.
-        reported: name -> mean of a number that the strategy reports of its aggregations.
+        reported: name -> total of a number that the strategy reports of its aggregations, and of
+            how many.
         current: client -> its last order, until its update arrives.
         waiting: number -> order whose update is in the buffer.
         orders: every order, in the sequence in which they were given, if they are kept.
@@ -241,7 +226,7 @@ class History:
         self.seconds_wasted = 0.0
         self.orders_wasted = 0
         self.sequences: Counter[int] = Counter()
-        self.reported: dict[str, Mean] = defaultdict(Mean)
+        self.reported: dict[str, tuple[float, int]] = {}
         self.current: dict[int, OrderRecord] = {}
         self.waiting: dict[int, OrderRecord] = {}
         self.orders: list[OrderRecord] = []
@@ -401,7 +386,8 @@ class History:
                 self.seconds_used += seconds
         for name, value in event.report.items():
             if isinstance(value, int | float):
-                self.reported[name].add(value)
+                total, count = self.reported.get(name, (0.0, 0))
+                self.reported[name] = total + value, count + 1
 
     def _spend(self, order: OrderRecord, now: float) -> float:
         """Account for an order up to `now`; the seconds that were not accounted for before."""

@@ -11,9 +11,6 @@ from numpy.typing import ArrayLike, NDArray
 
 from fl_app.record.history import Evaluation, History
 
-Floats = NDArray[np.float64]
-
-PER_CLASS = ("recall", "clients")
 COLLAPSED_AT = 0.99  # of the test examples put into one class
 STABILITY_WINDOW = 10  # evaluations
 WINDOW = 5  # evaluations of a running mean
@@ -143,7 +140,7 @@ def of_run(
         "seconds_wasted": history.seconds_wasted,
         "wasted_share": history.seconds_wasted / ended if ended else None,
         "participation_gini": participation_gini(history, num_clients),
-        "aggregation": {name: float(mean) for name, mean in history.reported.items()},
+        "aggregation": {name: total / n for name, (total, n) in history.reported.items()},
     }
 
 

@@ -25,7 +25,7 @@ from fl_app.record.summary import told_of_trouble
 from fl_app.report.cells import is_cell
 from fl_app.runner import earlier, signals
 from fl_app.runner.cell import run_cell
-from fl_app.runner.equal import told_of_kept
+from fl_app.runner.cells import told_of_kept
 from fl_app.runner.validate import NOTHING, Given, checked_cells
 
 if TYPE_CHECKING:

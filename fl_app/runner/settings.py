@@ -20,9 +20,9 @@ from fl_app.core.hyper import (
     or_none,
     within,
 )
-from fl_app.record.measures import PER_CLASS
 from fl_app.tasks.models import FORM, OWN
 
+PER_CLASS = ("recall", "clients")
 METRICS = Bound(
     f"a list of some of {', '.join(PER_CLASS)}, or []",
     lambda value: isinstance(value, Sequence) and not {*value} - {*PER_CLASS},
