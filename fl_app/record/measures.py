@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from fl_app.record.history import Evaluation, History
 
@@ -122,7 +122,6 @@ def of_run(
         ``last10_accuracy_std`` (`stability`), with the name of the score. Only of accuracies:
         ``last10_log10_accuracy_std``; ``report_accuracy`` (the target) with ``seconds_to_target``,
         ``updates_to_target``, ``versions_to_target`` (of the first evaluation there) and
-        ``versions_to_target_smoothed`` (of the first mean of five evaluations there);
         ``seconds_to_stay_at_target`` and so on (`stays_at`). Of all: ``joules``;
         ``orders_wasted``, ``seconds_wasted`` and ``wasted_share`` of all seconds that ended used or
         wasted; ``participation_gini``; ``aggregation``, by name the mean of every number that the
@@ -147,26 +146,21 @@ def of_run(
 def _of_target(history: History, target_accuracy: float) -> dict[str, Any]:
     """When the run reached its target accuracy."""
     reached = first_at(history.evaluations, target_accuracy)
-    smoothed = first_at(history.evaluations, target_accuracy, WINDOW)
     stays = stays_at(history.evaluations, target_accuracy)
     return {
         "report_accuracy": target_accuracy,
         "seconds_to_target": reached and reached.t,
         "updates_to_target": reached and reached.client_updates,
         "versions_to_target": reached and reached.version,
-        "versions_to_target_smoothed": smoothed and smoothed.version,
         "seconds_to_stay_at_target": stays and stays.t,
         "updates_to_stay_at_target": stays and stays.client_updates,
         "versions_to_stay_at_target": stays and stays.version,
     }
 
 
-def first_at(
-    evaluations: Sequence[Evaluation], target: float, window: int = 1
-) -> Evaluation | None:
-    """The first evaluation at which the mean of the last `window` accuracies reaches `target`."""
-    there = np.flatnonzero(_running_mean(evaluations, window) >= target)
-    return evaluations[there[0] + window - 1] if there.size else None
+def first_at(evaluations: Sequence[Evaluation], target: float) -> Evaluation | None:
+    """The first evaluation whose accuracy reaches `target`."""
+    return next((each for each in evaluations if each.accuracy >= target), None)
 
 
 def stays_at(evaluations: Sequence[Evaluation], target: float) -> Evaluation | None:
@@ -175,19 +169,13 @@ def stays_at(evaluations: Sequence[Evaluation], target: float) -> Evaluation | N
     A noisy curve may reach a target first in one lucky evaluation, which says little. This is None
     if the last mean is below `target`, or if there are fewer than five evaluations.
     """
-    means = _running_mean(evaluations, WINDOW)
-    if not means.size or not means[-1] >= target:
+    if len(evaluations) < WINDOW:
         return None
+    accuracies = [evaluation.accuracy for evaluation in evaluations]
+    means = sliding_window_view(accuracies, WINDOW).mean(axis=1)
     below = np.flatnonzero(~(means >= target))  # also where the accuracy is unknown
-    return evaluations[(below[-1] + 1 if below.size else 0) + WINDOW - 1]
-
-
-def _running_mean(evaluations: Sequence[Evaluation], window: int) -> NDArray[np.float64]:
-    """Mean accuracy of every `window` neighbours, shape ``(n - window + 1,)``, or empty."""
-    accuracies = np.array([evaluation.accuracy for evaluation in evaluations])
-    if accuracies.size < window:
-        return np.empty(0)
-    return np.asarray(sliding_window_view(accuracies, window).mean(axis=1))
+    first = below[-1] + 1 if below.size else 0
+    return evaluations[first + WINDOW - 1] if first < means.size else None
 
 
 def of_last_evaluation(metrics: Mapping[str, float]) -> dict[str, Any]:
