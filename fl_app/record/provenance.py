@@ -69,10 +69,7 @@ def source_commit(folder: Path) -> tuple[str | None, bool | None]:
         ).stdout.splitlines()
     except (OSError, subprocess.SubprocessError):
         return None, None
-    told = [line for line in status if line.startswith("# branch.oid ")]
-    commit = told[0].split()[-1] if told else "(initial)"
-    if commit == "(initial)":  # a repository without a commit
-        return None, None
+    (commit,) = (line.split()[-1] for line in status if line.startswith("# branch.oid "))
     return commit, any(not line.startswith("#") for line in status)
 
 
