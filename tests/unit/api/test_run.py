@@ -298,13 +298,7 @@ def test_a_comparison_has_a_folder_a_table_over_seeds_and_a_picture(task, tmp_pa
         assert table.loc[name, "final_accuracy_std"] == pytest.approx(stdev(accuracies))
     assert table["client_updates"].tolist() == [9, 2]  # what a run says of itself wins
     html = comparison._repr_html_()
-    for text in (
-        "acc. final",
-        " ±",
-        "Unequal work",
-        f"Files: {folder}",
-        '<img src="data:image/png',
-    ):
+    for text in ("acc.", " ±", "Unequal work", f"Files: {folder}", '<img src="data:image/'):
         assert text in html
     assert "fedasync (2 seeds): " in str(comparison.plot().chart.to_dict())
     assert "fedasync" in repr(comparison)
