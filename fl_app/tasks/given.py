@@ -225,15 +225,11 @@ def given_partition(clients: Any, num_examples: int) -> list[Indices]:
 def _indices(own: Sequence[int], client_id: int, num_examples: int) -> Indices:
     indices = np.asarray(own)
     whole = indices.ndim == 1 and indices.size > 0 and indices.dtype.kind in "iu"
-    if not whole or indices.min() < 0 or indices.max() >= num_examples:
+    distinct = whole and np.unique(indices).size == indices.size
+    if not distinct or indices.min() < 0 or indices.max() >= num_examples:
         raise ValueError(
-            f"clients[{client_id}] must be an array of indices of training examples, from 0 to "
-            f"{num_examples - 1}, at least one"
-        )
-    if np.unique(indices).size < indices.size:
-        raise ValueError(
-            f"clients[{client_id}] has an index twice: it would train on an example that it keeps "
-            "for validation"
+            f"clients[{client_id}] must be an array of distinct indices of training examples, from "
+            f"0 to {num_examples - 1}, at least one"
         )
     return np.sort(indices).astype(np.int64)
 

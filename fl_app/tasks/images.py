@@ -11,14 +11,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fl_app.core.errors import require
+from fl_app.core.hyper import bounded, one_of
 from fl_app.tasks.cache import Arrays
-from fl_app.tasks.kind import augmentation, scaling
+from fl_app.tasks.kind import augmentation
 from fl_app.tasks.public import DataSet, PublicTask
 
 if TYPE_CHECKING:
     from fl_app.tasks.task import Task
 
 RANDOM_BYTES = 1 << 25  # of made-up images, if they are large
+SCALINGS = ("raw255", "unit", "standardised")  # of `fl_app.tasks.scaling.make_scaling`
 SMILING = "Smiling"  # CelebA's target, as in LEAF
 
 
@@ -89,7 +91,7 @@ class Images(PublicTask):
     data: str = ""
     split: str | None = None
     model: str | None = "lenet"
-    scaling: str = scaling("standardised")
+    scaling: str = bounded("standardised", one_of(*SCALINGS), "unknown")
     augment: str | None = augmentation()
 
     def __post_init__(self) -> None:

@@ -75,11 +75,6 @@ class TaskKind(ABC):
         return Task(objective=objective, architecture=make, **fields)
 
 
-def scaling(default: str) -> Any:
-    """A field that says how images are scaled (`fl_app.tasks.scaling.make_scaling`)."""
-    return bounded(default, one_of("raw255", "unit", "standardised"), "unknown")
-
-
 def augmentation() -> Any:
     """A field that names a random change of training images; None = they stay as they are."""
     return bounded(None, or_none(one_of("crop_flip")), "unknown")
