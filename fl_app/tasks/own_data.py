@@ -134,18 +134,18 @@ class OwnData(TaskKind):
         else:
             kind, outputs = schema.kind, schema.outputs
         targets = table.encode_targets(train.targets, kind, outputs, where)
-        arrays, groups = {}, targets if kind == "classification" else np.zeros(len(targets), int)
+        groups = targets if kind == "classification" else np.zeros(len(targets), np.int64)
         if train.owners is not None:
             names = table.in_order(table.texts_of(train.owners))
             groups = table.codes_of(train.owners, names, where)
         tested = choose_test(groups, 0 if test else self.test_share, where)
-        if train.owners is not None:
-            arrays["owners"] = groups[~tested]
         if schema is None:
             schema = _fitted(train, ~tested, targets, kind, outputs, self.rule)
             notes += table.like_identities(train.inputs, where)
         inputs = _inputs(train, schema)
-        arrays |= {"inputs": inputs[~tested], "targets": targets[~tested]}
+        arrays = {"inputs": inputs[~tested], "targets": targets[~tested]}
+        if train.owners is not None:
+            arrays["owners"] = groups[~tested]
         if test is not None:
             notes += test.notes
             arrays["test_inputs"] = _inputs(test, schema)
@@ -186,15 +186,15 @@ class OwnData(TaskKind):
                 "inputs": np.empty((0, *schema.input_shape), np.float32),
                 "targets": np.empty(shape, np.int64 if whole else np.float32),
             }
-        moments = schema.mean, schema.deviation
+        scaling = None
+        if are_images(arrays["inputs"]):
+            scaling = make_scaling("standardised", 255.0, (schema.mean, schema.deviation))
         return self.made_of(
             arrays,
             schema.input_shape,
             objective,
             name=name,
-            prepare=make_scaling("standardised", 255.0, moments)
-            if are_images(arrays["inputs"])
-            else None,
+            prepare=scaling,
             augment=AUGMENTATIONS[getattr(self, "augment", None)],
             schema=schema,
         )
