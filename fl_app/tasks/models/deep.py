@@ -9,7 +9,6 @@ from torch.nn import functional as F
 
 from fl_app.tasks.models import Shape, require_shape
 from fl_app.tasks.models.plain import MaxPool2d, dense
-from fl_app.tasks.vision import torchvision
 
 
 class Block(nn.Module):
@@ -79,13 +78,6 @@ def resnet_r(shape: Shape, num_classes: int) -> nn.Module:
     layers: list[nn.Module] = [nn.Conv2d(3, 64, 3, 1, 1), nn.ReLU()]
     layers += _residual(BiasedBlock, 64, (64, 128, 256, 512), 2)
     return nn.Sequential(*layers, nn.AvgPool2d(4), nn.Flatten(), nn.Linear(512, num_classes))
-
-
-def resnet18(shape: Shape, num_classes: int) -> nn.Module:
-    """ResNet-18 (He et al. 2016) of torchvision, untrained; 11,181,642 parameters, 10 classes."""
-    require_shape("resnet18", shape, shape[0] == 3, "with 3 channels")
-    model: nn.Module = torchvision().models.resnet18(weights=None, num_classes=num_classes)
-    return model
 
 
 def alexnet(shape: Shape, num_classes: int) -> nn.Module:

@@ -126,7 +126,6 @@ def test_max_pooling_is_torchs_in_training_and_in_tests(images):
     [
         ("lenet", DIGIT, "images 28x28 or 32x32, the task's are 1x8x8"),
         ("cnn", (1, 3, 8), "images at least 4x4, the task's are 1x3x8"),
-        ("resnet18", GREY, "images with 3 channels, the task's are 1x28x28"),
         ("textcnn", (4, 100), "sequences of at least 5 words, the task's are 4x100"),
         ("transformer", (35, 11), "sequences whose classes are their vocabulary"),
     ],
