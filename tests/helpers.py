@@ -270,7 +270,6 @@ def run(
     pauses=False,
     evaluation_share=None,
     workers=0,
-    patience=60.0,
     strategy=None,
     initial=None,
     seed=0,
@@ -297,9 +296,7 @@ def run(
     strategy = strategy or MeanDelta()
     recorder = Recorder()
     mailbox = (
-        Workers(
-            trainer, workers, initial.size, upload_extra=strategy.upload_extra, patience=patience
-        )
+        Workers(trainer, workers, initial.size, vectors=1 + len(strategy.upload_extra))
         if workers
         else Inline(trainer)
     )

@@ -27,9 +27,9 @@ from torch import Tensor
 from fl_app.client.flat import FlatModel, shared
 from fl_app.client.stacked import stacked_forward
 from fl_app.client.trainer import LocalTrainer
-from fl_app.client.transform import Trainer, Transformed
+from fl_app.client.transform import Transformed
 from fl_app.core.layout import Layout
-from fl_app.core.types import Order, Upload, Vector
+from fl_app.core.types import Order, Trainer, Upload, Vector
 
 # Maps stacked parameters, inputs ``(B, m, ...)`` and targets ``(B * m, ...)`` to the loss of every
 # example, ``(B, m)``.
@@ -225,8 +225,8 @@ class _Steps:
         # Copied to the device once, for all steps.
         self._indices: NDArray[np.int64] | Tensor = trainer.processor.places(batches.indices)
         self._weights = torch.from_numpy(batches.weights).to(rows.device)
-        self._rates = _PerClient([client.rate for client in clients], rows)
-        self._pulls = _PerClient([client.proximal for client in clients], rows)
+        self._rates = [client.rate for client in clients]
+        self._pulls = [client.proximal for client in clients]
         self._ahead: tuple[range, Tensor, Tensor] | None = None  # examples of some steps
         self._params: list[Tensor] = []
         self._anchor: list[Tensor] = []
@@ -256,13 +256,13 @@ class _Steps:
                     else:
                         self._velocity = [g.clone() for g in grad]
                     grad = self._velocity
-                self._rates.add_to(self._params, grad, -1.0)
+                _add(self._params, grad, self._rates, -1.0)
         return losses
 
     def _keep(self, active: int) -> None:
         """Go on with the first clients."""
         self._params = _views(self._trainer.model, self._rows[:active])
-        if self._pulls.any and not self._anchor:
+        if any(self._pulls) and not self._anchor:
             self._anchor = [p.detach().clone() for p in self._params]
         self._anchor = [part[:active] for part in self._anchor]
         self._velocity = [part[:active] for part in self._velocity]
@@ -283,9 +283,9 @@ class _Steps:
                 grad = _clipped(grad, trainer.max_grad_norm)
             if trainer.weight_decay:
                 grad = list(torch._foreach_add(grad, params, alpha=trainer.weight_decay))
-            if self._pulls.any:
-                pull = list(torch._foreach_sub(params, self._anchor))
-                grad = self._pulls.added(grad, pull)
+            if any(self._pulls):
+                grad = [part.clone() for part in grad]
+                _add(grad, list(torch._foreach_sub(params, self._anchor)), self._pulls, 1.0)
         return loss, grad
 
     def _examples(self, step: int, active: int, width: int) -> tuple[Tensor, Tensor]:
@@ -317,35 +317,16 @@ class _Steps:
         return [torch.stack(parts) for parts in zip(*corrected, strict=True)]
 
 
-class _PerClient:
-    """A factor for each client, often the same for all.
-
-    Args:
-        values: of the clients.
-        like: a tensor on their device.
-    """
-
-    def __init__(self, values: Sequence[float], like: Tensor) -> None:
-        self.any = any(values)
-        self._same = values[0] if len(set(values)) == 1 else None
-        self._values = like.new_tensor(values)
-
-    def add_to(self, tensors: list[Tensor], others: list[Tensor], sign: float) -> None:
-        """Add the others times factor and sign, in place; their rows are the first clients."""
-        if self._same is not None:
-            torch._foreach_add_(tensors, others, alpha=sign * self._same)
-            return
-        for tensor, other in zip(tensors, others, strict=True):
-            factor = _shaped(self._values[: len(tensor)], tensor)
-            tensor.addcmul_(other, factor, value=sign)
-
-    def added(self, tensors: list[Tensor], others: list[Tensor]) -> list[Tensor]:
-        """Sums with the others times the factor."""
-        if self._same is not None:
-            return list(torch._foreach_add(tensors, others, alpha=self._same))
-        sums = [tensor.clone() for tensor in tensors]
-        self.add_to(sums, others, 1.0)
-        return sums
+def _add(
+    tensors: list[Tensor], others: list[Tensor], factors: Sequence[float], sign: float
+) -> None:
+    """Add the others times sign and each client's factor, in place; rows are the first clients."""
+    if len(set(factors)) == 1:
+        torch._foreach_add_(tensors, others, alpha=sign * factors[0])
+        return
+    values = tensors[0].new_tensor(factors)
+    for tensor, other in zip(tensors, others, strict=True):
+        tensor.addcmul_(other, _shaped(values[: len(tensor)], tensor), value=sign)
 
 
 def stacked_losses(trainer: LocalTrainer) -> Losses:

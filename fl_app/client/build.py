@@ -20,9 +20,10 @@ from omegaconf import DictConfig, OmegaConf
 
 from fl_app.client.gpus import prepare
 from fl_app.client.node_data import own_config, with_any_id
-from fl_app.client.transform import Compressed, Private, Trainer, Transformation, Transformed
+from fl_app.client.transform import Private, Transformation, Transformed
 from fl_app.core.errors import require
 from fl_app.core.extras import missing
+from fl_app.core.types import Trainer
 
 if TYPE_CHECKING:
     from fl_app.client.task import TrainingTask
@@ -167,10 +168,9 @@ def chain(trainer: "LocalTrainer", *further: Transformation) -> Trainer:
         trainer: does the training.
         further: the innermost first.
     """
-    compression, layout = trainer.compression, trainer.model.layout
     parts: list[Transformation] = [Private(trainer.model)] if trainer.private else []
-    if compression.changes:
-        parts.append(Compressed(compression, layout))
+    if trainer.compressed.changes:
+        parts.append(trainer.compressed)
     whole: Trainer = trainer
     for transformation in (*parts, *further):
         whole = Transformed(whole, transformation)

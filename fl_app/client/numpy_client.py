@@ -8,8 +8,7 @@ from flwr.common import NDArrays, Scalar
 
 from fl_app.client.build import chain
 from fl_app.client.trainer import LocalTrainer
-from fl_app.client.transform import Trainer
-from fl_app.core.types import Order, State
+from fl_app.core.types import Order, State, Trainer
 
 
 class TrainerClient(NumPyClient):

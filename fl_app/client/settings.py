@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from fl_app.client.transform import DTYPES, Compression
+from fl_app.client.transform import DTYPES
 from fl_app.core.errors import require
 from fl_app.core.hyper import (
     PATTERNS,
@@ -71,7 +71,13 @@ class TrainingSettings:
                 "model, delta or pseudo with algorithm.client.private",
                 "clients take no steps, so private parameters would never be trained",
             )
-        self.compression = Compression(dtype=self.upload_dtype, top_k=self.top_k, kind=self.upload)
+        require(
+            self.top_k is None or self.upload != "model",
+            "algorithm.client.top_k",
+            self.top_k,
+            "null with algorithm.client.upload=model",
+            "most of a model's entries matter; displacements and gradients can be sparse",
+        )
 
     @property
     def epochs(self) -> int:

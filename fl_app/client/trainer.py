@@ -20,6 +20,7 @@ from fl_app.client.pauses import NOTHING, PAUSED, Paused, Progress, without_paus
 from fl_app.client.processor import Processor
 from fl_app.client.settings import TrainingSettings
 from fl_app.client.task import TrainingTask
+from fl_app.client.transform import Compressed
 from fl_app.core.bugs import warn_of_misspelt
 from fl_app.core.types import NO_EXTRA, Config, Order, Scores, Upload, Vector
 
@@ -42,7 +43,7 @@ class LocalTrainer(TrainingSettings):
         device: torch device; ``"auto"`` takes a GPU if there is one.
         processor: where the model is computed.
         model: the model in training, with its layout.
-        compression: what is done to uploads (`fl_app.client.transform`).
+        compressed: what is done to uploads (`fl_app.client.transform`).
         overlaps: whether it trains while models travel.
         batches: whether a subclass can be trained for several clients at once
             (`fl_app.client.batch.obstacle`).
@@ -82,6 +83,7 @@ class LocalTrainer(TrainingSettings):
         self.processor = Processor(self.device)
         self.model = build_model(self.task, self.seed, self.processor.device, self.private)
         self.task = self.processor.placed(self.task)
+        self.compressed = Compressed(self.model.layout, self.upload_dtype, self.top_k)
 
     @property
     def pauses(self) -> bool:

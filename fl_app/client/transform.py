@@ -6,14 +6,13 @@ A trainer knows nothing of it.
 """
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fl_app.core.errors import require
 from fl_app.core.layout import Layout
-from fl_app.core.types import Order, Scores, State, Upload, Vector
+from fl_app.core.types import Order, Scores, State, Trainer, Upload, Vector
 from fl_app.core.vector import all_finite
 
 if TYPE_CHECKING:
@@ -23,18 +22,6 @@ INDEX_BYTES = 4
 RESIDUAL = "residual"  # key in the client state; for an extra vector "residual.<name>"
 DTYPES = ("float32", "float16")
 PRIVATE = "private."  # prefix of a name in the client state
-
-
-class Trainer(Protocol):
-    """Carries out orders (`fl_app.client.LocalTrainer`)."""
-
-    def train(self, order: Order) -> Upload:
-        """The upload of an order to train."""
-        ...
-
-    def score(self, order: Order) -> Scores:
-        """What the client measures of an order's model."""
-        ...
 
 
 class Transformation:
@@ -117,7 +104,7 @@ def private_of(state: State) -> State:
 # -- compression -----------------------------------------------------------------------------------
 
 
-class Compression:
+class Compressed(Transformation):
     """Compresses the trainable part of uploads. Buffers are few and are sent unchanged.
 
     Top-k with error feedback (Stich, Cordonnier, Jaggi: "Sparsified SGD with Memory", NeurIPS 2018,
@@ -126,90 +113,30 @@ class Compression:
         p = u + e,    send C(p),    e <- p - C(p)
 
     for the upload and for each of its extra vectors, where C keeps the k entries of largest
-    magnitude, in half precision if asked to, and e stays on the device. Half precision alone needs
-    no feedback: its error is a 2,048th of an entry.
+    magnitude, in half precision if asked to, and e stays on the device, in the client's state. Half
+    precision alone needs no feedback: its error is a 2,048th of an entry.
 
     Args:
+        layout: of the model.
         dtype: type of the entries that are sent, ``"float32"`` or ``"float16"``.
         top_k: share of the entries that is sent, in (0, 1]; None = all.
-        kind: kind of the uploads; models are not sparse, so ``"model"`` needs `top_k` = None.
 
-    Raises:
-        ValueError: models are to be sparse.
+    Attributes:
+        changes: whether an upload is changed at all.
+        num_bytes: size of one vector of an upload; with top-k an upper bound, as zeros are not
+            sent.
     """
 
-    def __init__(self, *, dtype: str, top_k: float | None, kind: str) -> None:
-        require(
-            top_k is None or kind != "model",
-            "algorithm.client.top_k",
-            top_k,
-            "null with algorithm.client.upload=model",
-            "most of a model's entries matter; displacements and gradients can be sparse",
-        )
-        self.dtype = np.dtype(dtype)
-        self.top_k = top_k
-
-    @property
-    def changes(self) -> bool:
-        """Whether an upload is changed at all."""
-        return self.top_k is not None or self.dtype != np.float32
-
-    def count(self, layout: Layout) -> int:
-        """k, the number of trainable entries that are sent."""
-        if self.top_k is None:
-            return layout.num_trainable
-        return max(1, round(self.top_k * layout.num_trainable))
-
-    def num_bytes(self, layout: Layout) -> int:
-        """Size of one vector of an upload; with top-k an upper bound, as zeros are not sent."""
-        entry = self.dtype.itemsize + (0 if self.top_k is None else INDEX_BYTES)
-        return self.count(layout) * entry + 4 * (layout.size - layout.num_trainable)
-
-    def apply(
-        self, vector: Vector, layout: Layout, residual: NDArray[Any] | None
-    ) -> NDArray[Any] | None:
-        """Compress an upload in place; it becomes the vector that the server receives.
-
-        Args:
-            vector: u and buffers, shape ``(d,)``.
-            layout: layout of the model.
-            residual: e after the client's previous upload, shape ``(num_trainable,)``; None = 0.
-
-        Returns:
-            The residual to keep; None without top-k.
-        """
-        part = vector[: layout.num_trainable]
-        if not all_finite([part]):
-            # The server rejects this upload. Rounding would make it finite, and its residual would
-            # make all later uploads useless.
-            return residual
-        if self.top_k is None:
-            part[:] = self._rounded(part)
-            return None
-        wanted = part.copy() if residual is None else part + residual
-        count = self.count(layout)
-        places = np.argpartition(np.abs(wanted), part.size - count)[part.size - count :]
-        part[:] = 0
-        part[places] = self._rounded(wanted[places])
-        wanted -= part
-        return wanted
-
-    def _rounded(self, entries: Vector) -> NDArray[Any]:
-        largest = np.finfo(self.dtype).max
-        return np.clip(entries, -largest, largest).astype(self.dtype)
-
-
-class Compressed(Transformation):
-    """Compression of a trainer's uploads; the client's state also holds the residuals.
-
-    Args:
-        compression: applied to uploads.
-        layout: of the model.
-    """
-
-    def __init__(self, compression: Compression, layout: Layout) -> None:
-        self._compression = compression
-        self._layout = layout
+    def __init__(self, layout: Layout, dtype: str = "float32", top_k: float | None = None) -> None:
+        self._split = layout.num_trainable
+        self._dtype = np.dtype(dtype)
+        self._count: int | None = None  # k
+        entries, entry = self._split, self._dtype.itemsize
+        if top_k is not None:
+            self._count = entries = max(1, round(top_k * self._split))
+            entry += INDEX_BYTES
+        self.changes = top_k is not None or self._dtype != np.float32
+        self.num_bytes = entries * entry + 4 * (layout.size - self._split)
 
     def receive(self, order: Order) -> Order:
         own = {key: array for key, array in order.state.items() if not _is_residual(key)}
@@ -223,10 +150,39 @@ class Compressed(Transformation):
             upload = replace(upload, extra=extra)
             named = {f"{RESIDUAL}.{name}": vector for name, vector in extra.items()}
             for key, vector in {RESIDUAL: upload.vector, **named}.items():
-                residual = self._compression.apply(vector, self._layout, residuals.get(key))
+                residual = self.apply(vector, residuals.get(key))
                 if residual is not None:
                     residuals[key] = residual
         return replace(upload, state={**upload.state, **residuals}) if residuals else upload
+
+    def apply(self, vector: Vector, residual: NDArray[Any] | None) -> NDArray[Any] | None:
+        """Compress an upload in place; it becomes the vector that the server receives.
+
+        Args:
+            vector: u and buffers, shape ``(d,)``.
+            residual: e after the client's previous upload, shape ``(num_trainable,)``; None = 0.
+
+        Returns:
+            The residual to keep; None without top-k.
+        """
+        part = vector[: self._split]
+        if not all_finite([part]):
+            # The server rejects this upload. Rounding would make it finite, and its residual would
+            # make all later uploads useless.
+            return residual
+        if self._count is None:
+            part[:] = self._rounded(part)
+            return None
+        wanted = part.copy() if residual is None else part + residual
+        places = np.argpartition(np.abs(wanted), part.size - self._count)[-self._count :]
+        part[:] = 0
+        part[places] = self._rounded(wanted[places])
+        wanted -= part
+        return wanted
+
+    def _rounded(self, entries: Vector) -> NDArray[Any]:
+        largest = np.finfo(self._dtype).max
+        return np.clip(entries, -largest, largest).astype(self._dtype)
 
 
 def _is_residual(key: str) -> bool:

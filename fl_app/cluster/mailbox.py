@@ -4,17 +4,14 @@ import logging
 import math
 import time
 import weakref
-from collections import deque
-from collections.abc import Iterable
+from collections import Counter, deque
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from copy import deepcopy
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from fl_app.cluster.connection import disconnect, one_line, resources, room
-from fl_app.cluster.queue import OrderQueue, pack
 from fl_app.cluster.worker import (
     ClusterWorker,
     NotReady,
@@ -25,6 +22,8 @@ from fl_app.cluster.worker import (
 from fl_app.core.errors import RunError
 from fl_app.core.types import Order, Reply, Vector
 from fl_app.core.vector import read_only
+from fl_app.engine.worker import pack
+from fl_app.engine.workers import sealed
 from fl_app.record.provenance import processor
 
 if TYPE_CHECKING:
@@ -38,6 +37,77 @@ PLACE_SECONDS = 60.0  # within which the first worker must have a place
 NO_WORKER_SECONDS = 120.0  # that a run waits while nobody can train
 INLINE_BYTES = 90 << 10  # of a vector that travels within a call; Ray's own limit is 100 KiB
 MOST_LETTERS = 300  # of Ray's reasons
+CALL_SECONDS = 0.1  # of training that a call is worth, against some milliseconds for itself
+MOST_ORDERS = 32  # of a call
+# A worker that dies takes its call along. An order that has lost so many workers has failed: it is
+# the likely reason, since it travels alone from the second worker on.
+MOST_DEATHS = 3
+
+
+class OrderQueue:
+    """Orders that wait for a worker, in calls of as many as are worth `CALL_SECONDS`."""
+
+    def __init__(self) -> None:
+        self._waiting: deque[Order] = deque()
+        self._deaths: Counter[int] = Counter()  # by number of the order
+        self.call_size = 1  # orders of a call
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def push(self, order: Order) -> None:
+        self._waiting.append(order)
+
+    def next_call(self, places: int) -> list[Order]:
+        """The first waiting orders, for one call.
+
+        Args:
+            places: calls that workers accept now, >= 1. The waiting orders are spread over them.
+        """
+        count = min(math.ceil(len(self._waiting) / places), self.call_size)
+        orders = [self._waiting.popleft()]
+        # An order that has lost a worker travels alone, for it may be the reason.
+        while (
+            len(orders) < count
+            and not self._deaths[orders[0].number]
+            and not self._deaths[self._waiting[0].number]
+        ):
+            orders.append(self._waiting.popleft())
+        return orders
+
+    def done(self, orders: Sequence[Order], seconds: float) -> None:
+        """Note that a call was carried out, in so many seconds of a worker."""
+        for order in orders:
+            self._deaths.pop(order.number, None)
+        each = max(seconds / len(orders), 1e-6)
+        self.call_size = max(1, min(int(CALL_SECONDS / each), MOST_ORDERS))
+
+    def lost(self, calls: Iterable[Sequence[Order]], reason: str) -> list[Reply]:
+        """Let orders of a lost worker wait again, before all others.
+
+        Args:
+            calls: of the worker, oldest first. It was at work on the oldest.
+            reason: why it was lost.
+
+        Returns:
+            The replies of orders that have failed.
+        """
+        calls = list(calls)
+        for order in calls[0] if calls else ():
+            self._deaths[order.number] += 1
+        failed, again = [], []
+        for order in (order for call in calls for order in call):
+            if self._deaths[order.number] < MOST_DEATHS:
+                again.append(order)
+            else:
+                del self._deaths[order.number]
+                text = f"{MOST_DEATHS} workers died with this order, the last one: {reason}"
+                failed.append(Reply(order.number, error=text))
+        self._waiting.extendleft(reversed(again))
+        return failed
+
+    def clear(self) -> None:
+        self._waiting.clear()
 
 
 @dataclass(eq=False)
@@ -270,9 +340,17 @@ class ClusterMailbox:
             )
 
     def _give(self, worker: _Worker, orders: list[Order]) -> None:
-        parcels, references = pack(orders, self._reference)
+        references: list[Any] = []
+
+        def beside(memory: memoryview) -> bool:
+            if memory.nbytes <= INLINE_BYTES:
+                return False
+            references.append(self._reference(memory.obj))
+            return True
+
+        packed = pack(orders, beside)
         worker.calls.append(orders)
-        self._calls[worker.handle.work.remote(parcels, *references)] = worker, orders
+        self._calls[worker.handle.work.remote(packed, *references)] = worker, orders
 
     def _receive(self, timeout: float) -> None:
         """Handle the next result; waits for it.
@@ -317,21 +395,15 @@ class ClusterMailbox:
     ) -> None:
         worker.calls.popleft()
         self._queue.done(orders, seconds)
-        for reply in deepcopy(replies):  # arrays of the result would stay in the cluster's store
-            self._replies.append(reply)
-            if (upload := reply.upload) is not None:
-                for vector in (upload.vector, *upload.extra.values()):
-                    if isinstance(vector, np.ndarray):
-                        vector.flags.writeable = False
+        # Copies, since arrays of the result would stay in the cluster's store.
+        self._replies.extend(map(sealed, deepcopy(replies)))
 
-    def _reference(self, vector: Vector) -> Any:
-        """What travels in place of a vector, which the cluster's store has only once.
+    def _reference(self, vector: Any) -> Any:
+        """What travels in place of an array, which the cluster's store has only once.
 
         Raises:
             RunError: it has no room there.
         """
-        if vector.nbytes <= INLINE_BYTES:
-            return vector
         key = id(vector)
         if key not in self._versions:
             try:

@@ -1,6 +1,7 @@
 """A worker: it builds its trainer once, and carries out orders."""
 
 import faulthandler
+import pickle
 import platform
 import time
 from collections.abc import Mapping, Sequence
@@ -8,14 +9,12 @@ from dataclasses import dataclass
 from importlib import metadata
 from typing import TYPE_CHECKING, Any
 
-from fl_app.cluster.queue import Parcel, unpack
-from fl_app.core.types import Reply, Vector
+from fl_app.core.types import Reply, Trainer, Vector
 from fl_app.engine.workers import Inline
 from fl_app.record.provenance import processor
 
 if TYPE_CHECKING:
     from fl_app.client.build import Recipe
-    from fl_app.client.transform import Trainer
 
 COMPARED = ("numpy", "torch")  # Ray itself compares the versions of Python and of Ray
 
@@ -80,12 +79,12 @@ class ClusterWorker:
         self._inline = Inline(_build(recipe[0]))
         return self.place()
 
-    def work(self, parcels: Sequence[Parcel], *vectors: Vector) -> tuple[list[Reply], float]:
+    def work(self, packed: bytes, *vectors: Vector) -> tuple[list[Reply], float]:
         """Carry out orders one after the other.
 
         Args:
-            parcels: the orders.
-            vectors: that they share, shape ``(d,)``.
+            packed: the orders (`fl_app.engine.worker.pack`).
+            vectors: that are beside them, of the store.
 
         Returns:
             The replies, and the seconds that all of them took.
@@ -96,10 +95,10 @@ class ClusterWorker:
         if self._inline is None:
             raise NotReady
         began = time.perf_counter()
-        for vector in vectors:  # those of the store are read-only, and those of the call are not
-            vector.flags.writeable = False
         replies: list[Reply] = []
-        for order in unpack(parcels, vectors):
+        for order in pickle.loads(packed, buffers=vectors):
+            for vector in (order.vector, *order.extra.values()):  # other orders may have them, too
+                vector.flags.writeable = False
             faulthandler.dump_traceback_later(self._patience, exit=True, file=2)
             self._inline.push(order)
             replies.extend(self._inline.pull(None))
@@ -107,7 +106,7 @@ class ClusterWorker:
         return replies, time.perf_counter() - began
 
 
-def _build(reference: Any) -> "Trainer":
+def _build(reference: Any) -> Trainer:
     import ray
 
     from fl_app.client.gpus import AUTO, gpus_of

@@ -7,8 +7,9 @@ their fields under the name of their kind, and everything else is plain data.
 
 from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Iterable, Mapping, Sequence
+from copy import copy
 from dataclasses import fields
-from typing import Any
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,6 +32,25 @@ _NAMES: dict[type[Any], str] = {
 _FIELDS = {made: [each.name for each in fields(made)] for made in RECORDS.values()}
 
 Array = NDArray[Any]
+
+
+class Remembers(Protocol):
+    """What changes during a run, and goes on from a checkpoint.
+
+    Attributes:
+        remembers: names of the attributes that a checkpoint holds.
+    """
+
+    remembers: ClassVar[Sequence[str]] = ()
+
+    def state_dict(self) -> dict[str, Any]:
+        """What is remembered between two events, for a checkpoint: plain data and arrays."""
+        return {name: getattr(self, name) for name in self.remembers}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restore what was remembered."""
+        for name in self.remembers:
+            setattr(self, name, copy(state[name]))
 
 
 class Unkeepable(TypeError):

@@ -183,6 +183,18 @@ class Reply:
     together: bool = False
 
 
+class Trainer(Protocol):
+    """Carries out a client's orders (`fl_app.client.LocalTrainer`)."""
+
+    def train(self, order: Order) -> Upload:
+        """The upload of an order to train."""
+        ...
+
+    def score(self, order: Order) -> Scores:
+        """What the client measures of an order's model."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class GlobalModel:
     """The server's model w_t and the older versions that orders or updates still cite.

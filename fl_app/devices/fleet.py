@@ -1,12 +1,13 @@
-"""The cost of an order: seconds and joules of download, training and upload."""
+"""The cost of an order: seconds and joules; when clients are online; the server's seconds."""
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from fl_app.core.hyper import at_least, bounded, check_bounds
+from fl_app.core.hyper import POSITIVE, at_least, bounded, check_bounds
 from fl_app.core.types import Parts
+from fl_app.devices.draws import exponential, uniform
 from fl_app.devices.table import SERVER, read_table
 from fl_app.engine.server import Server
 
@@ -164,6 +165,41 @@ class Overlapping:
         """The transfers and the training of one cycle."""
         parts = self._fleet.parts(client_id, sequence, now)
         return parts._replace(training=parts.training * self._share)
+
+
+@dataclass(kw_only=True, eq=False)
+class Churn:
+    """Clients come and go at random, in independent stays of exponential length.
+
+    At second 0 a client is online with its long-run probability.
+
+    Args:
+        mean_online: mean seconds of a stay online, > 0.
+        mean_offline: mean seconds of a stay offline, > 0.
+        seed: seed of the run.
+
+    Raises:
+        ValueError: a value is out of its bounds.
+    """
+
+    mean_online: float = bounded(60.0, POSITIVE, "no client would ever be online")
+    mean_offline: float = bounded(30.0, POSITIVE, "leave devices.availability out")
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        check_bounds("devices.availability", self)
+
+    def starts_online(self, client_id: int) -> bool:
+        """Whether the client is online at second 0."""
+        return uniform(self.seed, client_id, 0, b"online") < self.mean_online / (
+            self.mean_online + self.mean_offline
+        )
+
+    def stay(self, client_id: int, number: int) -> float:
+        """Seconds of the client's stay `number` >= 0; online and offline stays alternate."""
+        online = self.starts_online(client_id) == (number % 2 == 0)
+        mean = self.mean_online if online else self.mean_offline
+        return mean * exponential(uniform(self.seed, client_id, number, b"stay"))
 
 
 class MeasuredServer(Server):

@@ -30,6 +30,7 @@ class Arena:
 
     def __init__(self, size: int, file: int | None = None) -> None:
         self.size = size
+        self.num_bytes = 4 * size  # of a vector
         self._stride = -(-max(size, 1) * 4 // ALIGNMENT) * ALIGNMENT
         self._segment_bytes = -(-self._stride * SLOTS_PER_SEGMENT // mmap.PAGESIZE) * mmap.PAGESIZE
         self._file = anonymous_file() if file is None else file
@@ -43,8 +44,8 @@ class Arena:
         """For a process that is spawned."""
         return _received, (self.size, reduction.DupFd(self._file))
 
-    def new(self) -> tuple[Vector, int]:
-        """A vector with arbitrary contents and its slot; only one process may call this."""
+    def new(self) -> tuple[int, Vector]:
+        """A slot and a vector on it with arbitrary contents; only one process may call this."""
         if not self._free:
             os.ftruncate(self._file, (self._slots // SLOTS_PER_SEGMENT + 1) * self._segment_bytes)
             self._free.extend(range(self._slots + SLOTS_PER_SEGMENT - 1, self._slots - 1, -1))
@@ -57,22 +58,18 @@ class Arena:
         address = ctypes.addressof(owner)
         self._starts[address] = slot
         weakref.finalize(owner, self._release, slot, address).atexit = False
-        return np.frombuffer(memoryview(owner), np.float32), slot
+        return slot, np.frombuffer(memoryview(owner), np.float32)
 
-    def share(self, vector: Vector) -> Vector:
-        """A read-only copy in the arena; a vector that lies there already is not copied."""
-        if self.slot(vector) is not None:
-            return vector
-        copy, _ = self.new()
+    def held(self, vector: Vector) -> tuple[int, Vector]:
+        """A slot and a read-only copy on it; a vector that lies on one already is not copied."""
+        if vector.size == self.size and vector.flags.c_contiguous:
+            slot = self._starts.get(vector.ctypes.data)
+            if slot is not None:
+                return slot, vector
+        slot, copy = self.new()
         np.copyto(copy, vector)
         copy.flags.writeable = False
-        return copy
-
-    def slot(self, vector: Vector) -> int | None:
-        """The slot on which a whole vector of this process lies, or None."""
-        if vector.size != self.size or not vector.flags.c_contiguous:
-            return None
-        return self._starts.get(vector.ctypes.data)
+        return slot, copy
 
     def view(self, slot: int) -> Vector:
         """The vector of a slot that another process allocated; it must be held there meanwhile."""

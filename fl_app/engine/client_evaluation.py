@@ -16,7 +16,6 @@ training orders, while all others train:
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from copy import copy
 from numbers import Real
 from typing import Any
 
@@ -24,6 +23,7 @@ import numpy as np
 
 from fl_app.core.errors import is_number, require, require_count
 from fl_app.core.events import ClientEvaluated, ClientsEvaluated, EvaluationOrdered, Event
+from fl_app.core.snapshot import Remembers
 from fl_app.core.types import Order, Reply, Scores, Vector
 from fl_app.core.vector import worst_decile
 from fl_app.engine.clock import NO_VECTOR, Clock
@@ -35,10 +35,8 @@ LOWER_IS_BETTER = (
     *("distance", "divergence", "deviation"),
 )
 
-REMEMBERED = ("version", "waiting", "_rng", "_vector", "_open")
 
-
-class ClientEvaluation:
+class ClientEvaluation(Remembers):
     """The evaluations of a run on its clients; the engine has it `join` before anything else.
 
     Args:
@@ -53,6 +51,8 @@ class ClientEvaluation:
     Raises:
         ValueError: an argument is out of its bounds.
     """
+
+    remembers = ("version", "waiting", "_rng", "_vector", "_open")
 
     def __init__(self, every: float = math.inf, fraction: float = 1.0, seed: int = 0) -> None:
         if every != math.inf:
@@ -177,14 +177,8 @@ class ClientEvaluation:
                 )
                 self._told(metrics)
 
-    def state_dict(self) -> dict[str, Any]:
-        """The state between two events, as plain data and arrays."""
-        return {name: getattr(self, name) for name in REMEMBERED}
-
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore a result of `state_dict`, after the federation has joined."""
-        for name in REMEMBERED:
-            setattr(self, name, copy(state[name]))
+        super().load_state_dict(state)
         if self._vector.size:
             self._vector = self._clock.share(self._vector)
 

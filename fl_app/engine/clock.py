@@ -6,9 +6,9 @@ does. The wall clock takes events from the mailbox.
 """
 
 import math
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeAlias, runtime_checkable
+from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 
@@ -77,7 +77,15 @@ ClockEvent: TypeAlias = Replied | Expired | Returned | Stray | Joined | Left | A
 
 
 class Clock(Protocol):
-    """Tells the engine what happens next."""
+    """Tells the engine what happens next.
+
+    Clocks subclass it to inherit what real time has.
+
+    Attributes:
+        mailbox: carries orders out.
+    """
+
+    mailbox: "Mailbox"
 
     @property
     def now(self) -> float:
@@ -90,16 +98,16 @@ class Clock(Protocol):
 
     def share(self, vector: Vector) -> Vector:
         """The read-only form in which clients can receive a new model version."""
-        ...
+        return self.mailbox.share(vector)
 
     def work(self, what: Work) -> None:
         """Let the time pass that a piece of the server's own work takes, which comes now."""
-        ...
+        del what  # it takes the time that it takes
 
     @property
     def busy(self) -> Mapping[str, float] | None:
         """Seconds of the server's own work so far, by kind of work; None if that is unknown."""
-        ...
+        return None
 
     def dispatch(self, order: Order) -> Parts | None:
         """Give an order to its client; the parts of a training order, None if they are unknown."""
@@ -115,11 +123,13 @@ class Clock(Protocol):
 
     def recall(self, order: Order) -> bool:
         """Ask for the result at the end of the current local epoch; false if it is too late."""
-        ...
+        # NOTE: a SuperNode handles one message at a time, so no recall reaches one that trains.
+        del order
+        return False
 
     def totals(self) -> Mapping[str, float]:
         """Numbers about the whole run, for its summary."""
-        ...
+        return {}
 
     def state_dict(self) -> dict[str, Any]:
         """The state between two events, as plain data and arrays."""
@@ -143,11 +153,15 @@ class Clock(Protocol):
 
     def close(self) -> None:
         """Stop all work at once, without waiting for it."""
-        ...
+        self.mailbox.close()
 
 
 class Mailbox(Protocol):
-    """Pushes orders to workers or nodes and pulls their replies; it does not know the time."""
+    """Pushes orders to workers or nodes and pulls their replies; it does not know the time.
+
+    One with an attribute `batch` above 1 is pushed up to so many training orders at once, to be
+    computed together.
+    """
 
     def share(self, vector: Vector) -> Vector:
         """As `Clock.share`."""
@@ -167,19 +181,4 @@ class Mailbox(Protocol):
 
     def close(self) -> None:
         """End workers and threads at once."""
-        ...
-
-
-@runtime_checkable
-class BatchMailbox(Mailbox, Protocol):
-    """A mailbox whose workers can compute several training orders together.
-
-    Attributes:
-        batch: at most so many.
-    """
-
-    batch: int
-
-    def push_together(self, orders: Sequence[Order]) -> None:
-        """Accept training orders to be computed together; `capacity` must be above 0."""
         ...

@@ -3,7 +3,7 @@
     Schedule.start -> Strategy.dispatch -> Clock.dispatch ====> client
     publish <- Strategy.aggregate <- Schedule.take <- buffer <- Clock.next <==== client
 
-Aggregation is in `fl_app.engine.versions`, what becomes of an order in `fl_app.engine.arrivals`.
+What becomes of an order, and aggregation, are in `fl_app.engine.versions`.
 Nothing here knows whether time is virtual, how orders travel or what the equations are.
 """
 
@@ -19,9 +19,9 @@ from fl_app.core.layout import check_vector
 from fl_app.core.types import Order, Vector
 from fl_app.engine import checks
 from fl_app.engine.clock import Alarm, ClockEvent, Expired, Joined, Left, Replied, Returned, Stray
-from fl_app.engine.evaluation import Background, Evaluate, Outbox
 from fl_app.engine.federation import Federation
 from fl_app.engine.limits import Outcome, Stop
+from fl_app.engine.outbox import Evaluate, Outbox
 from fl_app.engine.unkept import FORMAT, UnkeptAttributes, check_complete
 from fl_app.engine.versions import Versions
 
@@ -45,7 +45,7 @@ class Engine(Versions):
         stop: when the run ends.
         num_trainable: number of trainable entries, which lead the vector; default all.
         evaluate: maps (version, vector) to metrics, ``"accuracy"`` and ``"loss"`` among them; or to
-            a measurement that goes on beside the engine (`fl_app.engine.evaluation.Background`).
+            a future, where the measurement goes on beside the engine.
         eval_every: versions between evaluations. The first and the last version are evaluated, too.
         client_evaluation: evaluations on clients; the last version is evaluated, too. Default none.
         guard: bounds on uploads, checked before the strategy is asked.
@@ -181,8 +181,6 @@ class Engine(Versions):
     def close(self) -> None:
         """End workers and threads. `run` calls it; call it yourself only without `run`."""
         self.clock.close()
-        if isinstance(self.evaluate, Background):
-            self.evaluate.close()
 
     def state_dict(self) -> dict[str, Any]:
         """The whole state between two events, for `fl_app.core.snapshot`."""

@@ -1,9 +1,15 @@
-"""Refuses bad uploads with a reason, whatever the algorithm."""
+"""What of the clients' uploads reaches the strategy.
+
+A `Guard` refuses bad uploads with a reason, whatever the algorithm. The engine asks an `Intake` at
+three places: whether an upload comes in, which updates of the buffer may be aggregated now, and
+what the strategy is shown of them. One that opens sums of masked uploads derives from it
+(`fl_app.secure.server`).
+"""
 
 import statistics
 from collections import Counter, deque
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -18,8 +24,10 @@ from fl_app.core.hyper import (
     count,
     or_none,
 )
+from fl_app.core.snapshot import Remembers
 from fl_app.core.types import RESIDUAL, GlobalModel, Update
 from fl_app.core.vector import norm
+from fl_app.engine.checks import overflow
 
 WINDOW = 100  # lengths of which the median is taken
 TOO_OLD = "age="  # how the reason begins
@@ -29,7 +37,7 @@ FEW = 10  # lengths needed before uploads are compared with their median
 
 
 @dataclass(kw_only=True, eq=False)
-class Guard:
+class Guard(Remembers):
     """Bounds on uploads; None is no bound. That uploads are finite is checked in any case.
 
     The length of an upload is ||Delta_i||, or ||g_i|| of one that is a gradient, over the trainable
@@ -41,8 +49,6 @@ class Guard:
         max_norm_ratio: longest upload over the running median, > 1, once ten uploads have come;
             also of each extra vector.
         max_age: most versions published since the client's model was, >= 0.
-        min_interval: least seconds between two accepted uploads of one client, > 0, so that very
-            fast answers do not outweigh the others.
         max_examples: most examples that a client may claim, >= 1; they may be its weight.
         bench_after: refused or malformed uploads in a row after which a client gets no more orders,
             >= 1; one that is only too old does not count.
@@ -61,14 +67,14 @@ class Guard:
         "half of all uploads are longer than the median and would be refused",
     )
     max_age: int | None = bounded(None, or_none(at_least(0)), "every upload would be refused")
-    min_interval: float | None = bounded(None, or_none(POSITIVE), "it would refuse nothing")
     max_examples: int | None = bounded(None, or_none(count()), "every upload would be refused")
     bench_after: int | None = bounded(None, or_none(count()), "every client would be benched")
+
+    remembers = ("_lengths", "_refused", "benched")
 
     def __post_init__(self) -> None:
         check_bounds("guard", self)
         self._lengths: dict[str, deque[float]] = {}  # by name of the vector, "" = the upload's own
-        self._let_in: dict[int, float] = {}  # client -> when last
         self._refused: Counter[int] = Counter()  # client -> uploads in a row
         self.benched: set[int] = set()
 
@@ -92,22 +98,22 @@ class Guard:
                 "their length is not that of a displacement, so every upload would be refused",
             )
 
-    def refuse(self, model: GlobalModel, update: Update, now: float) -> str:
+    def refuse(self, model: GlobalModel, update: Update) -> str:
         """The reason to refuse a finite upload; "" if it may come in.
 
         Args:
             model: w_t and the versions that are cited.
             update: what came.
-            now: seconds on the run's clock.
         """
-        reason = (
-            self._too_much(model, update)
-            or self._too_soon(update, now)
-            or self._too_long(model, update)
-        )
-        if not reason and self.min_interval is not None:
-            self._let_in[update.client_id] = now
-        return reason
+        age = model.age(update)
+        if self.max_age is not None and age > self.max_age:
+            return f"{TOO_OLD}{age} is above guard.max_age={self.max_age}"
+        if self.max_examples is not None and update.num_examples > self.max_examples:
+            return (
+                f"num_examples={update.num_examples} is above guard.max_examples="
+                f"{self.max_examples}"
+            )
+        return self._too_long(model, update)
 
     def count_refused(self, client_id: int, reason: str) -> int:
         """Count an upload that was refused; the uploads in a row if its client is benched now.
@@ -127,39 +133,6 @@ class Guard:
     def count_accepted(self, client_id: int) -> None:
         """End the row of a client's refused uploads."""
         self._refused.pop(client_id, None)
-
-    def state_dict(self) -> dict[str, Any]:
-        """The lengths that the medians are of, when each client was let in last, and the bench."""
-        state: dict[str, Any] = {"lengths": self._lengths, "let_in": self._let_in}
-        if self.bench_after is not None:
-            state |= {"refused": self._refused, "benched": sorted(self.benched)}
-        return state
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore lengths, times and the bench."""
-        self._lengths, self._let_in = dict(state["lengths"]), dict(state["let_in"])
-        self._refused = Counter(state.get("refused", {}))
-        self.benched = set(state.get("benched", ()))
-
-    def _too_much(self, model: GlobalModel, update: Update) -> str:
-        age = model.age(update)
-        if self.max_age is not None and age > self.max_age:
-            return f"{TOO_OLD}{age} is above guard.max_age={self.max_age}"
-        if self.max_examples is not None and update.num_examples > self.max_examples:
-            return (
-                f"num_examples={update.num_examples} is above guard.max_examples="
-                f"{self.max_examples}"
-            )
-        return ""
-
-    def _too_soon(self, update: Update, now: float) -> str:
-        before = self._let_in.get(update.client_id)
-        if self.min_interval is None or before is None or now - before >= self.min_interval:
-            return ""
-        return (
-            f"{now - before:.3g} s after the client's last upload, less than "
-            f"guard.min_interval={self.min_interval:g}"
-        )
 
     def _too_long(self, model: GlobalModel, update: Update) -> str:
         if self.max_norm is None and self.max_norm_ratio is None:
@@ -186,3 +159,57 @@ class Guard:
                     f"{median:.3g}"
                 )
         return reasons[0] if reasons else ""
+
+
+@dataclass(frozen=True)
+class Opened:
+    """What a strategy is shown of the updates of one aggregation.
+
+    Attributes:
+        updates: one for each of those that were to be opened, in their order; empty if there are
+            `faults`.
+        faults: place -> why this update cannot be opened. The engine drops these and aggregates
+            nothing.
+    """
+
+    updates: Sequence[Update] = ()
+    faults: Mapping[int, str] = field(default_factory=dict)
+
+
+class Intake(Remembers):
+    """Lets every upload in whose numbers are finite, and shows updates as they came."""
+
+    def refuse(self, model: GlobalModel, update: Update) -> str:
+        """Why an upload of the right form cannot come in; "" if it can.
+
+        Args:
+            model: w_t and the versions that are cited.
+            update: what came.
+        """
+        if update.seal:
+            return "the upload is masked, and nobody could open it"
+        return overflow(model, update)
+
+    def eligible(self, buffer: Sequence[Update]) -> Sequence[Update]:
+        """The updates of the buffer that may be aggregated now."""
+        return buffer
+
+    def open(self, model: GlobalModel, updates: Sequence[Update]) -> Opened:
+        """What the strategy is shown of these updates.
+
+        Args:
+            model: w_t.
+            updates: that the schedule took, oldest arrival first.
+
+        Raises:
+            RunError: they cannot be opened, and no single one of them is at fault.
+        """
+        del model
+        return Opened(updates)
+
+    def complete(self, report: dict[str, Any], opened: Opened) -> None:
+        """Complete the strategy's report of an aggregation, in place."""
+
+    def totals(self) -> Mapping[str, float]:
+        """Numbers about the whole run, for its summary."""
+        return {}

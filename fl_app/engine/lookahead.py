@@ -10,24 +10,27 @@ holds the results of a batch that the run has begun to use.
 """
 
 import heapq
-from collections.abc import Collection, Mapping
-from typing import Any
+from collections.abc import Callable, Collection, Mapping
+from typing import Any, TypeAlias
 
 from fl_app.core.types import Order, Reply
-from fl_app.engine.clock import BatchMailbox, Mailbox
+from fl_app.engine.clock import Mailbox
 
 READY_LIMIT = 32
 
-Batch = tuple[Order, ...]
+Batch: TypeAlias = tuple[Order, ...]
+Entry: TypeAlias = tuple[float, float, int, Batch]
+"""Of a batch, when its first order is due, the tie and the number of that, and the orders."""
 
 
 class Lookahead:
     """Keeps workers busy with the orders that are due next.
 
-    With a `BatchMailbox`, training orders wait until the clock needs one of them. Then all that
-    wait are divided into batches whose lengths differ by at most one, those that are due first in
-    the first batch. So several workers have a batch each. If more orders wait than results may lie
-    ready, further batches are formed ahead. Evaluate orders are computed one by one.
+    Where the mailbox takes several at once, training orders wait until the clock needs one of them.
+    Then all that wait are divided into batches whose lengths differ by at most one, those that are
+    due first in the first batch. So several workers have a batch each. If more orders wait than
+    results may lie ready, further batches are formed ahead. Evaluate orders are computed one by
+    one.
 
     Args:
         mailbox: has the workers; any of them serves any client.
@@ -38,24 +41,23 @@ class Lookahead:
 
     def __init__(self, mailbox: Mailbox) -> None:
         self._mailbox = mailbox
-        self.batch = mailbox.batch if isinstance(mailbox, BatchMailbox) else 1
+        self._push: Callable[..., None] = mailbox.push
+        self.batch: int = getattr(mailbox, "batch", 1)
         # A result of a batch stays in memory until it is due, so few batches run ahead.
         self._most = max(READY_LIMIT, 2 * self.batch)
         self._ready_limit = READY_LIMIT + (self._most if self.batch > 1 else 0)
-        self._waiting: list[tuple[float, float, int, Order]] = []  # for a batch
+        self._waiting: list[Entry] = []  # of single orders, for a batch
         self._formed: dict[int, Batch] = {}  # number -> its batch, until the result is taken
-        # Not yet with a worker: when the first order of a batch is due, and the batch.
-        self._pending: list[tuple[float, float, int, Batch]] = []
+        self._pending: list[Entry] = []  # not yet with a worker
         self._ready: dict[int, Reply] = {}
         self._under_way = 0  # with a worker
         self._cancelled: set[int] = set()  # numbers of those with a worker
 
     def submit(self, time: float, tie: float, order: Order) -> None:
         """Compute an order's result by a time, seconds; a smaller `tie` goes first."""
-        if order.evaluates or self.batch == 1:
-            heapq.heappush(self._pending, (time, tie, order.number, (order,)))
-        else:
-            heapq.heappush(self._waiting, (time, tie, order.number, order))
+        alone = order.evaluates or self.batch == 1
+        entry = (time, tie, order.number, (order,))
+        heapq.heappush(self._pending if alone else self._waiting, entry)
 
     def result(self, number: int) -> Reply:
         """The reply of the order with this number; waits for it, and returns it once."""
@@ -72,18 +74,15 @@ class Lookahead:
 
     def cancel(self, numbers: Collection[int]) -> None:
         """Drop orders, computed or not."""
-        alone = {entry[2] for entry in self._pending if len(entry[3]) == 1}
-        dropped = alone.union(entry[2] for entry in self._waiting).intersection(numbers)
-        if dropped:
-            self._pending = [
-                entry for entry in self._pending if len(entry[3]) > 1 or entry[2] not in dropped
-            ]
-            self._waiting = [entry for entry in self._waiting if entry[2] not in dropped]
-            heapq.heapify(self._pending)
-            heapq.heapify(self._waiting)
+        begun = set(numbers)
+        for heap in (self._waiting, self._pending):
+            dropped = begun & {orders[0].number for *_, orders in heap if len(orders) == 1}
+            heap[:] = [e for e in heap if len(e[3]) > 1 or e[3][0].number not in dropped]
+            heapq.heapify(heap)
+            begun -= dropped
         for number in numbers:
             self._formed.pop(number, None)
-            if number not in dropped and self._ready.pop(number, None) is None:
+            if number in begun and self._ready.pop(number, None) is None:
                 self._cancelled.add(number)
 
     def state_dict(self) -> dict[str, Any]:
@@ -131,7 +130,7 @@ class Lookahead:
         for batches_left in range(-(-count // self.batch), 0, -1):
             length = -(-count // batches_left)
             entries = [heapq.heappop(self._waiting) for _ in range(length)]
-            batch = tuple(entry[3] for entry in entries)
+            batch = tuple(order for entry in entries for order in entry[3])
             self._formed |= {order.number: batch for order in batch}
             heapq.heappush(self._pending, (*entries[0][:3], batch))
             count -= length
@@ -156,7 +155,4 @@ class Lookahead:
         ):
             batch = heapq.heappop(self._pending)[3]
             self._under_way += len(batch)
-            if len(batch) > 1 and isinstance(self._mailbox, BatchMailbox):
-                self._mailbox.push_together(batch)
-            else:
-                self._mailbox.push(*batch)
+            self._push(*batch)

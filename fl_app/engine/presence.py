@@ -2,15 +2,14 @@
 
 import heapq
 import math
-from collections.abc import Collection, Mapping
-from copy import copy
-from typing import Any, Protocol
+from collections.abc import Collection
+from typing import Protocol
 
-REMEMBERED = ("_numbers", "_until", "_ends", "_online")
+from fl_app.core.snapshot import Remembers
 
 
 class Availability(Protocol):
-    """Clients come and go in stays, online and offline by turns (`fl_app.devices.availability`)."""
+    """Clients come and go in stays, online and offline by turns (`fl_app.devices.Churn`)."""
 
     def starts_online(self, client_id: int) -> bool:
         """Whether the client is online at second 0."""
@@ -21,13 +20,15 @@ class Availability(Protocol):
         ...
 
 
-class Presence:
+class Presence(Remembers):
     """The stays of all clients, in the order in which they end.
 
     Args:
         availability: how long stays are.
         num_clients: clients are 0..num_clients-1.
     """
+
+    remembers = ("_numbers", "_until", "_ends", "_online")
 
     def __init__(self, availability: Availability, num_clients: int) -> None:
         self._availability = availability
@@ -67,15 +68,6 @@ class Presence:
             del self._online[client_id]
         self._next_stay(client_id)
         return client_id, comes
-
-    def state_dict(self) -> dict[str, Any]:
-        """The stays, and the clients online in the order in which they came."""
-        return {name: getattr(self, name) for name in REMEMBERED}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore the stays and the clients online."""
-        for name in REMEMBERED:
-            setattr(self, name, copy(state[name]))
 
     def _next_stay(self, client_id: int) -> None:
         self._numbers[client_id] += 1

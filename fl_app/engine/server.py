@@ -1,18 +1,18 @@
 """The server's own work under the virtual clock: what it takes, and what has to wait for it."""
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias, get_args
+from typing import Literal, TypeAlias, get_args
 
 from fl_app.core.hyper import at_least, bounded, check_bounds
+from fl_app.core.snapshot import Remembers
 
 Work: TypeAlias = Literal["dispatch", "receipt", "aggregation", "evaluation"]
 WORK: tuple[Work, ...] = get_args(Work)
 
 
 @dataclass(kw_only=True, eq=False)
-class Server:
+class Server(Remembers):
     """A server whose work takes seconds.
 
     The server is one loop. It looks for replies, handles those that have come, sleeps for `poll`
@@ -44,6 +44,8 @@ class Server:
     evaluation: float = bounded(0.0, at_least(0), "the server would end before it began")
     poll: float = bounded(0.0, at_least(0), "time would run backwards")
     serial: bool = True
+
+    remembers = ("_free", "_looked", "busy")
 
     def __post_init__(self) -> None:
         check_bounds("devices.server", self)
@@ -85,12 +87,3 @@ class Server:
             self._looked = begins
         done = self.work("receipt", begins)
         return begins + self._seconds["receipt"] if "receipt" in self._aside else done
-
-    def state_dict(self) -> dict[str, Any]:
-        """The state of the loop, and the work so far."""
-        return {"free": self._free, "looked": self._looked, "busy": self.busy}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore a result of `state_dict`."""
-        self._free, self._looked = state["free"], state["looked"]
-        self.busy = dict(state["busy"])

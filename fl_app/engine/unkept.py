@@ -11,7 +11,7 @@ from fl_app.schedule import Schedule
 
 log = logging.getLogger(__name__)
 
-FORMAT = 2  # of `Engine.state_dict`
+FORMAT = 3  # of `Engine.state_dict`
 
 
 class UnkeptAttributes:

@@ -1,27 +1,214 @@
-"""How versions are made of the updates in the buffer, and evaluated."""
+"""From the ends of orders to versions: what becomes of an order, aggregation, evaluation."""
 
+import logging
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
-from fl_app.core.events import Aggregated, Clustered, Evaluated, Recalled, Rejected
-from fl_app.core.types import Update
+from fl_app.core.algorithm import Algorithm
+from fl_app.core.bugs import place_of
+from fl_app.core.errors import ClientError, Stalled
+from fl_app.core.events import (
+    Aggregated,
+    Arrived,
+    Benched,
+    Clustered,
+    Evaluated,
+    Event,
+    Failed,
+    Paused,
+    Recalled,
+    Refreshed,
+    Rejected,
+)
+from fl_app.core.types import NO_EXTRA, Order, Reply, Update, Upload
 from fl_app.engine import checks
-from fl_app.engine.arrivals import Arrivals
-from fl_app.engine.evaluation import Evaluate, Outbox
+from fl_app.engine.client_evaluation import ClientEvaluation
+from fl_app.engine.clock import NO_VECTOR, Clock
+from fl_app.engine.federation import Federation
+from fl_app.engine.guard import MALFORMED, Guard, Intake
 from fl_app.engine.limits import Outcome, Stop
+from fl_app.engine.outbox import Evaluate, Outbox
+from fl_app.schedule import Schedule
+
+log = logging.getLogger(__name__)
+
+MOST = 20  # errors in clients' code whose tracebacks are logged
+HOPELESS = 10  # such errors before the first update, of all clients that are there, end a run
 
 
 @dataclass(kw_only=True, eq=False)
-class Versions(Arrivals):
-    """The part of the `Engine` that aggregates and evaluates."""
+class Versions:
+    """The part of the `Engine` that handles the ends of orders, aggregates and evaluates."""
 
+    strategy: Algorithm
+    schedule: Schedule
+    clock: Clock
     stop: Stop
+    guard: Guard = field(default_factory=Guard)
+    intake: Intake = field(default_factory=Intake)
+    client_evaluation: ClientEvaluation = field(default_factory=ClientEvaluation)
+    tolerates: bool = True
+    upload_bytes: int = 0
     evaluate: Evaluate | None = None
     eval_every: int = 1
 
     outcome: Outcome = field(init=False)
+    _fed: Federation = field(init=False)
     _outbox: Outbox = field(init=False)
+    _emit: Callable[[Event], None] = field(init=False)
+    _places: set[tuple[str, ...]] = field(init=False, default_factory=set)  # of errors logged
+    _mistaken: list[int] = field(init=False, default_factory=list)  # clients, by error
+
+    # -- the ends of orders -----------------------------------------------------------------------
+
+    def _take(self, order: Order, reply: Reply) -> bool:
+        """Handle a reply that came in time; returns whether it brought an update."""
+        client_id, upload = order.client_id, reply.upload
+        if upload is not None and not order.evaluates:
+            self._fed.keep(client_id, upload.state)
+            if not upload.done and 0 < upload.progress < 1:
+                self._refresh(order, upload)
+                return False
+        self._fed.end(order)
+        self._becomes_idle(client_id)
+        if order.evaluates:
+            if problem := self.client_evaluation.take(order, reply):
+                self._lose(order, problem, reply.traceback)
+            return False
+        if upload is None:
+            self._lose(order, reply.error, reply.traceback)
+            return False
+        return self._arrive(order, upload)
+
+    def _refresh(self, order: Order, upload: Upload) -> None:
+        """Answer a client that paused, with a fresh model if there is a newer version."""
+        model, now = self._fed.model, self.clock.now
+        client_id, base_version = order.client_id, order.base_version
+        self._emit(Paused(now, client_id, order.number, base_version, upload.progress))
+        self.clock.work("dispatch")
+        vector, config, extra = NO_VECTOR, {**order.config, "continues": True}, NO_EXTRA
+        if model.version > base_version:
+            seconds = now - order.sent_at
+            paused = Update.of(upload, client_id, base_version, order.number, seconds)
+            vector, more = self.strategy.refresh(model, paused)
+            checks.require_vector(self.strategy, "refresh", vector, model.params.size)
+            config |= {**more, "fresh_version": model.version}
+            extra = checks.order_extra(self.strategy, model, client_id)
+            sent = vector.nbytes * (1 + len(extra))
+            now = self.clock.now
+            self._emit(Refreshed(now, client_id, order.number, model.version, sent))
+        order = replace(order, vector=vector, config=config, state=upload.state, extra=extra)
+        self._fed.busy[client_id] = order
+        self.clock.continue_order(order, upload.progress)
+
+    def _arrive(self, order: Order, upload: Upload) -> bool:
+        """Let an upload into the buffer, or refuse it; returns whether it came in."""
+        fed, model, now = self._fed, self._fed.model, self.clock.now
+        base_version = order.base_version
+        if upload.base_version is not None:
+            base_version = upload.base_version
+        seconds = now - order.sent_at
+        update = Update.of(upload, order.client_id, base_version, order.number, seconds)
+        reason = (
+            checks.malformed(self.strategy, model, order, upload)
+            or self.intake.refuse(model, update)
+            or self.guard.refuse(model, update)
+            or self.strategy.admit(model, update)
+        )
+        if reason:
+            self._lose(order, reason, refused=True)
+            return False
+        self.guard.count_accepted(order.client_id)
+        fed.failures_in_a_row = 0
+        fed.updates += 1
+        fed.cite(base_version)
+        fed.release(order.base_version)
+        fed.buffer.append(update)
+        if self.schedule.surveys:
+            # Stored as a gradient: its base version may be forgotten before the survey.
+            gradient = model.gradient(update)
+            fed.latest[update.client_id] = replace(update, vector=gradient, kind="gradient")
+        self._emit(
+            Arrived(
+                now,
+                order.client_id,
+                order.number,
+                base_version,
+                age=model.age(update),
+                loss=update.loss if math.isfinite(update.loss) else None,
+                bytes=self.upload_bytes,
+            )
+        )
+        return True
+
+    def _lose(self, order: Order, why: str, traceback: str = "", *, refused: bool = False) -> None:
+        """An order ends without an update, or without scores.
+
+        Args:
+            order: the order.
+            why: the reason.
+            traceback: of an error in the client's code, if that is the reason.
+            refused: whether there was an upload, which is not let in; else the client failed.
+        """
+        fed = self._fed
+        fed.end(order)
+        if order.evaluates:
+            why = f"evaluation: {why}"
+        else:
+            fed.release(order.base_version)
+            fed.failures_in_a_row += 1
+        client_id, now, raised = order.client_id, self.clock.now, bool(traceback)
+        kind = (now, client_id, order.number, order.base_version, why)
+        self._emit(Rejected(*kind) if refused else Failed(*kind, raised))
+        if traceback:
+            self._tell_mistake(order, why, traceback)
+        if order.evaluates:
+            self.client_evaluation.tell()
+            return
+        counts = refused or why.startswith(MALFORMED)
+        if counts and (uploads := self.guard.count_refused(client_id, why)):
+            self._leaves(client_id)
+            self._emit(Benched(now, client_id, uploads, why))
+        if fed.failures_in_a_row > 100 + 10 * fed.known:
+            cause = checks.LIKELY_CAUSE if refused and checks.diverged(why) else ""
+            raise Stalled(
+                f"{fed.failures_in_a_row} orders in a row brought nothing usable, "
+                f"the last one: {why}{cause}"
+            )
+
+    def _tell_mistake(self, order: Order, reason: str, traceback: str) -> None:
+        """Log an error in a client's code, once for each place in it.
+
+        Raises:
+            ClientError: errors are not tolerated, or no client has brought anything else.
+        """
+        where, place = f"client {order.client_id}, order {order.number}", place_of(traceback)
+        if place not in self._places and len(self._places) < MOST:
+            self._places.add(place)
+            log.error("%s, raised an error:\n%s", where, traceback)
+        if not self.tolerates:
+            raise ClientError(
+                f"{where}: {reason}. With failures=tolerate such an order has failed, and the run "
+                "goes on"
+            )
+        self._mistaken.append(order.client_id)
+        hopeless = not self._fed.updates and self._fed.online <= {*self._mistaken}
+        if hopeless and len(self._mistaken) >= HOPELESS:
+            raise ClientError(
+                f"{len(self._mistaken)} orders failed, and none brought an update: {reason}"
+            )
+
+    def _becomes_idle(self, client_id: int) -> None:
+        if client_id not in self.guard.benched:
+            self._fed.idle.add(client_id)
+
+    def _leaves(self, client_id: int) -> None:
+        """A client gets no order any more."""
+        self._fed.idle.discard(client_id)
+        self.client_evaluation.waiting.discard(client_id)
+
+    # -- versions ----------------------------------------------------------------------------------
 
     def _settle(self) -> bool:
         """Aggregate what the schedule takes, or form clusters; returns whether it did anything."""
@@ -110,7 +297,7 @@ class Versions(Arrivals):
         fed, clock = self._fed, self.clock
         if self.evaluate is None:
             return
-        self._outbox.settle()  # the process that measures begins one version at a time
+        self._outbox.settle()  # one version is measured at a time
         metrics = self.evaluate(fed.version, self.strategy.to_evaluate(fed.model))
         fed.evaluated = fed.version
         if not final:  # the last one comes after the run's end

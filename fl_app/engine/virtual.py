@@ -9,10 +9,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fl_app.core.types import NO_EXTRA, Devices, Order, Parts, Reply, Vector
+from fl_app.core.types import NO_EXTRA, Devices, Order, Parts, Reply
 from fl_app.engine.clock import (
     NO_VECTOR,
     Alarm,
+    Clock,
     ClockEvent,
     Expired,
     Joined,
@@ -60,7 +61,7 @@ class Moment(NamedTuple):
 
 
 @dataclass(eq=False)
-class VirtualClock:
+class VirtualClock(Clock):
     """A `Clock` of discrete events. The methods are described there.
 
     The mailbox computes results before they are due, those that are due first (`Lookahead`). An
@@ -68,7 +69,7 @@ class VirtualClock:
 
     Args:
         mailbox: does the work; any of its workers serves any client. Where it computes several
-            orders together (`BatchMailbox`), no client may pause.
+            orders together, no client may pause.
         devices: the duration of every order.
         num_clients: clients are 0..num_clients-1.
         deadline: seconds after which an order expires; inf = never.
@@ -122,9 +123,6 @@ class VirtualClock:
 
     def clients(self) -> Collection[int]:
         return self._presence.online if self._presence else range(self.num_clients)
-
-    def share(self, vector: Vector) -> Vector:
-        return self.mailbox.share(vector)
 
     def work(self, what: Work) -> None:
         self._now = max(self._now, self._server.work(what, self._now))
@@ -279,9 +277,6 @@ class VirtualClock:
                     return Replied(moment.order, self._reply(moment))
             self._resolve_early_result(moment)
         return None
-
-    def close(self) -> None:
-        self.mailbox.close()
 
     def _handling(self) -> tuple[float, float]:
         """When the server begins and ends to handle the first moment, seconds; inf = never."""

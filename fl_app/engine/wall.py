@@ -6,9 +6,10 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import KW_ONLY, dataclass, replace
 from typing import Any
 
-from fl_app.core.types import Order, Reply, Vector
+from fl_app.core.types import Order, Reply
 from fl_app.engine.clock import (
     Alarm,
+    Clock,
     ClockEvent,
     Expired,
     Joined,
@@ -18,11 +19,10 @@ from fl_app.engine.clock import (
     Returned,
     Stray,
 )
-from fl_app.engine.server import Work
 
 
 @dataclass(eq=False)
-class WallClock:
+class WallClock(Clock):
     """Real time over a mailbox of real nodes: a client is a node.
 
     Args:
@@ -49,16 +49,6 @@ class WallClock:
     def clients(self) -> Collection[int]:
         return ()
 
-    def share(self, vector: Vector) -> Vector:
-        return self.mailbox.share(vector)
-
-    def work(self, what: Work) -> None:
-        del what  # it takes the time that it takes
-
-    @property
-    def busy(self) -> None:
-        return None
-
     def dispatch(self, order: Order) -> None:
         self._orders[order.number] = order
         self.mailbox.push(order)
@@ -71,14 +61,6 @@ class WallClock:
     def call_off_training(self) -> None:
         # No message reaches a node that trains, so its reply comes as a `Stray`.
         self._orders = {n: order for n, order in self._orders.items() if order.evaluates}
-
-    def recall(self, order: Order) -> bool:
-        # NOTE: a SuperNode handles one message at a time, so no recall reaches one that trains.
-        del order
-        return False
-
-    def totals(self) -> Mapping[str, float]:
-        return {}
 
     def state_dict(self) -> dict[str, Any]:
         return {"now": self.now}
@@ -103,9 +85,6 @@ class WallClock:
             due = min(until, alarm, expires)
             self._inbox.extend(self.mailbox.pull(due - now if math.isfinite(due) else None))
         return self._event(self._inbox.pop(0))
-
-    def close(self) -> None:
-        self.mailbox.close()
 
     def _event(self, message: Reply | Joined | Left) -> ClockEvent:
         if isinstance(message, Joined):

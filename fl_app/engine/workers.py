@@ -1,11 +1,9 @@
 """Mailboxes without Flower: training in this process, or in others that run ahead."""
 
-import math
 import multiprocessing
 import pickle
 import selectors
 import signal
-import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
@@ -18,21 +16,10 @@ from typing import Any
 import numpy as np
 
 from fl_app.core.errors import RunError
-from fl_app.core.types import NO_EXTRA, Order, Reply, Vector
+from fl_app.core.types import Order, Reply, Trainer, Vector
 from fl_app.core.vector import read_only
 from fl_app.engine.arena import Arena
-from fl_app.engine.worker import (
-    NOTHING,
-    ORDER,
-    UPLOAD,
-    Answer,
-    BatchTrainer,
-    Message,
-    Trainer,
-    carry_out,
-    send,
-    work,
-)
+from fl_app.engine.worker import BatchTrainer, carry_out, pack, send, work
 
 # One at work, one waiting, so that a worker never waits for the engine; batches count as one.
 ORDERS_PER_WORKER = 2
@@ -56,29 +43,27 @@ class Inline:
     def capacity(self) -> int:
         return 1 - len(self._batches)
 
-    def push(self, order: Order) -> None:
-        self._batches.append([order])
-
-    def push_together(self, orders: Sequence[Order]) -> None:
+    def push(self, *orders: Order) -> None:
         self._batches.append(orders)
 
     def pull(self, timeout: float | None) -> Iterable[Reply]:
         if not self._batches or timeout == 0.0:
             return []
         orders = self._batches.popleft()
-        return map(_sealed, carry_out(self._trainer, orders))
+        return map(sealed, carry_out(self._trainer, orders))
 
     def close(self) -> None:
         self._batches.clear()
 
 
 @dataclass
-class _Given:
-    """An order with a worker, and the vectors of its message, kept alive here."""
+class _Batch:
+    """Orders that a worker computes together, and the vectors in shared memory meanwhile."""
 
-    order: Order
-    received: list[Vector]
-    results: list[Vector]
+    orders: Sequence[Order]
+    received: dict[int, Vector]
+    """By slot; so are those that follow."""
+    results: dict[int, Vector]
 
 
 @dataclass
@@ -87,19 +72,17 @@ class _Worker:
     """Among the workers; the one that replaces it has the same."""
     process: BaseProcess
     pipe: Connection
-    orders: deque[list[_Given]] = field(default_factory=deque)
-    """In batches, oldest first."""
-    since: float = 0.0
-    """When the oldest batch may have begun."""
+    batches: deque[_Batch] = field(default_factory=deque)
+    """Oldest first."""
 
 
 class Workers:
     """Trains in worker processes, which get two orders each and read models from shared memory.
 
-    Only small tuples travel through pipes. A worker that dies, or works on one order for longer
-    than `patience`, is replaced: its current order fails, and the new worker gets the order that
-    waited behind it. If SIGTERM ended the worker, the new one gets both. Orders that are computed
-    together count as one; if their worker is replaced, the new one gets them one by one.
+    Arrays as large as a model do not travel through pipes. A worker that dies is replaced: its
+    current order fails, and the new worker gets the order that waited behind it. If SIGTERM ended
+    the worker, the new one gets both. Orders that are computed together count as one; if their
+    worker is replaced, the new one gets them one by one.
 
     Args:
         trainer: carries out orders; if it is a `BatchTrainer`, several at once. Workers are forked
@@ -110,9 +93,7 @@ class Workers:
         size: d, entries of a model vector.
         devices: of the workers in turn; () = they are forked.
         batch: largest number of orders that a worker computes together; default: the trainer's.
-        upload_extra: names of the extra vectors of an upload.
-        patience: seconds of real time that one order may take.
-        monotonic: tells real time.
+        vectors: of an upload, with its extra ones, >= 1.
 
     Raises:
         ValueError: the function cannot be pickled.
@@ -126,16 +107,12 @@ class Workers:
         *,
         devices: Sequence[str] = (),
         batch: int | None = None,
-        upload_extra: Sequence[str] = (),
-        patience: float = 600.0,
-        monotonic: Callable[[], float] = time.monotonic,
+        vectors: int = 1,
     ) -> None:
         self.batch = batch or (trainer.batch if isinstance(trainer, BatchTrainer) else 1)
         self._trainer: Any = _pickled(trainer) if devices else trainer
         self._devices = devices
-        self._upload_extra = tuple(upload_extra)
-        self._patience = patience
-        self._monotonic = monotonic
+        self._vectors = vectors
         self._arena = Arena(size)
         self._selector = selectors.DefaultSelector()
         self._workers: list[_Worker] = []
@@ -143,33 +120,20 @@ class Workers:
             self._begin(place)
 
     def share(self, vector: Vector) -> Vector:
-        return self._arena.share(vector)
+        return self._arena.held(vector)[1]
 
     def capacity(self) -> int:
-        return sum(ORDERS_PER_WORKER - len(worker.orders) for worker in self._workers)
+        return sum(ORDERS_PER_WORKER - len(worker.batches) for worker in self._workers)
 
-    def push(self, order: Order) -> None:
-        self.push_together([order])
-
-    def push_together(self, orders: Sequence[Order]) -> None:
-        self._give(min(self._workers, key=lambda worker: len(worker.orders)), orders)
+    def push(self, *orders: Order) -> None:
+        self._give(min(self._workers, key=lambda worker: len(worker.batches)), orders)
 
     def pull(self, timeout: float | None) -> Iterable[Reply]:
         replies: list[Reply] = []
         while True:
-            waiting = timeout
-            if timeout is None:
-                due = min(map(self._due, self._workers), default=math.inf)
-                waiting = min(max(due - self._monotonic(), 0.0), self._patience)
-            for key, _ in self._selector.select(waiting):
+            for key, _ in self._selector.select(timeout):
                 replies.extend(self._read(key.data))
             if replies or timeout is not None:
-                return replies
-            for worker in list(self._workers):
-                if self._monotonic() >= self._due(worker):
-                    why = f"no result after {self._patience:g} s of real time: worker replaced"
-                    replies.extend(self._replace(worker, why))
-            if replies:
                 return replies
 
     def close(self) -> None:
@@ -191,9 +155,7 @@ class Workers:
             equip = partial(_unpickled, [self._trainer], device)
         context: Any = multiprocessing.get_context(how)
         process = context.Process(
-            target=work,
-            args=(theirs, inherited, self._arena, equip, self._upload_extra),
-            daemon=True,
+            target=work, args=(theirs, inherited, self._arena, equip), daemon=True
         )
         process.start()
         theirs.close()
@@ -203,80 +165,57 @@ class Workers:
         return worker
 
     def _give(self, worker: _Worker, orders: Sequence[Order]) -> None:
-        given, messages = zip(*map(self._placed, orders), strict=True)
-        if not worker.orders:
-            worker.since = self._monotonic()
-        worker.orders.append(list(given))
-        with suppress(OSError):  # it is dead, and `_read` will see the end of its pipe
-            send(worker.pipe, messages)
+        received: dict[int, Vector] = {}
+        places: list[int] = []
 
-    def _placed(self, order: Order) -> tuple[_Given, Message]:
-        """The order with its vectors in shared memory, and what a worker is told of it."""
-        received = [
-            self._arena.share(vector) if vector.size else vector
-            for vector in (order.vector, *order.extra.values())
-        ]
-        places = [NOTHING if (slot := self._arena.slot(v)) is None else slot for v in received]
-        new = [self._arena.new() for _ in range(1 + len(self._upload_extra))]
-        slots = [slot for _, slot in new]
-        message = Message(ORDER.of(order), places, list(order.extra), slots)
-        return _Given(order, received, [vector for vector, _ in new]), message
+        def beside(memory: memoryview) -> bool:
+            if memory.nbytes != self._arena.num_bytes:
+                return False
+            slot, received[slot] = self._arena.held(np.frombuffer(memory, np.float32))
+            places.append(slot)
+            return True
+
+        packed = pack(orders, beside)
+        results = dict(self._arena.new() for _ in range(self._vectors * len(orders)))
+        worker.batches.append(_Batch(orders, received, results))
+        with suppress(OSError):  # it is dead, and `_read` will see the end of its pipe
+            send(worker.pipe, (packed, places, list(results)))
 
     def _read(self, worker: _Worker) -> list[Reply]:
         try:
-            answers: list[Answer] | RunError = worker.pipe.recv()
+            answer: Any = worker.pipe.recv()
         except (EOFError, OSError):
-            worker.process.join(1.0)
-            code = worker.process.exitcode
-            if code == -signal.SIGTERM:
-                # The signal went to the whole process group, so the main process may be about to
-                # save a checkpoint. The orders are given again, so that it holds no failure.
-                self._renew(worker)
-                return []
-            return self._replace(worker, f"worker process died (exit code {code})")
-        if isinstance(answers, RunError):
-            raise answers
-        batch = worker.orders.popleft()
-        worker.since = self._monotonic()
-        return [
-            _sealed(answer if isinstance(answer, Reply) else self._with_vectors(given, *answer))
-            for given, answer in zip(batch, answers, strict=True)
-        ]
+            return self._replace(worker)
+        if isinstance(answer, RunError):
+            raise answer
+        packed, taken = answer
+        batch = worker.batches.popleft()
+        replies = pickle.loads(packed, buffers=[batch.results[slot] for slot in taken])
+        return [sealed(reply) for reply in replies]
 
-    def _with_vectors(
-        self, given: _Given, number: int, values: tuple[Any, ...], together: bool
-    ) -> Reply:
-        vector, *extra = given.results
-        named = dict(zip(self._upload_extra, extra, strict=True)) if extra else NO_EXTRA
-        return Reply(number, UPLOAD.whole(values, vector, named), together=together)
+    def _replace(self, worker: _Worker) -> list[Reply]:
+        """A new worker in place of one that died; it gets its orders, but for one that has failed.
 
-    def _due(self, worker: _Worker) -> float:
-        """When the worker has had its oldest batch for too long; inf = it has none."""
-        if not worker.orders:
-            return math.inf
-        return worker.since + self._patience * len(worker.orders[0])
-
-    def _replace(self, worker: _Worker, reason: str) -> list[Reply]:
-        """A new worker takes over the orders behind the one that failed.
-
-        If that was one of several that were computed together, all of them are given again.
+        If several orders were computed together, all of them are given again.
         """
-        failed = worker.orders.popleft() if worker.orders else []
-        if len(failed) > 1:
-            worker.orders.extendleft([given] for given in reversed(failed))
-            failed = []
-        self._renew(worker)
-        return [Reply(given.order.number, error=reason) for given in failed]
-
-    def _renew(self, worker: _Worker) -> None:
-        """A new worker in place of this one, with its orders."""
+        worker.process.join(1.0)
+        code = worker.process.exitcode
+        current: Sequence[Order] = ()
+        # SIGTERM went to the whole process group, so the main process may be about to save a
+        # checkpoint. All orders are given again, so that it holds no failure.
+        if worker.batches and code != -signal.SIGTERM:
+            current = worker.batches.popleft().orders
         self._selector.unregister(worker.pipe)
         worker.process.kill()
         self._end(worker)
         self._workers.remove(worker)
         fresh = self._begin(worker.place)
-        for batch in worker.orders:
-            self._give(fresh, [given.order for given in batch])
+        failed = current if len(current) == 1 else ()
+        again = [] if failed else [[order] for order in current]
+        for orders in (*again, *(batch.orders for batch in worker.batches)):
+            self._give(fresh, orders)
+        error = f"worker process died (exit code {code})"
+        return [Reply(order.number, error=error) for order in failed]
 
     def _end(self, worker: _Worker) -> None:
         worker.process.join()
@@ -284,7 +223,7 @@ class Workers:
         worker.process.close()
 
 
-def _sealed(reply: Reply) -> Reply:
+def sealed(reply: Reply) -> Reply:
     """The reply, whose vectors nobody can write to."""
     if reply.upload is not None:
         for vector in (reply.upload.vector, *reply.upload.extra.values()):

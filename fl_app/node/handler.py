@@ -63,8 +63,8 @@ class MessageHandler:
                 message,
                 done,
                 trainer.model.layout,
-                dtype=str(trainer.compression.dtype),
-                sparse=trainer.compression.top_k is not None,
+                dtype=trainer.upload_dtype,
+                sparse=trainer.top_k is not None,
                 lineage=" ".join(trainer.lineage),
             )
         except Exception as error:

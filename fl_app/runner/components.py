@@ -179,7 +179,7 @@ def build_sizes(strategy: Algorithm, trainer: "LocalTrainer") -> Sizes:
     return Sizes(
         model=4 * layout.size,
         order=4 * layout.size * (1 + len(strategy.order_extra)),
-        upload=trainer.compression.num_bytes(layout) * (1 + len(strategy.upload_extra)),
+        upload=trainer.compressed.num_bytes * (1 + len(strategy.upload_extra)),
     )
 
 

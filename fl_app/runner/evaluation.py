@@ -1,25 +1,24 @@
 """Evaluation of the global model on the server's test set."""
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 from omegaconf import DictConfig
 
 from fl_app.client import TrainingTask
-from fl_app.client.build import Recipe, prepare_process
 from fl_app.client.gpus import prepare
 from fl_app.core.errors import require
-from fl_app.core.types import Order, Scores, Upload, Vector
+from fl_app.core.types import Vector
 from fl_app.core.vector import worst_decile
-from fl_app.engine.evaluation import Background, Evaluate
-from fl_app.engine.workers import Workers
+from fl_app.engine.outbox import Evaluate, Metrics
 from fl_app.runner.components import Placement
 
 if TYPE_CHECKING:
     from fl_app.client import LocalTrainer
+    from fl_app.client.flat import FlatModel
     from fl_app.tasks.task import Task
 
 log = logging.getLogger(__name__)
@@ -31,67 +30,37 @@ class Tester:
     Args:
         model: of the layout of the versions (`fl_app.client.flat.FlatModel`).
         test: maps a module to metrics.
+        beside: measures while the caller goes on; None = the caller waits.
     """
 
-    def __init__(self, model: Any, test: Callable[[Any], Mapping[str, float]]) -> None:
+    def __init__(
+        self, model: "FlatModel", test: Callable[[Any], Metrics], beside: Executor | None = None
+    ) -> None:
         self._model = model
         self._test = test
+        self._beside = beside
 
-    def measure(self, version: int, vector: Vector) -> dict[str, float]:
-        """The metrics of a version."""
+    def measure(self, version: int, vector: Vector) -> Metrics | Future[Metrics]:
+        """The metrics of a version; the one before is measured."""
         del version
         self._model.load(vector)
         self._model.load_private({})  # a server has none of the clients'
-        return dict(self._test(self._model.module))
-
-    def score(self, order: Order) -> Scores:
-        """The metrics of an order's version; as a worker calls it."""
-        return Scores(self.measure(order.base_version, order.vector), 1)
-
-    def train(self, order: Order) -> Upload:
-        """Nothing is trained."""
-        raise NotImplementedError
-
-
-@dataclass(frozen=True)
-class TesterRecipe:
-    """Makes a `Tester` in a process that inherits nothing; it can be pickled.
-
-    Attributes:
-        recipe: of the run.
-        metrics: as the key of the configuration.
-    """
-
-    recipe: Recipe
-    metrics: Sequence[str] = ()
-
-    def __call__(self, device: str) -> Tester:
-        recipe = self.recipe
-        config, task = recipe.config, cast(Any, recipe.task)
-        prepare_process()
-        prepare(device)
-        from fl_app.client.initial import build_model
-
-        model = build_model(
-            task, config.seed, device, private=config.algorithm.client.get("private")
-        )
-        if hasattr(task, "on"):
-            task = task.on(model.flat.device, training=False)
-        return Tester(model, _test(task, self.metrics))
+        if self._beside is None:
+            return self._test(self._model.module)
+        return self._beside.submit(self._test, self._model.module)
 
 
 def build_evaluation(
-    trainer: "LocalTrainer", config: DictConfig, placement: Placement, recipe: Recipe
+    trainer: "LocalTrainer", config: DictConfig, placement: Placement
 ) -> Evaluate | None:
     """Evaluation on the server's test set; None if there is none.
 
-    Beside worker processes, one more evaluates, so that no worker waits for it.
+    Beside worker processes, a thread of this process evaluates, so that no worker waits for it.
 
     Args:
         trainer: of this process.
         config: of the run.
         placement: of its processes.
-        recipe: of its trainers.
 
     Raises:
         ValueError: a key asks for a metric that the task does not have.
@@ -102,16 +71,19 @@ def build_evaluation(
         return None
     if not config.runtime.get("train", True):
         return lambda version, vector: {}
-    if placement.gpus:
-        equip, size = TesterRecipe(recipe, metrics), trainer.model.layout.size
-        return Background(Workers(equip, 1, size, devices=placement.gpus[:1]), None)
-    tester = Tester(trainer.model, _test(task, metrics))
     if placement.workers == 0:
-        return tester.measure
-    return Background(Workers(tester, 1, trainer.model.layout.size), tester.measure)
+        return Tester(trainer.model, _test(task, metrics)).measure
+    device = placement.gpus[0] if placement.gpus else placement.device
+    prepare(device)
+    from fl_app.client.initial import build_model
+
+    model = build_model(task, config.seed, device, private=trainer.private)
+    if placement.gpus and hasattr(task, "on"):
+        task = task.on(model.flat.device, training=False)
+    return Tester(model, _test(task, metrics), ThreadPoolExecutor(1)).measure
 
 
-def _test(task: TrainingTask, metrics: Sequence[str]) -> Callable[[Any], Mapping[str, float]]:
+def _test(task: TrainingTask, metrics: Sequence[str]) -> Callable[[Any], Metrics]:
     return per_class(cast(Any, task), metrics) if metrics else task.test
 
 

@@ -20,7 +20,7 @@ from fl_app.core.layout import Layout
 from fl_app.core.types import Order, Vector
 from fl_app.engine.clock import Clock, Mailbox
 from fl_app.engine.engine import Engine, Stop
-from fl_app.engine.intake import Intake
+from fl_app.engine.guard import Intake
 from fl_app.engine.virtual import VirtualClock
 from fl_app.engine.wall import WallClock
 from fl_app.engine.workers import Inline, Workers
@@ -110,7 +110,7 @@ def build_engine(
             target_accuracy=_unlimited(config.target_accuracy),
             updates=_unlimited(config.max_updates),
         ),
-        evaluate=build_evaluation(trainer, config, components.placement, components.recipe()),
+        evaluate=build_evaluation(trainer, config, components.placement),
         eval_every=config.eval_every,
         client_evaluation=build_client_evaluation(config),
         guard=build_guard(config),
@@ -221,8 +221,7 @@ def _mailbox(
         layout.size,
         devices=gpus,
         batch=batch,
-        upload_extra=components.strategy.upload_extra,
-        patience=runtime.patience,
+        vectors=1 + len(components.strategy.upload_extra),
     )
 
 

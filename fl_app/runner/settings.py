@@ -37,7 +37,6 @@ LIST = Bound(
     "a list such as [a,b]", lambda value: isinstance(value, Sequence) and not isinstance(value, str)
 )
 NOTHING = "there would be nothing to run"
-REPLACED = "every worker would be replaced"
 
 
 @dataclass(kw_only=True)
@@ -191,7 +190,6 @@ class InProcess(Runtime):
             main process.
         batch: clients at work that are trained in one operation; see docs/speed.md.
         train: False = nothing is trained or tested: a run predicts seconds, shares and staleness.
-        patience: real seconds one order may take before its worker is replaced.
         workers_per_gpu: worker processes on each GPU.
     """
 
@@ -200,7 +198,6 @@ class InProcess(Runtime):
         1, count(), "it is the number of clients that are trained in one operation"
     )
     train: bool = bounded(True, SWITCH, "it is a switch")
-    patience: float = bounded(600, POSITIVE, REPLACED)
     workers_per_gpu: int = bounded(1, count(), "nobody would train on the GPUs")
 
 
@@ -237,7 +234,7 @@ class OnRay(Runtime):
         "auto", or_auto(count()), "nobody would train; auto = as many as fit"
     )
     gpus_per_worker: float = bounded(0, at_least(0), "it is a number of GPUs")
-    patience: float = bounded(600, POSITIVE, REPLACED)
+    patience: float = bounded(600, POSITIVE, "every worker would be replaced")
 
     def __post_init__(self) -> None:
         super().__post_init__()

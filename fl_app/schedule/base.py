@@ -13,29 +13,24 @@ aggregation:
 
 import math
 from collections.abc import Collection, Mapping, Sequence
-from copy import copy
-from typing import Any, ClassVar, Protocol, TypeAlias
+from typing import Protocol, TypeAlias
 
 from numpy.random import Generator
 
 from fl_app.core.errors import require
 from fl_app.core.pool import ClientPool
+from fl_app.core.snapshot import Remembers
 from fl_app.core.types import Devices, Order, Update
 
 Ids: TypeAlias = Collection[int]
 Updates: TypeAlias = Sequence[Update]
 
 
-class Schedule(Protocol):
+class Schedule(Remembers, Protocol):
     """Decides when clients start and when updates are aggregated; never how.
 
     Schedules subclass it to inherit the defaults of the methods that few of them need.
-
-    Attributes:
-        remembers: names of the attributes that a checkpoint holds.
     """
-
-    remembers: ClassVar[Sequence[str]] = ()
 
     def start(self, idle: ClientPool, busy: Ids, buffer: Updates, rng: Generator) -> Sequence[int]:
         """Clients that begin now, out of `idle`.
@@ -117,15 +112,6 @@ class Schedule(Protocol):
         """
         del clusters, buffer
         return ()
-
-    def state_dict(self) -> dict[str, Any]:
-        """What the schedule remembers, for a checkpoint: plain data and arrays."""
-        return {name: getattr(self, name) for name in self.remembers}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore what the schedule remembered."""
-        for name in self.remembers:
-            setattr(self, name, copy(state[name]))
 
 
 def require_fits(key: str, value: int, num_clients: int, consequence: str) -> None:

@@ -9,7 +9,7 @@ import numpy as np
 from fl_app.core.errors import RunError
 from fl_app.core.types import GlobalModel, Update
 from fl_app.core.weighting import Weighting
-from fl_app.engine.intake import Intake, Opened
+from fl_app.engine.guard import Intake, Opened
 from fl_app.secure.integers import FixedPoint, integer_weights, rounding
 from fl_app.secure.noise import deviation
 from fl_app.secure.request import Member, Refused, Request, Summer, Terms

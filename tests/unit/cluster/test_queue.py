@@ -6,15 +6,13 @@ import socket
 import subprocess
 from pathlib import Path
 
-import numpy as np
 import pytest
 from helpers import vec
 
 from fl_app.cluster.connection import connect
-from fl_app.cluster.queue import CALL_SECONDS, MOST_DEATHS, MOST_ORDERS, OrderQueue, pack, unpack
+from fl_app.cluster.mailbox import CALL_SECONDS, MOST_DEATHS, MOST_ORDERS, OrderQueue
 from fl_app.core.errors import RunError
-from fl_app.core.types import NO_EXTRA, Order
-from fl_app.engine.clock import NO_VECTOR
+from fl_app.core.types import Order
 
 
 def filled(count, call_size=1):
@@ -68,27 +66,6 @@ def test_an_order_that_loses_three_workers_fails_and_the_one_behind_it_does_not(
     assert reply.number == 0
     assert reply.error == "3 workers died with this order, the last one: exit code 139"
     assert numbers(queue.next_call(1)) == [1]
-
-
-def test_orders_of_a_call_share_their_vectors():
-    model, control = vec(1, 2), vec(3, 4)
-    orders = [
-        Order(0, 5, 0, 7, model, {"a": 1}, 2.5, {"kept": np.arange(3)}, {"c": control}),
-        Order(1, 6, 1, 7, model, {}, 2.5, evaluates=True),
-        Order(2, 5, 1, 7, NO_VECTOR, {"continues": True}, 3.0),
-    ]
-    parcels, references = pack(orders, lambda vector: vector)
-    assert [id(each) for each in references] == [id(model), id(control), id(NO_VECTOR)]
-    assert not any(parcel.order.vector.size for parcel in parcels)
-    again = unpack(parcels, references)
-    assert [id(order.vector) for order in again] == [id(model), id(model), id(NO_VECTOR)]
-    assert again[0].extra["c"] is control
-    assert again[1].extra is NO_EXTRA
-    assert [(o.number, o.client_id, o.sequence, o.evaluates) for o in again] == [
-        (0, 5, 0, False),
-        (1, 6, 1, True),
-        (2, 5, 1, False),
-    ]
 
 
 # -- an address -----------------------------------------------------------------------------------

@@ -7,7 +7,6 @@ from statistics import fmean, pstdev
 import pytest
 from configs import composed
 
-from fl_app.client.build import instantiate
 from fl_app.devices import BoardLinks, Boards, Fleet, MeasuredServer
 from fl_app.devices.table import read_table
 from fl_app.runner.components import build_components
@@ -134,15 +133,6 @@ def test_every_profile_gives_times(name):
     fleet = build_components(config).devices
     assert isinstance(fleet, Fleet)
     assert all(0.0 < fleet.parts(client, 0, 0.0).seconds < 1e4 for client in range(4))
-
-
-@pytest.mark.parametrize("path", OPTIONS, ids=lambda path: f"{path.parent.name}-{path.stem}")
-def test_every_part_can_be_chosen_for_any_profile(path):
-    part, name = path.parent.name, path.stem
-    of_one = ["devices=boards", "devices.boards={rpi5:1}"] if name == "boards" else []
-    node = configuration(*of_one, f"devices/{part}={name}").devices[part]
-    facts = dict.fromkeys(FACTS, 1) | {"mean_seconds": [1.0], "num_bytes": 4 * 199_210}
-    assert instantiate(node, facts)
 
 
 def test_random_k_has_times_of_its_own():

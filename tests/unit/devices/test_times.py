@@ -9,7 +9,6 @@ import pytest
 
 from fl_app.devices import (
     Churn,
-    Diurnal,
     Energy,
     Exponential,
     Fleet,
@@ -23,37 +22,6 @@ from fl_app.devices import (
     TwoSpeed,
     UniformRatio,
 )
-from fl_app.devices.draws import uniform
-
-
-@pytest.mark.parametrize("ratio", [1, 5, 110, 440])
-@pytest.mark.parametrize("num_clients", [2, 3, 100])
-def test_slowest_over_fastest_is_the_ratio(ratio, num_clients):
-    for seed in range(5):
-        means = UniformRatio(
-            ratio=ratio, num_clients=num_clients, seed=seed, base_seconds=3.0
-        ).mean_seconds
-        assert len(means) == num_clients
-        assert min(means) == 3.0
-        assert max(means) == 3.0 * ratio
-
-
-def test_a_tenth_of_the_clients_has_half_the_speed():
-    devices = TwoSpeed(num_clients=20, base_seconds=3.0, jitter=0.0)
-    assert devices.mean_seconds == [3.0] * 18 + [6.0] * 2
-    assert devices.seconds(19, 7, 0.0) == 2 * devices.seconds(0, 7, 0.0)
-
-
-def test_durations_depend_on_seed_client_and_order_alone():
-    one, same = (UniformRatio(ratio=5, num_clients=10, seed=0) for _ in range(2))
-    other = UniformRatio(ratio=5, num_clients=10, seed=1)
-    forward = [one.seconds(4, s, 0.0) for s in range(20)]
-    backward = [same.seconds(4, s, 1e6) for s in reversed(range(20))]
-    assert forward == backward[::-1]
-    assert len(set(forward)) == 20
-    assert one.mean_seconds != other.mean_seconds
-    assert uniform(0, 1, 2) != uniform(1, 1, 2)
-    assert uniform(0, 1, 2) != uniform(0, 2, 1)
 
 
 @pytest.mark.parametrize(
@@ -72,7 +40,6 @@ def test_durations_depend_on_seed_client_and_order_alone():
         (Link(num_bytes=12_345, seed=1, upload_share=0.3), 3.2330966310700324),
         (MeasuredLinks(num_bytes=12_345, slowdown=3.0, num_clients=7, seed=3), 0.6169851020834717),
         (Churn(seed=2), 1149.664314635567),
-        (Diurnal(seed=2), 1091433.1178505735),
     ],
     ids=lambda made: type(made).__name__,
 )
@@ -86,20 +53,6 @@ def test_seconds_of_every_kind_are_as_ever(made, total):
     else:
         seconds = [made.download(*order) + made.upload(*order) for order in orders]
     assert sum(seconds) == pytest.approx(total, rel=1e-9)
-
-
-def test_relative_transfers_take_a_share_of_the_mean_training_time():
-    # FedASMU: 1 % of the mean training time, (1 + 2 + 6) / 3 = 3 s; 50 times as long at 1/50.
-    for slowdown, seconds in ((1, 0.03), (50, 1.5), (100, 3.0)):
-        network = Relative(mean_seconds=[1.0, 2.0, 6.0], slowdown=slowdown)
-        assert network.download(0, 0) == pytest.approx(seconds)
-        assert network.upload(2, 9) == pytest.approx(seconds)
-
-
-def test_a_links_transfers_follow_from_bytes_bandwidth_and_latency():
-    link = Link(num_bytes=1_000_000, down=500_000, up=200_000, latency=0.1, jitter=0.0)
-    assert link.download(0, 0) == pytest.approx(2.1)
-    assert link.upload(0, 0) == pytest.approx(5.1)
 
 
 def test_overlaps_table_by_number_of_parameters():
@@ -148,11 +101,6 @@ class Transfers:
         return 4.0
 
 
-def test_seconds_are_those_of_all_three():
-    assert Fleet(Two()).parts(0, 0, 0.0).seconds == 10.0
-    assert Fleet(Two(), Transfers()).parts(0, 0, 0.0).seconds == 17.0
-
-
 @pytest.mark.parametrize(
     ("elapsed", "joules"),
     [
@@ -179,9 +127,6 @@ def test_joules_of_the_first_seconds_of_an_order(elapsed, joules):
         (Link, {"jitter": 1.0}, "devices.network.jitter=1.0 must be in [0, 1)"),
         (Energy, {"radio_watts": -1.0}, "devices.energy.radio_watts=-1.0"),
         (Churn, {"mean_online": 0.0}, "devices.availability.mean_online=0.0"),
-        (Diurnal, {"spread": 2.0}, "devices.availability.spread=2.0 must be in [0, 1]"),
-        (Diurnal, {"online_share": 0.95}, "online_share=0.95 must be below 0.909091"),
-        (Diurnal, {"jitter": 1.5}, "devices.availability.jitter=1.5 must be in [0, 1)"),
     ],
 )
 def test_bad_values_are_refused(kind, values, told):

@@ -35,10 +35,7 @@ class Pile:
     def capacity(self):
         return self._capacity - len(self._under_way)
 
-    def push(self, order):
-        self.push_together([order])
-
-    def push_together(self, orders):
+    def push(self, *orders):
         assert self.capacity() > 0
         self.given.append([order.number for order in orders])
         self._under_way.append(orders)

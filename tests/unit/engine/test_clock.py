@@ -401,18 +401,6 @@ class Noting(MeanDelta):
         return model.params, {}
 
 
-def test_in_virtual_time_they_are_those_of_the_device():
-    """Arrivals at 1 and 2, at 2.5 and 3, both at 4, and both at 5."""
-    times = Times(lambda client, _: (1.0, 2.5, 4.0)[client])
-    result = run(Buffered(3, 2), strategy=Noting(), devices=times, num_clients=3, num_versions=4)
-    assert result.strategy.state["noted"] == [
-        [(0, 1.0), (0, 1.0)],
-        [(0, 1.0), (1, 2.5)],
-        [(0, 1.0), (2, 4.0)],
-        [(0, 1.0), (1, 2.5)],
-    ]
-
-
 def test_a_pause_counts_and_its_own_seconds_are_those_until_then():
     """1 s down, 10 s in 5 epochs, 1 s up: client 1 pauses after 2 epochs, at 5 s; 1 + 6 + 1 s."""
 

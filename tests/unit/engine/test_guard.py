@@ -32,45 +32,36 @@ def update(*vector, client=0, base=5, **more):
     ],
 )
 def test_the_length_of_an_upload(given, length):
-    assert Guard(max_norm=length).refuse(MODEL, given, 0.0) == ""
-    reason = Guard(max_norm=length - 0.01).refuse(MODEL, given, 0.0)
+    assert Guard(max_norm=length).refuse(MODEL, given) == ""
+    reason = Guard(max_norm=length - 0.01).refuse(MODEL, given)
     assert reason == "norm=5 is above guard.max_norm=4.99"
 
 
 def test_lengths_are_compared_with_the_median_of_those_before():
     guard = Guard(max_norm_ratio=3)
     for length in (*[1.0] * 4, *[2.0] * 5):
-        assert guard.refuse(MODEL, update(length, 0, 0), 0.0) == ""
-    assert guard.refuse(MODEL, update(1000, 0, 0), 0.0) == ""  # nine are too few to judge by
-    assert guard.refuse(MODEL, update(6, 0, 0), 0.0) == ""  # of ten the median is 2
-    reason = guard.refuse(MODEL, update(6.1, 0, 0), 0.0)
+        assert guard.refuse(MODEL, update(length, 0, 0)) == ""
+    assert guard.refuse(MODEL, update(1000, 0, 0)) == ""  # nine are too few to judge by
+    assert guard.refuse(MODEL, update(6, 0, 0)) == ""  # of ten the median is 2
+    reason = guard.refuse(MODEL, update(6.1, 0, 0))
     assert reason == "norm=6.1 is above guard.max_norm_ratio=3 times the running median 2"
 
 
 def test_the_median_follows_where_all_go():
     guard = Guard(max_norm_ratio=2)
     for _ in range(100):
-        assert guard.refuse(MODEL, update(1, 0, 0), 0.0) == ""
-    refused = [bool(guard.refuse(MODEL, update(5, 0, 0), 0.0)) for _ in range(60)]
+        assert guard.refuse(MODEL, update(1, 0, 0)) == ""
+    refused = [bool(guard.refuse(MODEL, update(5, 0, 0))) for _ in range(60)]
     assert refused == [True] * 50 + [False] * 10
 
 
 def test_age_and_number_of_examples():
     guard = Guard(max_age=1, max_examples=10)
-    assert guard.refuse(MODEL, update(1, 1, 1, base=4), 0.0) == ""
-    reason = guard.refuse(MODEL, update(1, 1, 1, base=3), 0.0)
+    assert guard.refuse(MODEL, update(1, 1, 1, base=4)) == ""
+    reason = guard.refuse(MODEL, update(1, 1, 1, base=3))
     assert reason == "age=2 is above guard.max_age=1"
-    reason = guard.refuse(MODEL, update(1, 1, 1, num_examples=11), 0.0)
+    reason = guard.refuse(MODEL, update(1, 1, 1, num_examples=11))
     assert reason == "num_examples=11 is above guard.max_examples=10"
-
-
-def test_one_client_is_slowed_down_and_others_are_not():
-    guard = Guard(min_interval=10)
-    assert guard.refuse(MODEL, update(1, 1, 1), 100.0) == ""
-    assert guard.refuse(MODEL, update(1, 1, 1, client=1), 101.0) == ""
-    reason = guard.refuse(MODEL, update(1, 1, 1), 109.0)
-    assert reason == "9 s after the client's last upload, less than guard.min_interval=10"
-    assert guard.refuse(MODEL, update(1, 1, 1), 110.0) == ""  # what was refused does not count
 
 
 @pytest.mark.parametrize(
@@ -107,13 +98,13 @@ def test_extra_vectors_are_compared_with_those_of_their_name():
 
     guard = Guard(max_norm_ratio=3, max_norm=2)
     for _ in range(10):
-        assert guard.refuse(MODEL, sent(1, 100), 0.0) == ""
-    reason = guard.refuse(MODEL, sent(4, 100), 0.0)
+        assert guard.refuse(MODEL, sent(1, 100)) == ""
+    reason = guard.refuse(MODEL, sent(4, 100))
     assert reason == (
         "norm=4 of extra vector 'a' is above guard.max_norm_ratio=3 times the running median 1"
     )
-    assert guard.refuse(MODEL, sent(1, 290), 0.0) == ""
-    assert "of extra vector 'b'" in guard.refuse(MODEL, sent(1, 310), 0.0)
+    assert guard.refuse(MODEL, sent(1, 290)) == ""
+    assert "of extra vector 'b'" in guard.refuse(MODEL, sent(1, 310))
 
 
 # -- in a run -------------------------------------------------------------------------------------
@@ -228,5 +219,3 @@ def test_the_bench_outlives_a_resumed_run():
     again = Guard(bench_after=1)
     again.load_state_dict(guard.state_dict())
     assert again.benched == {3}
-    again.load_state_dict({"lengths": {}, "let_in": {}})  # of an earlier version
-    assert again.benched == set()

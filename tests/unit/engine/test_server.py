@@ -87,14 +87,6 @@ def test_a_round_takes_what_its_pieces_add_up_to():
     assert times(result, "evaluate") == [4.0, 21.75, 39.5]
 
 
-def test_a_server_without_a_cost_changes_no_event_but_for_its_own_field():
-    free, none = at_work(server=Server()), at_work(server=None)
-    for event in free.kind("aggregate"):
-        assert set(event.pop("busy").values()) == {0.0}
-    assert free.events == none.events
-    assert free.final == none.final
-
-
 def test_busy_time_adds_up_and_is_read_from_the_log():
     result = at_work(num_versions=6)
     last = result.kind("aggregate")[-1]

@@ -10,7 +10,6 @@ from collections.abc import Callable
 from contextlib import closing
 from dataclasses import replace
 from functools import partial
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -72,8 +71,7 @@ def test_results_outlive_later_work(num_workers):
             seen = order.extra["shift"] + order.vector
             return Upload(own, "delta", 1, 0.0, extra={"seen": seen})
 
-    names = ("seen",)
-    mailbox = Workers(Writer(), 1, 3, upload_extra=names) if num_workers else Inline(Writer())
+    mailbox = Workers(Writer(), 1, 3, vectors=2) if num_workers else Inline(Writer())
     results = []
     with closing(mailbox):
         for number in range(SLOTS_PER_SEGMENT + 6):
@@ -227,32 +225,6 @@ def test_a_client_that_misbehaves_is_an_event_and_the_run_goes_on(misbehave, kin
         assert (after["kind"], after["t"]) == ("dispatch", incident["t"])
 
 
-def test_patience_is_counted_from_the_end_of_the_order_before(start):
-    """60 s. The first order ends at 54 s; the second one may until 114 s. The third hangs.
-
-    It is told at once, whatever waits behind it.
-    """
-    now = SimpleNamespace(seconds=0.0)
-
-    def script(client_id, sequence, received):
-        if sequence:
-            threading.Event().wait(0.1 if sequence == 1 else None)  # nothing is there yet
-        return GOOD
-
-    mailbox = start(script, num_workers=1, patience=60, monotonic=lambda: now.seconds)
-    mailbox.push(order(0))
-    mailbox.push(order(1))
-    now.seconds = 54
-    assert [(reply.number, reply.error) for reply in mailbox.pull(None)] == [(0, "")]
-    mailbox.push(order(2))
-    mailbox.push(order(3))
-    now.seconds = 90
-    assert [(reply.number, reply.error) for reply in mailbox.pull(None)] == [(1, "")]
-    now.seconds = 150
-    error = "no result after 60 s of real time: worker replaced"
-    assert list(mailbox.pull(None)) == [Reply(2, error=error)]
-
-
 def test_an_idle_worker_that_died_costs_no_order(start):
     mailbox = start(lambda *_: GOOD, num_workers=1)
     (worker,) = multiprocessing.active_children()
@@ -368,23 +340,23 @@ def test_what_cannot_be_pickled_is_refused_in_words():
 @pytest.mark.parametrize("part", [slice(None), slice(2, 3), slice(None, None, 2)])
 def test_a_view_keeps_its_slot(part):
     arena = Arena(4)
-    vector, slot = arena.new()
+    slot, vector = arena.new()
     vector[:] = [1, 2, 3, 4]
     view = vector[part]
     expected = view.tolist()
     del vector
     others = [arena.new() for _ in range(3)]
-    for other, _ in others:
+    for _, other in others:
         other[:] = -1
     assert view.tolist() == expected
     del view
-    assert arena.new()[1] == slot
+    assert arena.new()[0] == slot
 
 
 def test_an_arena_that_nobody_holds_gives_its_memory_back():
     """The last vector keeps it; after that its file is closed, for there may be many runs."""
     arena = Arena(3)
-    vector, _ = arena.new()
+    _, vector = arena.new()
     vector[:] = 5
     gone = weakref.ref(arena)
     gc.collect()

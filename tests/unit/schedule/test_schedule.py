@@ -107,13 +107,6 @@ def test_a_round_does_not_wait_for_whose_order_brought_nothing():
 # -- whole runs -----------------------------------------------------------------------------------
 
 
-def test_exactly_k_although_all_arrive_at_the_same_instant():
-    result = run(Buffered(10, 4), devices=Times(lambda client, order: 1.0), num_versions=9)
-    assert [len(event["client"]) for event in result.kind("aggregate")] == [4] * 9
-    # 10 arrivals a second: 2 aggregations of 4 and 2 left over, then 3 of 4.
-    assert [event["t"] for event in result.kind("aggregate")] == [1, 1, 2, 2, 2, 3, 3, 4, 4]
-
-
 def test_random_k_is_k_distinct_clients_every_second():
     schedule = RandomK(buffer_size=3, num_clients=10, seed=1)
     result = run(schedule, devices=schedule, num_versions=200)
