@@ -14,7 +14,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -84,14 +83,12 @@ class Environment:
     Args:
         folder: of the environment.
         pins: constraints of versions, a line each.
-        scratch: an empty folder, for what uv reads.
     """
 
-    def __init__(self, folder: Path, pins: Sequence[str], scratch: Path) -> None:
+    def __init__(self, folder: Path, pins: Sequence[str]) -> None:
         self.folder = folder
         self.python, self.uv = folder / "bin" / "python", folder / "bin" / "uv"
         self.pins = pins
-        self._scratch = scratch
         self._variables = uv_variables(os.environ)
 
     def make(self, *, above: bool) -> None:
@@ -163,7 +160,7 @@ class Environment:
         return [str(self.uv), "pip", command, "--python", str(self.python), *words]
 
     def _file(self, name: str, lines: Sequence[str]) -> str:
-        path = self._scratch / f"{name}.txt"
+        path = self.folder / f"{name}.txt"
         path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
         return str(path)
 
@@ -273,14 +270,13 @@ def main() -> int:
     arguments, requirements = _parser().parse_known_args()
     try:
         pins = arguments.constraints.read_text("utf-8") if arguments.constraints else ""
-        with tempfile.TemporaryDirectory() as scratch:
-            environment = Environment(arguments.venv.absolute(), pins.splitlines(), Path(scratch))
-            environment.make(above=arguments.system_site_packages)
-            gpu = Path("/proc/driver/nvidia/version").exists() or bool(shutil.which("nvidia-smi"))
-            plan = plan_for(arguments.torch, environment, gpu=gpu)
-            if plan.note:
-                print(plan.note, flush=True)
-            environment.install(requirements, plan)
+        environment = Environment(arguments.venv.absolute(), pins.splitlines())
+        environment.make(above=arguments.system_site_packages)
+        gpu = Path("/proc/driver/nvidia/version").exists() or bool(shutil.which("nvidia-smi"))
+        plan = plan_for(arguments.torch, environment, gpu=gpu)
+        if plan.note:
+            print(plan.note, flush=True)
+        environment.install(requirements, plan)
         if arguments.torch != "none" and (told := check_torch(environment)):
             print(told, flush=True)
     except (InstallError, OSError) as error:

@@ -41,13 +41,8 @@ def write_sources(folder: Path) -> None:
     shutil.copytree(PACKAGE, folder / "fl_app", ignore=IGNORED)
     shutil.rmtree(folder / "fl_app" / "conf", ignore_errors=True)  # lies there once installed
     shutil.copytree(CONF, folder / "conf", ignore=IGNORED)
-    links = folder / FILES.relative_to(PACKAGE.parent)
     for file in FILES.iterdir():
-        name = RENAMED.get(file.name, file.name)
-        shutil.copy(file, folder / name)
-        # As in a clone: Flower leaves out links, so that a run's app is the same file for file.
-        (links / file.name).unlink()
-        (links / file.name).symlink_to(Path("../../../..") / name)
+        shutil.copy(file, folder / RENAMED.get(file.name, file.name))
 
 
 @contextmanager

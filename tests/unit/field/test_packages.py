@@ -33,7 +33,7 @@ class Offered(Environment):
     """An environment that knows which versions of torch could be had, and asks nobody."""
 
     def __init__(self, versions):
-        super().__init__(Path("nowhere"), [], Path("nowhere"))
+        super().__init__(Path("nowhere"), [])
         self._versions = versions
 
     def torch(self, *words, pinned=True):
@@ -80,7 +80,7 @@ def python_that(folder, script):
     (folder / "bin").mkdir(parents=True)
     (folder / "bin" / "python").write_text(f"#!/bin/sh\n{script}\n")
     (folder / "bin" / "python").chmod(0o700)
-    return Environment(folder, [], folder)
+    return Environment(folder, [])
 
 
 def test_a_torch_for_another_processor_is_told_as_what_it_is(tmp_path):
@@ -100,7 +100,7 @@ def test_any_program_imports_a_torchvision_of_another_build_of_torch(tmp_path):
     shutil.copytree(here, packages_of / "torchvision", ignore=shutil.ignore_patterns("*.so"))
     paths = [ROOT, *{here.parent, Path(find_spec("torch").origin).parents[1]}]
     (packages_of / "others.pth").write_text("".join(f"{path}\n" for path in paths))
-    environment = Environment(tmp_path / "venv", [], tmp_path)
+    environment = Environment(tmp_path / "venv", [])
     program = "from torchvision.transforms import v2; from torchvision.models import resnet18"
     assert "operator torchvision::nms does not exist" in environment.runs(program)
     assert "without its compiled operators" in check_torch(environment)
