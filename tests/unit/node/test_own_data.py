@@ -1,9 +1,10 @@
-"""Orders to nodes with data of their own, each a table of its own."""
+"""Orders to nodes with data of their own, and with frozen parameters of their own."""
 
 import json
 
 import numpy as np
 import pytest
+from configs import composed
 from fake_grid import FakeGrid, through
 from flwr.app import Context, Message, RecordDict
 from omegaconf import DictConfig, OmegaConf
@@ -11,6 +12,7 @@ from omegaconf import DictConfig, OmegaConf
 from fl_app import client_app
 from fl_app.client import initial_vector
 from fl_app.client.build import build_task, build_trainer
+from fl_app.client.initial import build_model
 from fl_app.core.types import Order
 from fl_app.flower import codec, names
 from fl_app.node.handler import MessageHandler
@@ -171,3 +173,39 @@ def test_a_run_that_cannot_read_data_of_a_nodes_own(tmp_path):
     made.task = {"_target_": "fl_app.tasks.made.Synthetic"}
     reason = refusal(node_config, OmegaConf.to_yaml(made))
     assert "_target_=fl_app.tasks.made.Synthetic reads no data of a node's own" in reason
+
+
+# -- frozen parameters that are not the server's ---------------------------------------------------
+
+SETTINGS = ("num_clients=4", "algorithm.client.local_steps=1", "task.weights=absent.npz")
+HEAD = "task.trainable=[3.*]"  # of the perceptron, whose other parameters are frozen
+
+
+def reply_to(model, config):
+    """What a node says to an order of a server with this model; the node's is of seed 0."""
+    told = {names.APP_CONFIG: OmegaConf.to_yaml(config, resolve=True), names.RUN: "7"}
+    if model.frozen:
+        told[names.FROZEN] = model.traces
+    content = codec.OrderPacker(model.layout, told).pack(Order(0, 1, 0, 0, model.read(), {}, 0.0))
+    context = Context(1, 5, {"partition-id": 1}, RecordDict(), {})
+    return MessageHandler().handle(Message(content, dst_node_id=5, message_type="train"), context)
+
+
+@pytest.mark.parametrize(
+    ("more", "seed", "error"),
+    [
+        ((), 1, ""),  # nothing is frozen: what is trained comes with the order
+        ((HEAD,), 0, ""),
+        (
+            (HEAD,),
+            1,
+            "frozen parameters 1.weight, 1.bias are not the server's: this node needs",
+        ),
+    ],
+)
+def test_a_node_does_not_train_beside_other_frozen_parameters(more, seed, error):
+    config = composed(*SETTINGS, *more)
+    task = build_task(composed(*SETTINGS[:-1], *more))
+    reply = reply_to(build_model(task, seed), config)
+    assert reply.has_error() == bool(error)
+    assert not error or error in reply.error.reason
