@@ -32,8 +32,8 @@ import numpy as np
 
 from fl_app.core.hyper import bounded, one_of, within
 from fl_app.core.types import GlobalModel, Update, Vector
-from fl_app.strategy.averaging import AveragesVersions
 from fl_app.strategy.memories import RemembersClients
+from fl_app.strategy.weighted import AveragesVersions
 
 
 @dataclass(kw_only=True)

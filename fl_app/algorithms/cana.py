@@ -39,7 +39,7 @@ T_c is the sum of the ages of the n_c uploads of client c, those at hand include
 same over all clients. So the mean age of a client begins near that of all, and few uploads move it
 little.
 
-With `averaging` a mean of the versions is tested and saved (`fl_app.strategy.averaging`).
+With `averaging` a mean of the versions is tested and saved (`fl_app.strategy.weighted`).
 
 Client: g_i = (w_o - w_i) / (sum of local learning rates) after local SGD from w_o, or the gradient
 of one mini-batch at w_o.
@@ -67,8 +67,8 @@ from fl_app.core.hyper import POSITIVE, at_least, bounded, count, or_none, withi
 from fl_app.core.staleness import polynomial
 from fl_app.core.types import GlobalModel, Update, Vector
 from fl_app.core.vector import combine, cosines, norm
-from fl_app.strategy.averaging import AveragesVersions
 from fl_app.strategy.memories import RemembersClients
+from fl_app.strategy.weighted import AveragesVersions
 
 RATE = 0.1  # rho
 SHORTEST = 1e-12  # the direction of a shorter v is rounding noise

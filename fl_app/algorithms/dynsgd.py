@@ -31,8 +31,7 @@ from fl_app.core.hyper import bounded, within
 from fl_app.core.staleness import polynomial
 from fl_app.core.types import GlobalModel, Update
 from fl_app.core.weighting import Weighting
-from fl_app.strategy.averaging import AveragesVersions
-from fl_app.strategy.weighted import WeightedGradients
+from fl_app.strategy.weighted import AveragesVersions, WeightedGradients
 
 
 @dataclass(kw_only=True)

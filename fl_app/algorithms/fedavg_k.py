@@ -26,8 +26,7 @@ from numpy.typing import NDArray
 from fl_app.core.hyper import bounded, one_of
 from fl_app.core.types import GlobalModel, Update
 from fl_app.core.weighting import Weighting, by_examples
-from fl_app.strategy.averaging import AveragesVersions
-from fl_app.strategy.weighted import WeightedGradients
+from fl_app.strategy.weighted import AveragesVersions, WeightedGradients
 
 
 @dataclass(kw_only=True)

@@ -26,7 +26,7 @@ from fl_app.core.rates import LinearDecay
 from fl_app.core.types import GlobalModel, Update, Vector
 from fl_app.core.weighting import Weighting
 from fl_app.schedule import Buffered, Schedule
-from fl_app.strategy.averaging import AveragesVersions
+from fl_app.strategy.weighted import AveragesVersions
 
 
 @dataclass(kw_only=True)

@@ -33,7 +33,7 @@ rounds are kept, this one included, so that round r - h + 1 is judged; or h + 1 
 r - h, as the text has it), ``cache_before_ina`` (G holds steps with their final length; or before
 INA), ``decay_absent`` (U_i of clients that are not judged stays; or falls by 1 - gamma).
 Not in the paper: with `averaging` a mean of the versions is tested and saved
-(`fl_app.strategy.averaging`).
+(`fl_app.strategy.weighted`).
 
 Deviations: eq. 8 as printed sums over the clients that it weighs. The reward in eq. 13 as printed,
 (1 - e/2)^(-tau), changes its sign with every version and diverges; according to the text it grows
@@ -56,7 +56,7 @@ from fl_app.core.staleness import exponential, freshness
 from fl_app.core.types import GlobalModel, Update, Vector
 from fl_app.core.vector import combine, cosines, norm, weighted_sum
 from fl_app.schedule import Schedule, k_async
-from fl_app.strategy.averaging import AveragesVersions
+from fl_app.strategy.weighted import AveragesVersions
 
 NORM_FLOOR = 0.05
 SHORTEST = 1e-12  # the direction of a shorter g is rounding noise

@@ -28,8 +28,7 @@ from numpy.typing import NDArray
 from fl_app.core.hyper import bounded, within
 from fl_app.core.types import GlobalModel, Update
 from fl_app.schedule import Buffered, Schedule
-from fl_app.strategy.averaging import AveragesVersions
-from fl_app.strategy.weighted import WeightedGradients
+from fl_app.strategy.weighted import AveragesVersions, WeightedGradients
 
 
 @dataclass(kw_only=True)

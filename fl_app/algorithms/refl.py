@@ -33,7 +33,7 @@ from fl_app.core.rates import LinearDecay
 from fl_app.core.types import GlobalModel, Update, Vector
 from fl_app.core.vector import norm, weighted_sum
 from fl_app.schedule import Schedule, k_async
-from fl_app.strategy.averaging import AveragesVersions
+from fl_app.strategy.weighted import AveragesVersions
 
 
 @dataclass(kw_only=True)
