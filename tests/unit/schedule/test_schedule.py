@@ -259,3 +259,119 @@ def test_the_server_waits_for_the_late_one_or_gets_part_of_its_work(epochs, dead
     recalled = [event["client"] for event in made.kind("recall")]
     assert recalled[:1] == ([0] if epochs == 10 else [])
     assert ((0, 1) in trainer.ordered) == (epochs == 10)
+
+
+# -- quorums of clusters ---------------------------------------------------------------------------
+
+
+def updates_of(*clients):
+    return [Update(client_id, 0, vec(0, 0), "delta", 1, 0.0) for client_id in clients]
+
+
+def quorum_start(schedule, idle, busy=(), buffer=()):
+    return set(schedule.start(ClientPool(idle), busy, buffer, np.random.default_rng(0)))
+
+
+def quorum_take(schedule, *clients):
+    return [update.client_id for update in schedule.take(updates_of(*clients))]
+
+
+def clustered(clusters, **settings):
+    """After the first clusters were formed, everybody at work again."""
+    schedule = ClusteredQuorum(num_clusters=1, **settings)
+    quorum_start(schedule, clusters)
+    schedule.regroup(clusters, updates_of(*clusters))
+    quorum_start(schedule, clusters)
+    quorum_start(schedule, [], busy=clusters)
+    return schedule
+
+
+# -- decisions, one at a time ---------------------------------------------------------------------
+
+
+def test_the_first_clusters_need_an_upload_of_everybody():
+    schedule = ClusteredQuorum(num_clusters=2)
+    assert quorum_start(schedule, range(3)) == {0, 1, 2}
+    assert not schedule.survey(0, updates_of(2, 0))
+    assert quorum_take(schedule, 2, 0) == []
+    everybody = updates_of(2, 0, 1)
+    assert schedule.survey(0, everybody)
+    assert quorum_take(schedule, 2, 0, 1) == []
+    assert schedule.regroup({0: 0, 1: 1, 2: 0}, everybody) == everybody
+    assert not schedule.survey(0, [])
+    assert quorum_start(schedule, range(3)) == {0, 1, 2}
+
+
+@pytest.mark.parametrize(
+    ("size", "participation", "quorum"),
+    [(5, 0.1, 1), (14, 0.1, 1), (15, 0.1, 2), (7, 0.5, 4), (1, 0.2, 1), (4, 1.0, 4)],
+)
+def test_a_quorum_is_the_rounded_share_and_at_least_one(size, participation, quorum):
+    """0.5, 1.4, 1.5, 3.5, 0.2 and 4."""
+    schedule = clustered(dict.fromkeys(range(size), 0), participation=participation)
+    assert quorum_take(schedule, *range(quorum - 1)) == []
+    assert quorum_take(schedule, *range(size)) == [*range(quorum)]
+
+
+TWO = {0: 0, 1: 0, 2: 0, 3: 0, 4: 1, 5: 1}  # of phi = 1/2: 2 and 1 are waited for
+
+
+def test_all_clusters_are_waited_for_and_the_first_are_taken():
+    schedule = clustered(TWO, participation=0.5)
+    assert quorum_take(schedule, 3, 1, 0) == []
+    assert quorum_take(schedule, 4, 5) == []
+    assert quorum_take(schedule, 3, 5, 1, 4, 0) == [3, 5, 1]
+
+
+def test_without_dsa_one_cluster_is_taken_at_a_time():
+    schedule = clustered(TWO, participation=0.5, synchronous=False)
+    assert quorum_take(schedule, 3) == []
+    assert quorum_take(schedule, 3, 1) == [3, 1]
+    assert quorum_take(schedule, 5) == [5]
+    assert quorum_take(schedule, 5, 3, 1, 0, 2) == [3, 1]
+
+
+def test_nobody_waits_for_who_left():
+    """Three of the four in cluster 0 are there: round(1.5) = 2 still; then one: 1."""
+    schedule = clustered(TWO, participation=0.5)
+    quorum_start(schedule, [], busy=[0, 1, 2, 4, 5])
+    assert quorum_take(schedule, 0, 4) == []
+    quorum_start(schedule, [], busy=[0, 4, 5])
+    assert quorum_take(schedule, 0, 4) == [0, 4]
+    quorum_start(schedule, [], busy=[4, 5])
+    assert quorum_take(schedule, 4) == [4]
+
+
+def test_nobody_waits_for_who_brought_nothing():
+    """Client 5 fails, is given another order, and delivers in the end; so does 4."""
+    schedule = clustered({0: 0, 1: 0, 4: 1, 5: 2}, participation=1.0)
+    assert quorum_start(schedule, [5], busy=[0, 1, 4]) == {5}
+    assert quorum_take(schedule, 0, 1, 4) == [0, 1, 4]
+    assert quorum_start(schedule, [0, 1, 4], busy=[5]) == {0, 1, 4}
+    assert quorum_take(schedule, 5) == []
+    assert quorum_take(schedule, 5, 0, 4, 1) == [5, 0, 4, 1]
+    quorum_start(schedule, [0, 1, 4, 5])
+    assert quorum_take(schedule, 0, 4, 1) == []
+
+
+@pytest.mark.parametrize(
+    ("settings", "versions"),
+    [
+        ({}, [0, 3, 6]),
+        ({"synchronous": False}, [0, 6, 12]),  # two clusters make an iteration
+        ({"recluster": False}, [0]),
+    ],
+)
+def test_clusters_are_formed_every_so_many_iterations(settings, versions):
+    schedule = ClusteredQuorum(num_clusters=2, recluster_every=3, **settings)
+    quorum_start(schedule, range(3))
+    surveyed = []
+    for version in range(15 if settings else 9):
+        if schedule.survey(version, updates_of(0, 1, 2)):
+            assert schedule.surveys
+            dropped = schedule.regroup({0: 0, 1: 1, 2: 0}, updates_of(0, 1, 2))
+            assert len(dropped) == (0 if surveyed else 3)
+            surveyed.append(version)
+            assert not schedule.survey(version, updates_of(0, 1, 2))
+    assert surveyed == versions
+    assert schedule.surveys == settings.get("recluster", True)
