@@ -1,20 +1,22 @@
-"""Tasks on public images: MNIST, Fashion-MNIST, EMNIST, CIFAR, CelebA.
+"""Tasks on public images: MNIST, Fashion-MNIST, EMNIST, CIFAR, CelebA, Tiny-ImageNet.
 
-torchvision downloads, checks and reads them. EMNIST's images are transposed, as in its files.
+torchvision downloads, checks and reads all but the last, which `datasets` does. EMNIST's images are
+transposed, as in its files.
 """
 
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
 from fl_app.core.errors import require
 from fl_app.core.hyper import bounded, one_of
 from fl_app.tasks.cache import Arrays
+from fl_app.tasks.files import loaded, stored_images
 from fl_app.tasks.kind import augmentation
-from fl_app.tasks.public import DataSet, PublicTask
+from fl_app.tasks.public import DataSet, HubSet, PublicTask
 
 if TYPE_CHECKING:
     from fl_app.tasks.task import Task
@@ -22,6 +24,9 @@ if TYPE_CHECKING:
 RANDOM_BYTES = 1 << 25  # of made-up images, if they are large
 SCALINGS = ("raw255", "unit", "standardised")  # of `fl_app.tasks.scaling.make_scaling`
 SMILING = "Smiling"  # CelebA's target, as in LEAF
+
+# Images and classes for training, the same for testing, and owners.
+Split: TypeAlias = tuple[tuple[Any, Any], tuple[Any, Any], Any]
 
 
 @dataclass(frozen=True)
@@ -56,10 +61,54 @@ class ImageSet(DataSet):
         split = {"split": self.split} if self.split else {}
         return getattr(torchvision().datasets, self.kind)(root, **split | settings)
 
+    def read(self, root: Path) -> Split:
+        """Training set, test set and owners of the training examples, if they are known."""
+        sets = (self.made(root, train=train) for train in (True, False))
+        train, test = ((np.asarray(part.data), np.asarray(part.targets)) for part in sets)
+        if self.shape[0] == 3:
+            train, test = ((pixels.transpose(0, 3, 1, 2), t) for pixels, t in (train, test))
+        return train, test, None
+
+
+class CelebA(ImageSet):
+    """Faces, the persons who own them, and whether they smile."""
+
+    def read(self, root: Path) -> Split:
+        from fl_app.tasks.pictures import decode  # loads PIL
+
+        train, test = (self.made(root, split=split) for split in ("train", "test"))
+        column = train.attr_names.index(SMILING)
+
+        def pair(faces: Any) -> tuple[Any, Any]:
+            folder = root / self.folder / "img_align_celeba"
+            named = [(str(folder / name), folder / name) for name in faces.filename]
+            return decode(named, self.shape), faces.attr[:, column]
+
+        return pair(train), pair(test), train.identity
+
+
+@dataclass(frozen=True)
+class HubImages(HubSet):
+    """A set of images on the hub; see `ImageSet`."""
+
+    shape: tuple[int, int, int] = (3, 64, 64)
+    num_classes: int = 200
+
+    def read(self, root: Path) -> Split:
+        """As `ImageSet.read`."""
+        from fl_app.tasks.pictures import decode  # loads PIL
+
+        def pair(name: str) -> tuple[Any, Any]:
+            images = decode(stored_images(parts[name], "image", name), self.shape)
+            return images, parts[name]["label"][:]
+
+        with loaded(str(root / self.folder), None, self.name) as parts:
+            return pair("train"), pair("valid"), None
+
 
 COLOUR = (3, 32, 32)
 _EMNIST = {"byclass": 62, "balanced": 47, "mnist": 10}  # classes by split
-_ALL = (
+_ALL: tuple[ImageSet | HubImages, ...] = (
     ImageSet("mnist", "MNIST/raw", "MNIST"),
     ImageSet("fashion_mnist", "FashionMNIST/raw", "FashionMNIST"),
     *(
@@ -68,7 +117,8 @@ _ALL = (
     ),
     ImageSet("cifar10", "cifar-10-batches-py", "CIFAR10", COLOUR),
     ImageSet("cifar100", "cifar-100-python", "CIFAR100", COLOUR, 100),
-    ImageSet("celeba", "celeba", "CelebA", (3, 84, 84), 2, "all"),
+    CelebA("celeba", "celeba", "CelebA", (3, 84, 84), 2, "all"),
+    HubImages("tiny_imagenet", "tiny-imagenet-200", "zh-plus/tiny-imagenet"),
 )
 IMAGE_SETS = {images.name: images for images in _ALL}
 
@@ -104,7 +154,7 @@ class Images(PublicTask):
         self._name = name
 
     @property
-    def data_set(self) -> ImageSet:
+    def data_set(self) -> ImageSet | HubImages:
         return IMAGE_SETS[self._name]
 
     def __call__(self, *, seed: int = 0) -> "Task":
@@ -123,27 +173,7 @@ class Images(PublicTask):
         )
 
     def read(self, root: Path) -> Arrays:
-        images = self.data_set
-        if images.kind == "CelebA":
-            return self._celeba(root)
-        sets = (images.made(root, train=train) for train in (True, False))
-        train, test = ((np.asarray(part.data), np.asarray(part.targets)) for part in sets)
-        if images.shape[0] == 3:
-            train, test = ((pixels.transpose(0, 3, 1, 2), t) for pixels, t in (train, test))
-        return self._arrays(train, test)
-
-    def _celeba(self, root: Path) -> Arrays:
-        from fl_app.tasks.pictures import decode  # loads PIL
-
-        train, test = (self.data_set.made(root, split=split) for split in ("train", "test"))
-        column = train.attr_names.index(SMILING)
-
-        def pair(faces: Any) -> tuple[Any, Any]:
-            folder = root / self.data_set.folder / "img_align_celeba"
-            named = [(str(folder / name), folder / name) for name in faces.filename]
-            return decode(named, self.data_set.shape), faces.attr[:, column]
-
-        return self._arrays(pair(train), pair(test), train.identity)
+        return self._arrays(*self.data_set.read(root))
 
     def random(self, rng: np.random.Generator) -> Arrays:
         shape, num_classes = self.data_set.shape, self.data_set.num_classes

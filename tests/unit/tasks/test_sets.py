@@ -10,12 +10,10 @@ import datasets
 import numpy as np
 import pytest
 import torch
-from configs import composed
 from PIL import Image
 from sklearn.datasets import load_digits
 from sklearn.model_selection import train_test_split
 
-from fl_app.client.build import build_task
 from fl_app.tasks.cache import cache_folder, cached
 from fl_app.tasks.images import IMAGE_SETS, Images
 from fl_app.tasks.made import Digits, Synthetic
@@ -225,12 +223,11 @@ def test_celeba(tmp_path, monkeypatch):
 def test_tiny_imagenet_is_a_copy_of_the_hub(tmp_path):
     pixels = RNG.integers(0, 256, (4, 64, 64, 3), np.uint8)
     pictures = [Image.fromarray(image) for image in pixels]
-    label = datasets.ClassLabel(names=["n1", "n2", "n3", "n4"])
-    features = datasets.Features({"image": datasets.Image(), "label": label})
+    features = datasets.Features({"image": datasets.Image(), "label": datasets.Value("int64")})
     rows = datasets.Dataset.from_dict({"image": pictures, "label": [1, 0, 3, 2]}, features=features)
-    datasets.DatasetDict({"train": rows, "valid": rows}).save_to_disk(tmp_path / "copy")
-    words = ["task=tiny_imagenet", f"task.path={tmp_path / 'copy'}", "num_clients=2"]
-    task = build_task(composed(*words, "partition=iid"))
+    parts = datasets.DatasetDict({"train": rows, "valid": rows})
+    parts.save_to_disk(tmp_path / "tiny-imagenet-200")
+    task = make("tiny_imagenet")
     assert (task.targets.tolist(), task.test_targets.tolist()) == ([1, 0, 3, 2], [1, 0, 3, 2])
     assert task.inputs.tolist() == pixels.transpose(0, 3, 1, 2).tolist()
 
