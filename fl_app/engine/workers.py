@@ -4,6 +4,7 @@ import multiprocessing
 import pickle
 import selectors
 import signal
+import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
@@ -20,6 +21,10 @@ from fl_app.core.types import Order, Reply, Trainer, Vector
 from fl_app.core.vector import read_only
 from fl_app.engine.arena import Arena
 from fl_app.engine.worker import BatchTrainer, carry_out, pack, send, work
+
+# Held by a thread that computes: a process that is forked meanwhile might wait for ever for one of
+# torch's locks, which the thread had.
+computing = threading.Lock()
 
 # One at work, one waiting, so that a worker never waits for the engine; batches count as one.
 ORDERS_PER_WORKER = 2
@@ -157,7 +162,8 @@ class Workers:
         process = context.Process(
             target=work, args=(theirs, inherited, self._arena, equip), daemon=True
         )
-        process.start()
+        with computing:
+            process.start()
         theirs.close()
         worker = _Worker(place, process, ours)
         self._selector.register(ours, selectors.EVENT_READ, worker)

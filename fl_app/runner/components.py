@@ -29,8 +29,8 @@ class Placement:
     """Devices of a run's processes.
 
     Attributes:
-        device: of the trainer in this process. With worker processes on GPUs it is the processor,
-            so that this process never begins to use a GPU.
+        device: of the trainer in this process. With worker processes on GPUs it is the processor;
+            then this process uses a GPU to evaluate alone.
         workers: worker processes; 0 = this process trains.
         gpus: of the workers in turn; () = they train on the processor.
     """

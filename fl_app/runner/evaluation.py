@@ -14,6 +14,7 @@ from fl_app.core.errors import require
 from fl_app.core.types import Vector
 from fl_app.core.vector import worst_decile
 from fl_app.engine.outbox import Evaluate, Metrics
+from fl_app.engine.workers import computing
 from fl_app.runner.components import Placement
 
 if TYPE_CHECKING:
@@ -47,7 +48,11 @@ class Tester:
         self._model.load_private({})  # a server has none of the clients'
         if self._beside is None:
             return self._test(self._model.module)
-        return self._beside.submit(self._test, self._model.module)
+        return self._beside.submit(self._measured)
+
+    def _measured(self) -> Metrics:
+        with computing:
+            return self._test(self._model.module)
 
 
 def build_evaluation(

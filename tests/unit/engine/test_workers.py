@@ -21,7 +21,7 @@ from fl_app.core.errors import RunError
 from fl_app.core.events import Aggregated
 from fl_app.core.types import Order, Reply, Scores, Upload, Vector
 from fl_app.engine.arena import SLOTS_PER_SEGMENT, Arena
-from fl_app.engine.workers import ORDERS_PER_WORKER, Inline, Workers
+from fl_app.engine.workers import ORDERS_PER_WORKER, Inline, Workers, computing
 from fl_app.schedule import Buffered
 
 SCHEDULE = Buffered(concurrency=5, buffer_size=3)
@@ -234,6 +234,21 @@ def test_an_idle_worker_that_died_costs_no_order(start):
     mailbox.push(order(0))
     (reply,) = mailbox.pull(None)
     assert reply.error == ""
+
+
+def test_no_worker_is_forked_while_another_thread_computes(start):
+    workers = start(toward_own_number, num_workers=1)
+    (process,) = multiprocessing.active_children()
+    process.kill()
+    with computing:
+        workers.push(order(0))
+        waiting = threading.Thread(target=collect, args=(workers, 1), daemon=True)
+        waiting.start()
+        process.join()
+        waiting.join(0.3)
+        assert waiting.is_alive()
+    waiting.join(10)
+    assert not waiting.is_alive()
 
 
 def test_orders_behind_the_one_that_killed_its_worker_are_given_again(start):
