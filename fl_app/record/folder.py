@@ -106,8 +106,7 @@ class Metrics:
             return
         writer = csv.DictWriter(self._file, self._columns, lineterminator="\n")
         if len(rows) == len(self._rows):
-            self._file.seek(0)
-            self._file.truncate()
+            self._file.seek(0)  # what is there is shorter
             writer.writeheader()
         writer.writerows(rows)
         self._file.flush()
