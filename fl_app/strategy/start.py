@@ -81,11 +81,11 @@ def run(
         bound, why = "a fl_app.schedule.Schedule, such as k_async(2)", "it says who trains when"
         require(hasattr(schedule, "take"), "schedule", schedule, bound, why)
         strategy.validate_run(num_versions, schedule)
+        if guard is not None:
+            guard.validate_kinds(strategy.takes)
         bound, why = "an ArrayRecord, such as ArrayRecord(model.state_dict())", "it is version 0"
         found = type(initial_arrays).__name__
         require(isinstance(initial_arrays, ArrayRecord), "initial_arrays", found, bound, why)
-        if guard is not None:
-            guard.validate_kinds(strategy.takes)
         own_share, share = client_eval_fraction is None, client_eval_fraction
         if share is None:
             share = strategy._client_eval_fraction
