@@ -181,11 +181,14 @@ def refuse_surplus(config: DictConfig, overrides: Sequence[str] = ()) -> None:
     known |= {path.name for path in CONF.iterdir()}
     if surplus := {str(key) for key in config} - known:
         raise ValueError(f"unknown keys: {', '.join(sorted(surplus))}")
-    chosen = re.findall(r"^algorithm=['\"]?(\w+)", "\n".join(overrides), re.MULTILINE)
-    if chosen and chosen[-1] != (name := config.algorithm.get("name")):
+    given = dict(override.partition("=")[::2] for override in overrides)
+    file = given.get("algorithm", "").strip("'\"").rpartition("/")[2]
+    name = str(config.algorithm.get("name"))
+    # A remark may follow, as in "fedsa (re-interpreted)".
+    if file and "algorithm.name" not in given and name.partition(" ")[0] != file:
         raise ValueError(
-            f"{chosen[-1]}.yaml says name: {name}, and must say name: {chosen[-1]}: files and "
-            "reports would tell of another algorithm"
+            f"{file}.yaml says name: {name}, and must say name: {file}: files and reports would "
+            "tell of another algorithm"
         )
 
 

@@ -169,7 +169,11 @@ class Comparison:
 
     def __repr__(self) -> str:
         out = io.StringIO()
-        self._rows.print(Console(file=out, width=WIDTH, force_terminal=True, color_system=None))
+        self._rows.print(
+            Console(
+                file=out, width=WIDTH, force_terminal=True, force_jupyter=False, color_system=None
+            )
+        )
         trouble = told_of_trouble({cell.name: cell.summary for cell in self._cells})
         return "\n".join(filter(None, (out.getvalue().rstrip(), trouble, f"Files: {self._folder}")))
 

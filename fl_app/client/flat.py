@@ -158,22 +158,22 @@ class FlatModel:
 
     @cached_property
     def traces(self) -> list[float]:
-        """A number for each frozen parameter p, from which others see whether theirs is equal.
+        """A number for each frozen parameter p and each first private one.
 
+        From it others see whether theirs is equal.
         It is <p, (cos 0, cos 1, ...)>: what other machines round moves it by far less than 1e-5 of
         the length of p, and other values move it by about that length.
         """
-        return [_projected(tensor) for tensor in self.frozen.values()]
+        return [_projected(tensor) for tensor in (*self.frozen.values(), *self.initial.values())]
 
     def differing(self, traces: Sequence[float]) -> list[str]:
-        """Names of the frozen parameters that are not those with these `traces`."""
-        if len(traces) != len(self.frozen):
-            return sorted(self.frozen) or ["none"]
+        """Names of the frozen or first private parameters that are not those of these `traces`."""
+        tensors = {**self.frozen, **self.initial}
+        if len(traces) != len(tensors):
+            return sorted(tensors) or ["none"]
         return [
             name
-            for (name, tensor), own, other in zip(
-                self.frozen.items(), self.traces, traces, strict=True
-            )
+            for (name, tensor), own, other in zip(tensors.items(), self.traces, traces, strict=True)
             if own != other
             and abs(own - other) > TOLERANCE * float(_readable(tensor).double().norm())
         ]

@@ -52,31 +52,22 @@ def initial_vector(
 
 
 def weighted(make_model: Callable[[], nn.Module], file: str) -> Callable[[], nn.Module]:
-    """A callable that makes the same models with the weights of a file (`load_weights`)."""
-    return partial(_with_weights, make_model, file)
+    """A callable that makes the same models with the weights of a file (`read_weights`)."""
+    return partial(_with_weights, make_model, file, read_weights(file))
 
 
-def _with_weights(make_model: Callable[[], nn.Module], file: str) -> nn.Module:
-    module = make_model()
-    load_weights(module, file)
-    return module
-
-
-def load_weights(module: nn.Module, file: str) -> None:
-    """Set all parameters and buffers of a module from a file, by name.
+def read_weights(file: str) -> dict[str, Tensor]:
+    """The tensors of a file by name.
 
     Args:
-        module: the model; it is changed.
         file: ``.safetensors``; ``.npz`` with an array per name, such as a run's ``model.npz``; or
             else what ``torch.save(model.state_dict(), file)`` wrote, read with `weights_only`.
 
     Raises:
-        ValueError: the file cannot be read, has names or shapes that are not the model's, or values
-            that are not finite.
+        ValueError: the file cannot be read.
     """
-    path = Path(file).expanduser()
     try:
-        weights = _read(path)
+        return _read(Path(file).expanduser())
     except Exception as error:  # libraries raise errors of any type
         reason = " ".join(str(error).split())[:200]
         raise ValueError(
@@ -84,6 +75,13 @@ def load_weights(module: nn.Module, file: str) -> None:
             "torch.save(model.state_dict(), ...) wrote, with nothing but tensors by name: nothing "
             f"else is read, since pickled objects can run code ({type(error).__name__}: {reason})"
         ) from error
+
+
+def _with_weights(
+    make_model: Callable[[], nn.Module], file: str, weights: Mapping[str, Tensor]
+) -> nn.Module:
+    """A model with these weights; ValueError if they do not fit it, or one is not finite."""
+    module = make_model()
     model = module.state_dict(keep_vars=True)
     given = {id(tensor): weights[name] for name, tensor in model.items() if name in weights}
     tied = {name: given[id(tensor)] for name, tensor in model.items() if id(tensor) in given}
@@ -97,6 +95,7 @@ def load_weights(module: nn.Module, file: str) -> None:
             f"task.weights={file} must hold the tensors of the model of task.model, all of them "
             f"and no others: {'; '.join(wrong)}"
         )
+    return module
 
 
 def _read(path: Path) -> dict[str, Tensor]:

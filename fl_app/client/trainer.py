@@ -234,7 +234,7 @@ class LocalTrainer(TrainingSettings):
         for step, chosen in enumerate(batches, progress.steps):
             loss, grad = self._loss_and_grad(chosen, progress.anchor, step)
             if step == 0 and order.base_version == 0:
-                _require_finite(loss, grad)
+                _require_gradient(loss, grad)
             self._step(grad, progress.velocity, lr)
             losses.append(loss)
             epoch, rest = divmod(step + 1, per_epoch)
@@ -388,11 +388,10 @@ class LocalTrainer(TrainingSettings):
         return self.task.evaluation_indices(client_id).size / (3 * trained)
 
 
-def _require_finite(loss: Tensor, grad: list[Tensor]) -> None:
-    """Refuse numbers that no learning rate has spoiled: those of the first batch of version 0."""
-    for name, values in (("loss", [loss]), ("gradient", grad)):
-        if not all(torch.isfinite(value).all().item() for value in values):
-            raise ValueError(
-                f"the {name} of the first batch of version 0 is not finite: look at the client's "
-                "data, the model, the loss, penalty() and correct()"
-            )
+def _require_gradient(loss: Tensor, grad: list[Tensor]) -> None:
+    """Refuse a gradient that no learning rate has spoiled: of the first batch of version 0."""
+    if loss.isfinite().item() and not all(g.isfinite().all().item() for g in grad):
+        raise ValueError(
+            "the gradient of the first batch of version 0 is not finite, and its loss is: look at "
+            "the model, the loss, penalty() and correct()"
+        )

@@ -14,7 +14,6 @@ from typing import Any
 
 from fl_app.core.errors import RunError, ServerError, Stalled, require_at_least
 from fl_app.core.events import Checkpointed, Dispatched, Rejected, Sink
-from fl_app.core.files import DISK
 from fl_app.core.layout import check_vector
 from fl_app.core.types import Order, Vector
 from fl_app.engine import checks
@@ -123,7 +122,8 @@ class Engine(Versions):
         run early: `stopped` and `error` of the outcome say so.
 
         Raises:
-            OSError: the disk is full or fails.
+            OSError: the disk fails, or the network.
+            MemoryError: there is too little.
         """
         fed, outcome = self._fed, self.outcome
         ended: float | None = None
@@ -147,13 +147,16 @@ class Engine(Versions):
         except RunError as error:
             outcome.stopped = f"{type(error).__name__}: {error}"
             outcome.error = error
+        except (OSError, MemoryError):  # of the machine: the same run may go on later
+            raise
         except Exception as error:
-            if isinstance(error, OSError) and error.errno in DISK:  # of the run's files
-                raise
             self._breaks(error)
         finally:
             with suppress(RunError, KeyboardInterrupt):
-                self._outbox.settle()
+                try:
+                    self._outbox.settle()
+                except Exception as error:
+                    self._breaks(error)
             outcome.seconds = self.clock.now if ended is None else ended
             self.close()
             outcome.version = self.version

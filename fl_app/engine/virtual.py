@@ -337,7 +337,7 @@ class VirtualClock(Clock):
         """
         if self.evaluation_share is None:
             return 0.0
-        sequence = max(order.sequence, 1)  # the first cycle of clients that overlap is another
+        sequence = max(order.sequence, 1)  # clients that overlap have a longer first cycle
         parts = self.devices.parts(order.client_id, sequence, self._now)
         return parts.download + self.evaluation_share(order.client_id) * parts.training
 

@@ -123,7 +123,7 @@ def _carry_out(client: "TrainerClient", order: Order, folder: Path | None) -> Up
 
 
 def _require_same_frozen(model: "FlatModel", traces: Sequence[float]) -> None:
-    """Refuse to train beside frozen parameters that are not the server's.
+    """Refuse to train with frozen or first private parameters that are not the server's.
 
     Args:
         model: of the node, built from configuration and seed.
@@ -134,8 +134,8 @@ def _require_same_frozen(model: "FlatModel", traces: Sequence[float]) -> None:
     """
     if differing := model.differing(traces):
         raise ValueError(
-            f"the frozen parameters {names_of(differing)} are not the server's: this node needs "
-            "the file of task.weights under the same path, and the same code of the model"
+            f"the frozen or private parameters {names_of(differing)} are not the server's: this "
+            "node needs the file of task.weights under the same path, and the same model"
         )
 
 

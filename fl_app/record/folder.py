@@ -33,8 +33,10 @@ def require_free(folder: Path) -> None:
     """Refuse a folder that holds a run.
 
     Raises:
-        ValueError: the folder holds a run.
+        ValueError: the folder holds a run, or is a file.
     """
+    if folder.exists() and not folder.is_dir():
+        raise ValueError(f"output={folder} is no folder: the run's files would have no place")
     for name in (EVENTS, SUMMARY):
         if (folder / name).exists():
             raise ValueError(

@@ -70,6 +70,8 @@ def source_commit(folder: Path) -> tuple[str | None, bool | None]:
     except (OSError, subprocess.SubprocessError):
         return None, None
     (commit,) = (line.split()[-1] for line in status if line.startswith("# branch.oid "))
+    if commit == "(initial)":  # a repository without a commit
+        return None, None
     return commit, any(not line.startswith("#") for line in status)
 
 

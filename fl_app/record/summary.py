@@ -93,7 +93,7 @@ def first_trouble(event: Failed | Rejected) -> str:
 
 
 def told_of_trouble(summaries: Mapping[str, Mapping[str, Any]]) -> str:
-    """How many orders failed and replies were rejected, with the first of each; what collapsed.
+    """How many orders failed and replies were rejected, with the first of each; what is no result.
 
     Args:
         summaries: contents of ``summary.json`` by the names of the runs; "" is a single one.
@@ -111,7 +111,10 @@ def told_of_trouble(summaries: Mapping[str, Mapping[str, Any]]) -> str:
         if count := sum(each[key] for each in runs.values()):
             name, reason = next((name, each[first]) for name, each in runs.items() if each[key])
             told.append(f"{count:,} {what}, first: {name}{name and ', '}{reason}")
-    if names := [name for name, each in summaries.items() if each.get("collapsed")]:
-        what = "the model nearly always predicts the same class"
-        told.append(f"{what}{': ' * any(names)}{', '.join(names)}")
+    for key, what in (
+        ("made_up", "NOT THE REAL DATA but random ones"),
+        ("collapsed", "the model nearly always predicts the same class"),
+    ):
+        if names := [name for name, each in summaries.items() if each.get(key)]:
+            told.append(f"{what}{': ' * any(names)}{', '.join(names)}")
     return "; ".join(told)

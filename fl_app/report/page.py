@@ -375,6 +375,8 @@ def _values(found: Iterable[Any]) -> str:
 def _warnings(cells: Sequence[Cell]) -> list[str]:
     collapsed = [cell.name for cell in cells if cell.summary.get("collapsed")]
     warnings = []
+    if made_up := [cell.name for cell in cells if cell.summary.get("made_up")]:
+        warnings.append(f"Not the real data but random ones: {', '.join(made_up)}.")
     if collapsed:
         warnings.append(
             f"Collapsed: the model nearly always predicts the same class: {', '.join(collapsed)}."

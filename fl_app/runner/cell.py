@@ -101,7 +101,7 @@ def run_cell(
                 "limits": earlier.limits(config),
                 "reached": engine.reached,
             }
-            if model.frozen:  # whose values are not in the state
+            if model.traces:  # of values that are not in the state
                 state["frozen"] = model.traces
             try:
                 checkpoints.save(version, state)
@@ -155,6 +155,7 @@ def run_cell(
         "task": task.name,
         "seed": config.seed,
         "num_clients": config.num_clients or len(history.sequences),
+        **({"made_up": True} if config.task.get("made_up") else {}),
         "work_per_update": components.trainer.work_per_update,
     }
     arrays = model.named(outcome.params)

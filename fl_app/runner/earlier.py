@@ -192,7 +192,7 @@ def refuse_lower(
 
 
 def refuse_other_frozen(differing: Sequence[str], folder: Path) -> None:
-    """Refuse to resume a run whose frozen parameters are others now.
+    """Refuse to resume a run whose frozen or first private parameters are others now.
 
     Args:
         differing: their names (`FlatModel.differing`).
@@ -203,7 +203,8 @@ def refuse_other_frozen(differing: Sequence[str], folder: Path) -> None:
     """
     if differing:
         raise ValueError(
-            f"{folder} holds a run of another model: its frozen parameters {names_of(differing)} "
+            f"{folder} holds a run of another model: its frozen or private parameters "
+            f"{names_of(differing)} "
             "differ, so what was trained does not fit them; restore the model's code and weights, "
             "give another folder, or overwrite=true to replace the run"
         )

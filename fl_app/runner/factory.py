@@ -150,7 +150,7 @@ def _clock(components: Components, layout: Layout, grid: "Grid | None", run: str
     deadline = _unlimited(config.deadline)
     runtime = config.runtime
     settings: dict[str, object] = {names.APP_CONFIG: OmegaConf.to_yaml(config, resolve=True)}
-    if trainer.model.frozen:
+    if trainer.model.traces:
         settings[names.FROZEN] = trainer.model.traces
     if runtime.name == "deployment":
         assert grid is not None

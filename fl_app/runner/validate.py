@@ -89,7 +89,8 @@ def count_owners(config: DictConfig) -> None:
     Raises:
         ValueError: the task is refused.
     """
-    owned = config.task.get("client") and "_target_" in config.partition
+    # A column is named; whether files have owners, only they say.
+    owned = isinstance(config.task.get("client"), str) and "_target_" in config.partition
     if owned and not getattr(instantiate(config.partition), "by_owner", False):
         natural = keys("target/fl_app.tasks.partition.Natural")
         OmegaConf.update(config, "partition", natural, merge=False)
@@ -216,12 +217,16 @@ def _check_device(device: Any) -> None:
 
 def build_strategy(config: DictConfig, given: Given = NOTHING) -> AsyncStrategy:
     """The server half of the algorithm: a copy of the given one, or the configured one."""
-    return cast(AsyncStrategy, deepcopy(given.strategy) or instantiate(config.algorithm.strategy))
+    if given.strategy is not None:
+        return deepcopy(given.strategy)
+    return cast(AsyncStrategy, instantiate(config.algorithm.strategy))
 
 
 def build_schedule(config: DictConfig, given: Given = NOTHING) -> Schedule:
     """A copy of the given schedule, or the configured one."""
-    return cast(Schedule, deepcopy(given.schedule) or instantiate(config.algorithm.schedule))
+    if given.schedule is not None:
+        return deepcopy(given.schedule)
+    return cast(Schedule, instantiate(config.algorithm.schedule))
 
 
 def build_guard(config: DictConfig) -> Guard:

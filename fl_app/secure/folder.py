@@ -4,6 +4,7 @@ A process finds its folder by the environment variable FL_APP_KIT, which ``start
 """
 
 import hashlib
+import logging
 import os
 import ssl
 from functools import lru_cache
@@ -19,6 +20,8 @@ KIT = "FL_APP_KIT"
 PUBLIC_KEY = "helper.pub"  # of the helper, PEM, in every device's folder
 CLIENT = "helper-client"  # certificate and key with which the server asks the helper
 RECORD = "helper.db"  # of the helper: its private key and the seeds that were used
+
+log = logging.getLogger("flwr")
 
 
 def kit_folder() -> Path:
@@ -116,7 +119,10 @@ class RegisteredDevices:
             try:
                 key = serialization.load_ssh_public_key(path.read_bytes())
                 check_curve(key, str(path))
-            except (OSError, ValueError, UnsupportedAlgorithm):
+            except (OSError, ValueError, UnsupportedAlgorithm) as error:
+                log.warning(
+                    "%s holds no key (%s): copy node.key.pub of the device again", path, error
+                )
                 continue
             assert isinstance(key, DevicePublicKey)
             self._keys[device_id(key)] = key

@@ -159,7 +159,7 @@ def run(
         results.result.arrays = codec.record_of(layout.named(outcome.params))
         if files is not None and folder is not None:
             num_clients = sum(len(clients) for clients in engine.clients)
-            about = {"algorithm": strategy._label, "task": None, "data": None, "seed": seed}
+            about = {"algorithm": strategy._label, "task": None, "seed": seed}
             model = layout.named(outcome.params)
             target = report.TARGET_ACCURACY
             files.finish(outcome, model, {**about, "num_clients": num_clients}, target)

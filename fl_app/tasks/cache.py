@@ -54,7 +54,8 @@ def cached(name: str, state: object, make: Callable[[], Arrays]) -> Arrays:
         try:
             for old in folder.parent.iterdir():
                 if old.name.rpartition("-")[0] == name:
-                    shutil.rmtree(old, ignore_errors=True)
+                    gone = old.rename(old.with_name(f"gone.{old.name}"))  # nobody loads a half
+                    shutil.rmtree(gone, ignore_errors=True)
             _store(arrays, folder)
         except OSError as error:
             log.warning("unpacked data cannot be kept in %s: %s", folder.parent, error)

@@ -34,7 +34,7 @@ CASES = {
     "fedbuff": [*FEW, "algorithm.schedule.concurrency=6"],
     "dp_fedbuff": [
         *(*FEW, "algorithm.schedule.concurrency=6", "algorithm.client.top_k=0.1"),
-        *("guard.max_norm_ratio=1.2", "guard.min_interval=1.2"),
+        "guard.max_norm_ratio=1.2",
     ],
 }
 CHURN = ["devices/availability=churn", "deadline=4.0"]

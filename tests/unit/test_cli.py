@@ -10,7 +10,7 @@ from hydra.errors import HydraException
 
 from fl_app.__main__ import main
 from fl_app.cli import CONF, compose, explain, groups, refuse_dots, search_path
-from fl_app.help import help_on
+from fl_app.help import help_on, options
 from fl_app.runner.validate import build_schedule
 from fl_app.targets import explained, keys
 from lab.docs.reference import rows
@@ -238,10 +238,21 @@ def test_own_options_are_in_help_and_among_what_may_be_meant(own, monkeypatch, c
     assert "did you mean mine" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("name", [*options("algorithm"), "my-own", "mine/deep"])
+def test_every_algorithm_may_be_chosen(name, own):
+    path = own / f"algorithm/{name}.yaml"
+    if name not in options("algorithm"):
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(OPTION.replace("name: mine", f"name: {path.stem}"))
+    assert compose([search_path([str(own)]), f"algorithm={name}"]).algorithm.name
+
+
 def test_an_option_of_another_name_than_its_file_is_refused(own):
     (own / "algorithm/other.yaml").write_text(OPTION)
     with pytest.raises(ValueError, match=r"other\.yaml says name: mine, and must say name: other"):
         compose([search_path([str(own)]), "algorithm=other"])
+    words = [search_path([str(own)]), "algorithm=other", "algorithm.name=x"]
+    assert compose(words).algorithm.name == "x"
 
 
 def test_a_class_that_does_not_exist_is_told():

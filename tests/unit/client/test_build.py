@@ -11,7 +11,7 @@ from safetensors.torch import save_file
 from torch import nn
 
 from fl_app.client.gpus import gpus_of, prepare
-from fl_app.client.initial import load_weights
+from fl_app.client.initial import weighted
 
 
 def model(seed=0, width=4):
@@ -32,7 +32,7 @@ def save(path, weights):
 @pytest.mark.parametrize("name", ["a.safetensors", "a.npz", "a.pt"])
 def test_weights_are_those_of_the_file(tmp_path, name):
     saved, loaded = model(seed=1), model(seed=2)
-    load_weights(loaded, save(tmp_path / name, saved.state_dict()))
+    weighted(lambda: loaded, save(tmp_path / name, saved.state_dict()))()
     for key, tensor in saved.state_dict().items():
         assert torch.equal(loaded.state_dict()[key], tensor)
 
@@ -44,7 +44,7 @@ def test_weights_that_do_not_fit_are_named(tmp_path):
     weights["2.weight"][0, 0] = torch.nan
     file = save(tmp_path / "a.pt", weights)
     with pytest.raises(ValueError, match=re.escape(f"task.weights={file} must hold")) as refusal:
-        load_weights(model(), file)
+        weighted(lambda: model(), file)()
     for part in (
         "2.weight is not finite;",
         'Missing key(s) in state_dict: "2.bias"',
@@ -62,10 +62,10 @@ def test_tied_weights_need_one_of_their_names(tmp_path):
 
     saved, loaded = tied(), tied()
     weights = {"0.weight": saved.state_dict()["0.weight"]}  # as safetensors has them
-    load_weights(loaded, save(tmp_path / "a.safetensors", weights))
+    weighted(lambda: loaded, save(tmp_path / "a.safetensors", weights))()
     assert torch.equal(loaded.state_dict()["1.weight"], weights["0.weight"])
     with pytest.raises(ValueError, match=r'Missing .*"0.weight", "1.weight".*Unexpected .*"other"'):
-        load_weights(loaded, save(tmp_path / "b.pt", {"other": torch.zeros(1)}))
+        weighted(lambda: loaded, save(tmp_path / "b.pt", {"other": torch.zeros(1)}))()
 
 
 class Runs:
@@ -83,14 +83,14 @@ def test_nothing_is_unpickled(tmp_path, name):
     path, trace = tmp_path / name, tmp_path / "trace"
     path.write_bytes(pickle.dumps({"w": Runs(trace)}))
     with pytest.raises(ValueError, match=r"task\.weights=.*nothing but tensors by name"):
-        load_weights(model(), str(path))
+        weighted(lambda: model(), str(path))()
     assert not trace.exists()
 
 
 def test_a_file_with_more_than_tensors(tmp_path):
     file = save(tmp_path / "a.pt", {"epoch": 3})
     with pytest.raises(ValueError, match="TypeError: 'epoch' is a int"):
-        load_weights(model(), file)
+        weighted(lambda: model(), file)()
 
 
 # -- GPUs, of which there are none here -----------------------------------------------------------

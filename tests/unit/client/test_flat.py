@@ -76,6 +76,11 @@ def test_other_frozen_parameters_are_seen_and_rounding_is_not():
     assert one.differing([trace * (1 + 1e-7) for trace in one.traces]) == []
     assert one.differing([]) == ["3.bias", "3.weight"]
     assert FlatModel(normalised()).differing([]) == []
+    own, changed = (FlatModel(normalised(), private=["3.bias"]) for _ in range(2))
+    own.module[3].bias.data += 1  # trained since
+    changed.initial["3.bias"] += 1
+    assert own.differing(changed.traces) == ["3.bias"]
+    assert own.differing(FlatModel(normalised(), private=["3.bias"]).traces) == []
 
 
 class Tied(nn.Module):

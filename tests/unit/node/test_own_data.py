@@ -179,12 +179,13 @@ def test_a_run_that_cannot_read_data_of_a_nodes_own(tmp_path):
 
 SETTINGS = ("num_clients=4", "algorithm.client.local_steps=1", "task.weights=absent.npz")
 HEAD = "task.trainable=[3.*]"  # of the perceptron, whose other parameters are frozen
+OWN = "algorithm.client.private=[3.*]"
 
 
 def reply_to(model, config):
     """What a node says to an order of a server with this model; the node's is of seed 0."""
     told = {names.APP_CONFIG: OmegaConf.to_yaml(config, resolve=True), names.RUN: "7"}
-    if model.frozen:
+    if model.traces:
         told[names.FROZEN] = model.traces
     content = codec.OrderPacker(model.layout, told).pack(Order(0, 1, 0, 0, model.read(), {}, 0.0))
     context = Context(1, 5, {"partition-id": 1}, RecordDict(), {})
@@ -196,16 +197,15 @@ def reply_to(model, config):
     [
         ((), 1, ""),  # nothing is frozen: what is trained comes with the order
         ((HEAD,), 0, ""),
-        (
-            (HEAD,),
-            1,
-            "frozen parameters 1.weight, 1.bias are not the server's: this node needs",
-        ),
+        ((HEAD,), 1, "the frozen or private parameters 1.weight, 1.bias are not the server's: "),
+        ((OWN,), 0, ""),
+        ((OWN,), 1, "the frozen or private parameters 3.weight, 3.bias are not the server's: "),
     ],
 )
-def test_a_node_does_not_train_beside_other_frozen_parameters(more, seed, error):
+def test_a_node_does_not_train_with_other_frozen_or_private_parameters(more, seed, error):
     config = composed(*SETTINGS, *more)
     task = build_task(composed(*SETTINGS[:-1], *more))
-    reply = reply_to(build_model(task, seed), config)
+    private = config.algorithm.client.get("private")
+    reply = reply_to(build_model(task, seed, private=private), config)
     assert reply.has_error() == bool(error)
     assert not error or error in reply.error.reason

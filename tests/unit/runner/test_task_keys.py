@@ -175,7 +175,9 @@ def test_a_run_does_not_go_on_with_other_frozen_parameters(tmp_path):
     saved = Checkpoints(tmp_path).load()["frozen"]
     assert build_model(task, seed=0).differing(saved) == []
     refuse_other_frozen([], tmp_path)
-    message = re.escape(f"{tmp_path} holds a run of another model: its frozen parameters 1.weight")
+    message = re.escape(
+        f"{tmp_path} holds a run of another model: its frozen or private parameters 1.weight"
+    )
     with pytest.raises(ValueError, match=message):
         refuse_other_frozen(build_model(task, seed=1).differing(saved), tmp_path)
 

@@ -146,6 +146,10 @@ def test_owners_decide_how_many_clients_there_are(overrides, expected, caplog):
     told = "num_clients=2 is below the 3 owners of the data" in caplog.text
     assert told == ("num_clients=2" in overrides)
     assert compose([*words[:4], "num_clients=null"]).num_clients is None
+    for kind in ("image_folder", "arrays"):  # only the files say whether there are owners
+        words = [f"task={kind}", "task.path=absent", "num_clients=2"]
+        (cell,) = checked_cells(compose(words), words).values()
+        assert cell.partition._target_.endswith(".Dirichlet")
     many = "x,owner,bought\n" + "".join(f"{i},{i // 30},{i % 2}\n" for i in range(100))
     kept = table(many, client="owner", num_clients=4, test_share=0.1)  # the share holds for each
     assert [own.size for own in kept.partition] == [27, 27, 27, 9]
