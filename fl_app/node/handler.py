@@ -52,7 +52,8 @@ class MessageHandler:
             client = self._prepare(config, context)
             trainer = client.trainer
             folder = None if any_node else memory.folder_of(context, _run_of(context, config))
-            _require_same_frozen(trainer.model, config.get(names.FROZEN, []))
+            if names.FROZEN in config:
+                _require_same_frozen(trainer.model, config[names.FROZEN])
             order = replace(codec.read_order(message, trainer.model.layout), client_id=client_id)
             done = _carry_out(client, order, folder)
             if folder is not None:
