@@ -5,7 +5,7 @@ import sysconfig
 from difflib import get_close_matches
 from pathlib import Path
 from traceback import StackSummary, TracebackException
-from types import FunctionType
+from types import CodeType, FunctionType
 
 from fl_app.core.errors import Diverged
 
@@ -48,11 +48,17 @@ def place_of(traceback: str) -> tuple[str, ...]:
 def warn_of_misspelt(cls: type) -> None:
     """Warn of a method that no other one calls, and that is nearly called as one of a base."""
     own, *inherited = (_methods(each) for each in cls.__mro__)
-    called = {name for method in own.values() for name in method.__code__.co_names}
+    called = {name for method in own.values() for name in _names_in(method.__code__)}
     known = {name for methods in inherited for name in methods if name[0] != "_"}
     for name in {name for name in own if name[0] != "_"} - called - known:
         for meant in get_close_matches(name, known, 1, NEARLY):
             log.warning("%s.%s is called by nothing: did you mean %s?", cls.__name__, name, meant)
+
+
+def _names_in(code: CodeType) -> set[str]:
+    """What code calls or reads by name, also within its comprehensions and functions."""
+    inner = [_names_in(each) for each in code.co_consts if isinstance(each, CodeType)]
+    return set(code.co_names).union(*inner)
 
 
 def _methods(cls: type) -> dict[str, FunctionType]:

@@ -63,12 +63,13 @@ class Inline:
 
 @dataclass
 class _Batch:
-    """Orders that a worker computes together, and the vectors in shared memory meanwhile."""
+    """Orders that a worker computes together."""
 
     orders: Sequence[Order]
     received: dict[int, Vector]
-    """By slot; so are those that follow."""
+    """What it reads in shared memory, by slot."""
     results: dict[int, Vector]
+    """What its replies may take there, by slot."""
 
 
 @dataclass

@@ -168,7 +168,7 @@ class Supervisor:
     def _read(self, log: Log) -> None:
         for event in log.read():
             if isinstance(event, Failed) and not self.history.failures:
-                reason, *_ = event.reason.splitlines()
+                reason = event.reason.partition("\n")[0]
                 self.tell(f"the first failure, of client {event.client}: {reason}")
             self.history.emit(event)
 

@@ -13,7 +13,7 @@ CLIENT_ID = "client-id"
 SEQUENCE = "sequence"
 ANY_NODE = "any-node"  # the node works for client `client-id`, not for a client of its own
 APP_CONFIG = "app-config"  # the resolved configuration, YAML
-FROZEN = "frozen"  # traces of the frozen parameters (`fl_app.client.flat.FlatModel.traces`)
+FROZEN = "frozen"  # traces of frozen and private parameters (`fl_app.client.flat.FlatModel`)
 RUN = "run"  # letters and digits, the same for all ServerApps of one resumed run
 
 NUM_EXAMPLES = "num-examples"

@@ -43,7 +43,7 @@ def folder_of(context: Context, run: str) -> Path:
 
 
 def load(path: Path) -> State:
-    """The arrays in a file by name; none, with a warning, if it cannot be read, as a pickle."""
+    """The arrays in a file by name; none, with a warning, if it cannot be read or holds pickles."""
     try:
         with path.open("rb") as file, reading, np.load(file, allow_pickle=False) as arrays:
             return dict(arrays)

@@ -74,7 +74,7 @@ class Metrics:
     def begin(self, path: Path) -> None:
         """Write the rows so far; further ones follow as their events come."""
         self._file = path.open("w", encoding="utf-8", newline="")
-        self._write(self._rows)
+        self._write(self._rows, anew=True)
 
     def emit(self, event: Event) -> None:
         """Append a row if the event is an evaluation."""
@@ -92,7 +92,7 @@ class Metrics:
         columns = [*dict.fromkeys([*(self._columns or first), *row])]
         grown = columns != self._columns  # ClientApps of others have metrics of their own
         self._columns = columns
-        self._write(self._rows if grown else self._rows[-1:])
+        self._write(self._rows if grown else self._rows[-1:], anew=grown)
 
     def close(self) -> None:
         """Close the file; without an evaluation it holds only the header."""
@@ -100,14 +100,14 @@ class Metrics:
             with self._file:
                 if not self._columns:
                     self._columns = [*self._COLUMNS]
-                    self._write([])
+                    self._write([], anew=True)
 
-    def _write(self, rows: Sequence[Mapping[str, Any]]) -> None:
-        """Append rows, or write the file anew if they are all that there are."""
+    def _write(self, rows: Sequence[Mapping[str, Any]], *, anew: bool) -> None:
+        """Append rows, or begin the file anew with them."""
         if self._file is None or not self._columns:
             return
         writer = csv.DictWriter(self._file, self._columns, lineterminator="\n")
-        if len(rows) == len(self._rows):
+        if anew:
             self._file.seek(0)  # what is there is shorter
             writer.writeheader()
         writer.writerows(rows)

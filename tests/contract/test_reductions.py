@@ -4,7 +4,7 @@ from copy import deepcopy
 
 import numpy as np
 import pytest
-from helpers import Quadratic, run, vec
+from helpers import Quadratic, run, sent, vec
 
 from fl_app.algorithms.ace import ACE
 from fl_app.algorithms.afl import AFL
@@ -163,13 +163,11 @@ def course(strategy, *, warm=False, num_versions=25):
         first = warm and version == 0
         clients = range(POPULATION) if first else rng.choice(POPULATION, 3)
         updates = [
-            Update(
+            sent(
                 int(client),
                 max(0, version - int(rng.integers(6))),
-                rng.standard_normal(SIZE).astype(np.float32),
-                "gradient",
-                10,
-                1.0,
+                *rng.standard_normal(SIZE),
+                kind="gradient",
             )
             for client in clients
         ]

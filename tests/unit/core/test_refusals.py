@@ -127,11 +127,22 @@ def test_a_method_that_nothing_calls_is_told_if_it_may_be_a_hook(caplog):
         def penalty(self): ...
         def begin(self): ...
 
-    for cls in (
-        type("Right", (Base,), {"penalty": lambda self: self.penalties(), "penalties": len}),
-        type("Wrong", (Base,), {"penallty": lambda self: 1, "on_begin": lambda self: 1}),
-    ):
-        warn_of_misspelt(cls)
+    class Right(Base):
+        def penalty(self):
+            return self.penalties()
+
+        def penalties(self): ...
+        def begin(self):
+            return [each.begins() for each in self]
+
+        def begins(self): ...
+
+    class Wrong(Base):
+        def penallty(self): ...
+        def on_begin(self): ...
+
+    warn_of_misspelt(Right)
+    warn_of_misspelt(Wrong)
     told = sorted(record.getMessage() for record in caplog.records)
     assert told == [
         "Wrong.on_begin is called by nothing: did you mean begin?",

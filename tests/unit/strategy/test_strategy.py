@@ -12,7 +12,7 @@ import pytest
 from fake_grid import FakeGrid
 from flwr.app import ArrayRecord, ConfigRecord
 from flwr.serverapp import strategy as flower
-from helpers import vec
+from helpers import sent, vec
 
 from fl_app.algorithms.ca2fl import CA2FL
 from fl_app.algorithms.cana import CANA
@@ -234,14 +234,7 @@ def test_extreme_gradients_keep_their_digits():
 
 def updates(version, rng):
     return [
-        Update(
-            int(client),
-            max(0, version - int(rng.integers(4))),
-            rng.standard_normal(SIZE).astype(np.float32),
-            "pseudo",
-            10,
-            1.0,
-        )
+        sent(int(client), max(0, version - int(rng.integers(4))), *rng.standard_normal(SIZE))
         for client in rng.choice(8, 3)
     ]
 
