@@ -19,6 +19,7 @@ Symbols: eta_g server_lr, K schedule.buffer_size, C clip_norm, z noise_multiplie
 It does not hide which clients take part and when, nor the clients' mean losses in the event log.
 """
 
+import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -27,7 +28,7 @@ from typing import ClassVar
 import numpy as np
 
 from fl_app.core import staleness
-from fl_app.core.errors import RunError
+from fl_app.core.errors import RunError, require
 from fl_app.core.extras import require_installed
 from fl_app.core.hyper import POSITIVE, at_least, bounded, or_none, within
 from fl_app.core.rates import LinearDecay
@@ -84,7 +85,18 @@ class DPFedBuff(AsyncStrategy):
 
     def validate_run(self, num_versions: float, schedule: Schedule) -> None:
         del schedule
-        self._account.validate_run(num_versions)
+        if self.max_epsilon is None:
+            return
+        key, why = "algorithm.strategy.max_epsilon", "what the run will spend would be unknown"
+        bound = "null with num_versions=null and max_updates=null"
+        require(math.isfinite(num_versions), key, self.max_epsilon, bound, why)
+        spent = self.epsilon(int(num_versions))
+        bound = (
+            f"at least {spent:.4g} for num_versions={num_versions} with "
+            f"noise_multiplier={self.noise_multiplier:g} and delta={self.delta:g}"
+        )
+        fits = spent <= self.max_epsilon
+        require(fits, key, self.max_epsilon, bound, "the run would spend more")
 
     def public_weights(self) -> Weighting:
         return Weighting("polynomial", exponent=0.5, capped=True)
@@ -104,7 +116,8 @@ class DPFedBuff(AsyncStrategy):
         noise = self.state["noise"].standard_normal(model.params.size, np.float32)
         noise *= np.float32(self.noise_multiplier * self.clip_norm)
         total = weighted_sum([*weights, 1.0], [*deltas, noise])
-        self._account.spend(share)
+        self.state["versions"] += 1
+        self.state["participation"].update(share.keys())
         self.report["weight"] = [weight / len(updates) for weight in weights]
         return self.step(model, -total / np.float32(len(updates)), self.server_lr)
 
@@ -113,10 +126,13 @@ class DPFedBuff(AsyncStrategy):
         return privacy.epsilon(self.noise_multiplier, versions, self.delta)
 
     def totals(self) -> dict[str, float]:
-        """See `fl_app.strategy.privacy.Account.totals`."""
-        return self._account.totals()
+        """Epsilon of all versions, and of the client that moved most, at `delta`.
 
-    @property
-    def _account(self) -> privacy.Account:
-        values = self.noise_multiplier, self.delta, self.max_epsilon
-        return privacy.Account("algorithm.strategy", *values, state=self.state)
+        The second holds if the data have no influence on which clients take part when.
+        """
+        most = max(self.state["participation"].values(), default=0)
+        return {
+            "epsilon": self.epsilon(self.state["versions"]),
+            "epsilon_of_most_frequent_client": self.epsilon(most),
+            "delta": self.delta,
+        }

@@ -27,7 +27,7 @@ from fl_app.engine.versions import Versions
 __all__ = ["Engine", "Evaluate", "Outcome", "Stop", "check_complete"]
 
 # What restores its own state without help.
-PARTS = ("strategy", "schedule", "guard", "intake", "client_evaluation")
+PARTS = ("strategy", "schedule", "guard", "client_evaluation")
 
 LEAST_PATIENCE = 600.0  # seconds that the last evaluation on clients may take without a deadline
 
@@ -165,7 +165,7 @@ class Engine(Versions):
                 outcome.params = self.strategy.to_evaluate(fed.model)
             except Exception as error:
                 self._breaks(error)
-            for part in (self.strategy, self.intake, self.clock):
+            for part in (self.strategy, self.clock):
                 outcome.totals |= part.totals()
         return outcome
 

@@ -176,7 +176,7 @@ class Opened:
     faults: Mapping[int, str] = field(default_factory=dict)
 
 
-class Intake(Remembers):
+class Intake:
     """Lets every upload in whose numbers are finite, and shows updates as they came."""
 
     def refuse(self, model: GlobalModel, update: Update) -> str:
@@ -209,7 +209,3 @@ class Intake(Remembers):
 
     def complete(self, report: dict[str, Any], opened: Opened) -> None:
         """Complete the strategy's report of an aggregation, in place."""
-
-    def totals(self) -> Mapping[str, float]:
-        """Numbers about the whole run, for its summary."""
-        return {}

@@ -92,8 +92,6 @@ def _parser() -> argparse.ArgumentParser:
     add("--host", "-H", action="append", help="to listen on; with --new, names of its machine")
     add("--port", type=int, default=8101, help="(8101)")
     add("--min-clients", type=int, help="fewest different devices of a sum (half of them)")
-    text = "smallest one of a sum (0: no noise)"
-    add("--noise-multiplier", type=float, default=0.0, help=text)
 
     command(_healthy, "folder")
     return parser
@@ -219,16 +217,13 @@ def _helper(
     host: Sequence[str] | None,
     port: int,
     min_clients: int | None,
-    noise_multiplier: float,
 ) -> int:
     """Serve a folder's helper of secure aggregation, or add one to a kit (--new)."""
     if new:
         from fl_app.field.make import add_helper
 
         hosts = host or [socket.gethostname()]
-        made = add_helper(
-            folder, hosts, port=port, least=min_clients, noise_multiplier=noise_multiplier
-        )
+        made = add_helper(folder, hosts, port=port, least=min_clients)
         print(f"Give {made} to the party that runs the helper, before devices get their folders.")
         print("Add to OVERRIDES of server.env, with about the largest norm of an upload:")
         address = f"secure_aggregation.address={hosts[0]}:{port}"
@@ -241,7 +236,7 @@ def _helper(
     least = 2 if min_clients is None else min_clients
     where = (host or ["0.0.0.0"])[0]
     with suppress(KeyboardInterrupt):  # after it has shut down
-        uvicorn.Server(configured(folder.resolve(), where, port, least, noise_multiplier)).run()
+        uvicorn.Server(configured(folder.resolve(), where, port, least)).run()
     return 0
 
 

@@ -22,7 +22,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from fl_app.core.errors import require, require_at_least, require_count
+from fl_app.core.errors import require, require_count
 from fl_app.field.kit import PORT, Kit
 from fl_app.secure.folder import CLIENT as SERVERS_OWN
 from fl_app.secure.folder import PUBLIC_KEY, RECORD, helper_key_pem
@@ -123,7 +123,6 @@ def add_helper(
     *,
     port: int = HELPER_PORT,
     least: int | None = None,
-    noise_multiplier: float = 0.0,
 ) -> Path:
     """Add the folder ``helper`` to a kit, and what server and devices need to use it.
 
@@ -132,7 +131,6 @@ def add_helper(
         hosts: names and addresses of the helper's machine.
         port: that it listens on.
         least: T, fewest different devices of a sum; None = half of the kit's devices, at least 2.
-        noise_multiplier: smallest noise multiplier of a sum, >= 0.
 
     Returns:
         The folder.
@@ -157,10 +155,9 @@ def add_helper(
         f"between 2 and the {len(nodes)} devices of the kit",
         "a sum over one device is its upload, and one of more devices never comes",
     )
-    require_at_least("--noise-multiplier", noise_multiplier, 0.0, "noise has no negative deviation")
     with _new_folder(folder) as draft:
         made = Kit.read(server, {}).settings.get("MADE", "")
-        values = {"port": port, "least": least, "noise": f"{noise_multiplier:g}", "made": made}
+        values = {"port": port, "least": least, "made": made}
         _write_program(draft, "helper", next(server.glob(WHEEL), None), values)
         shutil.copy(authority / "ca.crt", draft)
         shutil.copytree(server / "keys", draft / "keys")

@@ -155,7 +155,7 @@ def validate_config(config: DictConfig, given: Given = NOTHING) -> None:
     if asks_for_masks(config):
         from fl_app.secure.run import validate_secure  # a leaf, which few runs need
 
-        validate_secure(config, strategy, schedule, most)
+        validate_secure(config, strategy, schedule)
     if "_target_" in config.partition:  # else a given task has clients of its own
         instantiate(config.partition)
     if not real:

@@ -12,8 +12,6 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from fl_app.core.errors import require_at_least
 from fl_app.secure.integers import Integers, hides_all, integer_weights, sum_of_masks
 from fl_app.secure.ledger import Ledger
-from fl_app.secure.noise import LARGEST as LARGEST_DEVIATION
-from fl_app.secure.noise import KeyOfNoise, add_noise, deviation, noise_key
 from fl_app.secure.request import Member, Refused, Request
 from fl_app.secure.seals import DevicePublicKey, is_signed, open_seal
 
@@ -44,36 +42,28 @@ class Helper:
     - Weights are integers from 1 to 16, computed here from what devices have signed and from the
       version that the server states, and they decode no upload (`fl_app.secure.integers`).
     - A seed is used for one request, ever. That is on disk before the sum is told.
-    - The noise that the devices have signed is at least that of this helper. It is added to the
-      sum, and is the same if the request comes again (`fl_app.secure.noise`).
 
     Args:
         private_key: opens the seals.
         registry: the devices that may take part.
         ledger: of the seeds that were used.
         least: T >= 2, fewest different devices of a sum.
-        least_noise: smallest noise multiplier of a sum, >= 0.
-        key_of_noise: gives the noise's key, from the request and its seeds.
 
     Raises:
-        ValueError: `least` or `least_noise` is out of its bounds.
+        ValueError: `least` is out of its bounds.
     """
 
     private_key: X25519PrivateKey
     registry: Registry
     ledger: Ledger
     least: int = LEAST
-    least_noise: float = 0.0
-    key_of_noise: KeyOfNoise = noise_key
 
     def __post_init__(self) -> None:
         key, shown = "secure_aggregation.min_clients", "the sum over one client would be its upload"
         require_at_least(key, self.least, LEAST, shown)
-        key = "secure_aggregation.noise_multiplier"
-        require_at_least(key, self.least_noise, 0.0, "noise has no negative deviation")
 
     def sum(self, request: Request) -> Integers:
-        """sum_i a_i PRG(seed_i) + noise modulo 2^32, shape ``(d,)``.
+        """sum_i a_i PRG(seed_i) modulo 2^32, shape ``(d,)``.
 
         Raises:
             Refused: a check failed.
@@ -99,17 +89,6 @@ class Helper:
                 f"weights {weights} have a common divisor without those of one device: the sum "
                 "modulo that divisor would show this device's upload"
             )
-        if not terms.noise_multiplier >= self.least_noise:
-            raise Refused(
-                f"noise_multiplier={terms.noise_multiplier:g} must be at least "
-                f"{self.least_noise:g} for this helper: the sum would show more of single uploads"
-            )
-        sigma = deviation(terms, weights, devices)
-        if sigma > LARGEST_DEVIATION:
-            raise Refused(
-                f"noise with the deviation {sigma} must have at most {LARGEST_DEVIATION}: the sum "
-                "would overflow"
-            )
         seeds = self._open(request)
         if spent := self.ledger.use(seeds, request.digest()):
             raise Refused(
@@ -117,10 +96,7 @@ class Helper:
                 "single uploads",
                 dict.fromkeys(spent, "its seed was used before"),
             )
-        total = sum_of_masks(seeds, weights, terms.size)
-        if sigma:
-            add_noise(total, self.key_of_noise(request, seeds), sigma)
-        return total
+        return sum_of_masks(seeds, weights, terms.size)
 
     def _unsigned(self, request: Request) -> dict[int, str]:
         """Place -> why this member is not what a registered device has signed."""

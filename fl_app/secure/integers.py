@@ -10,8 +10,7 @@ An entry changes by less than 1 / s, and so does every entry of a weighted mean.
 what rounding can add, so ||q_i|| <= s C always holds. That bounds sums, and what one
 client can change of them.
 
-A sum of at most K uploads with weights of at most 16, and of noise with the multiplier z, does not
-overflow if 16 (K + 12 z) C s < 2^31: `fl_app.secure.noise`.
+A sum of at most K uploads with weights of at most 16 does not overflow if 16 K C s < 2^31.
 
 **Masks** are the key stream of AES-256 in counter mode. PRG(seed) is the encryption of zeros with
 the seed as key and a counter that starts at 0. A seed is used for one upload, so the counter needs
@@ -39,7 +38,6 @@ from fl_app.core.vector import norm
 LIMIT = 2.0**31
 LARGEST = 16  # weight
 PRIMES = (2, 3, 5, 7, 11, 13)
-TAIL = 12  # deviations: noise beyond has a probability below 1e-30 in an entry
 SEED_BYTES = 32
 BLOCK = 1 << 18  # entries that are masked at a time, 1 MiB
 
@@ -152,15 +150,14 @@ class FixedPoint:
         return vector
 
 
-def largest_scale(clip_norm: float, members: int, noise_multiplier: float = 0.0) -> float:
+def largest_scale(clip_norm: float, members: int) -> float:
     """The largest power of two s with which sums cannot overflow.
 
     Args:
         clip_norm: C > 0.
         members: K >= 1.
-        noise_multiplier: z >= 0.
     """
-    most = (LIMIT - 1) / (LARGEST * clip_norm * (members + TAIL * noise_multiplier))
+    most = (LIMIT - 1) / (LARGEST * clip_norm * members)
     return 2.0 ** math.floor(math.log2(most))
 
 

@@ -41,7 +41,6 @@ class Terms:
         size: d, entries of an upload.
         clip_norm: C.
         scale: s.
-        noise_multiplier: z, of the noise that the helper adds; 0 = none.
 
     Raises:
         ValueError: a value is of another type, or not finite.
@@ -54,7 +53,6 @@ class Terms:
     size: int
     clip_norm: float
     scale: float
-    noise_multiplier: float = 0.0
 
     def __post_init__(self) -> None:
         for field in fields(self):
@@ -81,7 +79,6 @@ class Terms:
             size=size,
             clip_norm=float(secure["clip_norm"]),
             scale=float(secure["scale"]),
-            noise_multiplier=float(secure["noise_multiplier"] or 0.0),
         )
 
     def statement(self, client: int, sequence: int, base_version: int, examples: int) -> bytes:

@@ -15,8 +15,7 @@ from fl_app.secure.integers import largest_scale
 from fl_app.secure.ledger import Ledger
 from fl_app.secure.request import Summer, Terms
 from fl_app.secure.server import SecureAggregation
-from fl_app.secure.simulated import SimulatedDevices, helper_key, key_of_noise
-from fl_app.strategy.privacy import Account
+from fl_app.secure.simulated import SimulatedDevices, helper_key
 
 ON = "secure_aggregation=helper"
 
@@ -34,16 +33,13 @@ class _Settings:
         check_bounds("secure_aggregation", self)
 
 
-def validate_secure(
-    config: DictConfig, strategy: Algorithm, schedule: Schedule, versions: float
-) -> None:
+def validate_secure(config: DictConfig, strategy: Algorithm, schedule: Schedule) -> None:
     """Refuse a run that cannot mask its uploads.
 
     Args:
         config: of a run with ``secure_aggregation=helper``.
         strategy: of the run.
         schedule: of the run.
-        versions: most that the run can publish; inf = any number.
 
     Raises:
         ValueError: naming key, value, bound and consequence.
@@ -83,16 +79,6 @@ def validate_secure(
         "host:port with runtime=deployment, and null without",
         "real nodes need a helper of another party, and a simulation has its own",
     )
-    account = _account(config)
-    if account is not None:
-        require(
-            getattr(strategy, "noise_multiplier", None) is None,
-            "secure_aggregation.noise_multiplier",
-            secure.noise_multiplier,
-            f"null with algorithm={name}",
-            "its server adds noise already; algorithm=fedbuff leaves the noise to the helper",
-        )
-        account.validate_run(versions)
     settled(config, strategy, schedule)
 
 
@@ -141,9 +127,8 @@ def settled(config: DictConfig, strategy: Algorithm, schedule: Schedule) -> Dict
             "an upload, where algorithm.strategy.clip_norm is null: without it a sum could overflow"
         )
     secure.clip_norm = float(secure.clip_norm)
-    noise = secure.noise_multiplier or 0.0
     with open_dict(secure):
-        secure.scale = largest_scale(secure.clip_norm, members, noise)
+        secure.scale = largest_scale(secure.clip_norm, members)
     return config
 
 
@@ -167,7 +152,6 @@ def build_intake(
         strategy.public_weights(),
         members=schedule.buffer_size,
         least=config.secure_aggregation.min_clients,
-        account=_account(config),
     )
 
 
@@ -218,24 +202,4 @@ def _helper(config: DictConfig) -> Summer:
         SimulatedDevices(seed, config.num_clients),
         Ledger(),
         secure.min_clients,
-        key_of_noise=key_of_noise(seed),
     )
-
-
-def _account(config: DictConfig) -> Account | None:
-    """What counts the privacy that the helper's noise spends; None without noise.
-
-    Raises:
-        ValueError: a value is out of its bounds.
-    """
-    secure = config.secure_aggregation
-    if secure.noise_multiplier is None:
-        require(
-            secure.max_epsilon is None,
-            "secure_aggregation.max_epsilon",
-            secure.max_epsilon,
-            "null with secure_aggregation.noise_multiplier=null",
-            "without noise no epsilon bounds what is spent",
-        )
-        return None
-    return Account("secure_aggregation", secure.noise_multiplier, secure.delta, secure.max_epsilon)

@@ -11,10 +11,8 @@ from fl_app.core.types import GlobalModel, Update
 from fl_app.core.weighting import Weighting
 from fl_app.engine.guard import Intake, Opened
 from fl_app.secure.integers import FixedPoint, integer_weights, rounding
-from fl_app.secure.noise import deviation
 from fl_app.secure.request import Member, Refused, Request, Summer, Terms
 from fl_app.secure.seals import SEAL_BYTES
-from fl_app.strategy.privacy import Account
 
 
 @dataclass(frozen=True)
@@ -44,7 +42,6 @@ class SecureAggregation(Intake):
         weighting: of the algorithm.
         members: K, most updates of an aggregation.
         least: T, fewest different clients of an aggregation.
-        account: of the helper's noise; None = it adds none.
     """
 
     helper: Summer
@@ -53,7 +50,6 @@ class SecureAggregation(Intake):
     _: KW_ONLY
     members: int
     least: int
-    account: Account | None = None
 
     def __post_init__(self) -> None:
         self._point = FixedPoint(self.terms.clip_norm, self.terms.scale, self.terms.size)
@@ -117,11 +113,6 @@ class SecureAggregation(Intake):
             "weight_rounding": rounding(exact, weights),
             "quantisation_error": 1.0 / self.terms.scale,
         }
-        if self.account is not None:
-            clients = [update.client_id for update in updates]
-            self.account.spend(clients)
-            sigma = deviation(self.terms, weights, clients)
-            report["noise_deviation"] = sigma / (self.terms.scale * divisor)
         return OpenedSum(
             updates=[replace(update, vector=mean, seal=b"") for update in updates],
             shares=[weight / divisor for weight in weights],
@@ -137,13 +128,3 @@ class SecureAggregation(Intake):
             total = float(np.sum(report["weight"]))
             report["weight"] = [total * share for share in opened.shares]
         report.update(opened.report)
-
-    def totals(self) -> dict[str, float]:
-        return {} if self.account is None else self.account.totals()
-
-    def state_dict(self) -> dict[str, Any]:
-        return {} if self.account is None else self.account.state
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        if self.account is not None:
-            self.account.state = dict(state)

@@ -20,9 +20,7 @@ from fl_app.secure.request import Refused, Request
 LARGEST_REQUEST = 16 << 20  # bytes; 10,000 members take 6 MB
 
 
-def configured(
-    folder: Path, host: str, port: int, least: int, least_noise: float = 0.0
-) -> uvicorn.Config:
+def configured(folder: Path, host: str, port: int, least: int) -> uvicorn.Config:
     """A server for the helper of a folder of the kit: ``POST /sum`` and ``GET /health``.
 
     Only a server with a certificate of the kit's authority is answered.
@@ -32,14 +30,13 @@ def configured(
         host: to listen on.
         port: to listen on.
         least: T, fewest different devices of a sum.
-        least_noise: smallest noise multiplier of a sum.
 
     Raises:
         ValueError: a file is missing, or an argument is out of its bounds.
     """
     ledger, devices = Ledger(folder / RECORD), RegisteredDevices(folder / "keys")
     key = ledger.private_key
-    helper = Helper(key, devices, ledger, least, least_noise)
+    helper = Helper(key, devices, ledger, least)
 
     async def tell_sum(http: HttpRequest) -> Response:
         body = b""

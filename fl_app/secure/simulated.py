@@ -12,8 +12,6 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
-from fl_app.secure.integers import SEED_BYTES
-from fl_app.secure.noise import KeyOfNoise
 from fl_app.secure.seals import DeviceKey, DevicePublicKey, device_id
 
 
@@ -33,14 +31,6 @@ def helper_key(seed: int) -> X25519PrivateKey:
 def keys(seed: int, client: int) -> tuple[X25519PublicKey, DeviceKey]:
     """The helper's public key, and the private key of a client's device."""
     return helper_key(seed).public_key(), device_key(seed, client)
-
-
-def key_of_noise(seed: int) -> KeyOfNoise:
-    """Keys of noise that follow from the run's seed and the version, so that runs can be repeated.
-
-    Seeds of masks are drawn anew in every run; they have no effect here.
-    """
-    return lambda request, seeds: _derived(f"noise {request.version}", seed, SEED_BYTES)
 
 
 @dataclass

@@ -2,7 +2,6 @@
 
 import json
 import pickle
-from collections import Counter
 from copy import deepcopy
 from dataclasses import replace
 
@@ -20,7 +19,6 @@ from fl_app.secure import simulated
 from fl_app.secure.run import linear_kinds
 from fl_app.secure.server import SecureAggregation
 from fl_app.secure.simulated import keys
-from fl_app.strategy.privacy import epsilon
 
 FITS = {
     *("afl", "dp_fedbuff", "dynsgd", "fadas", "fedasync", "fedavg", "fedavg_k", "fedbuff"),
@@ -29,7 +27,6 @@ FITS = {
 # Synchronous, or every arrival makes a version, unless told otherwise.
 ROUNDS = ("fedasync", "fedavg", "fedprox", "moon", "ringmaster")
 ON = ("secure_aggregation=helper", "secure_aggregation.clip_norm=3")
-NOISE = ["secure_aggregation.noise_multiplier=4"]
 SMALL = (
     *("num_clients=20", "task.model=logistic", "algorithm.client.local_steps=2"),
     *("algorithm.schedule.buffer_size=4", "algorithm.schedule.concurrency=8"),
@@ -107,8 +104,6 @@ def test_a_subclass_with_other_equations_inherits_no_declaration():
         (["secure_aggregation.min_clients=1"], "min_clients=1 must be between 2 and"),
         (["runtime.train=false"], "runtime.train=false must be true with secure_aggregation"),
         (["runtime=deployment"], "address=None must be host:port with runtime=deployment"),
-        (["secure_aggregation.max_epsilon=8"], "max_epsilon=8 must be null with .*multiplier=null"),
-        ([*NOISE, "secure_aggregation.max_epsilon=1"], "max_epsilon=1 must be at least .* for num"),
         (["algorithm/schedule=periodic"], "cannot be used with the schedule Periodic"),
     ],
     ids=lambda value: value[0] if isinstance(value, list) else "",
@@ -116,11 +111,6 @@ def test_a_subclass_with_other_equations_inherits_no_declaration():
 def test_what_does_not_go_together_is_refused(overrides, text):
     with pytest.raises(ValueError, match=text):
         validate_config(composed(*ON, *overrides))
-
-
-def test_noise_on_the_server_and_at_the_helper_is_refused():
-    with pytest.raises(ValueError, match=r"multiplier=4 must be null with algorithm=dp_fedbuff"):
-        validate_config(secure("dp_fedbuff", *NOISE))
 
 
 def test_buffers_are_refused():
@@ -188,36 +178,6 @@ def sequence_of(update):
 
 
 @pytest.mark.slow
-def test_the_helpers_noise_is_accounted_for():
-    """Resumed or not: the same epsilon."""
-    noise = [*NOISE, "num_versions=4", "secure_aggregation.max_epsilon=30"]
-    masked = Run(secure("fedbuff", *noise))
-    arrival = next(e for e in masked.recorder.events if e["kind"] == "arrival")
-    assert arrival["bytes"] == 4 * masked.outcome.params.size + 216
-    assert masked.outcome.totals["epsilon"] == epsilon(4.0, 4, 1e-5)
-    counts = Counter(
-        client
-        for event in masked.recorder.events
-        if event["kind"] == "aggregate"
-        for client in event["client"]
-    )
-    spent = masked.memory["intake"]
-    assert spent == {"versions": 4, "participation": counts}
-    most = masked.outcome.totals["epsilon_of_most_frequent_client"]
-    assert most == epsilon(4.0, max(counts.values()), 1e-5)
-    # 4 C / K of the noise, in every entry of the mean of K = 4 equally old uploads.
-    event = next(e for e in masked.recorder.events if e["kind"] == "aggregate")
-    assert event["age"] == [0] * 4
-    assert event["noise_deviation"] == pytest.approx(4 * 3 / 4, rel=1e-5)
-    updates, mean = masked.seen[0]
-    plain = [masked.secrets[u.client_id, sequence_of(u)] for u in updates]
-    assert np.std(mean - np.mean(plain, axis=0)) == pytest.approx(3.0, rel=0.1)
-    engine = build_engine(build_components(secure("fedbuff", *noise)), sinks=[])
-    engine.load_state_dict(masked.memory)
-    assert engine.state_dict()["intake"] == spent
-
-
-@pytest.mark.slow
 def test_masks_hide_all_uploads_and_change_nothing_else(monkeypatch):
     """Server and helper, with all that they asked and told, hold the end of none, or rounded."""
     masked = Run(secure("fedbuff", "num_versions=25"))
@@ -232,6 +192,8 @@ def test_masks_hide_all_uploads_and_change_nothing_else(monkeypatch):
     assert not [end for end in ends if end in written_down(masked)]
     assert len([end for end in ends if end in written_down(modelled)]) == len(rounded)
     assert "seal" not in json.dumps(masked.recorder.events)
+    arrival = next(e for e in masked.recorder.events if e["kind"] == "arrival")
+    assert arrival["bytes"] == 4 * masked.outcome.params.size + 216
 
 
 def written_down(run):

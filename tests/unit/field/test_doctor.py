@@ -317,7 +317,7 @@ def test_the_doctor_looks_into_the_data_of_a_device(out, tmp_path, monkeypatch):
 @pytest.fixture
 def sound(tmp_path):
     new_kit(tmp_path / "out", nodes=4, hosts=["localhost"])
-    return add_helper(tmp_path / "out", ["localhost"], least=3, noise_multiplier=0.5)
+    return add_helper(tmp_path / "out", ["localhost"], least=3)
 
 
 def test_a_sound_helper_is_not_running_yet_and_nothing_is_wrong(sound):
@@ -364,7 +364,7 @@ def test_what_the_server_finds_of_its_helper(sound, monkeypatch, told, wrong):
     words = [
         *("runtime=deployment", "secure_aggregation=helper", "secure_aggregation.clip_norm=5"),
         *("secure_aggregation.address=localhost:1", "algorithm.schedule.buffer_size=3"),
-        *("secure_aggregation.noise_multiplier=0.5", "deadline=600", "checkpoint_every=9"),
+        *("deadline=600", "checkpoint_every=9"),
     ]
     server = read(sound.parent / "server")
     assert "does not answer as a helper" in faults(doctor.of_run(server, words))["helper"].text

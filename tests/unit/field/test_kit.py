@@ -104,7 +104,6 @@ def test_a_kit_that_could_not_work_is_not_written(tmp_path, arguments, refusal):
             "--min-clients=1 must be between 2 and the 3 devices of the kit: a sum over",
         ),
         ({"least": 4}, "--min-clients=4 must be between 2 and the 3 devices"),
-        ({"noise_multiplier": -1}, "--noise-multiplier=-1 must be a finite number >= 0"),
         ({"port": 0}, "--port=0 must be between 1 and 65535: no helper can listen there"),
         ({"hosts": ["a b"]}, "--host=a b must be an IP address or a host name"),
     ],

@@ -12,7 +12,6 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from secure_world import CLIENTS, SIZE, TERMS, helper, masked, request, vectors
 
 from fl_app.core.weighting import Weighting
-from fl_app.secure.helper import Helper
 from fl_app.secure.ledger import Ledger
 from fl_app.secure.request import Refused, Request, Terms
 from fl_app.secure.seals import (
@@ -109,7 +108,7 @@ def test_what_a_device_has_not_signed(lie):
 
 @pytest.mark.parametrize(
     "other",
-    [{"run": "another"}, {"scale": 2.0**17}, {"size": SIZE - 1}, {"noise_multiplier": 0.5}],
+    [{"run": "another"}, {"scale": 2.0**17}, {"size": SIZE - 1}],
     ids=str,
 )
 def test_other_terms_than_the_devices_signed(other):
@@ -233,52 +232,7 @@ def _answers(path, rounds, pipe):
         pipe.send(True)
 
 
-# -- noise ----------------------------------------------------------------------------------------
-
-NOISY = replace(TERMS, noise_multiplier=0.5)
-
-
-def noisy(count=4, **more):
-    return [masked(v, i, terms=NOISY, **more) for i, v in enumerate(vectors(count))]
-
-
-def noise_of(asked, mine, tells):
-    """What is left of a sum with equal weights, in units of the noise's deviation 0.5 C s."""
-    bare = [masked(v, i, bare=True).vector.view(np.uint32) for i, v in enumerate(vectors(4))]
-    total = sum(update.vector.view(np.uint32) for update in mine) - tells.sum(asked)
-    return (total - sum(bare)).view(np.int32) / (0.5 * TERMS.clip_norm * TERMS.scale)
-
-
-def test_noise_is_added_and_is_the_same_when_it_is_asked_again():
-    """Otherwise the mean of many answers would show the sum, also after a restart."""
-    mine = noisy()
-    asked = request(mine, terms=NOISY)
-    first = noise_of(asked, mine, helper())
-    assert 0.7 < first.std() < 1.3
-    assert len(np.unique(first)) == SIZE
-    assert (noise_of(Request.of(asked.to_bytes()), mine, helper()) == first).all()
-    others = noisy(sequence=1)
-    other = noise_of(request(others, terms=NOISY), others, helper())
-    assert abs(np.corrcoef(first, other)[0, 1]) < 0.5
-
-
-def test_less_noise_than_the_helper_requires():
-    strict = Helper(helper_key(0), SimulatedDevices(0, CLIENTS), Ledger(), 3, least_noise=0.6)
-    asked = request(noisy(), terms=NOISY)
-    assert str(refused(asked, strict)).startswith("noise_multiplier=0.5 must be at least 0.6")
-    helper().sum(asked)  # and nothing was used
-
-
-def test_negative_noise_and_noise_that_overflows():
-    for z, text in ((-1.0, "noise_multiplier=-1 must be"), (1e4, "must have at most 268435456")):
-        terms = replace(TERMS, noise_multiplier=z)
-        mine = [masked(v, i, terms=terms) for i, v in enumerate(vectors(4))]
-        assert text in str(refused(request(mine, terms=terms)))
-    with pytest.raises(ValueError, match=r"noise_multiplier=-1 must be a finite number >= 0"):
-        Helper(helper_key(0), SimulatedDevices(0, 2), Ledger(), 2, least_noise=-1)
-
-
-@pytest.mark.parametrize("key", ["noise_multiplier", "clip_norm", "size", "run"])
+@pytest.mark.parametrize("key", ["clip_norm", "size", "run"])
 def test_terms_that_are_no_numbers_or_texts(key):
     asked = request(updates())
     for bad in (math.nan, None, [1]):
@@ -292,12 +246,12 @@ def test_terms_that_are_no_numbers_or_texts(key):
 
 HELPER = X25519PrivateKey.from_private_bytes(bytes(range(32)))
 SEED = bytes(range(100, 132))
-SEALED_TERMS = Terms("task", "fedbuff", "run", "delta", 4, 1.0, 1024.0, 0.5)
+SEALED_TERMS = Terms("task", "fedbuff", "run", "delta", 4, 1.0, 1024.0)
 STATEMENT = SEALED_TERMS.statement(3, 2, 7, 50)
 # SEED, sealed once for HELPER with STATEMENT.
 SEALED = bytes.fromhex(
-    "e0fcd9c29b370742ef8a1cfd3096e31162b09a108ed28afb915feaf349aab21d80a5aeafc513cd89"
-    "ccbcc4df5df73a780b1bbdfbeb65482e31e89e764568f7cf62df2f59b3921077fa939b2033dca179"
+    "ef3e883a6ec90bf18109bc4e31f7b5a2aa043e2fe9f4a87f6142657dd82709014022e24b2f502f33"
+    "e30ea05d7612f8eedda593ab3ca7e4952bf170057879c84d73c92bf8f1998c4ba9c9393abd36dba1"
 )
 
 
@@ -312,8 +266,8 @@ def test_a_vector_of_the_sealed_seed():
 def test_the_statement_is_written_out():
     assert STATEMENT == (
         b'{"algorithm": "fedbuff", "base_version": 7, "client": 3, "clip_norm": 1.0, "examples": '
-        b'50, "kind": "delta", "noise_multiplier": 0.5, "protocol": "fl-app secure aggregation 1", '
-        b'"run": "run", "scale": 1024.0, "sequence": 2, "size": 4, "task": "task"}'
+        b'50, "kind": "delta", "protocol": "fl-app secure aggregation 1", "run": "run", '
+        b'"scale": 1024.0, "sequence": 2, "size": 4, "task": "task"}'
     )
 
 

@@ -1,12 +1,9 @@
 """Rounding and clipping, the key stream, and weights that decode no upload."""
 
-import hmac
 import math
-from dataclasses import replace
 
 import numpy as np
 import pytest
-from secure_world import TERMS, masked, request, vectors
 
 from fl_app.core.weighting import Weighting
 from fl_app.secure.integers import (
@@ -19,14 +16,6 @@ from fl_app.secure.integers import (
     largest_scale,
     rounding,
     sum_of_masks,
-)
-from fl_app.secure.noise import (
-    AT_A_TIME,
-    Uniform,
-    add_noise,
-    deviation,
-    discrete_gaussian,
-    noise_key,
 )
 
 
@@ -95,11 +84,6 @@ def test_a_norm_that_only_leaves_rounding_is_refused():
         FixedPoint(clip_norm=1.0, scale=5.0, size=100)
 
 
-def test_noise_takes_its_part_of_the_range():
-    """16 (10 + 12 x 5) C s < 2^31: a seventh of the scale without noise, and so an eighth."""
-    assert largest_scale(3.0, 10, 5.0) == largest_scale(3.0, 10) / 8
-
-
 # -- masks -----------------------------------------------------------------------------------------
 
 # AES-256 of the counters 0, 1 and 2 with the key 0: AESAVS (KAT, GFSbox), and test cases 13 and 14
@@ -164,71 +148,3 @@ def test_the_check_is_that_of_divisors_without_any_one_member():
 def test_two_uploads_of_one_device_are_one_member():
     assert hides_all([2, 2, 1, 1], "abcd")
     assert not hides_all([2, 2, 1, 1], "abcc")
-
-
-# -- discrete Gaussian noise: its distribution, its key, and its deviation -------------------------
-
-DRAWS = [-225, 757, 139, -1137, 116, -42, 154, 903]
-
-
-def chi_square(values, probabilities):
-    """Deviations above the mean of the test's statistic; a value that cannot occur is infinite."""
-    expected = np.array(list(probabilities.values())) * values.size
-    found = np.array([(values == value).sum() for value in probabilities])
-    assert found.sum() == values.size
-    free = len(expected) - 1
-    return float((((found - expected) ** 2 / expected).sum() - free) / math.sqrt(2 * free))
-
-
-@pytest.mark.parametrize("sigma", [1, 2, 3])
-def test_draws_have_the_distribution_of_the_definition(sigma):
-    """100,000 draws against exp(-y^2 / (2 sigma^2)); values beyond 4 sigma are taken together."""
-    drawn = discrete_gaussian(Uniform(bytes([sigma]) * 32), sigma, 100_000)
-    span = np.arange(-40 * sigma, 40 * sigma + 1)
-    mass = np.exp(-(span**2) / (2.0 * sigma**2))
-    inside = np.abs(span) <= 4 * sigma
-    probabilities = dict(zip(span[inside].tolist(), (mass / mass.sum())[inside], strict=True))
-    probabilities[99 * sigma] = float(mass[~inside].sum() / mass.sum())
-    assert chi_square(np.where(np.abs(drawn) > 4 * sigma, 99 * sigma, drawn), probabilities) < 4
-
-
-def test_integers_below_a_bound_that_divides_nothing():
-    """2^64 modulo 3 * 2^62 is 2^62: unless drawn anew, the lowest third comes twice as often."""
-    bound = 3 * 2**62
-    drawn = Uniform(bytes(32)).below(bound, 30_000)
-    thirds = np.bincount((drawn // np.uint64(2**62)).astype(int))
-    assert thirds.size == 3
-    assert np.abs(thirds - 10_000).max() < 4.5 * math.sqrt(10_000 * 2 / 3)
-
-
-def test_equal_keys_give_equal_noise_and_others_do_not():
-    totals = [np.zeros(AT_A_TIME + 5, np.uint32) for _ in range(3)]
-    for total, key in zip(totals, (b"a" * 32, b"a" * 32, b"b" * 32), strict=True):
-        add_noise(total, key, 1000)
-    assert (totals[0] == totals[1]).all()
-    assert (totals[0] == totals[2]).mean() < 0.01
-    # No part of a long vector repeats the noise of another one.
-    assert not (totals[0][:5] == totals[0][AT_A_TIME:]).all()
-
-
-def test_the_key_is_that_of_hkdf():
-    """RFC 5869 with SHA-256, no salt and one block, written out."""
-    asked = request([masked(vector, i) for i, vector in enumerate(vectors(3))])
-    seeds = [bytes([i]) * 32 for i in range(3)]
-    extracted = hmac.digest(bytes(32), b"".join(seeds), "sha256")
-    info = b"fl-app secure aggregation: noise" + asked.digest()
-    assert noise_key(asked, seeds) == hmac.digest(extracted, info + b"\x01", "sha256")
-
-
-def test_draws_are_written_out():
-    """A helper that was updated between two equal requests must not draw anew."""
-    assert discrete_gaussian(Uniform(bytes(32)), 1000, 8).tolist() == DRAWS
-
-
-def test_the_deviation_is_that_of_the_heaviest_device():
-    """z C s a = 0.5 x 4 x 2^18 x a, where the device b has 3 + 4."""
-    terms = replace(TERMS, noise_multiplier=0.5)
-    assert deviation(terms, [5, 3, 4], "abb") == 7 * 2**19
-    assert deviation(terms, [5, 3, 4], "abc") == 5 * 2**19
-    assert deviation(replace(terms, scale=0.3), [1], "a") == 1  # rounded up
-    assert deviation(TERMS, [5, 3, 4], "abc") == 0

@@ -9,5 +9,4 @@ if [ -z "${PORT-}" ]; then # systemd and Docker read helper.env themselves
     set +a
 fi
 export PATH="${VENV:+$VENV/bin:}$PATH"
-exec python -m fl_app.field helper --host "$BIND" --port "$PORT" --min-clients "$MIN_CLIENTS" \
-    --noise-multiplier "${NOISE_MULTIPLIER:-0}" "$PWD"
+exec python -m fl_app.field helper --host "$BIND" --port "$PORT" --min-clients "$MIN_CLIENTS" "$PWD"
