@@ -17,7 +17,7 @@ from omegaconf.errors import ConfigAttributeError, ConfigKeyError
 from yaml import YAMLError
 
 from fl_app import targets
-from fl_app.tasks.partition.base import USUAL_CLIENTS
+from fl_app.tasks.partition import USUAL_CLIENTS
 from fl_app.tasks.partition.flwr import DECIDING
 
 _PACKAGE = Path(__file__).resolve().parent

@@ -15,7 +15,8 @@ from fl_app.core.algorithm import Algorithm
 from fl_app.core.events import to_json
 from fl_app.core.types import NO_EXTRA, GlobalModel, Order, Parts, Update, Upload
 from fl_app.core.vector import weighted_sum
-from fl_app.devices import Fleet, UniformRatio
+from fl_app.devices.compute import UniformRatio
+from fl_app.devices.fleet import Fleet
 from fl_app.engine.engine import Engine, Outcome, Stop
 from fl_app.engine.virtual import VirtualClock
 from fl_app.engine.workers import Inline, Workers

@@ -8,7 +8,7 @@ def slow_clients(num_clients: int, share: float) -> range:
 
     Ids carry no meaning (partitions and devices are drawn at random), so a fixed choice serves as
     well as a draw, and a partition that gives data to slow clients only needs nothing but `share`
-    to mean the clients that `fl_app.devices.TwoSpeed` slows down.
+    to mean the clients that `fl_app.devices.compute.TwoSpeed` slows down.
 
     Args:
         num_clients: N >= 1.

@@ -1,40 +1,15 @@
 """The cost of an order: seconds and joules; when clients are online; the server's seconds."""
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 from fl_app.core.hyper import POSITIVE, at_least, bounded, check_bounds
 from fl_app.core.types import Parts
+from fl_app.devices.compute import Times
 from fl_app.devices.draws import exponential, uniform
+from fl_app.devices.network import Links
 from fl_app.devices.table import SERVER, read_table
 from fl_app.engine.server import Server
-
-
-class Compute(Protocol):
-    """How long training takes (`fl_app.devices.compute`)."""
-
-    @property
-    def mean_seconds(self) -> Sequence[float]:
-        """Mean seconds of every client."""
-        ...
-
-    def seconds(self, client_id: int, sequence: int, now: float) -> float:
-        """Seconds of the client's order with sequence number `sequence` given at `now`."""
-        ...
-
-
-class Network(Protocol):
-    """How long transfers take (`fl_app.devices.network`)."""
-
-    def download(self, client_id: int, sequence: int) -> float:
-        """Seconds until the client has the model of its order number `sequence`."""
-        ...
-
-    def upload(self, client_id: int, sequence: int) -> float:
-        """Seconds from the end of training until the server has the update."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -70,8 +45,8 @@ class Fleet:
 
     def __init__(
         self,
-        compute: Compute,
-        network: Network | None = None,
+        compute: Times,
+        network: Links | None = None,
         energy: Energy | None = None,
     ) -> None:
         self._compute = compute
@@ -206,7 +181,8 @@ class MeasuredServer(Server):
     """A server with the seconds of a device file; a value that is given replaces the file's.
 
     Args:
-        table: a device file, as of `fl_app.devices.Boards`; None = what is not given takes no time.
+        table: a device file, as of `fl_app.devices.compute.Boards`;
+            None = what is not given takes no time.
         dispatch: as of `Server`, and so are those that follow.
         receipt: see `Server`.
         aggregation: see `Server`.

@@ -140,15 +140,15 @@ class MeasuredLinks(Links):
 
 @dataclass(kw_only=True, eq=False)
 class BoardLinks(Links):
-    """The links of `fl_app.devices.Boards`, as their device file has them.
+    """The links of `fl_app.devices.compute.Boards`, as their device file has them.
 
     A transfer takes ``latency + num_bytes / speed``, and no time on a board without a link there.
 
     Args:
         num_bytes: size of a model.
         num_clients: N.
-        table: as of `fl_app.devices.Boards`.
-        boards: as of `fl_app.devices.Boards`.
+        table: as of `fl_app.devices.compute.Boards`.
+        boards: as of `fl_app.devices.compute.Boards`.
     """
 
     num_bytes: int

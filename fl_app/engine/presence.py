@@ -9,7 +9,7 @@ from fl_app.core.snapshot import Remembers
 
 
 class Availability(Protocol):
-    """Clients come and go in stays, online and offline by turns (`fl_app.devices.Churn`)."""
+    """Clients come and go in stays, online and offline by turns (`fl_app.devices.fleet.Churn`)."""
 
     def starts_online(self, client_id: int) -> bool:
         """Whether the client is online at second 0."""

@@ -13,7 +13,7 @@ from fl_app.client.gpus import AUTO, gpus_of, prepare
 from fl_app.core.algorithm import Algorithm
 from fl_app.core.errors import require
 from fl_app.core.types import Vector
-from fl_app.devices import Fleet, Overlapping
+from fl_app.devices.fleet import Fleet, Overlapping
 from fl_app.runner.validate import NOTHING, PARTS, Given, build_schedule, build_strategy
 from fl_app.schedule import Schedule
 

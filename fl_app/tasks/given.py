@@ -12,8 +12,7 @@ from torch import Tensor
 
 from fl_app.tasks.encoding import KINDS
 from fl_app.tasks.objective import Classification, Loss, Objective, objective_of
-from fl_app.tasks.partition import Indices
-from fl_app.tasks.partition.base import by_owner
+from fl_app.tasks.partition import Indices, by_owner
 from fl_app.tasks.scaling import moments_of
 from fl_app.tasks.table import encode_targets, fit_targets
 

@@ -24,7 +24,8 @@ from fl_app.cluster.connection import connect
 from fl_app.cluster.mailbox import ClusterMailbox
 from fl_app.core.errors import RunError
 from fl_app.core.events import Aggregated, Event
-from fl_app.devices import Fleet, UniformRatio
+from fl_app.devices.compute import UniformRatio
+from fl_app.devices.fleet import Fleet
 from fl_app.engine.clock import Mailbox
 from fl_app.engine.engine import Engine, Stop
 from fl_app.engine.virtual import VirtualClock

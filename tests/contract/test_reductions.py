@@ -25,7 +25,8 @@ from fl_app.algorithms.twafl import TWAFL
 from fl_app.algorithms.wkafl import WKAFL
 from fl_app.client import LocalTrainer
 from fl_app.core.types import GlobalModel, Update
-from fl_app.devices import Fleet, UniformRatio
+from fl_app.devices.compute import UniformRatio
+from fl_app.devices.fleet import Fleet
 from fl_app.schedule import k_async
 
 CLIENTS = 10

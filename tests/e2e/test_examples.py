@@ -17,7 +17,8 @@ from nbclient import NotebookClient
 from fl_app.__main__ import main
 from fl_app.client import LocalTrainer
 from fl_app.core.types import GlobalModel, Update
-from fl_app.devices import Fleet, UniformRatio
+from fl_app.devices.compute import UniformRatio
+from fl_app.devices.fleet import Fleet
 from fl_app.engine.engine import Engine, Stop
 from fl_app.engine.virtual import VirtualClock
 from fl_app.engine.workers import Inline

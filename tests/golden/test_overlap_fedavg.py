@@ -9,7 +9,9 @@ from helpers import Quadratic, Times, order_for, run, sent, vec
 from fl_app.algorithms.overlap_fedavg import OverlapFedAvg
 from fl_app.algorithms.overlap_fedavg.trainer import OverlapTrainer
 from fl_app.core.types import GlobalModel
-from fl_app.devices import Energy, Fleet, OverlapCompute, OverlapNetwork, Overlapping, TwoSpeed
+from fl_app.devices.compute import OverlapCompute, TwoSpeed
+from fl_app.devices.fleet import Energy, Fleet, Overlapping
+from fl_app.devices.network import OverlapNetwork
 from fl_app.schedule import synchronous
 
 

@@ -134,11 +134,12 @@ FOR_USERS = [
     "fl_app.client",
     "fl_app.core.events",
     "fl_app.core.types",
-    "fl_app.devices",
+    "fl_app.devices.compute",
+    "fl_app.devices.fleet",
+    "fl_app.devices.network",
     "fl_app.engine",
     "fl_app.schedule",
     "fl_app.strategy",
-    "fl_app.tasks.partition",
     *(f"fl_app.algorithms.{path.stem}" for path in (ROOT / "fl_app/algorithms").glob("[!_]*")),
 ]
 

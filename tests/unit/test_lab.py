@@ -8,7 +8,8 @@ import pandas as pd
 import pytest
 from helpers import run
 
-from fl_app.devices import Boards, Fleet
+from fl_app.devices.compute import Boards
+from fl_app.devices.fleet import Fleet
 from fl_app.devices.table import read_table
 from fl_app.engine.server import Server
 from fl_app.schedule import Buffered

@@ -3,31 +3,204 @@
 A partitioner maps labels, the number of clients and a random generator to one index array per
 client. It works on counts and index arrays alone, so 3,000 clients cost milliseconds.
 
-`Flwr` is any partitioner of flwr-datasets. Those of the same names differ from the ones here, which
-papers need:
+`flwr.Flwr` is any partitioner of flwr-datasets. Those of the same names differ from the ones here,
+which papers need:
 
 - `IidPartitioner` and `DirichletPartitioner` cut the data (each class) in stored order.
 - `DirichletPartitioner` raises after 10 tries for the minimum size (with 50 clients, 1,437 examples
   and at least 10 each, for every second seed).
 - `ShardPartitioner` gives the same number of shards to all clients.
 - `NaturalIdPartitioner` uses all owners; otherwise it agrees with `Natural`.
+
+Here are what a partitioner is, checks of partitions, and the two usual ones: at random, by owner.
 """
 
-from fl_app.tasks.partition.base import Iid, Indices, Natural, Partitioner, make_partition
-from fl_app.tasks.partition.dirichlet import Dirichlet, SlowLabels
-from fl_app.tasks.partition.flwr import Flwr
-from fl_app.tasks.partition.papers import IidFraction, LabelQuantity, Shards
+import logging
+from dataclasses import dataclass
+from typing import ClassVar, Protocol, TypeAlias, cast
 
-__all__ = [
-    "Dirichlet",
-    "Flwr",
-    "Iid",
-    "IidFraction",
-    "Indices",
-    "LabelQuantity",
-    "Natural",
-    "Partitioner",
-    "Shards",
-    "SlowLabels",
-    "make_partition",
-]
+import numpy as np
+from numpy.typing import NDArray
+
+from fl_app.core.errors import require, require_at_least
+from fl_app.core.hyper import bounded, check_bounds, count, or_none
+
+Indices: TypeAlias = NDArray[np.int64]
+Rng: TypeAlias = np.random.Generator
+
+USUAL_CLIENTS = 50  # of a run that does not say, and whose data and partitioner do not either
+STREAM = 0x7061_7274_6974_696F  # keeps the partition's random numbers apart from all others
+
+log = logging.getLogger(__name__)
+
+
+class Partitioner(Protocol):
+    """Distributes training examples over clients."""
+
+    def __call__(self, labels: Indices, num_clients: int, rng: Rng) -> list[Indices]:
+        """One array of indices into `labels` per client; equal generators give equal partitions.
+
+        Args:
+            labels: classes of the training examples, shape ``(n,)``, or their owners if the
+                partitioner has ``by_owner``.
+            num_clients: N, 1 <= N <= n.
+            rng: the only source of randomness.
+
+        Raises:
+            ValueError: these examples cannot be distributed over `num_clients` clients.
+        """
+        ...
+
+
+@dataclass(frozen=True)
+class Bounded:
+    """The base of partitioners whose fields have bounds.
+
+    Raises:
+        ValueError: a value is out of its bounds.
+    """
+
+    def __post_init__(self) -> None:
+        check_bounds("partition", self)
+
+
+def make_partition(
+    partitioner: Partitioner,
+    labels: Indices,
+    num_clients: int | None,
+    seed: int,
+    owners: Indices | None = None,
+) -> list[Indices]:
+    """A partition in which every client has data, with each client's indices in ascending order.
+
+    Args:
+        partitioner: distributes the examples.
+        labels: classes of the training examples, shape ``(n,)``.
+        num_clients: N >= 1; None = as many as a partitioner makes that ``decides``, else
+            `USUAL_CLIENTS`.
+        seed: seed of the run.
+        owners: the writer, speaker or person of each example, shape ``(n,)``; None = unknown.
+
+    Raises:
+        ValueError: there are fewer examples than clients, a client gets none, or the partitioner
+            needs owners, which are unknown.
+    """
+    if num_clients is None and not getattr(partitioner, "decides", False):
+        num_clients = USUAL_CLIENTS
+    if num_clients is not None:
+        require_at_least("num_clients", num_clients, 1, "there would be no client to train")
+        bound = f"at most {labels.size}, the number of training examples"
+        fits = num_clients <= labels.size
+        require(fits, "num_clients", num_clients, bound, "some clients would have no data")
+    if getattr(partitioner, "by_owner", False):
+        if owners is None:
+            raise ValueError(
+                f"partition={partitioner} needs the owner of each training example, and this "
+                "task's data do not have it: see docs/data.md for data with owners"
+            )
+        labels = owners
+    # None is for those that decide.
+    parts = partitioner(labels, cast(int, num_clients), np.random.default_rng((seed, STREAM)))
+    empty = [str(client_id) for client_id, own in enumerate(parts) if own.size == 0]
+    if empty:
+        names = ", ".join(empty[:5]) + ", ..." * (len(empty) > 5)
+        raise ValueError(
+            f"partition={partitioner} leaves {len(empty)} of {len(parts)} clients without "
+            f"training examples (clients {names}): they could not train"
+        )
+    return [np.sort(own) for own in parts]
+
+
+def by_class(labels: Indices, rng: Rng) -> list[Indices]:
+    """For each class in `labels`, an array of its indices in random order."""
+    return [rng.permutation(np.flatnonzero(labels == c)) for c in np.unique(labels)]
+
+
+def by_owner(owners: Indices) -> list[Indices]:
+    """For each owner, in the order of their ids, an array of its indices in ascending order."""
+    _, places, sizes = np.unique(owners, return_inverse=True, return_counts=True)
+    return np.split(places.argsort(kind="stable"), sizes.cumsum()[:-1])
+
+
+def split(classes: list[Indices], counts: Indices) -> list[Indices]:
+    """Give each client consecutive pieces of the classes.
+
+    Args:
+        classes: indices of each class.
+        counts: how many of each class a client gets, shape ``(num_clients, num_classes)``.
+    """
+    pieces = [
+        np.split(own, counts[:, place].cumsum())[: len(counts)] for place, own in enumerate(classes)
+    ]
+    return [np.concatenate(own) for own in zip(*pieces, strict=True)]
+
+
+def capped(parts: list[Indices], max_size: int | None, rng: Rng) -> list[Indices]:
+    """The parts with at most `max_size` examples each, drawn at random; None = as they are."""
+    if max_size is None:
+        return parts
+    return [
+        part if part.size <= max_size else rng.choice(part, max_size, replace=False)
+        for part in parts
+    ]
+
+
+@dataclass(frozen=True)
+class Iid(Bounded):
+    """All examples are distributed at random; sizes are equal up to one.
+
+    Args:
+        max_size: most examples of a client, >= 1; None = no limit.
+
+    Raises:
+        ValueError: `max_size` is out of its bounds.
+    """
+
+    max_size: int | None = bounded(None, or_none(count()), "a client could not train")
+
+    def __call__(self, labels: Indices, num_clients: int, rng: Rng) -> list[Indices]:
+        parts = np.array_split(rng.permutation(labels.size), num_clients)
+        return capped(parts, self.max_size, rng)
+
+
+@dataclass(frozen=True)
+class Natural(Bounded):
+    """Each client holds all examples of one owner: a writer, speaker or user.
+
+    If there are fewer clients than owners, random owners take part, and the examples of the others
+    are not used. Clients are in the order of their owners' ids.
+
+    Args:
+        min_size: least number of examples of an owner that takes part, >= 1.
+
+    Attributes:
+        by_owner: whether the labels are owners' ids.
+        decides: whether ``num_clients`` may be None: all owners then take part.
+
+    Raises:
+        ValueError: a value is out of its bounds, or there are more clients than owners.
+    """
+
+    by_owner: ClassVar[bool] = True
+    decides: ClassVar[bool] = True
+
+    min_size: int = bounded(1, count(), "a client could not train")
+
+    def __call__(self, labels: Indices, num_clients: int | None, rng: Rng) -> list[Indices]:
+        owned = by_owner(labels)
+        fit = np.flatnonzero([own.size >= self.min_size for own in owned])
+        num_clients = fit.size if num_clients is None else num_clients
+        require(
+            num_clients <= fit.size,
+            "num_clients",
+            num_clients,
+            f"at most {fit.size}, the owners of at least partition.min_size={self.min_size} "
+            "examples, or left out",
+            "a client is one of them",
+        )
+        if num_clients < fit.size:
+            told = (
+                "num_clients=%d is below the %d owners of the data: the others' examples are unused"
+            )
+            log.warning(told, num_clients, fit.size)
+        return [owned[owner] for owner in np.sort(rng.choice(fit, num_clients, replace=False))]

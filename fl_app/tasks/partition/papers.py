@@ -8,7 +8,7 @@ import numpy as np
 
 from fl_app.core.errors import require
 from fl_app.core.hyper import bounded, count, within
-from fl_app.tasks.partition.base import Bounded, Indices, Rng, by_class, split
+from fl_app.tasks.partition import Bounded, Indices, Rng, by_class, split
 
 MAX_TRIES = 100
 

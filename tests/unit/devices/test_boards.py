@@ -7,7 +7,9 @@ from statistics import fmean, pstdev
 import pytest
 from configs import composed
 
-from fl_app.devices import BoardLinks, Boards, Fleet, MeasuredServer
+from fl_app.devices.compute import Boards
+from fl_app.devices.fleet import Fleet, MeasuredServer
+from fl_app.devices.network import BoardLinks
 from fl_app.devices.table import read_table
 from fl_app.runner.components import build_components
 from fl_app.runner.validate import PARTS, validate_config

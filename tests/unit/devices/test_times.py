@@ -7,21 +7,16 @@ from functools import partial
 
 import pytest
 
-from fl_app.devices import (
-    Churn,
-    Energy,
+from fl_app.devices.compute import (
     Exponential,
-    Fleet,
-    Link,
     LogNormal,
-    MeasuredLinks,
     MeasuredPhones,
     OverlapCompute,
-    OverlapNetwork,
-    Relative,
     TwoSpeed,
     UniformRatio,
 )
+from fl_app.devices.fleet import Churn, Energy, Fleet
+from fl_app.devices.network import Link, MeasuredLinks, OverlapNetwork, Relative
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import pytest
 from helpers import MeanDelta, Scripted, Stays, Times, run, toward_own_number, vec
 
 from fl_app.core.types import Order, Parts, Reply, Upload
-from fl_app.devices import Churn
+from fl_app.devices.fleet import Churn
 from fl_app.engine.clock import Alarm, Expired, Joined, Left, Replied, Returned, Stray
 from fl_app.engine.lookahead import READY_LIMIT
 from fl_app.engine.virtual import VirtualClock

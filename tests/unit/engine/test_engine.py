@@ -13,7 +13,8 @@ from helpers import MeanDelta, Recorder, Scripted, Times, run, toward_own_number
 from fl_app.core.errors import ClientError, Diverged, RunError, ServerError, Stalled
 from fl_app.core.events import Aggregated, from_json, to_json
 from fl_app.core.types import Upload
-from fl_app.devices import Fleet, UniformRatio
+from fl_app.devices.compute import UniformRatio
+from fl_app.devices.fleet import Fleet
 from fl_app.engine.clock import Joined, Left
 from fl_app.engine.engine import Engine, Stop
 from fl_app.engine.federation import Federation

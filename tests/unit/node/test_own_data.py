@@ -40,7 +40,7 @@ task:
   test_share: 0.2
   schema: '{json.dumps(SCHEMA)}'
   holdout: 0.25
-partition: {{_target_: fl_app.tasks.partition.Dirichlet, alpha: 0.1}}
+partition: {{_target_: fl_app.tasks.partition.dirichlet.Dirichlet, alpha: 0.1}}
 algorithm:
   client: {{_target_: fl_app.client.LocalTrainer, upload: pseudo, local_lr: 0.1, batch_size: 4}}
 """

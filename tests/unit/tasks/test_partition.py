@@ -6,18 +6,11 @@ import zlib
 import numpy as np
 import pytest
 
-from fl_app.devices import TwoSpeed
-from fl_app.tasks.partition import (
-    Dirichlet,
-    Flwr,
-    Iid,
-    IidFraction,
-    LabelQuantity,
-    Natural,
-    Shards,
-    SlowLabels,
-    make_partition,
-)
+from fl_app.devices.compute import TwoSpeed
+from fl_app.tasks.partition import Iid, Natural, make_partition
+from fl_app.tasks.partition.dirichlet import Dirichlet, SlowLabels
+from fl_app.tasks.partition.flwr import Flwr
+from fl_app.tasks.partition.papers import IidFraction, LabelQuantity, Shards
 
 LABELS = np.arange(1437) % 10  # about the digits' training set
 SORTED = np.repeat(np.arange(10), 1000)

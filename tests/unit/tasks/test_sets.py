@@ -17,7 +17,9 @@ from sklearn.model_selection import train_test_split
 from fl_app.tasks.cache import cache_folder, cached
 from fl_app.tasks.images import IMAGE_SETS, Images
 from fl_app.tasks.made import Digits, Synthetic
-from fl_app.tasks.partition import Dirichlet, Iid, Natural, Shards
+from fl_app.tasks.partition import Iid, Natural
+from fl_app.tasks.partition.dirichlet import Dirichlet
+from fl_app.tasks.partition.papers import Shards
 from fl_app.tasks.public import HubSet, PublicTask
 from fl_app.tasks.scaling import PADDING, crop_flip, make_scaling, moments_of
 from fl_app.tasks.text import IMDB_LENGTH, Imdb, Wikitext2

@@ -10,7 +10,8 @@ import torch
 from torch import nn
 
 from fl_app.tasks.objective import Classification, Regression
-from fl_app.tasks.partition import Dirichlet, Iid
+from fl_app.tasks.partition import Iid
+from fl_app.tasks.partition.dirichlet import Dirichlet
 from fl_app.tasks.task import Task
 
 
