@@ -203,7 +203,7 @@ def shorten(cell: DictConfig, given: Collection[str] = ()) -> None:
 
 
 def shrink(cell: DictConfig, given: Collection[str] = ()) -> None:
-    """Shorten a cell's run to about a second on synthetic data; keys that are `given` stay."""
+    """Shorten a cell's run to about a second on made-up data; keys that are `given` stay."""
     small = {**SMOKE}
     if cell.num_clients is not None:  # else as many as the data have owners
         small["num_clients"] = min(cell.num_clients, SMOKE_CLIENTS)

@@ -1,4 +1,4 @@
-"""What is measured: client updates of several sorts on synthetic data, and a crowd of clients.
+"""What is measured: client updates of several sorts on made-up data, and a crowd of clients.
 
 W is the engine against a bare loop, B clients trained together against one at a time, R workers of
 a Ray cluster (this machine's) against those of ``runtime=inprocess``; M is the memory of a crowd.
@@ -12,6 +12,8 @@ from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Any
+
+import numpy as np
 
 from fl_app.algorithms.fedasync import FedAsync
 from fl_app.algorithms.fedavg_k import FedAvgK
@@ -33,7 +35,6 @@ from fl_app.engine.workers import Workers
 from fl_app.record.history import History
 from fl_app.schedule import Buffered, Schedule, fully_async, k_async
 from fl_app.strategy import AsyncStrategy
-from fl_app.tasks.made import Synthetic
 from fl_app.tasks.partition import Iid
 from fl_app.tasks.task import Task
 from lab.bench.sides import LOCAL_LR, Count, Federation, Limit, Side, counted, race
@@ -41,6 +42,7 @@ from lab.bench.sides import LOCAL_LR, Count, Federation, Limit, Side, counted, r
 # Small steps and loud noise: no loss comes near 0 however long the measurement takes, for numbers
 # next to 0 (denormal ones) would slow down whoever trained more.
 NOISE = 5.0
+NUM_CLASSES, NUM_TESTS = 10, 1000
 TOGETHER_AT_WORK, CROWD_AT_WORK = 32, 1000
 SAMPLE_EVERY = 20  # versions
 
@@ -72,14 +74,20 @@ class Workload:
     warm_up: int
 
     def task(self) -> Task:
-        """The data of all clients; seconds of work and some hundred MB."""
-        kind = Synthetic(
-            model=self.model,
-            shape=self.shape,
-            num_examples=self.num_clients * self.examples,
-            noise=NOISE,
-        )
-        return kind().with_clients(Iid(), self.num_clients, seed=0)
+        """Images ``template[class] + noise`` of all clients; seconds of work, some hundred MB."""
+        rng = np.random.default_rng(0)
+        templates = rng.standard_normal((NUM_CLASSES, *self.shape), np.float32)
+
+        def drawn(count: int) -> tuple[Any, Any]:
+            labels = np.arange(count) % NUM_CLASSES
+            images = rng.standard_normal((count, *self.shape), np.float32) * np.float32(NOISE)
+            for label, template in enumerate(templates):
+                images[label::NUM_CLASSES] += template
+            return images, labels
+
+        train, test = drawn(self.num_clients * self.examples), drawn(NUM_TESTS)
+        task = Task.from_arrays(*train, *test, model=self.model)
+        return task.with_clients(Iid(), self.num_clients, seed=0)
 
     def trainer(self, task: Task, **settings: Any) -> LocalTrainer:
         """The client half; settings of a configuration are passed over."""

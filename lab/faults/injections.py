@@ -335,9 +335,10 @@ class Group:
         versions = round(self.estimate * NODES / CYCLE / EACH)
         concurrency = f"algorithm.schedule.concurrency={NODES}"
         return [
-            *("algorithm=fedbuff", "runtime=deployment", "partition=iid"),
+            *("algorithm=fedbuff", "runtime=deployment"),
             f"num_clients={NODES}",
-            *("task=synthetic", "task.model=lenet", "task.num_examples=500", "task.num_test=100"),
+            *("task=mnist", "task.made_up=true"),
+            *("partition=iid", f"partition.max_size={500 // NODES}"),
             *(concurrency, f"algorithm.schedule.buffer_size={EACH}"),
             *("algorithm.client.local_epochs=1", "eval_every=1000", "checkpoint_every=1"),
             *(f"num_versions={versions}", f"deadline={self.deadline}", "tensorboard=false"),

@@ -80,11 +80,12 @@ def test_a_plain_run_installs_nothing_and_ends_with_its_table_and_folder(flwr_ru
 
 
 def test_keys_of_the_run_config_reach_the_run(flwr_run, tmp_path):
-    keys = "algorithm='fedasync' task='synthetic' num-clients=12 num-versions=4 seed=3"
-    flwr_run("--run-config", f"{keys} output='{tmp_path}' overrides='eval_every=2'")
+    keys = "algorithm='fedasync' task='mnist' num-clients=12 num-versions=4 seed=3"
+    words = "eval_every=2 task.made_up=true algorithm.client.local_steps=1"
+    flwr_run("--run-config", f"{keys} output='{tmp_path}' overrides='{words}'")
     config = OmegaConf.load(tmp_path / "config.yaml")
     assert (config.algorithm.name, config.num_clients, config.num_versions) == ("fedasync", 12, 4)
-    assert (config.task._target_.rpartition(".")[2], config.seed) == ("Synthetic", 3)
+    assert (config.task._target_.rpartition(".")[2], config.seed) == ("Images", 3)
 
 
 def test_a_refused_key_is_named_in_the_last_lines_though_the_status_is_0(flwr_run):

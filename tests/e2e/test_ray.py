@@ -36,7 +36,8 @@ RUNS = {
     "port": ("algorithm=port", "num_versions=6"),
     "overlap_fedavg": ("algorithm=overlap_fedavg", "num_versions=6", "deadline=50"),
     "large": (
-        *("algorithm=scaffold", "task=synthetic", "task.num_examples=400", "partition=iid"),
+        *("algorithm=scaffold", "task=mnist", "task.made_up=true"),
+        *("partition=iid", "partition.max_size=20"),
         *("algorithm.client.batch_size=10", "num_versions=8", "eval_every=4"),
     ),
 }

@@ -28,13 +28,9 @@ seed: 3
 num_clients: 4
 runtime: {device: cpu}
 task:
-  _target_: fl_app.tasks.made.Synthetic
+  _target_: fl_app.tasks.images.Digits
   model: logistic
-  shape: [1, 2, 2]
-  num_classes: 2
-  num_examples: 40
-  num_test: 10
-partition: {_target_: fl_app.tasks.partition.Iid}
+partition: {_target_: fl_app.tasks.partition.Iid, max_size: 10}
 algorithm:
   client: {_target_: fl_app.client.LocalTrainer, upload: pseudo, local_lr: 0.1, batch_size: 4}
 """
@@ -270,11 +266,11 @@ def test_a_plain_run_is_short_and_keys_or_overrides_end_that():
     ]
 
 
-QUICK = "num_versions=2 algorithm.client.local_steps=1"
+QUICK = "num_versions=2 algorithm.client.local_steps=1 task.made_up=true"
 
 
 def test_keys_of_flower_mean_those_of_the_configuration(tmp_path, caplog):
-    keys = {"algorithm": "fedasync", "task": "synthetic", "num_clients": 12, "seed": 3}
+    keys = {"algorithm": "fedasync", "task": "mnist", "num_clients": 12, "seed": 3}
     run = server_context(**keys, num_versions=4, output=str(tmp_path), overrides=QUICK)
     logging.getLogger("flwr").addHandler(caplog.handler)  # which does not propagate
     try:
@@ -284,7 +280,7 @@ def test_keys_of_flower_mean_those_of_the_configuration(tmp_path, caplog):
         logging.getLogger("flwr").removeHandler(caplog.handler)
     config = OmegaConf.load(tmp_path / "config.yaml")
     assert (config.algorithm.name, config.num_clients, config.seed) == ("fedasync", 12, 3)
-    assert config.task._target_.endswith(".Synthetic")
+    assert config.task._target_.endswith(".Images")
     assert json.loads((tmp_path / "summary.json").read_text())["num_versions"] == 2
     assert str(tmp_path) in caplog.messages[-1]
 

@@ -298,7 +298,7 @@ def test_data_that_nobody_can_read_or_that_are_hidden(tmp_path):
     data, _ = doctor.of_data("/tmp", None)  # a service has one of its own
     assert data.good is None
     _, examples = doctor.of_data(str(table(tmp_path, "30,yes")), composed("task=digits"))
-    assert "fl_app.tasks.made.Digits reads no data of a node's own" in examples.text
+    assert "fl_app.tasks.images.Digits reads no data of a node's own" in examples.text
 
 
 def test_the_doctor_looks_into_the_data_of_a_device(out, tmp_path, monkeypatch):

@@ -170,9 +170,9 @@ def test_a_run_that_cannot_read_data_of_a_nodes_own(tmp_path):
         node_config, text
     )
     made = config()
-    made.task = {"_target_": "fl_app.tasks.made.Synthetic"}
+    made.task = {"_target_": "fl_app.tasks.images.Digits"}
     reason = refusal(node_config, OmegaConf.to_yaml(made))
-    assert "_target_=fl_app.tasks.made.Synthetic reads no data of a node's own" in reason
+    assert "_target_=fl_app.tasks.images.Digits reads no data of a node's own" in reason
 
 
 # -- frozen parameters that are not the server's ---------------------------------------------------

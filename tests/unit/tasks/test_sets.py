@@ -1,4 +1,4 @@
-"""Sets of data: digits, synthetic images, and public ones from small files of the real formats."""
+"""Sets of data: digits, and public ones from small files of the real formats."""
 
 import json
 import logging
@@ -15,8 +15,7 @@ from sklearn.datasets import load_digits
 from sklearn.model_selection import train_test_split
 
 from fl_app.tasks.cache import cache_folder, cached
-from fl_app.tasks.images import IMAGE_SETS, Images
-from fl_app.tasks.made import Digits, Synthetic
+from fl_app.tasks.images import IMAGE_SETS, Digits, Images
 from fl_app.tasks.partition import Iid, Natural
 from fl_app.tasks.partition.dirichlet import Dirichlet
 from fl_app.tasks.partition.papers import Shards
@@ -39,7 +38,7 @@ def make(data, num_clients=2, partition=IID, **more):
     return Images(data=data, **settings)().with_clients(partition, num_clients, 0)
 
 
-# -- made ------------------------------------------------------------------------------------------
+# -- digits ----------------------------------------------------------------------------------------
 
 
 def test_images_and_split_of_the_digits_are_those_of_scikit_learn():
@@ -57,45 +56,6 @@ def test_images_and_split_of_the_digits_are_those_of_scikit_learn():
     assert [p.tolist() for p in task.partition] != [p.tolist() for p in other.partition]
     with pytest.raises(ValueError, match="num_clients=1438 must be at most 1437"):
         Digits()().with_clients(Iid(), 1438, 0)
-
-
-def synthetic(num_clients=1, seed=0, **values):
-    return Synthetic(**values)(seed=seed).with_clients(Iid(), num_clients, seed)
-
-
-def test_synthetic_images_are_as_asked():
-    sizes = {"num_classes": 4, "num_examples": 42, "num_test": 9}
-    task = synthetic(num_clients=7, model="cnn", shape=(3, 5, 6), **sizes)
-    assert (task.inputs.shape, task.test_inputs.shape) == ((42, 3, 5, 6), (9, 3, 5, 6))
-    assert set(task.test_targets.tolist()) == {0, 1, 2, 3}
-    assert [p.size for p in task.partition] == [6] * 7
-    small = {"shape": (1, 2, 2), "num_examples": 10, "num_test": 10}
-    task = synthetic(noise=0, **small)
-    assert torch.equal(task.inputs, task.test_inputs)  # templates are shared
-    assert len(np.unique(task.inputs.flatten(1), axis=0)) == 10
-    assert torch.equal(task.inputs, synthetic(noise=0, **small).inputs)
-    assert not torch.equal(task.inputs, synthetic(noise=0, seed=1, **small).inputs)
-    noisy = synthetic(num_examples=2000, num_test=20, noise=0.5)
-    deviation = noisy.inputs[noisy.targets == 3].std(0).square().mean().sqrt().item()
-    assert deviation == pytest.approx(0.5, rel=0.02)
-
-
-@pytest.mark.parametrize(
-    ("values", "message"),
-    [
-        ({"shape": (28, 28)}, r"task\.shape="),
-        ({"shape": (1, 0, 28)}, r"task\.shape="),
-        ({"num_classes": 1}, r"task\.num_classes=1"),
-        ({"num_examples": 9}, r"task\.num_examples=9"),
-        ({"num_test": 0}, r"task\.num_test=0"),
-        ({"noise": -0.1}, r"task\.noise=-0\.1"),
-        ({"model": "lenett"}, r"task\.model=lenett"),
-        ({"num_examples": 10, "num_clients": 11}, r"num_clients=11"),
-    ],
-)
-def test_bad_values_of_synthetic_images_are_refused(values, message):
-    with pytest.raises(ValueError, match=message):
-        synthetic(**values)
 
 
 # -- scaling and augmentation ----------------------------------------------------------------------
@@ -253,6 +213,7 @@ def test_damaged_files_are_told_with_the_command_that_fetches_them(tmp_path):
     [
         ({"data": "mnits"}, r"task\.data=mnits must be .*one of mnist, fashion_mnist"),
         ({"data": "emnist", "split": "letters"}, r"task\.split=letters must be"),
+        ({"model": "lenett"}, r"task\.model=lenett must be"),
         ({"augment": "flip"}, r"task\.augment=flip must be crop_flip or null"),
     ],
 )
