@@ -19,7 +19,7 @@ from fl_app.core.errors import require
 from fl_app.core.hyper import bounded, one_of
 from fl_app.tasks.cache import Arrays
 from fl_app.tasks.files import loaded, stored_images
-from fl_app.tasks.kind import TaskKind, augmentation
+from fl_app.tasks.kind import TaskKind
 from fl_app.tasks.public import DataSet, HubSet, PublicTask
 
 if TYPE_CHECKING:
@@ -140,14 +140,12 @@ class Images(PublicTask):
         data: a name in `IMAGE_SETS` without the split.
         split: split of a data set that has several (EMNIST).
         scaling: raw255 (original values), unit ([0, 1]) or standardised (mean 0, deviation 1).
-        augment: crop_flip: training images are cropped and mirrored at random.
     """
 
     data: str = ""
     split: str | None = None
     model: str | None = "lenet"
     scaling: str = bounded("standardised", one_of(*SCALINGS), "unknown")
-    augment: str | None = augmentation()
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -165,7 +163,7 @@ class Images(PublicTask):
     def __call__(self, *, seed: int = 0) -> "Task":
         # They load torch.
         from fl_app.tasks.objective import Classification
-        from fl_app.tasks.scaling import AUGMENTATIONS, make_scaling
+        from fl_app.tasks.scaling import make_scaling
 
         images, arrays = self.data_set, self.load()
         return self.made_of(
@@ -174,7 +172,6 @@ class Images(PublicTask):
             Classification(images.num_classes),
             name=images.name,
             prepare=make_scaling(self.scaling, 255.0, arrays["moments"]),
-            augment=AUGMENTATIONS[self.augment],
         )
 
     def read(self, root: Path) -> Arrays:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from math import prod
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from fl_app.core.hyper import bounded, check_bounds, one_of, or_none
+from fl_app.core.hyper import check_bounds
 from fl_app.tasks.models import FLAT_MODELS, Shape, architecture, check_model, chunk_of
 
 if TYPE_CHECKING:
@@ -73,8 +73,3 @@ class TaskKind(ABC):
         fields |= {name: torch.as_tensor(array) for name, array in arrays.items()}
         make = architecture(model, taken, objective.num_outputs)
         return Task(objective=objective, architecture=make, **fields)
-
-
-def augmentation() -> Any:
-    """A field that names a random change of training images; None = they stay as they are."""
-    return bounded(None, or_none(one_of("crop_flip")), "unknown")

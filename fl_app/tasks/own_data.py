@@ -174,7 +174,7 @@ class OwnData(TaskKind):
         """The task on these arrays, or without any examples."""
         # They load torch.
         from fl_app.tasks.objective import objective_of
-        from fl_app.tasks.scaling import AUGMENTATIONS, are_images, make_scaling
+        from fl_app.tasks.scaling import are_images, make_scaling
 
         objective = objective_of(
             schema.kind, schema.outputs, schema.target_mean, schema.target_deviation
@@ -195,7 +195,6 @@ class OwnData(TaskKind):
             objective,
             name=name,
             prepare=scaling,
-            augment=AUGMENTATIONS[getattr(self, "augment", None)],
             schema=schema,
         )
 

@@ -10,7 +10,6 @@ import numpy as np
 
 from fl_app.core.hyper import Bound, bounded
 from fl_app.tasks.files import existing, folder_of, loaded, reading, stored_images
-from fl_app.tasks.kind import augmentation
 from fl_app.tasks.own_data import KIND, ImageKeys, OwnData, Part, TableData
 from fl_app.tasks.vision import torchvision
 
@@ -157,11 +156,9 @@ class ImageFolder(ImageKeys):
     Args:
         client: whether each folder of ``client/class/image`` is a client; False = partition=
             distributes their images.
-        augment: crop_flip: training images are cropped and mirrored at random.
     """
 
     client: bool | None = True
-    augment: str | None = augmentation()
     model: str | None = "cnn"
 
     name: ClassVar[str] = "image_folder"

@@ -258,7 +258,7 @@ experiment=quickstart experiment.scale=tiny
 experiment.scale=smoke
 algorithm=moon algorithm.strategy.temperature=0
 task.model=foo
-task=cifar10 task.augment=foo
+task=cifar10 task.scaling=foo
 task=csv
 task=csv task.path=a.csv task.schema=none.json
 task=image_folder task.path=a task.size=0

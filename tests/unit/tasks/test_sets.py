@@ -20,7 +20,7 @@ from fl_app.tasks.partition import Iid, Natural
 from fl_app.tasks.partition.dirichlet import Dirichlet
 from fl_app.tasks.partition.papers import Shards
 from fl_app.tasks.public import HubSet, PublicTask
-from fl_app.tasks.scaling import PADDING, crop_flip, make_scaling, moments_of
+from fl_app.tasks.scaling import make_scaling, moments_of
 from fl_app.tasks.text import IMDB_LENGTH, Imdb, Wikitext2
 from fl_app.tasks.vision import torchvision
 
@@ -58,7 +58,7 @@ def test_images_and_split_of_the_digits_are_those_of_scikit_learn():
         Digits()().with_clients(Iid(), 1438, 0)
 
 
-# -- scaling and augmentation ----------------------------------------------------------------------
+# -- scaling ---------------------------------------------------------------------------------------
 
 TRAIN = np.array([[[[0]], [[4]]], [[[16]], [[8]]]], np.uint8)  # (2, 2, 1, 1)
 
@@ -83,27 +83,6 @@ def test_scaling(scaling, train, test):
     constant = np.full((2, 1, 2, 2), 7, np.uint8)
     standardised = make_scaling("standardised", 255.0, moments_of(constant))
     assert standardised(torch.from_numpy(constant)).abs().max() == 0
-
-
-def test_each_image_is_cropped_and_mirrored_on_its_own_and_uniformly():
-    """As torchvision does to one image."""
-    torchvision()
-    from torchvision.transforms.v2 import functional as F
-
-    torch.manual_seed(0)
-    image = torch.randint(1, 256, (3, 6, 7), dtype=torch.uint8)
-    padded, shifts = F.pad(image, [PADDING]), range(2 * PADDING + 1)
-    known = {}
-    for top, left in ((top, left) for top in shifts for left in shifts):
-        cropped = F.crop(padded, top, left, 6, 7)
-        known[cropped.contiguous().numpy().tobytes()] = (top, left, 0)
-        known[F.horizontal_flip(cropped).contiguous().numpy().tobytes()] = (top, left, 1)
-    batch = image.repeat(5000, 1, 1, 1)
-    result = crop_flip(batch)
-    assert torch.equal(batch[-1], image)  # it is left alone
-    drawn = np.array([known[one.contiguous().numpy().tobytes()] for one in result])
-    for column, values in zip(drawn.T, (9, 9, 2), strict=True):
-        assert np.abs(np.bincount(column, minlength=values) / 5000 - 1 / values).max() < 0.02
 
 
 # -- images ----------------------------------------------------------------------------------------
@@ -214,7 +193,7 @@ def test_damaged_files_are_told_with_the_command_that_fetches_them(tmp_path):
         ({"data": "mnits"}, r"task\.data=mnits must be .*one of mnist, fashion_mnist"),
         ({"data": "emnist", "split": "letters"}, r"task\.split=letters must be"),
         ({"model": "lenett"}, r"task\.model=lenett must be"),
-        ({"augment": "flip"}, r"task\.augment=flip must be crop_flip or null"),
+        ({"scaling": "none"}, r"task\.scaling=none must be raw255, unit or standardised"),
     ],
 )
 def test_bad_values_are_refused(values, message):
