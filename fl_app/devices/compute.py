@@ -188,24 +188,21 @@ class OverlapCompute(MeanSeconds):
 class Exponential(Times):
     """All clients are equal, and their orders take exponential times.
 
-    An order of any client takes ``base_seconds * (fixed + (1 - fixed) * Exp(1))``.
+    An order of any client takes ``base_seconds * Exp(1)``.
 
     Args:
         num_clients: N >= 1.
-        fixed: least duration of an order as a share of the mean, in [0, 1).
         base_seconds: mean duration, > 0.
     """
 
     num_clients: int
-    fixed: float = bounded(0.0, within("[0, 1)"), "nothing would be left to chance")
     base_seconds: float = bounded(1.0, POSITIVE, "time would stand still")
 
     def _means(self) -> Sequence[float]:
         return [self.base_seconds] * self.num_clients
 
     def seconds(self, client_id: int, sequence: int, now: float) -> float:
-        drawn = exponential(uniform(self.seed, client_id, sequence))
-        return self.base_seconds * self.fixed + self.base_seconds * (1.0 - self.fixed) * drawn
+        return self.base_seconds * exponential(uniform(self.seed, client_id, sequence))
 
 
 @dataclass(kw_only=True, eq=False)

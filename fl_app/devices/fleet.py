@@ -188,7 +188,6 @@ class MeasuredServer(Server):
         aggregation: see `Server`.
         evaluation: see `Server`.
         poll: see `Server`.
-        serial: see `Server`; true if the file does not say it either.
 
     Raises:
         ValueError: there is no such table, or a value is out of its bounds.
@@ -203,9 +202,8 @@ class MeasuredServer(Server):
         aggregation: float | None = None,
         evaluation: float | None = None,
         poll: float | None = None,
-        serial: bool | None = None,
     ) -> None:
-        given = (dispatch, receipt, aggregation, evaluation, poll, serial)
+        given = (dispatch, receipt, aggregation, evaluation, poll)
         settings = {} if table is None else dict(read_table(table, "devices.server.table").server)
         own = {key: value for key, value in zip(SERVER, given, strict=True) if value is not None}
         super().__init__(**settings | own)

@@ -13,6 +13,7 @@ from fl_app.devices.draws import STREAM, NormalAbove, around, uniform
 from fl_app.devices.table import boards_of, rows_of, table_4
 
 Way: TypeAlias = Literal["down", "up"]
+SHARE = 0.01  # of the mean training time that a transfer takes
 LEAST_SPEED = 0.1  # share of a link's mean: some deviations are as large as the mean
 
 
@@ -49,23 +50,21 @@ class Links(ABC):
 
 @dataclass(kw_only=True, eq=False)
 class Relative(Links):
-    """A download and an upload each take a fixed share of the federation's mean training time.
+    """A download and an upload each take 1 % of the federation's mean training time.
 
     The paper of FedASMU gives divisors of its bandwidths, but no unit.
 
     Args:
         mean_seconds: training time of every client, all > 0.
-        share: duration of a transfer over the mean training time, >= 0.
         slowdown: divisor of the bandwidth, > 0.
     """
 
     mean_seconds: Sequence[float]
-    share: float = bounded(0.01, at_least(0), "a model would arrive before it was sent")
     slowdown: float = bounded(1.0, POSITIVE, "there would be no bandwidth")
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self._mean = self.share * self.slowdown * fmean(self.mean_seconds)
+        self._mean = SHARE * self.slowdown * fmean(self.mean_seconds)
 
     def _seconds(self, way: Way, client_id: int, sequence: int, share: float) -> float:
         return self._mean * share

@@ -11,7 +11,7 @@ A device file is JSON (Flower leaves other tables out when it bundles the app fo
         ...
       },
       "server": {"dispatch": 0.1, "receipt": 0.2, "aggregation": 0.1, "evaluation": 9.0,
-                 "poll": 1.0, "serial": true}
+                 "poll": 1.0}
     }
 
 `boards`, `server`, and of a kind all but `seconds` may be missing. `seconds` may be a list, with a
@@ -43,7 +43,7 @@ TABLE_4 = {
     11_215_332: (115.30, 40.72),  # ResNet_R, CIFAR-100
     13_828_478: (87.90, 45.29),  # Transformer, WikiText-2
 }
-SERVER = ("dispatch", "receipt", "aggregation", "evaluation", "poll", "serial")
+SERVER = ("dispatch", "receipt", "aggregation", "evaluation", "poll")
 
 
 BYTES = "nothing would ever arrive"
@@ -139,8 +139,6 @@ def read_table(name: str, key: str = "devices.table") -> Table:
             kinds={str(kind): _kind(str(kind), values) for kind, values in kinds},
             server={k: v for k, v in content.get("server", {}).items() if k in SERVER},
         )
-        if not isinstance(serial := table.server.get("serial", True), bool):
-            raise ValueError(f"server.serial={serial} must be true or false")
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise ValueError(
             f"{key}={name} is no device file ({type(error).__name__}: {error}); "

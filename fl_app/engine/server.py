@@ -17,9 +17,7 @@ class Server(Remembers):
 
     The server is one loop. It looks for replies, handles those that have come, sleeps for `poll`
     seconds, and looks again. A reply that comes while the server works or sleeps waits for the next
-    look. Aggregations and evaluations stop the loop. So do the dispatch of an order and the receipt
-    of a reply if they are done one after another. Side by side, each of them has a thread of its
-    own: it delays its order, and nothing waits for it.
+    look. Each dispatch of an order, receipt of a reply, aggregation and evaluation stops the loop.
 
     Every duration is constant. So what happens follows from the sequence of events alone.
 
@@ -29,10 +27,9 @@ class Server(Remembers):
         aggregation: seconds of an aggregation, >= 0.
         evaluation: seconds of an evaluation on the server, >= 0.
         poll: seconds between two looks of an idle server, >= 0; 0 = it is told of replies at once.
-        serial: whether orders are dispatched and replies received one after another.
 
     Attributes:
-        busy: seconds of work so far, by kind of work. Side by side, they can exceed the run's.
+        busy: seconds of work so far, by kind of work.
 
     Raises:
         ValueError: a value is out of its bounds.
@@ -43,28 +40,19 @@ class Server(Remembers):
     aggregation: float = bounded(0.0, at_least(0), "the server would end before it began")
     evaluation: float = bounded(0.0, at_least(0), "the server would end before it began")
     poll: float = bounded(0.0, at_least(0), "time would run backwards")
-    serial: bool = True
 
     remembers = ("_free", "_looked", "busy")
 
     def __post_init__(self) -> None:
         check_bounds("devices.server", self)
         self._seconds: dict[Work, float] = {what: getattr(self, what) for what in WORK}
-        self._aside: tuple[Work, ...] = () if self.serial else ("dispatch", "receipt")
         self._free = 0.0  # when the loop has done its work
         self._looked = 0.0  # when it last looked for replies
         self.busy: dict[str, float] = dict.fromkeys(WORK, 0.0)
 
-    @property
-    def dispatch_delay(self) -> float:
-        """Seconds by which an order leaves later than the loop goes on."""
-        return self._seconds["dispatch"] if "dispatch" in self._aside else 0.0
-
     def work(self, what: Work, now: float) -> float:
         """Do a piece of work at `now`, seconds; returns when the loop goes on."""
         self.busy[what] += self._seconds[what]
-        if what in self._aside:
-            return now
         self._free = max(self._free, now) + self._seconds[what]
         return self._free
 
@@ -85,5 +73,4 @@ class Server(Remembers):
         begins = self.begins(arrival)
         if arrival > self._looked:
             self._looked = begins
-        done = self.work("receipt", begins)
-        return begins + self._seconds["receipt"] if "receipt" in self._aside else done
+        return self.work("receipt", begins)

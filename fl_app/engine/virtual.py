@@ -135,12 +135,10 @@ class VirtualClock(Clock):
         self._idle_alarm = False
         if order.evaluates:
             # Its tie comes after those of all training orders, whose draws stay as they are.
-            seconds = self._seconds_of_evaluation(order) + self._server.dispatch_delay
+            seconds = self._seconds_of_evaluation(order)
             self._plan(order, self._now + seconds, 1.0)
             return None
         parts = self.devices.parts(order.client_id, order.sequence, self._now)
-        if delay := self._server.dispatch_delay:
-            parts = parts._replace(download=delay + parts.download)
         seconds = parts.seconds
         if self.counts_epochs and "local_epochs" in order.config:
             share = int(order.config["local_epochs"]) / self.epochs

@@ -44,7 +44,7 @@ SERVER = ["devices/server=measured", "devices.server.table=null", "devices.serve
 SERVER += [f"devices.server.{work}=0.4" for work in ("dispatch", "receipt", "evaluation")]
 CASES["fedasmu"] = [
     *("algorithm.client.local_epochs=3", "algorithm.schedule.concurrency=4"),
-    *("devices/network=normal", *SERVER, "devices.server.serial=false"),
+    *("devices/network=normal", *SERVER),
 ]
 
 

@@ -129,7 +129,7 @@ def recorded(tmp_path):
         num_clients=5,
         num_versions=400,
         devices=Fleet(compute),
-        server=Server(dispatch=0.01, aggregation=0.05, evaluation=0.2, serial=False),
+        server=Server(dispatch=0.01, aggregation=0.05, evaluation=0.2),
         evaluate=lambda version, vector: {"accuracy": 0.5},
     )
     log = tmp_path / "events.jsonl"

@@ -97,7 +97,6 @@ def test_bad_boards_are_refused(tmp_path, counts, clients, message):
             '{"kinds": {"a": {"seconds": 1, "network": {"down": 5}}}}',
             "kinds.a: network.up=0.0 must be a finite number above 0",
         ),
-        ('{"kinds": {}, "server": {"serial": "no"}}', "server.serial=no must be true or false"),
     ],
 )
 def test_bad_files_are_refused_by_name(tmp_path, text, told):

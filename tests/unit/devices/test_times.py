@@ -25,7 +25,7 @@ from fl_app.devices.network import Link, MeasuredLinks, OverlapNetwork, Relative
         (UniformRatio(ratio=5, num_clients=7, seed=3), 70.60966637664839),
         (TwoSpeed(slow_share=0.3, num_clients=7, seed=3), 35.37833720666147),
         (LogNormal(num_clients=7, seed=3), 26.344380680940898),
-        (Exponential(fixed=0.1, base_seconds=3.0, num_clients=7, seed=3), 66.00530294364027),
+        (Exponential(base_seconds=3.0, num_clients=7, seed=3), 64.00589215960031),
         (
             OverlapCompute(num_bytes=796_840, num_examples=[1, 5, 7, 3, 4, 5, 6], epochs=2),
             204.42285714285717,
@@ -118,7 +118,7 @@ def test_joules_of_the_first_seconds_of_an_order(elapsed, joules):
     [
         (UniformRatio, {"ratio": 0.5}, "devices.ratio=0.5 must be a finite number >= 1"),
         (TwoSpeed, {"slow_share": 0.0}, "slow_share=0.0 must be above 0 and at most 1"),
-        (Exponential, {"fixed": 1.0}, "devices.fixed=1.0 must be in [0, 1)"),
+        (Exponential, {"base_seconds": 0.0}, "devices.base_seconds=0.0 must be a finite number"),
         (Link, {"jitter": 1.0}, "devices.network.jitter=1.0 must be in [0, 1)"),
         (Energy, {"radio_watts": -1.0}, "devices.energy.radio_watts=-1.0"),
         (Churn, {"mean_online": 0.0}, "devices.availability.mean_online=0.0"),

@@ -715,16 +715,6 @@ def test_work_is_done_one_after_the_other():
     assert server.busy == {"dispatch": 4.0, "receipt": 2.0, "aggregation": 0.0, "evaluation": 5.0}
 
 
-def test_side_by_side_orders_and_replies_hold_nothing_up():
-    server = Server(dispatch=2.0, receipt=1.0, evaluation=5.0, serial=False)
-    assert server.dispatch_delay == 2.0
-    assert server.work("dispatch", 0.0) == 0.0
-    assert [server.receive(3.0), server.receive(3.0), server.receive(3.5)] == [4.0, 4.0, 4.5]
-    assert server.work("evaluation", 4.5) == 9.5
-    assert server.receive(5.0) == 10.5  # found when the loop goes on
-    assert server.busy["receipt"] == 4.0
-
-
 def test_an_idle_server_looks_every_poll_seconds():
     server = Server(poll=1.0, receipt=0.25)
     assert server.begins(0.1) == 1.0
