@@ -22,7 +22,7 @@ import fl_app
 from fl_app.core.errors import RunError
 
 ALGORITHMS = sorted(path.stem for path in Path("conf/algorithm").glob("*.yaml"))
-COMMON = ("num_clients=10", "num_versions=6", "eval_every=3", "tensorboard=false", "seed=3")
+COMMON = ("num_clients=10", "num_versions=6", "eval_every=3", "seed=3")
 RUNTIMES = {
     "inprocess": ["runtime.workers=0"],
     "workers": ["runtime.workers=2"],

@@ -18,7 +18,7 @@ os.environ["HF_HUB_OFFLINE"] = "1"
 # A shell ignores Ctrl-C for what it starts in the background, and subprocesses would inherit it.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
-# TensorBoard imports absl. When Hydra configures logging anew, absl's handler closes the stream
+# dp-accounting imports absl. When Hydra configures logging anew, absl's handler closes the stream
 # that was stderr at its import, which may be pytest's, unless it is the process's own.
 absl_logging.get_absl_handler().python_handler.stream = sys.__stderr__
 

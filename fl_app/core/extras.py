@@ -10,7 +10,6 @@ EXTRAS = {
     "dp_accounting": "server",
     "scipy": "server",
     "sklearn": "server",
-    "tensorboard": "server",
     "altair": "report",
     "jinja2": "report",
     "markupsafe": "report",

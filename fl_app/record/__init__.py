@@ -1,1 +1,1 @@
-"""The record of a run: files, console and TensorBoard, and the history of its events."""
+"""The record of a run: files and console, and the history of its events."""

@@ -1,8 +1,8 @@
 """What the events of a run add up to.
 
-One fold serves every reader: ``summary.json``, ``metrics.csv``, progress, TensorBoard, the recorder
-of durations, the report and the verdicts on injected faults. It takes events live, as a sink, or
-from ``events.jsonl`` (`fl_app.record.log`), with equal results.
+One fold serves every reader: ``summary.json``, ``metrics.csv``, progress, the report and the
+verdicts on injected faults. It takes events live, as a sink, or from ``events.jsonl``
+(`fl_app.record.log`), with equal results.
 """
 
 import bisect

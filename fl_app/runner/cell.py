@@ -21,7 +21,6 @@ from fl_app.record.folder import RunFolder
 from fl_app.record.history import History
 from fl_app.record.progress import Progress
 from fl_app.record.score import score_of_task
-from fl_app.record.tensorboard import TensorBoard
 from fl_app.runner import earlier
 from fl_app.runner.checkpoint import Checkpoints
 from fl_app.runner.components import build_components
@@ -137,13 +136,6 @@ def run_cell(
             )
             stack.callback(progress.close)
             sinks.append(progress)
-        if config.tensorboard is True or (config.tensorboard == "auto" and real):
-            board = TensorBoard(
-                folder / "tensorboard", history, lambda: engine.clients, files.columns
-            )
-            stack.callback(board.close)
-            sinks.append(board)
-            print(f"To watch: tensorboard --logdir {folder}")
         with interruptible(engine.ask_to_stop) as uninterrupted:
             outcome = engine.run()
         cause = outcome.error and outcome.error.__cause__

@@ -19,11 +19,11 @@ FILES = (EVENTS, "summary.json", "config.yaml", "metrics.csv", "model.npz", "che
 STALE = (
     *("summary.json", "config.yaml", "metrics.csv", "model.npz", "partition.csv"),
     *("table.csv", "report.html", "figures/*.png", "figures/*.pdf"),
-    *("checkpoints/version-*", "tensorboard/events.out.tfevents.*"),
+    "checkpoints/version-*",
 )
 # A run may be resumed with other values of these.
 CARRYING_OUT = (
-    *("resume", "overwrite", "runtime", "tensorboard", "checkpoint_final", "failures"),
+    *("resume", "overwrite", "runtime", "checkpoint_final", "failures"),
     "compare",  # its values are in the algorithm
 )
 LIMITS = ("num_versions", "max_seconds", "max_updates")  # and with larger values of these

@@ -55,7 +55,6 @@ class RunSettings:
         client_eval_fraction: share of the online clients that evaluate a version, in (0, 1].
         metrics: further metrics of every evaluation: recall (of each class), clients (mean and
             worst decile).
-        tensorboard: whether TensorBoard files are written; auto = on the wall clock only.
         checkpoint_every: versions between checkpoints; None = one when the run is interrupted.
         checkpoint_final: whether one is written at the end, from which resume=auto can extend the
             run.
@@ -82,7 +81,6 @@ class RunSettings:
     client_eval_every: int | None = None  # `ClientEvaluation` has the bounds of these two
     client_eval_fraction: float = 1.0
     metrics: Sequence[str] = bounded((), METRICS, "no other further metric is known")
-    tensorboard: bool | str = bounded("auto", or_auto(SWITCH), "it is a switch")
     checkpoint_every: int | None = bounded(None, or_none(count()), "it counts versions")
     checkpoint_final: bool = bounded(True, SWITCH, "it is a switch")
     resume: str | None = bounded(

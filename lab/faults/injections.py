@@ -341,7 +341,7 @@ class Group:
             *("partition=iid", f"partition.max_size={500 // NODES}"),
             *(concurrency, f"algorithm.schedule.buffer_size={EACH}"),
             *("algorithm.client.local_epochs=1", "eval_every=1000", "checkpoint_every=1"),
-            *(f"num_versions={versions}", f"deadline={self.deadline}", "tensorboard=false"),
+            *(f"num_versions={versions}", f"deadline={self.deadline}"),
             *("guard.max_norm_ratio=10", "guard.max_examples=100000"),
         ]
 

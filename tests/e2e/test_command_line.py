@@ -54,7 +54,6 @@ def test_one_run_writes_its_files(monkeypatch, tmp_path, capsys):
     with np.load(tmp_path / "model.npz", allow_pickle=False) as model:
         assert sum(model[name].size for name in model) == 2410
     assert "<h1>fedbuff on digits</h1>" in (tmp_path / "report.html").read_text()
-    assert not (tmp_path / "tensorboard").exists()
     drawn = {path.name for path in (tmp_path / "figures").iterdir()}
     names = ("accuracy", "staleness", "timeline", "partition", "overview")
     assert drawn == {f"{name}.png" for name in names}
@@ -103,7 +102,7 @@ def test_interrupt_ends_within_two_seconds_with_files_written(tmp_path):
 # -- a folder that holds a run --------------------------------------------------------------------
 
 QUICKSTART = "experiment=quickstart"
-SHORT = ["runtime.workers=0", "num_versions=3", "num_clients=20", "tensorboard=false"]
+SHORT = ["runtime.workers=0", "num_versions=3", "num_clients=20"]
 CELLS = [QUICKSTART, "experiment.only=[fedbuff,wkafl]"]
 THREE_WAYS = (
     "give resume=auto to go on with it, another folder (hydra.run.dir=..., of a sweep "

@@ -362,7 +362,7 @@ def test_zenos_server_computes_a_gradient_anew_every_k_versions():
 
 
 def test_zeno_learns_from_examples_of_the_server_and_repeats_to_the_bit(tmp_path):
-    words = ("algorithm=zeno", "num_versions=300", "eval_every=300", "tensorboard=false")
+    words = ("algorithm=zeno", "num_versions=300", "eval_every=300")
     runs = [fl_app.run(*words, output=tmp_path / name, progress=False) for name in "ab"]
     logs = [(tmp_path / name / "events.jsonl").read_bytes() for name in "ab"]
     assert logs[0] == logs[1]

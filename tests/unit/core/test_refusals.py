@@ -173,10 +173,10 @@ def test_each_extra_installs_what_the_messages_say():
 
 
 def test_a_missing_package_is_told_with_its_extra(monkeypatch):
-    monkeypatch.setitem(sys.modules, "tensorboard", None)  # as if it were not installed
-    told = r"^tensorboard is not installed: pip install 'fl-app\[server\]'$"
+    monkeypatch.setitem(sys.modules, "scipy", None)  # as if it were not installed
+    told = r"^scipy is not installed: pip install 'fl-app\[server\]'$"
     with pytest.raises(MissingExtra, match=told), told_if_missing():
-        import tensorboard  # noqa: F401
+        import scipy  # noqa: F401
     with pytest.raises(MissingExtra, match=told):
-        require_installed("ray", "tensorboard")
+        require_installed("ray", "scipy")
     assert lacking("ray") is None
