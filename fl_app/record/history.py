@@ -10,7 +10,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from fl_app.core.events import (
     Aggregated,
@@ -81,6 +81,14 @@ class OrderRecord:
     fresh: tuple[float, ...] = ()
     seconds: float = 0.0
     joules: float = 0.0
+
+
+class Wait(NamedTuple):
+    """A client whose update arrived, while its place stayed empty until the next aggregation."""
+
+    client: int
+    start: float
+    end: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,7 +179,8 @@ class History:
     Args:
         joules: energy of the first ``elapsed`` seconds of an order, by (client, sequence, start,
             elapsed); None = unknown (`fl_app.devices.Fleet.joules`).
-        keep_orders: whether to fill `orders`, which costs memory in a long run.
+        keep_orders: whether to fill what a report draws: `orders` and the attributes behind it.
+            This costs memory in a long run.
 
     Attributes:
         t: time of the last event, seconds.
@@ -200,7 +209,12 @@ class History:
             how many.
         current: client -> its last order, until its update arrives.
         waiting: number -> order whose update is in the buffer.
-        orders: every order, in the sequence in which they were given, if they are kept.
+        orders: every order, in the sequence in which they were given.
+        waits: see `Wait`.
+        marks: moments that end no order: a fresh model, a late reply, clusters, a checkpoint.
+        clusters: times at which the strategy put clients into clusters, and client -> cluster.
+        aggregations: times at which versions were published, seconds.
+        troubles: failures and rejected replies.
     """
 
     def __init__(self, *, joules: Joules | None = None, keep_orders: bool = False) -> None:
@@ -230,6 +244,13 @@ class History:
         self.current: dict[int, OrderRecord] = {}
         self.waiting: dict[int, OrderRecord] = {}
         self.orders: list[OrderRecord] = []
+        self.waits: list[Wait] = []
+        self.marks: list[Event] = []
+        self.clusters: list[tuple[float, dict[int, int]]] = []
+        self.aggregations: list[float] = []
+        self.troubles: list[Failed | Rejected] = []
+        self._empty: list[Arrived] = []  # whose places wait for the next aggregation
+        self._last_is_arrival = False  # whose place may be refilled now
         self._evaluating: dict[int, OrderRecord] = {}  # client -> its last evaluate order
         self._keep_orders = keep_orders
         self._joules = joules if joules and joules(0, 0, 0.0, 0.0) is not None else None
@@ -249,7 +270,7 @@ class History:
 
     def emit(self, event: Event) -> None:
         """Take in one event."""
-        self.t = event.t
+        self.t, wasted = event.t, self.orders_wasted
         match event:
             case Dispatched():
                 self._dispatch(event)
@@ -308,9 +329,44 @@ class History:
                 for number in event.order:  # the clusters were formed from these updates
                     if (used := self.waiting.pop(number, None)) is not None:
                         self.seconds_used += used.seconds
+        if self._keep_orders:
+            self._keep(event, wasted=self.orders_wasted > wasted)
 
     def close(self) -> None:
         """Nothing to do."""
+
+    def _keep(self, event: Event, wasted: bool) -> None:
+        """Take in what a report draws beside the orders."""
+        match event:
+            case Dispatched():
+                if self._last_is_arrival:
+                    self._empty.pop()
+                self._last_is_arrival = False
+            case Arrived():
+                self._empty.append(event)
+                self._last_is_arrival = True
+            case Failed() | Rejected():
+                self._last_is_arrival = False
+                self.troubles.append(event)
+                if isinstance(event, Rejected) and not wasted:
+                    self.marks.append(event)  # it answers an order that had ended, or none
+            case Aggregated():
+                self._end_waits(event.t)
+                self.aggregations.append(event.t)
+            case Clustered():
+                if event.dropped:  # these clients train again
+                    self._end_waits(event.t)
+                self.clusters.append((event.t, dict(zip(event.client, event.cluster, strict=True))))
+                self.marks.append(event)
+            case Evaluated() | EvaluationOrdered() | ClientEvaluated() | ClientsEvaluated():
+                pass
+            case _:
+                self.marks.append(event)
+
+    def _end_waits(self, t: float) -> None:
+        self._last_is_arrival = False
+        self.waits += [Wait(each.client, each.t, t) for each in self._empty if t > each.t]
+        self._empty.clear()
 
     def _dispatch(self, event: Dispatched) -> OrderRecord:
         client = event.client

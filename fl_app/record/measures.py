@@ -133,7 +133,7 @@ def of_run(
     return {
         **({"last10_log10_accuracy_std": _known(log)} if of_accuracy else {}),
         f"last10_{score}_std": _known(plain),
-        **(_of_target(history, target_accuracy) if of_accuracy else {}),
+        **(of_target(history.evaluations, target_accuracy) if of_accuracy else {}),
         "joules": history.joules,
         "orders_wasted": history.orders_wasted,
         "seconds_wasted": history.seconds_wasted,
@@ -143,10 +143,10 @@ def of_run(
     }
 
 
-def _of_target(history: History, target_accuracy: float) -> dict[str, Any]:
-    """When the run reached its target accuracy."""
-    reached = first_at(history.evaluations, target_accuracy)
-    stays = stays_at(history.evaluations, target_accuracy)
+def of_target(evaluations: Sequence[Evaluation], target_accuracy: float) -> dict[str, Any]:
+    """Keys of ``summary.json``: when a run reached its target accuracy."""
+    reached = first_at(evaluations, target_accuracy)
+    stays = stays_at(evaluations, target_accuracy)
     return {
         "report_accuracy": target_accuracy,
         "seconds_to_target": reached and reached.t,

@@ -14,19 +14,6 @@ from omegaconf import OmegaConf
 from yaml import YAMLError
 
 from fl_app.client.node_data import kind_of
-from fl_app.core.events import (
-    Aggregated,
-    Arrived,
-    ClientEvaluated,
-    ClientsEvaluated,
-    Clustered,
-    Dispatched,
-    Evaluated,
-    EvaluationOrdered,
-    Event,
-    Failed,
-    Rejected,
-)
 from fl_app.record.history import Evaluation, History, OrderRecord
 from fl_app.record.log import read_events
 from fl_app.record.score import Score, score_of
@@ -35,14 +22,6 @@ from fl_app.report.style import ALGORITHMS
 # Values of ``stopped`` of a run that reached its end.
 ENDS = ("num_versions", "seconds", "updates", "target_accuracy")
 MAX_REASON = 300  # characters
-
-
-class Wait(NamedTuple):
-    """A client whose update arrived, while its place stayed empty until the next aggregation."""
-
-    client: int
-    start: float
-    end: float
 
 
 @dataclass
@@ -58,11 +37,6 @@ class Cell:
         overrides: dotted keys that the user gave, and their values as typed.
         partition: text of ``partition.csv``.
         history: what the events add up to, with its orders.
-        waits: see `Wait`.
-        marks: moments that end no order: a fresh model, a late reply, clusters, a checkpoint.
-        clusters: times at which the strategy put clients into clusters, and client -> cluster.
-        aggregations: times at which versions were published, seconds.
-        troubles: failures and rejected replies.
     """
 
     name: str
@@ -73,11 +47,6 @@ class Cell:
     overrides: dict[str, str] = field(default_factory=dict)
     partition: str = ""
     history: History = field(default_factory=partial(History, keep_orders=True))
-    waits: list[Wait] = field(default_factory=list)
-    marks: list[Event] = field(default_factory=list)
-    clusters: list[tuple[float, dict[int, int]]] = field(default_factory=list)
-    aggregations: list[float] = field(default_factory=list)
-    troubles: list[Failed | Rejected] = field(default_factory=list)
 
     @cached_property
     def settings(self) -> Any:
@@ -238,9 +207,8 @@ def read_cell(folder: Path, name: str | None = None) -> Cell:
     words = (word.lstrip("+").partition("=") for word in given)
     cell.overrides = {key.replace("/", "."): value for key, _, value in words}
     cell.partition = _text(folder / "partition.csv")
-    replay = _Replay(cell)
     for event in read_events(folder / "events.jsonl"):
-        replay.take(event)
+        cell.history.emit(event)
     return cell
 
 
@@ -320,54 +288,3 @@ def _name_jobs(jobs: Sequence[Cell]) -> None:
     for job in jobs:
         if names[job.name] > 1:
             job.label = job.name = f"{job.label} {job.folder}"
-
-
-class _Replay:
-    """Fills a cell from its events, oldest first."""
-
-    def __init__(self, cell: Cell) -> None:
-        self._cell = cell
-        self._arrived: Wait | None = None  # by the last event, unless its place is refilled now
-        self._waiting: list[Wait] = []
-
-    def take(self, event: Event) -> None:
-        """Take in the next event."""
-        cell = self._cell
-        wasted = cell.history.orders_wasted
-        cell.history.emit(event)
-        match event:
-            case Dispatched():
-                self._arrived = None
-            case Arrived():
-                self._leave_empty()
-                self._arrived = Wait(event.client, event.t, event.t)
-            case Failed() | Rejected():
-                self._leave_empty()
-                cell.troubles.append(event)
-                if isinstance(event, Rejected) and cell.history.orders_wasted == wasted:
-                    cell.marks.append(event)  # it answers an order that had ended, or none
-            case Aggregated():
-                self._end_waits(event.t)
-                cell.aggregations.append(event.t)
-            case Clustered():
-                if event.dropped:  # these clients train again
-                    self._end_waits(event.t)
-                clusters = dict(zip(event.client, event.cluster, strict=True))
-                cell.clusters.append((event.t, clusters))
-                cell.marks.append(event)
-            case Evaluated() | EvaluationOrdered() | ClientEvaluated() | ClientsEvaluated():
-                pass
-            case _:
-                cell.marks.append(event)
-
-    def _leave_empty(self) -> None:
-        """The place of the client whose update arrived last was not refilled at once."""
-        if self._arrived is not None:
-            self._waiting.append(self._arrived)
-            self._arrived = None
-
-    def _end_waits(self, t: float) -> None:
-        self._leave_empty()
-        waits = self._cell.waits
-        waits.extend(wait._replace(end=t) for wait in self._waiting if t > wait.start)
-        self._waiting.clear()

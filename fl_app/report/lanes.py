@@ -189,9 +189,9 @@ def _summary(cell: Cell, until: float) -> str:
     """What happened until then, in numbers; training is a share of all orders and waits."""
     orders = cell.history.orders
     updates = sum(o.ended == "arrival" and cell.end(o) <= until for o in orders)
-    versions = sum(t <= until for t in cell.aggregations)
+    versions = sum(t <= until for t in cell.history.aggregations)
     trained = [span for order in orders for span in activity(cell, order)[0]]
-    every = [(o.start, cell.end(o)) for o in orders] + [each[1:] for each in cell.waits]
+    every = [(o.start, cell.end(o)) for o in orders] + [each[1:] for each in cell.history.waits]
     training, time = (
         sum(max(0.0, min(end, until) - start) for start, end in spans) for spans in (trained, every)
     )
@@ -219,7 +219,7 @@ def activity(cell: Cell, order: OrderRecord) -> tuple[list[Span], list[Span]]:
 
 def _lanes(cell: Cell, colour: str, clients: Sequence[int], view_end: float, most: int) -> Lanes:
     """What a panel shows: the orders of the first view, or the `most` first ones."""
-    found = [clusters for t, clusters in cell.clusters if t <= view_end]
+    found = [clusters for t, clusters in cell.history.clusters if t <= view_end]
     of = found[-1] if found else {}
     own = sorted(clients, key=lambda client: -of.get(client, 0))  # the first cluster on top
     lane = {client: number for number, client in enumerate(own)}
@@ -229,7 +229,7 @@ def _lanes(cell: Cell, colour: str, clients: Sequence[int], view_end: float, mos
     bottom = -0.12 if any(order.parts for order in orders) else -0.42
     bars = [
         Bar("waits for others", client, at + bottom, at + 0.42, start, end, WAITING, 1, "")
-        for client, start, end in cell.waits
+        for client, start, end in cell.history.waits
         if client in lane and start <= until
         for at in [lane[client]]
     ]
@@ -248,7 +248,7 @@ def _lanes(cell: Cell, colour: str, clients: Sequence[int], view_end: float, mos
             for span in carries
         ]
     top = len(own)
-    versions = [t for t in cell.aggregations if t <= until]
+    versions = [t for t in cell.history.aggregations if t <= until]
     every = math.ceil(len(versions) / MAX_VERSIONS) or 1
     signs = [Sign("new version", None, top, t, "") for t in versions[::every]]
     signs += [
@@ -256,7 +256,7 @@ def _lanes(cell: Cell, colour: str, clients: Sequence[int], view_end: float, mos
         for o in orders
         if o.ended in LOST
     ]
-    for mark in cell.marks:
+    for mark in cell.history.marks:
         client = getattr(mark, "client", None)
         whose = client if isinstance(client, int) else None
         # Of a pause, its end is shown: a fresh model.

@@ -23,6 +23,7 @@ from fl_app.core.events import Failed, Rejected
 from fl_app.core.files import atomic_write, cache_folder
 from fl_app.record.measures import WINDOW
 from fl_app.record.score import ACCURACY, LOSS
+from fl_app.record.summary import told_of_trouble
 from fl_app.report import figures
 from fl_app.report.cells import Cell, group, headline, scores_of
 from fl_app.report.figures import Chart, apart, save, seconds, specification
@@ -80,9 +81,9 @@ pre { background: #f6f7f8; padding: 10px 12px; overflow: auto; max-height: 460px
 <div><dt>{{ label }}</dt><dd>{{ text }}</dd></div>
 {% endfor %}
 </dl>
-{% for text in warnings %}
-<div class="warning">{{ text }}</div>
-{% endfor %}
+{% if trouble %}
+<div class="warning">{{ trouble }}</div>
+{% endif %}
 {% for part in parts %}
 <section>
 <h2>{{ part.title }}</h2>
@@ -184,7 +185,7 @@ def write_page(cells: Sequence[Cell], table: Table, path: Path) -> dict[str, Cha
     text = environment.from_string(_TEMPLATE).render(
         title=_title(cells),
         facts=facts,
-        warnings=_warnings(cells),
+        trouble=told_of_trouble({cell.name: cell.summary for cell in cells}),
         parts=parts,
         cells=cells,
         dumps=json.dumps,
@@ -299,7 +300,7 @@ def _figures(cells: Sequence[Cell], table: Table) -> list[Part]:
 def _troubles(cell: Cell) -> list[Part]:
     """Failures and rejected replies of a cell: how often each occurred, and where last."""
     found: dict[tuple[str, str], list[Failed | Rejected]] = defaultdict(list)
-    for each in cell.troubles:
+    for each in cell.history.troubles:
         found[each.kind, headline(each.reason)].append(each)
     if not found:
         return []
@@ -370,18 +371,6 @@ def _values(found: Iterable[Any]) -> str:
         return ", ".join(known)
     first, *_, last = known
     return f"{len(known)} values, {first} to {last}"
-
-
-def _warnings(cells: Sequence[Cell]) -> list[str]:
-    collapsed = [cell.name for cell in cells if cell.summary.get("collapsed")]
-    warnings = []
-    if made_up := [cell.name for cell in cells if cell.summary.get("made_up")]:
-        warnings.append(f"Not the real data but random ones: {', '.join(made_up)}.")
-    if collapsed:
-        warnings.append(
-            f"Collapsed: the model nearly always predicts the same class: {', '.join(collapsed)}."
-        )
-    return warnings
 
 
 def _origin(cell: Cell) -> str:

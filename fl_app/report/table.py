@@ -15,7 +15,7 @@ from rich.markup import escape
 from rich.table import Table as RichTable
 
 from fl_app.core.errors import require
-from fl_app.record.measures import first_at, mean_age, stays_at
+from fl_app.record.measures import mean_age, of_target
 from fl_app.record.score import ACCURACY, Score
 from fl_app.report.cells import ENDS, Cell, group, scores_of
 
@@ -281,14 +281,8 @@ def _row(cell: Cell, scores: Sequence[Score], target_accuracy: float, last: int)
             "last10_{score}": fmean(values[-10:]) if values else None,
         }
     if ACCURACY in scores:
-        judged = cell.evaluations if score == ACCURACY else []
-        reached, stays = first_at(judged, target_accuracy), stays_at(judged, target_accuracy)
-        row |= {
-            "seconds_to_target": reached.t if reached else None,
-            "updates_to_target": reached.client_updates if reached else None,
-            "seconds_to_stay_at_target": stays.t if stays else None,
-            "updates_to_stay_at_target": stays.client_updates if stays else None,
-        }
+        times = of_target(cell.evaluations if score == ACCURACY else [], target_accuracy)
+        row |= {key: times[key] for key in times if key.startswith(("seconds_", "updates_"))}
     row |= {
         "mean_staleness": mean_age(history.ages) if history.ages else None,
         "max_staleness": max(history.ages, default=None),

@@ -36,8 +36,8 @@ def test_synchronous_clients_wait_for_the_slowest(tmp_path):
         (1, 3.0, 6.0, "arrival", 1, 0, ""),
         (0, 3.0, 4.0, "arrival", 1, 0, ""),
     ]
-    assert cell.waits == [(0, 1.0, 3.0), (0, 4.0, 6.0)]
-    assert cell.aggregations == [3.0, 6.0]
+    assert cell.history.waits == [(0, 1.0, 3.0), (0, 4.0, 6.0)]
+    assert cell.history.aggregations == [3.0, 6.0]
     assert cell.history.ages == {0: 4}
     assert cell.history.client_updates == 4
     assert cell.history.t == 6.0
@@ -77,7 +77,7 @@ TWO = [dispatch(0.0, 0), dispatch(0.0, 1), arrival(1.0, 0)]
 )
 def test_a_client_waits_while_its_place_is_empty(tmp_path, events, waits):
     write_cell(tmp_path, events=events)
-    assert read_cell(tmp_path).waits == waits
+    assert read_cell(tmp_path).history.waits == waits
 
 
 def test_late_and_duplicate_replies_are_counted_and_train_nothing(tmp_path):
@@ -98,8 +98,8 @@ def test_late_and_duplicate_replies_are_counted_and_train_nothing(tmp_path):
     history = cell.history
     assert (history.failures, history.rejected, history.client_updates) == (1, 3, 0)
     assert history.lost == {0: 2}
-    assert [(mark.t, mark.client) for mark in cell.marks] == [(3.0, 0), (3.5, None)]
-    assert [trouble.t for trouble in cell.troubles] == [2.0, 3.0, 3.5, 5.0]
+    assert [(mark.t, mark.client) for mark in history.marks] == [(3.0, 0), (3.5, None)]
+    assert [trouble.t for trouble in history.troubles] == [2.0, 3.0, 3.5, 5.0]
 
 
 def test_cells_come_in_the_order_of_algorithms_then_of_numbers_in_names(tmp_path):
