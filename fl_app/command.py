@@ -210,7 +210,7 @@ def _again(words: Sequence[str]) -> str:
     folder = Path(_hydra.sweep.dir if sweeps else _hydra.runtime.output_dir).resolve()
     if folder.is_relative_to(Path.cwd()):
         folder = folder.relative_to(Path.cwd())
-    anew = ("hydra.run.dir=", "hydra.sweep.dir=", "resume=", "overwrite=")
+    anew = ("hydra.run.dir=", "hydra.sweep.dir=", "resume=")
     kept = [word for word in words if not word.startswith(anew)]
     program = ["fl-app"] if Path(sys.argv[0]).name == "fl-app" else ["python", "-m", "fl_app"]
     return shlex.join([*program, *kept, f"hydra.{key}.dir={folder}", "resume=auto"])

@@ -42,7 +42,7 @@ def run(
         task: data, model, loss and metrics, in place of ``task=``; if it has clients, also in place
             of ``partition=`` and ``num_clients=``.
         output: folder for the files; None = ``outputs/DATE/TIME``. A folder that holds a run is
-            refused without ``"resume=auto"`` or ``"overwrite=true"``.
+            refused without ``"resume=auto"``.
         progress: whether to show a bar.
 
     Returns:

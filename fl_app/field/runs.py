@@ -65,12 +65,10 @@ class Supervisor:
 
         Raises:
             ValueError: `output` holds a finished run and `overrides` lack ``resume=auto``, or an
-                unfinished run has other overrides, or `overrides` have ``overwrite=true``.
+                unfinished run has other overrides.
             OSError: nobody can write to `output`.
             RunError: the run was stopped, ended early, or makes no progress.
         """
-        anew = "a run that died would start from the beginning"
-        require("overwrite=true" not in overrides, "overwrite", "true", "left out here", anew)
         require(
             _reason_of_end(output) is None or RESUME in overrides,
             "--output",

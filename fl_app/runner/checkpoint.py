@@ -107,8 +107,8 @@ class Checkpoints:
         if metadata.get("format") != FORMAT:
             raise ValueError(
                 f"{path} is of checkpoint format {metadata.get('format')}, and this version reads "
-                f"format {FORMAT}: go on with the version that wrote it, or give overwrite=true to "
-                "begin anew"
+                f"format {FORMAT}: go on with the version that wrote it, or remove the "
+                "run's folder to begin anew"
             )
         if _checksum(arrays) != metadata["sha256"]:
             raise _Torn("its checksum does not fit")

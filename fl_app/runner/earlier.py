@@ -1,4 +1,4 @@
-"""The run that a folder holds already: resume, extend, replace or refuse it."""
+"""The run that a folder holds already: resume, extend or refuse it."""
 
 import json
 import re
@@ -8,7 +8,6 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
-from fl_app.core.files import open_log
 from fl_app.core.layout import names_of
 from fl_app.record.folder import EVENTS
 from fl_app.report.cells import ENDS, is_cell
@@ -23,7 +22,7 @@ STALE = (
 )
 # A run may be resumed with other values of these.
 CARRYING_OUT = (
-    *("resume", "overwrite", "runtime", "checkpoint_final", "failures"),
+    *("resume", "runtime", "checkpoint_final", "failures"),
     "compare",  # its values are in the algorithm
 )
 LIMITS = ("num_versions", "max_seconds", "max_updates")  # and with larger values of these
@@ -53,8 +52,6 @@ def limits(config: DictConfig) -> dict[str, float | None]:
 def enter(folder: Path, cells: Mapping[str, DictConfig]) -> dict[str, dict[str, Any]]:
     """What the runs that a folder holds have come to, and are not to be run again.
 
-    With ``overwrite=true``, what would be reported with the cells is removed.
-
     Args:
         folder: of the run, or of the experiment.
         cells: configurations by the names of their folders in it; "" is the folder itself.
@@ -64,24 +61,19 @@ def enter(folder: Path, cells: Mapping[str, DictConfig]) -> dict[str, dict[str, 
 
     Raises:
         ValueError: the folder holds another run, or cannot be gone on with; it names alternatives.
-        RunError: another process writes to a run that is to be replaced.
     """
     config = next(iter(cells.values()))
     below = sorted(folder.iterdir()) if folder.is_dir() else []
     runs = [path for path in below if is_cell(path)]
     labels = {label(name) for name in cells}
     mixed = [path for path in runs if label(path.name) in labels and path.name not in cells]
-    if config.overwrite:
-        for path in [] if "" in cells else [folder, *mixed]:  # a cell replaces its own run
-            remove_run(path)
-        return {}
     _refuse_held(folder, runs, own="" in cells, goes_on=config.resume == "auto")
     done = {name: finished(each, folder / name) for name, each in cells.items()}
     if mixed:
         raise ValueError(
             f"{mixed[0]} is a run of a cell that is not to run now: it would be in the cell's "
-            "means; give all of its seeds (resume=auto runs those that lack), another folder, or "
-            "overwrite=true to replace the runs"
+            "means; give all of its seeds (resume=auto runs those that lack) or another folder, or "
+            "remove it"
         )
     return {name: summary for name, summary in done.items() if summary is not None}
 
@@ -100,7 +92,7 @@ def _refuse_held(folder: Path, runs: Sequence[Path], own: bool, goes_on: bool) -
         f"{held} holds a run, whose files would be lost: give "
         + ("resume=auto to go on with it, " if own else "")
         + "another folder (hydra.run.dir=..., of a sweep hydra.sweep.dir=..., in Python "
-        "output=...), or overwrite=true to replace it"
+        "output=...), or remove it"
     )
 
 
@@ -127,7 +119,7 @@ def finished(config: DictConfig, folder: Path) -> dict[str, Any] | None:
     if differences := different(settings(before), settings(config)):
         raise ValueError(
             f"resume=auto: {folder} holds a run of another configuration "
-            f"({', '.join(differences[:5])}): give another folder, or overwrite=true to replace it"
+            f"({', '.join(differences[:5])}): give another folder, or remove it"
         )
     path = folder / "summary.json"
     summary: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
@@ -144,8 +136,7 @@ def finished(config: DictConfig, folder: Path) -> dict[str, Any] | None:
     if not any((folder / "checkpoints").glob(PATTERN)):
         raise ValueError(
             f"resume=auto: the run in {folder} has ended and left no checkpoint from which a later "
-            "end could be reached (checkpoint_final): give another folder, or overwrite=true to "
-            "replace it"
+            "end could be reached (checkpoint_final): give another folder, or remove it"
         )
     return None
 
@@ -186,8 +177,7 @@ def refuse_lower(
         if limit <= reached[key]:
             raise ValueError(
                 f"{key}={limit} must be above {reached[key]:g}, which the run in {folder} has "
-                "reached: what was done cannot be undone; give another folder, or overwrite=true "
-                "to replace it"
+                "reached: what was done cannot be undone; give another folder, or remove it"
             )
 
 
@@ -206,19 +196,8 @@ def refuse_other_frozen(differing: Sequence[str], folder: Path) -> None:
             f"{folder} holds a run of another model: its frozen or private parameters "
             f"{names_of(differing)} "
             "differ, so what was trained does not fit them; restore the model's code and weights, "
-            "give another folder, or overwrite=true to replace the run"
+            "give another folder, or remove the run"
         )
-
-
-def remove_run(folder: Path) -> None:
-    """Remove the files of a run, or of an experiment's report."""
-    events = folder / EVENTS
-    if events.exists():
-        with open_log(events, 0):  # refused while another process writes to it
-            clear(folder)
-            events.unlink()
-    else:
-        clear(folder)
 
 
 def clear(folder: Path) -> None:

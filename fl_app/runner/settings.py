@@ -59,7 +59,6 @@ class RunSettings:
         checkpoint_final: whether one is written at the end, from which resume=auto can extend the
             run.
         resume: auto = resume the run in the folder hydra.run.dir, if there is one.
-        overwrite: whether the run in the run's folder is replaced.
         failures: raise = an error in a client's code ends a run in virtual time; tolerate = its
             order fails, as always on real nodes.
         deadline: seconds after which an order expires and its place is refilled; None = never.
@@ -86,7 +85,6 @@ class RunSettings:
     resume: str | None = bounded(
         None, or_none(one_of("auto")), "a run either resumes in its own folder or starts anew"
     )
-    overwrite: bool = bounded(False, SWITCH, "it is a switch")
     failures: str = bounded(
         "raise",
         one_of("raise", "tolerate"),
@@ -102,13 +100,6 @@ class RunSettings:
             "null",
             "an integer >= 1 without max_updates and max_seconds",
             "the run would never end",
-        )
-        require(
-            not (self.overwrite and self.resume == "auto"),
-            "overwrite",
-            "true",
-            "left out with resume=auto",
-            "a run is either replaced or resumed",
         )
 
 

@@ -30,9 +30,9 @@ HEAVY = ("events.jsonl", "model.npz", "checkpoints")  # files of a run that nobo
 # The search sets these keys, or trials would have other lengths.
 OWN = (
     *("seed", "max_updates", "max_seconds", "num_versions", "target_accuracy", "experiment"),
-    *("resume", "overwrite", "checkpoint_final", "checkpoint_every"),
+    *("resume", "checkpoint_final", "checkpoint_every"),
 )
-REFUSED = ("seed", "experiment.seeds", "experiment.parallel", "overwrite")
+REFUSED = ("seed", "experiment.seeds", "experiment.parallel")
 
 
 def search(settings: Settings, words: Sequence[str], folder: Path, resume: bool) -> None:

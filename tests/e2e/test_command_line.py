@@ -3,12 +3,10 @@
 import csv
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -106,7 +104,7 @@ SHORT = ["runtime.workers=0", "num_versions=3", "num_clients=20"]
 CELLS = [QUICKSTART, "experiment.only=[fedbuff,wkafl]"]
 THREE_WAYS = (
     "give resume=auto to go on with it, another folder (hydra.run.dir=..., of a sweep "
-    "hydra.sweep.dir=..., in Python output=...), or overwrite=true to replace it"
+    "hydra.sweep.dir=..., in Python output=...), or remove it"
 )
 
 
@@ -145,11 +143,6 @@ def one(tmp_path_factory):
 
 
 @pytest.fixture
-def copy(one, tmp_path):
-    return Path(shutil.copytree(one, tmp_path / "copy"))
-
-
-@pytest.fixture
 def untouched(one):
     """The folder of a finished run, in which no file may change."""
     before = contents(one)
@@ -167,41 +160,9 @@ def test_another_run_neither_replaces_it_nor_goes_on_there(untouched, capsys):
     error = capsys.readouterr().err
     assert "holds a run of another configuration (" in error
     assert "algorithm." in error
-    assert "give another folder, or overwrite=true to replace it" in error
-    assert given(untouched, "algorithm=wkafl", "resume=auto", "overwrite=true") == 2
-    assert "overwrite=true must be left out with resume=auto" in capsys.readouterr().err
+    assert "give another folder, or remove it" in error
     assert given(untouched, QUICKSTART, "resume=auto") == 2
     assert f"{untouched} holds a run, whose files would be lost" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(
-    ("refused", "text"),
-    [
-        ("runtime.workers=-3", "runtime.workers=-3 must be"),
-        ("num_clients=5000", "num_clients=5000 must be"),  # which only the data can tell
-        # Pauses need to know the parts of an order.
-        (
-            "algorithm=fedasmu algorithm/schedule=random_k algorithm.client.local_steps=null "
-            "algorithm.client.local_epochs=2",
-            "that schedule draws how long an order takes, but not",
-        ),
-    ],
-)
-def test_what_is_refused_changes_no_file(untouched, capsys, refused, text):
-    words = ("algorithm=wkafl", "checkpoint_every=1", *refused.split())
-    for word in ("overwrite=true", "resume=auto"):
-        assert given(untouched, word, *words) == 2
-    assert text in capsys.readouterr().err
-
-
-@pytest.mark.slow
-def test_a_run_is_replaced_where_that_is_asked_for(copy):
-    (copy / "figures" / "of_another_algorithm.png").touch()
-    words = ("algorithm=fedasync", "checkpoint_final=false", "overwrite=true")
-    assert given(copy, *words) == 0
-    assert json.loads((copy / "summary.json").read_text())["algorithm"] == "fedasync"
-    assert list((copy / "checkpoints").iterdir()) == []
-    assert not (copy / "figures" / "of_another_algorithm.png").exists()
 
 
 @pytest.mark.slow
@@ -220,8 +181,6 @@ def test_cells_are_not_overwritten_and_can_be_extended(tmp_path, capsys):
     words = ("experiment.only=[fedbuff]", "num_versions=4", "resume=auto")
     assert given(tmp_path, QUICKSTART, *words) == 0
     assert (reached(tmp_path / "fedbuff"), reached(tmp_path / "wkafl")) == (4, 3)
-    assert given(tmp_path, *CELLS, "overwrite=true") == 0
-    assert (reached(tmp_path / "fedbuff"), reached(tmp_path / "wkafl")) == (3, 3)
 
 
 @pytest.mark.parametrize("place", ["file/run", "/proc/nobody/may"])

@@ -339,7 +339,5 @@ def test_runs_of_an_earlier_comparison_are_not_in_the_means(task, tmp_path):
     (tmp_path / "a-seed2" / "config.yaml").write_text("{}")
     (tmp_path / "a-seed2" / "events.jsonl").write_text("")
     with pytest.raises(ValueError, match="a folder without other runs; it holds a-seed2"):
-        fl_app.compare(
-            {"a": []}, *SMALL, "overwrite=true", seeds=[0, 1], task=task, output=tmp_path
-        )
+        fl_app.compare({"a": []}, *SMALL, "resume=auto", seeds=[0, 1], task=task, output=tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["a-seed2"]

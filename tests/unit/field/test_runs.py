@@ -185,11 +185,9 @@ def test_attempts_that_get_further_are_never_too_many(tmp_path):
     assert waits == ["10", "20", "5"] * 3  # they start anew
 
 
-def test_a_run_is_neither_overwritten_nor_begun_anew_whenever_it_died(tmp_path):
+def test_a_finished_run_is_not_begun_anew(tmp_path):
     ends("num_versions")(tmp_path)
     link = Scripted(tmp_path)
-    with pytest.raises(ValueError, match="overwrite=true must be left out here: a run that died"):
-        link.complete("overwrite=true")
     with pytest.raises(ValueError, match=r"--output=.* must be a folder without a finished run"):
         link.complete()
 

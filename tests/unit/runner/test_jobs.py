@@ -4,6 +4,7 @@ import json
 import logging
 import os
 import re
+import shutil
 import signal
 from dataclasses import replace
 
@@ -92,15 +93,9 @@ def test_a_mean_has_the_runs_of_the_command_alone_and_further_seeds_join_it(tmp_
     with pytest.raises(ValueError, match=r"/fedbuff is a run of a cell that is not to run now"):
         ran(tmp_path, "experiment.seeds=[0,1]", "resume=auto")
     assert [*tmp_path.glob("*/summary.json")] == [tmp_path / "fedbuff" / "summary.json"]
-    assert len(ran(tmp_path, "experiment.seeds=[0,1]", "overwrite=true")) == 2
+    shutil.rmtree(tmp_path / "fedbuff")
+    assert len(ran(tmp_path, "experiment.seeds=[0,1]", "resume=auto")) == 2
     assert len(ran(tmp_path, "experiment.seeds=[0,1,2]", "resume=auto")) == 3
-
-
-def test_a_single_run_is_replaced_by_cells(tmp_path):
-    """The report would show the run alone."""
-    run_cells({"": plan()}, tmp_path, 0.9, show=False, figures=False)
-    assert ran(tmp_path, "overwrite=true") == ["fedbuff"]
-    assert not (tmp_path / "summary.json").exists()
 
 
 def test_a_picture_that_fails_costs_the_run_nothing(tmp_path, monkeypatch, caplog):
