@@ -1,7 +1,8 @@
 """How much a cycle of Overlap-FedAvg contracts, beside accuracies over rate and momentum.
 
-    python -m fl_app experiment=overlap_stability hydra.run.dir=FOLDER
     python -m lab.rack.contraction FOLDER
+
+FOLDER is of the sweep that conf/experiment/overlap.yaml has, with hydra.sweep.dir=FOLDER.
 
 A cycle moves the model by D(w), the mean displacement of the clients' local training. Near a
 minimum w*, D(w) is about -C (w - w*). Overlap-FedAvg applies a displacement one cycle late, with
@@ -82,14 +83,14 @@ def contraction(displacement: Callable[[Model], Model], model: Model, seed: int 
 
 
 def measured(folder: Path, cycles: int) -> dict[float, float]:
-    """The contraction for every local rate of an experiment's cells.
+    """The contraction for every local rate of a sweep.
 
     Args:
-        folder: of the experiment.
+        folder: of the sweep.
         cycles: of FedAvg before the measurement.
     """
     found: dict[float, float] = {}
-    for path in sorted(folder.glob("*/config.yaml")):
+    for path in sorted(folder.rglob("config.yaml")):
         config = OmegaConf.load(path)
         assert isinstance(config, DictConfig)
         config.algorithm.client.upload = "model"
@@ -156,12 +157,12 @@ def draw(folder: Path, found: dict[float, float]) -> Path:
 def main(words: Sequence[str] | None = None) -> None:
     """Read the command line, measure, print a table and draw."""
     parser = argparse.ArgumentParser(prog="python -m lab.rack.contraction")
-    parser.add_argument("folder", type=Path, help="of experiment=overlap_stability")
+    parser.add_argument("folder", type=Path, help="of a sweep over rate and momentum")
     parser.add_argument("--cycles", type=int, default=5, help="of FedAvg before (default: 5)")
     given = parser.parse_args(words)
     folder: Path = given.folder
-    if not list(folder.glob("*/config.yaml")):
-        parser.error(f"{folder} holds no runs of an experiment")
+    if not list(folder.rglob("config.yaml")):
+        parser.error(f"{folder} holds no runs")
     found = measured(folder, given.cycles)
     print("\n| local rate | contraction c of a cycle | stable below the momentum 1 - c |")
     print("|---|---|---|")
