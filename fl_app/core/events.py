@@ -194,8 +194,6 @@ class Aggregated(OfVersion):
         client: whose updates it holds, oldest arrival first.
         order: the orders that these updates answer.
         age: versions between the model that each client started from and the one before this.
-        busy: seconds of the server's own work so far, by kind of work; None where it takes none
-            (`fl_app.engine.server`).
         report: what the strategy reported, such as ``weight``, one number per update.
     """
 
@@ -203,7 +201,6 @@ class Aggregated(OfVersion):
     client: Sequence[int]
     order: Sequence[int]
     age: Sequence[int]
-    busy: Mapping[str, float] | None = None
     report: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -323,8 +320,7 @@ KEYS = {cls: tuple(f.name for f in fields(cls) if f.name != OPEN.get(cls)) for c
 def to_json(event: Event) -> dict[str, Any]:
     """The event as one flat JSON object, `kind` and `t` first.
 
-    None is left out of `Rejected`, what may be None out of `Dispatched` and `Aggregated`, and a
-    `raised` that is false out of `Failed`.
+    None is left out of `Rejected` and `Dispatched`, and a `raised` that is false out of `Failed`.
     """
     cls = type(event)
     flat: dict[str, Any] = {"kind": cls.kind}
@@ -332,7 +328,7 @@ def to_json(event: Event) -> dict[str, Any]:
         flat[key] = getattr(event, key)
     if isinstance(event, Failed) and not event.raised:
         del flat["raised"]
-    if cls in (Dispatched, Aggregated, Rejected):
+    if cls in (Dispatched, Rejected):
         flat = {key: value for key, value in flat.items() if value is not None}
     if cls in OPEN:
         flat.update(getattr(event, OPEN[cls]))

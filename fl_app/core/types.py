@@ -181,7 +181,6 @@ class Reply(_Travels):
         error: why there is nothing.
         traceback: of an error in the client's code (`fl_app.core.bugs`); "" = it is another one.
         scores: of a client that evaluated.
-        together: whether it was computed in one operation with the replies to other orders.
     """
 
     number: int
@@ -189,7 +188,6 @@ class Reply(_Travels):
     error: str = ""
     traceback: str = ""
     scores: Scores | None = None
-    together: bool = False
 
 
 class Trainer(Protocol):

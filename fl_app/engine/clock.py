@@ -104,11 +104,6 @@ class Clock(Protocol):
         """Let the time pass that a piece of the server's own work takes, which comes now."""
         del what  # it takes the time that it takes
 
-    @property
-    def busy(self) -> Mapping[str, float] | None:
-        """Seconds of the server's own work so far, by kind of work; None if that is unknown."""
-        return None
-
     def dispatch(self, order: Order) -> Parts | None:
         """Give an order to its client; the parts of a training order, None if they are unknown."""
         ...
@@ -126,10 +121,6 @@ class Clock(Protocol):
         # NOTE: a SuperNode handles one message at a time, so no recall reaches one that trains.
         del order
         return False
-
-    def totals(self) -> Mapping[str, float]:
-        """Numbers about the whole run, for its summary."""
-        return {}
 
     def state_dict(self) -> dict[str, Any]:
         """The state between two events, as plain data and arrays."""

@@ -165,8 +165,7 @@ class Engine(Versions):
                 outcome.params = self.strategy.to_evaluate(fed.model)
             except Exception as error:
                 self._breaks(error)
-            for part in (self.strategy, self.clock):
-                outcome.totals |= part.totals()
+            outcome.totals = self.strategy.totals()
         return outcome
 
     def _breaks(self, error: Exception) -> None:

@@ -48,7 +48,7 @@ class Outcome:
             went wrong.
         error: what went wrong, if the run could not go on.
         asked_to_stop: whether `Engine.ask_to_stop` or Ctrl-C asked for the end, perhaps too late.
-        totals: numbers of strategy and clock about the whole run.
+        totals: numbers of the strategy about the whole run.
     """
 
     params: Vector

@@ -2,13 +2,12 @@
 
 import math
 from dataclasses import dataclass
-from typing import Literal, TypeAlias, get_args
+from typing import Literal, TypeAlias
 
 from fl_app.core.hyper import at_least, bounded, check_bounds
 from fl_app.core.snapshot import Remembers
 
 Work: TypeAlias = Literal["dispatch", "receipt", "aggregation", "evaluation"]
-WORK: tuple[Work, ...] = get_args(Work)
 
 
 @dataclass(kw_only=True, eq=False)
@@ -28,9 +27,6 @@ class Server(Remembers):
         evaluation: seconds of an evaluation on the server, >= 0.
         poll: seconds between two looks of an idle server, >= 0; 0 = it is told of replies at once.
 
-    Attributes:
-        busy: seconds of work so far, by kind of work.
-
     Raises:
         ValueError: a value is out of its bounds.
     """
@@ -41,19 +37,17 @@ class Server(Remembers):
     evaluation: float = bounded(0.0, at_least(0), "the server would end before it began")
     poll: float = bounded(0.0, at_least(0), "time would run backwards")
 
-    remembers = ("_free", "_looked", "busy")
+    remembers = ("_free", "_looked")
 
     def __post_init__(self) -> None:
         check_bounds("devices.server", self)
-        self._seconds: dict[Work, float] = {what: getattr(self, what) for what in WORK}
         self._free = 0.0  # when the loop has done its work
         self._looked = 0.0  # when it last looked for replies
-        self.busy: dict[str, float] = dict.fromkeys(WORK, 0.0)
 
     def work(self, what: Work, now: float) -> float:
         """Do a piece of work at `now`, seconds; returns when the loop goes on."""
-        self.busy[what] += self._seconds[what]
-        self._free = max(self._free, now) + self._seconds[what]
+        seconds: float = getattr(self, what)
+        self._free = max(self._free, now) + seconds
         return self._free
 
     def begins(self, arrival: float) -> float:
@@ -66,7 +60,7 @@ class Server(Remembers):
 
     def received(self, arrival: float) -> float:
         """When the reply that arrives next can be used, seconds."""
-        return self.begins(arrival) + self._seconds["receipt"]
+        return self.begins(arrival) + self.receipt
 
     def receive(self, arrival: float) -> float:
         """Receive the reply that arrives next; returns when it can be used, seconds."""

@@ -278,7 +278,6 @@ class Versions:
                 client=[update.client_id for update in updates],
                 order=[update.order for update in updates],
                 age=ages,
-                busy=clock.busy,
                 report=strategy.report,
             )
         )

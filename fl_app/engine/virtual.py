@@ -107,8 +107,6 @@ class VirtualClock(Clock):
         self._moments: list[Moment] = []  # a heap
         self._parts: dict[int, Parts] = {}  # of every client's order
         self._lookahead = Lookahead(self.mailbox)
-        batch = self._lookahead.batch
-        self._computed = {"batch": batch, "batched_orders": 0, "single_orders": 0}
         self._presence: Presence | None = None
         if availability is not None:
             self._presence = Presence(availability, self.num_clients)
@@ -126,10 +124,6 @@ class VirtualClock(Clock):
 
     def work(self, what: Work) -> None:
         self._now = max(self._now, self._server.work(what, self._now))
-
-    @property
-    def busy(self) -> Mapping[str, float] | None:
-        return None if self.server is None else dict(self.server.busy)
 
     def dispatch(self, order: Order) -> Parts | None:
         self._idle_alarm = False
@@ -195,13 +189,6 @@ class VirtualClock(Clock):
         self._submit(moment)
         return True
 
-    def totals(self) -> Mapping[str, float]:
-        """The largest batch, training orders computed together and alone, and the server's work."""
-        if self.server is None:
-            return self._computed
-        work = {f"server_seconds_{what}": seconds for what, seconds in self._server.busy.items()}
-        return {**self._computed, **work}
-
     def state_dict(self) -> dict[str, Any]:
         # Orders that await their reply in time are in the engine's state, so only their numbers.
         moments = [
@@ -217,7 +204,6 @@ class VirtualClock(Clock):
             "lost": self._lost,
             "early": self._early,
             "recalled": self._recalled,
-            "computed": self._computed,
             "lookahead": self._lookahead.state_dict(),
             "server": self._server.state_dict(),
         }
@@ -230,7 +216,6 @@ class VirtualClock(Clock):
         if self._presence is not None:
             self._presence.load_state_dict(state["presence"])
         self._server.load_state_dict(state["server"])
-        self._computed |= state["computed"]
         self._moments = [  # which is a heap already
             Moment(at, tie, number, Kind[kind], orders[o] if isinstance(o, int) else o)
             for at, tie, number, kind, o in state["moments"]
@@ -325,7 +310,6 @@ class VirtualClock(Clock):
         reply = self._early.pop(moment.number, None) or self._lookahead.result(moment.number)
         if not moment.order.evaluates and (reply.upload is None or reply.upload.done):
             del self._parts[moment.order.client_id]
-            self._computed["batched_orders" if reply.together else "single_orders"] += 1
         return reply
 
     def _seconds_of_evaluation(self, order: Order) -> float:

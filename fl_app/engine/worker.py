@@ -50,7 +50,7 @@ def carry_out(trainer: Trainer, orders: Sequence[Order]) -> list[Reply]:
         with suppress(Exception):
             uploads = trainer.train_together(orders)
     return [
-        _alone(trainer, order) if upload is None else Reply(order.number, upload, together=True)
+        _alone(trainer, order) if upload is None else Reply(order.number, upload)
         for order, upload in zip(orders, uploads, strict=True)
     ]
 

@@ -14,7 +14,7 @@ from fl_app.core.errors import RunError
 from fl_app.core.files import atomic_write
 from fl_app.core.snapshot import Array, Encoder, decode
 
-FORMAT = "6"
+FORMAT = "7"
 KEPT = 2
 ASIDE = ".torn"
 PATTERN = "version-*.safetensors"

@@ -11,14 +11,13 @@ import pytest
 from helpers import MeanDelta, Recorder, Scripted, Times, run, toward_own_number, vec
 
 from fl_app.core.errors import ClientError, Diverged, RunError, ServerError, Stalled
-from fl_app.core.events import Aggregated, from_json, to_json
 from fl_app.core.types import Upload
 from fl_app.devices.compute import UniformRatio
 from fl_app.devices.fleet import Fleet
 from fl_app.engine.clock import Joined, Left
 from fl_app.engine.engine import Engine, Stop
 from fl_app.engine.federation import Federation
-from fl_app.engine.server import WORK, Server
+from fl_app.engine.server import Server
 from fl_app.engine.virtual import VirtualClock
 from fl_app.engine.wall import WallClock
 from fl_app.engine.workers import Inline
@@ -685,17 +684,9 @@ def test_events_are_those_of_one_long_run_whatever_the_server_was_at_work_at(sec
 
 # -- the server's own work -------------------------------------------------------------------------
 
-BUSY = {"dispatch": 0.2, "receipt": 0.3, "aggregation": 0.1, "evaluation": 2.0, "poll": 0.7}
-
 
 def evaluated(version, vector):
     return {"accuracy": 0.5, "loss": 1.0}
-
-
-def at_work(schedule=None, **more):
-    return run(
-        schedule or Buffered(4, 2), **{"server": Server(**BUSY), "evaluate": evaluated, **more}
-    )
 
 
 def times(result, kind):
@@ -712,7 +703,6 @@ def test_work_is_done_one_after_the_other():
     assert server.receive(3.0) == 5.0
     assert server.receive(9.0) == 10.0
     assert server.work("evaluation", 10.0) == 15.0
-    assert server.busy == {"dispatch": 4.0, "receipt": 2.0, "aggregation": 0.0, "evaluation": 5.0}
 
 
 def test_an_idle_server_looks_every_poll_seconds():
@@ -724,7 +714,7 @@ def test_an_idle_server_looks_every_poll_seconds():
     assert server.receive(7.0) == 8.0  # 2.75 + 5 looks = 7.75
 
 
-@pytest.mark.parametrize("key", [*WORK, "poll"])
+@pytest.mark.parametrize("key", ["dispatch", "receipt", "aggregation", "evaluation", "poll"])
 def test_negative_seconds_are_refused(key):
     with pytest.raises(ValueError, match=rf"^devices\.server\.{key}=-1 must be "):
         Server(**{key: -1})
@@ -753,21 +743,3 @@ def test_a_round_takes_what_its_pieces_add_up_to():
     assert times(result, "arrival")[:3] == [15.25, 16.0, 16.75]
     assert times(result, "aggregate") == [17.75, 35.5]
     assert times(result, "evaluate") == [4.0, 21.75, 39.5]
-
-
-def test_busy_time_adds_up_and_is_read_from_the_log():
-    result = at_work(num_versions=6)
-    last = result.kind("aggregate")[-1]
-    counts = {
-        "dispatch": len(result.kind("dispatch")),
-        "receipt": len(result.kind("arrival")),
-        "aggregation": 6,
-        "evaluation": 6,  # the one of version 6 follows
-    }
-    assert last["busy"] == pytest.approx({what: n * BUSY[what] for what, n in counts.items()})
-    assert result.outcome.totals["server_seconds_evaluation"] == pytest.approx(7 * 2.0)
-    event = from_json(last)
-    assert isinstance(event, Aggregated)
-    assert event.busy == last["busy"]
-    assert "busy" not in event.report
-    assert to_json(event) == last

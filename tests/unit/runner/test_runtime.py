@@ -74,7 +74,7 @@ def test_what_is_not_there_is_refused_before_anything_is_built(monkeypatch):
 def test_what_cannot_be_trained_together_is_said_once(tmp_path, caplog):
     few = ["num_clients=10", "runtime.workers=0", "algorithm.schedule.concurrency=6"]
     config = composed("algorithm=fedasmu", "num_versions=1", "runtime.batch=4", *few)
-    assert run_cell(config, tmp_path, label="test", show=False)[1]["batch"] == 1
+    run_cell(config, tmp_path, label="test", show=False)
     reason = "FedASMUTrainer has a should_pause of its own"
     told = f"runtime.batch=4: clients are trained one at a time: {reason}"
     assert caplog.messages.count(told) == 1
@@ -98,7 +98,7 @@ def course(name, train):
     recorder = Recorder()
     engine = build_engine(build_components(config, TASK), sinks=[recorder])
     final = engine.run().params.tobytes()
-    keys = ("kind", "t", "client", "order", "version", "age", "busy")
+    keys = ("kind", "t", "client", "order", "version", "age")
     return [[event.get(key) for key in keys] for event in recorder.events], final
 
 
