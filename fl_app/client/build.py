@@ -185,20 +185,18 @@ class Recipe:
         config: of the run.
         task: complete, with its data.
         make: in place of the configured trainer; None = the configured one.
-        batch: largest number of clients that are trained in one operation, >= 1.
     """
 
     config: DictConfig
     task: "TrainingTask"
     make: "Callable[..., LocalTrainer] | None" = None
-    batch: int = 1
 
     def __call__(self, device: str) -> Trainer:
         """The trainer on a device, in a process that is prepared for it."""
         prepare_process()
         prepare(device)
         trainer = build_trainer(self.config, self.task, self.make, device)
-        return together(self.config, trainer, self.batch)
+        return transformed(self.config, trainer)
 
 
 def together(config: DictConfig, trainer: "LocalTrainer", batch: int) -> Trainer:

@@ -1,4 +1,4 @@
-"""Which GPUs a run trains on, and how a process computes on one.
+"""Which GPU a process trains on, and how it computes there.
 
 Only `prepare` begins to use CUDA. A process that has done so takes hundreds of megabytes of a GPU's
 memory, and the processes that it forks cannot use a GPU.
@@ -7,29 +7,29 @@ memory, and the processes that it forks cannot use a GPU.
 import os
 
 GPU = "cuda"
-AUTO = "auto"
+CPU, AUTO = "cpu", "auto"
 
 
-def gpus_of(device: str) -> list[str]:
-    """The GPUs that ``runtime.device`` stands for, as torch names them; [] = another device.
+def chosen(device: str) -> str:
+    """The device that ``runtime.device`` stands for, as torch names it.
 
     Args:
-        device: ``"cuda"``, all visible GPUs (environment variable CUDA_VISIBLE_DEVICES);
-            ``"cuda:1"``, the second visible one; ``"auto"``, all visible ones, if there are any; or
-            a device of another kind.
+        device: ``"cuda"``, the first visible GPU (environment variable CUDA_VISIBLE_DEVICES);
+            ``"cuda:1"``, the second visible one; ``"auto"``, the first one, or the processor if
+            there is none; or a device of another kind, which is returned.
 
     Raises:
         ValueError: the GPU does not exist, or none does, with the reason.
     """
     kind, _, place = device.partition(":")
     if kind != GPU and device != AUTO:
-        return []
+        return device
     import torch  # takes seconds, which the processor's runs need not wait for here
 
     count = torch.cuda.device_count()  # without CUDA's initialisation
     visible = [f"{GPU}:{number}" for number in range(count)]
     if device == AUTO or (visible and not place):
-        return visible
+        return visible[0] if visible else CPU
     if device not in visible:
         given = os.environ.get("CUDA_VISIBLE_DEVICES", "all")
         raise ValueError(
@@ -37,7 +37,7 @@ def gpus_of(device: str) -> list[str]:
             f"which takes a GPU if there is one: torch {torch.__version__} sees "
             f"{', '.join(visible) or 'no GPU'} (CUDA_VISIBLE_DEVICES={given})"
         )
-    return [device]
+    return device
 
 
 def prepare(device: str) -> None:

@@ -109,12 +109,10 @@ class ClusterWorker:
 def _build(reference: Any) -> Trainer:
     import ray
 
-    from fl_app.client.gpus import AUTO, gpus_of
+    from fl_app.client.gpus import chosen
 
     recipe: Recipe = ray.get(reference)
-    device = str(recipe.config.runtime.device)
-    gpus = gpus_of(device)  # Ray shows a worker its own ones
-    return recipe(gpus[0] if gpus else "cpu" if device == AUTO else device)
+    return recipe(chosen(str(recipe.config.runtime.device)))  # Ray shows a worker its own GPUs
 
 
 def package_versions() -> dict[str, str]:

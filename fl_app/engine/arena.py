@@ -5,8 +5,6 @@ import mmap
 import os
 import tempfile
 import weakref
-from multiprocessing import reduction
-from typing import Any
 
 import numpy as np
 
@@ -25,24 +23,19 @@ class Arena:
 
     Args:
         size: d, entries of every vector.
-        file: of an arena that another process made, which alone may call `new`; None = a new one.
     """
 
-    def __init__(self, size: int, file: int | None = None) -> None:
+    def __init__(self, size: int) -> None:
         self.size = size
         self.num_bytes = 4 * size  # of a vector
         self._stride = -(-max(size, 1) * 4 // ALIGNMENT) * ALIGNMENT
         self._segment_bytes = -(-self._stride * SLOTS_PER_SEGMENT // mmap.PAGESIZE) * mmap.PAGESIZE
-        self._file = anonymous_file() if file is None else file
+        self._file = anonymous_file()
         weakref.finalize(self, os.close, self._file)
         self._segments: dict[int, mmap.mmap] = {}
         self._starts: dict[int, int] = {}  # address of a slot held here -> slot
         self._free: list[int] = []
         self._slots = 0
-
-    def __reduce__(self) -> Any:
-        """For a process that is spawned."""
-        return _received, (self.size, reduction.DupFd(self._file))
 
     def new(self) -> tuple[int, Vector]:
         """A slot and a vector on it with arbitrary contents; only one process may call this."""
@@ -88,10 +81,6 @@ class Arena:
     def _release(self, slot: int, address: int) -> None:
         del self._starts[address]
         self._free.append(slot)
-
-
-def _received(size: int, file: Any) -> Arena:
-    return Arena(size, file.detach())
 
 
 def anonymous_file() -> int:

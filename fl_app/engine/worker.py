@@ -12,7 +12,6 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 
 from fl_app.core.bugs import traceback_of
-from fl_app.core.errors import RunError
 from fl_app.core.types import Order, Reply, Scores, Trainer, Upload
 from fl_app.engine.arena import Arena
 
@@ -77,7 +76,7 @@ def work(
     pipe: Connection,
     inherited: Sequence[Connection],
     arena: Arena,
-    equip: Callable[[], Trainer],
+    trainer: Trainer,
 ) -> None:
     """A worker's life: read orders, train, answer.
 
@@ -86,9 +85,9 @@ def work(
 
     Args:
         pipe: to the engine's process.
-        inherited: other ends of pipes, which a process that was forked has, too.
+        inherited: other ends of pipes, which a forked process has, too.
         arena: has the vectors.
-        equip: makes the trainer. What it raises is sent as a `RunError`.
+        trainer: carries out orders.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
@@ -98,11 +97,6 @@ def work(
     # send the next order would wait for ever for a worker that waits to send its answer.
     messages: SimpleQueue[Any] = SimpleQueue()
     threading.Thread(target=_receive, args=(pipe, messages), daemon=True).start()
-    try:
-        trainer = equip()
-    except Exception as error:
-        send(pipe, RunError(f"a worker process cannot train: {type(error).__name__}: {error}"))
-        return
     while (message := messages.get()) is not None:
         send(pipe, _answer(trainer, arena, *message))
 

@@ -6,17 +6,14 @@ import selectors
 import signal
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import partial
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
-from typing import Any
 
 import numpy as np
 
-from fl_app.core.errors import RunError
 from fl_app.core.types import Order, Reply, Trainer, Vector
 from fl_app.core.vector import read_only
 from fl_app.engine.arena import Arena
@@ -74,8 +71,6 @@ class _Batch:
 
 @dataclass
 class _Worker:
-    place: int
-    """Among the workers; the one that replaces it has the same."""
     process: BaseProcess
     pipe: Connection
     batches: deque[_Batch] = field(default_factory=deque)
@@ -92,38 +87,21 @@ class Workers:
 
     Args:
         trainer: carries out orders; if it is a `BatchTrainer`, several at once. Workers are forked
-            and inherit it with its data. With `devices` it is a function that makes a trainer for a
-            device: a process that has begun to use a GPU cannot be forked, and what was forked from
-            it cannot use one. So workers are spawned, and the function is pickled.
+            and inherit it with its data. It uses no GPU: a forked process cannot.
         num_workers: processes, >= 1; one per core is best, each on one torch thread.
         size: d, entries of a model vector.
-        devices: of the workers in turn; () = they are forked.
-        batch: largest number of orders that a worker computes together; default: the trainer's.
         vectors: of an upload, with its extra ones, >= 1.
-
-    Raises:
-        ValueError: the function cannot be pickled.
     """
 
-    def __init__(
-        self,
-        trainer: Trainer | Callable[[str], Trainer],
-        num_workers: int,
-        size: int,
-        *,
-        devices: Sequence[str] = (),
-        batch: int | None = None,
-        vectors: int = 1,
-    ) -> None:
-        self.batch = batch or (trainer.batch if isinstance(trainer, BatchTrainer) else 1)
-        self._trainer: Any = _pickled(trainer) if devices else trainer
-        self._devices = devices
+    def __init__(self, trainer: Trainer, num_workers: int, size: int, *, vectors: int = 1) -> None:
+        self.batch = trainer.batch if isinstance(trainer, BatchTrainer) else 1
+        self._trainer = trainer
         self._vectors = vectors
         self._arena = Arena(size)
         self._selector = selectors.DefaultSelector()
         self._workers: list[_Worker] = []
-        for place in range(num_workers):
-            self._begin(place)
+        for _ in range(num_workers):
+            self._begin()
 
     def share(self, vector: Vector) -> Vector:
         return self._arena.held(vector)[1]
@@ -150,23 +128,17 @@ class Workers:
         self._workers.clear()
         self._selector.close()
 
-    def _begin(self, place: int) -> _Worker:
+    def _begin(self) -> _Worker:
         """A new worker."""
         ours, theirs = multiprocessing.Pipe()
-        how, inherited = "fork", [ours, *(worker.pipe for worker in self._workers)]
-        equip: Callable[[], Trainer] = partial(getattr, self, "_trainer")
-        if self._devices:
-            how, inherited = "spawn", []
-            device = self._devices[place % len(self._devices)]
-            equip = partial(_unpickled, [self._trainer], device)
-        context: Any = multiprocessing.get_context(how)
-        process = context.Process(
-            target=work, args=(theirs, inherited, self._arena, equip), daemon=True
+        inherited = [ours, *(worker.pipe for worker in self._workers)]
+        process = multiprocessing.get_context("fork").Process(
+            target=work, args=(theirs, inherited, self._arena, self._trainer), daemon=True
         )
         with computing:
             process.start()
         theirs.close()
-        worker = _Worker(place, process, ours)
+        worker = _Worker(process, ours)
         self._selector.register(ours, selectors.EVENT_READ, worker)
         self._workers.append(worker)
         return worker
@@ -190,12 +162,9 @@ class Workers:
 
     def _read(self, worker: _Worker) -> list[Reply]:
         try:
-            answer: Any = worker.pipe.recv()
+            packed, taken = worker.pipe.recv()
         except (EOFError, OSError):
             return self._replace(worker)
-        if isinstance(answer, RunError):
-            raise answer
-        packed, taken = answer
         batch = worker.batches.popleft()
         replies = pickle.loads(packed, buffers=[batch.results[slot] for slot in taken])
         return [sealed(reply) for reply in replies]
@@ -216,7 +185,7 @@ class Workers:
         worker.process.kill()
         self._end(worker)
         self._workers.remove(worker)
-        fresh = self._begin(worker.place)
+        fresh = self._begin()
         failed = current if len(current) == 1 else ()
         again = [] if failed else [[order] for order in current]
         for orders in (*again, *(batch.orders for batch in worker.batches)):
@@ -237,21 +206,3 @@ def sealed(reply: Reply) -> Reply:
             if isinstance(vector, np.ndarray):
                 vector.flags.writeable = False
     return reply
-
-
-def _pickled(equip: object) -> bytes:
-    try:
-        return pickle.dumps(equip, pickle.HIGHEST_PROTOCOL)
-    except (pickle.PicklingError, AttributeError, TypeError) as error:
-        raise ValueError(
-            "runtime.device needs worker processes that inherit nothing, and what they train "
-            f"with cannot be pickled ({error}): define classes and functions in a module, not "
-            "in a notebook or in another function, or set runtime.workers=0"
-        ) from error
-
-
-def _unpickled(parcel: list[bytes], device: str) -> Trainer:
-    # Pickled in advance: multiprocessing would put tensors into `/dev/shm`, which containers keep
-    # small. Popped, so that a worker does not keep the bytes for ever.
-    trainer: Trainer = pickle.loads(parcel.pop())(device)
-    return trainer

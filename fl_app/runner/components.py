@@ -9,7 +9,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from fl_app.client import TrainingTask
 from fl_app.client.build import Recipe, asks_for_masks, build_task, build_trainer, instantiate
-from fl_app.client.gpus import AUTO, gpus_of, prepare
+from fl_app.client.gpus import AUTO, CPU, chosen, prepare
 from fl_app.core.algorithm import Algorithm
 from fl_app.core.errors import require
 from fl_app.core.types import Vector
@@ -21,23 +21,17 @@ if TYPE_CHECKING:
     from fl_app.client import LocalTrainer
 
 
-CPU = "cpu"
-
-
 @dataclass(frozen=True)
 class Placement:
-    """Devices of a run's processes.
+    """Where a run trains.
 
     Attributes:
-        device: of the trainer in this process. With worker processes on GPUs it is the processor;
-            then this process uses a GPU to evaluate alone.
-        workers: worker processes; 0 = this process trains.
-        gpus: of the workers in turn; () = they train on the processor.
+        device: of the trainer in this process, which may be a GPU if there are no workers.
+        workers: worker processes, which train on the processor; 0 = this process trains.
     """
 
     device: str
     workers: int = 0
-    gpus: tuple[str, ...] = ()
 
 
 def placement(config: DictConfig) -> Placement:
@@ -47,31 +41,23 @@ def placement(config: DictConfig) -> Placement:
         ValueError: there is no such device, or there can be no such workers.
     """
     runtime = config.runtime
-    device = str(runtime.device)
     if runtime.name == "ray":  # this process sends the data to the workers' machines
         return Placement(CPU)
     if runtime.name != "inprocess":
-        return Placement(device)
-    gpus = gpus_of(device)
-    workers = runtime.workers
-    if not gpus:
-        device = CPU if device == AUTO else device  # what remains of auto
-        may_fork = hasattr(os, "fork") and device == CPU
-        if workers == AUTO:
-            return Placement(device, len(os.sched_getaffinity(0)) if may_fork else 0)
-        require(
-            may_fork or workers == 0,
-            "runtime.workers",
-            workers,
-            f"auto or 0 here, with runtime.device={device}",
-            "there are no forked processes, or they cannot use this device",
-        )
-        return Placement(device, int(workers))
-    if workers == 0:
-        return Placement(gpus[0])
+        return Placement(str(runtime.device))
+    device, workers = chosen(str(runtime.device)), runtime.workers
+    may_fork = hasattr(os, "fork") and device == CPU
     if workers == AUTO:
-        workers = len(gpus) * int(runtime.workers_per_gpu)
-    return Placement(CPU, int(workers), tuple(gpus))
+        workers = len(os.sched_getaffinity(0)) if may_fork else 0
+    require(
+        may_fork or workers == 0,
+        "runtime.workers",
+        workers,
+        f"auto or 0 here, with runtime.device={device}",
+        "there are no forked processes, or they cannot use this device; runtime=ray with "
+        "runtime.gpus_per_worker=1 has workers on GPUs",
+    )
+    return Placement(device, int(workers))
 
 
 @dataclass(frozen=True)
@@ -115,13 +101,9 @@ class Components:
     placement: Placement
     given: Given = NOTHING
 
-    def recipe(self, batch: int = 1) -> Recipe:
-        """What a process that inherits nothing makes a trainer from.
-
-        Args:
-            batch: largest number of clients that are trained in one operation.
-        """
-        return Recipe(self.config, self.trainer.task, self.given.trainer, batch)
+    def recipe(self) -> Recipe:
+        """What a process that inherits nothing makes a trainer from."""
+        return Recipe(self.config, self.trainer.task, self.given.trainer)
 
 
 def build_components(
@@ -137,6 +119,7 @@ def build_components(
     Raises:
         ValueError: a value is refused.
     """
+    placed = placement(config)
     task = build_task(config) if task is None else task
     masked = asks_for_masks(config)
     if masked:
@@ -147,7 +130,6 @@ def build_components(
         config = secure.settled(
             config, build_strategy(config, given), build_schedule(config, given)
         )
-    placed = placement(config)
     prepare(placed.device)
     trainer = build_trainer(config, task, given.trainer, placed.device)
     strategy, schedule = build_strategy(config, given), build_schedule(config, given)

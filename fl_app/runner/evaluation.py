@@ -9,13 +9,11 @@ import numpy as np
 from omegaconf import DictConfig
 
 from fl_app.client import TrainingTask
-from fl_app.client.gpus import prepare
 from fl_app.core.errors import require
 from fl_app.core.types import Vector
 from fl_app.core.vector import worst_decile
 from fl_app.engine.outbox import Evaluate, Metrics
 from fl_app.engine.workers import computing
-from fl_app.runner.components import Placement
 
 if TYPE_CHECKING:
     from fl_app.client import LocalTrainer
@@ -55,9 +53,7 @@ class Tester:
             return self._test(self._model.module)
 
 
-def build_evaluation(
-    trainer: "LocalTrainer", config: DictConfig, placement: Placement
-) -> Evaluate | None:
+def build_evaluation(trainer: "LocalTrainer", config: DictConfig, workers: int) -> Evaluate | None:
     """Evaluation on the server's test set; None if there is none.
 
     Beside worker processes, a thread of this process evaluates, so that no worker waits for it.
@@ -65,7 +61,7 @@ def build_evaluation(
     Args:
         trainer: of this process.
         config: of the run.
-        placement: of its processes.
+        workers: worker processes.
 
     Raises:
         ValueError: a key asks for a metric that the task does not have.
@@ -76,15 +72,11 @@ def build_evaluation(
         return None
     if not config.runtime.get("train", True):
         return lambda version, vector: {}
-    if placement.workers == 0:
+    if workers == 0:
         return Tester(trainer.model, _test(task, metrics)).measure
-    device = placement.gpus[0] if placement.gpus else placement.device
-    prepare(device)
     from fl_app.client.initial import build_model
 
-    model = build_model(task, config.seed, device, private=trainer.private)
-    if placement.gpus and hasattr(task, "on"):
-        task = task.on(model.flat.device, training=False)
+    model = build_model(task, config.seed, trainer.device, private=trainer.private)
     return Tester(model, _test(task, metrics), ThreadPoolExecutor(1)).measure
 
 

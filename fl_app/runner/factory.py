@@ -110,7 +110,7 @@ def build_engine(
             target_accuracy=_unlimited(config.target_accuracy),
             updates=_unlimited(config.max_updates),
         ),
-        evaluate=build_evaluation(trainer, config, components.placement),
+        evaluate=build_evaluation(trainer, config, components.placement.workers),
         eval_every=config.eval_every,
         client_evaluation=build_client_evaluation(config),
         guard=build_guard(config),
@@ -210,19 +210,12 @@ def _mailbox(
         return build_cluster_mailbox(components)
     if not runtime.get("train", True):
         return Inline(Untrained(trainer, components.strategy.upload_extra))
-    workers, gpus = components.placement.workers, components.placement.gpus
+    workers = components.placement.workers
     carries_out = together(components.config, trainer, runtime.batch)
-    batch = getattr(carries_out, "batch", 1)
     if not workers:
         return Inline(carries_out)
-    return Workers(
-        components.recipe(batch) if gpus else carries_out,
-        workers,
-        layout.size,
-        devices=gpus,
-        batch=batch,
-        vectors=1 + len(components.strategy.upload_extra),
-    )
+    vectors = 1 + len(components.strategy.upload_extra)
+    return Workers(carries_out, workers, layout.size, vectors=vectors)
 
 
 def _unlimited(value: float | None) -> float:

@@ -18,7 +18,7 @@ from omegaconf import DictConfig
 
 import fl_app.cli  # noqa: F401 - registers the resolvers of conf/, also in a spawned process
 from fl_app import report
-from fl_app.client.gpus import gpus_of
+from fl_app.client.gpus import CPU, chosen
 from fl_app.core.errors import Interrupted, RunError
 from fl_app.core.files import disk_errors_as_run_errors
 from fl_app.record.summary import told_of_trouble
@@ -270,8 +270,8 @@ def _with_its_share(plan: Plan, parallel: int) -> Plan:
     config = plan.config.copy()
     if runtime.name == "ray":  # how much room a cluster has, the process will know
         config.experiment.parallel = parallel
-    elif gpus_of(str(runtime.device)):
-        return plan  # it has workers for each GPU, and not for each core
+    elif chosen(str(runtime.device)) != CPU:
+        return plan  # the process itself trains
     else:
         cores = len(os.sched_getaffinity(0)) // parallel
         config.runtime.workers = cores if cores > 1 else 0

@@ -160,8 +160,8 @@ class Runtime:
     """What all runtimes have.
 
     Attributes:
-        device: of torch: cpu; cuda = all visible GPUs; cuda:1 = the second of them; auto = the
-            GPUs, if any.
+        device: of torch: cpu; cuda = the first visible GPU; cuda:1 = the second; auto = the first
+            GPU, if any.
     """
 
     device: str = "cpu"
@@ -172,14 +172,12 @@ class Runtime:
 
 @dataclass(kw_only=True)
 class InProcess(Runtime):
-    """Training in worker processes over shared memory.
+    """Training in worker processes over shared memory, or on a GPU in the main process.
 
     Attributes:
-        workers: processes; auto = one per core, or workers_per_gpu for each GPU; 0 = inline, in the
-            main process.
+        workers: processes; auto = one per core, none with a GPU; 0 = inline, in the main process.
         batch: clients at work that are trained in one operation; see docs/speed.md.
         train: False = nothing is trained or tested: a run predicts seconds, shares and staleness.
-        workers_per_gpu: worker processes on each GPU.
     """
 
     workers: int | str = bounded("auto", or_auto(count(0)), "0 trains in the main process")
@@ -187,7 +185,6 @@ class InProcess(Runtime):
         1, count(), "it is the number of clients that are trained in one operation"
     )
     train: bool = bounded(True, SWITCH, "it is a switch")
-    workers_per_gpu: int = bounded(1, count(), "nobody would train on the GPUs")
 
 
 @dataclass(kw_only=True)

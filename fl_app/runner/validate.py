@@ -20,7 +20,7 @@ from fl_app.client.build import (
     owners_decide,
     signature_of,
 )
-from fl_app.client.gpus import gpus_of
+from fl_app.client.gpus import GPU, chosen
 from fl_app.client.settings import TrainingSettings
 from fl_app.core.errors import (
     require,
@@ -201,7 +201,7 @@ def _check(settings: type[Any], node: DictConfig) -> None:
 
 
 def _check_device(device: Any) -> None:
-    if gpus_of(str(device)):
+    if chosen(str(device)).startswith(GPU):
         return
     import torch  # an import of seconds, which the CPU does not need
 

@@ -223,7 +223,7 @@ class Task:
         """A new model, with initial weights from torch's global random state."""
         return self.architecture()
 
-    def on(self, device: torch.device, *, training: bool = True) -> Self:
+    def on(self, device: torch.device) -> Self:
         """This task with its data on a device, where `batch` and all measurements then take them.
 
         A scaling of this project goes with them; another `prepare`, and `augment`, get tensors that
@@ -231,7 +231,6 @@ class Task:
 
         Args:
             device: of the model.
-            training: whether training examples are put there, and not the test set alone.
 
         Raises:
             torch.OutOfMemoryError: they do not fit there.
@@ -241,10 +240,14 @@ class Task:
             scaling = scaling.on(device)
         tests = self.test_inputs, self.test_targets
         test_inputs, test_targets = (None if test is None else test.to(device) for test in tests)
-        task = replace(self, prepare=scaling, test_inputs=test_inputs, test_targets=test_targets)
-        if not training:
-            return task
-        return replace(task, inputs=self.inputs.to(device), targets=self.targets.to(device))
+        return replace(
+            self,
+            prepare=scaling,
+            inputs=self.inputs.to(device),
+            targets=self.targets.to(device),
+            test_inputs=test_inputs,
+            test_targets=test_targets,
+        )
 
     def batch(self, indices: NDArray[np.int64] | Tensor) -> tuple[Tensor, Tensor]:
         """Copies of inputs and targets of training examples, ready for the model."""

@@ -142,13 +142,14 @@ def in_processes(workload: Workload, task: Task, batch: int = 1) -> Mailbox:
     """As of ``runtime=inprocess``, with a worker for each core."""
     trainer = workload.trainer(task)
     whole = BatchTrainer(trainer, batch) if batch > 1 else trainer
-    return Workers(whole, cores(), trainer.model.layout.size, batch=batch)
+    return Workers(whole, cores(), trainer.model.layout.size)
 
 
 def on_cluster(workload: Workload, task: Task, batch: int = 1) -> Mailbox:
     """As of ``runtime=ray``, with a worker for each core."""
+    assert batch == 1
     connect(None, cores())
-    recipe = Recipe(compose(["runtime=ray"]), task, workload.trainer, batch=batch)
+    recipe = Recipe(compose(["runtime=ray"]), task, workload.trainer)
     return ClusterMailbox(recipe, disconnects=True)
 
 

@@ -1,4 +1,4 @@
-"""Runs by Flower's engine, by spawned workers and by submitit."""
+"""Runs by Flower's engine and by submitit."""
 
 import json
 import os
@@ -6,11 +6,6 @@ import subprocess
 import sys
 
 import pytest
-from configs import composed
-
-from fl_app.runner import components
-from fl_app.runner.cell import run_cell
-from fl_app.runner.components import Placement
 
 pytestmark = pytest.mark.timeout(240)
 slow = pytest.mark.slow
@@ -45,27 +40,6 @@ def test_simulation_engine_writes_the_same_files_as_inprocess(tmp_path):
     assert (flower["num_versions"], flower["failures"], flower["rejected"]) == (4, 0, 0)
     for noise in ("DEPRECATED", "alembic"):
         assert noise not in done.stdout + done.stderr
-
-
-@slow
-@pytest.mark.parametrize(
-    "words",
-    [
-        "algorithm=fedasync runtime.batch=4 metrics=[clients] task.trainable=[1.bias,3.*]",
-        "algorithm=scaffold algorithm.client.private=[3.bias]",
-    ],
-)
-def test_spawned_workers_write_the_same_files_as_forked_ones(words, tmp_path, monkeypatch):
-    """On two GPUs, which are the processor by another name."""
-    common = ["num_clients=10", "num_versions=12", "eval_every=2", *words.split()]
-    forked, spawned = tmp_path / "forked", tmp_path / "spawned"
-    run_cell(composed(*common, "runtime.workers=2"), forked, label="test", show=False)
-    placed = Placement("cpu", 2, ("cpu", "cpu"))
-    monkeypatch.setattr(components, "placement", lambda config: placed)
-    summary = run_cell(composed(*common), spawned, label="test", show=False)[1]
-    assert summary["failures"] == 0
-    for file in ("events.jsonl", "model.npz", "metrics.csv"):
-        assert (forked / file).read_bytes() == (spawned / file).read_bytes()
 
 
 # -- submitit: `submitit_local` runs what `submitit_slurm` gives to SLURM -------------------------

@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import save_file
 from torch import nn
 
-from fl_app.client.gpus import gpus_of, prepare
+from fl_app.client.gpus import chosen, prepare
 from fl_app.client.initial import weighted
 
 
@@ -103,15 +103,14 @@ def visible(monkeypatch, count):
 @pytest.mark.parametrize(
     ("count", "device", "expected"),
     [
-        *((2, device, ["cuda:0", "cuda:1"]) for device in ("cuda", "auto")),
-        (2, "cuda:1", ["cuda:1"]),
-        *((2, device, []) for device in ("cpu", "meta")),
-        (0, "auto", []),
+        *((2, device, "cuda:0") for device in ("cuda", "auto")),
+        *((2, device, device) for device in ("cuda:1", "cpu", "meta")),
+        (0, "auto", "cpu"),
     ],
 )
-def test_a_device_stands_for_all_visible_gpus_or_for_one(monkeypatch, count, device, expected):
+def test_a_device_stands_for_one_gpu_or_for_the_processor(monkeypatch, count, device, expected):
     visible(monkeypatch, count)
-    assert gpus_of(device) == expected
+    assert chosen(device) == expected
 
 
 @pytest.mark.parametrize(
@@ -125,7 +124,7 @@ def test_a_gpu_that_is_not_there(monkeypatch, count, device, sees):
     visible(monkeypatch, count)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "7")
     with pytest.raises(ValueError, match=rf"^runtime\.device={device} must be .* sees {sees}"):
-        gpus_of(device)
+        chosen(device)
 
 
 def test_a_process_computes_repeatably_on_a_gpu(monkeypatch):

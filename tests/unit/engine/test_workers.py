@@ -15,11 +15,9 @@ from typing import Any
 import numpy as np
 import pytest
 from helpers import MeanDelta, Scripted, run, toward_own_number, vec
-from spawned import Equips
 
-from fl_app.core.errors import RunError
 from fl_app.core.events import Aggregated
-from fl_app.core.types import Order, Reply, Scores, Upload, Vector
+from fl_app.core.types import Order, Reply, Upload, Vector
 from fl_app.engine.arena import SLOTS_PER_SEGMENT, Arena
 from fl_app.engine.workers import ORDERS_PER_WORKER, Inline, Workers, computing
 from fl_app.schedule import Buffered
@@ -321,35 +319,6 @@ def test_ctrl_c_ends_the_run_with_what_was_done(workers):
     assert result.outcome.version == 4
     assert result.outcome.params.tolist() == run(SCHEDULE, num_versions=4).outcome.params.tolist()
     assert multiprocessing.active_children() == []
-
-
-def test_three_workers_on_two_devices_and_a_killed_one_is_replaced_on_its_own():
-    with closing(Workers(Equips(), 3, 2, devices=["7", "8"])) as mailbox:
-        for number in range(6):
-            mailbox.push(order(number))
-        uploads = [reply.upload for reply in collect(mailbox, 6).values() if reply.upload]
-        assert [upload.vector.tolist() for upload in uploads] == [[2, 4]] * 6
-        places = {upload.metrics["process"]: upload.metrics["device"] for upload in uploads}
-        assert sorted(places.values()) == [7, 7, 8]
-        mailbox.push(order(6, client_id=9))
-        assert [*mailbox.pull(None)] == [Reply(6, error="worker process died (exit code -9)")]
-        for number in range(7, 13):
-            mailbox.push(replace(order(number), evaluates=number == 12))
-        replies = collect(mailbox, 6)
-        assert {r.upload.metrics["device"] for r in replies.values() if r.upload} == {7, 8}
-        assert replies[12].scores == Scores({"loss": 3.0}, 1)
-
-
-def test_a_device_that_does_not_work_ends_the_run_with_its_reason():
-    with closing(Workers(Equips(broken=["8"]), 1, 2, devices=["8"])) as mailbox:
-        mailbox.push(order(0))
-        with pytest.raises(RunError, match=r"^a worker process cannot train: OSError: no GPU 8$"):
-            mailbox.pull(None)
-
-
-def test_what_cannot_be_pickled_is_refused_in_words():
-    with pytest.raises(ValueError, match=r"cannot be pickled \(.*define classes and functions in"):
-        Workers(lambda device: Equips()(device), 1, 2, devices=["1"])
 
 
 @pytest.mark.parametrize("part", [slice(None), slice(2, 3), slice(None, None, 2)])

@@ -37,7 +37,7 @@ def test_cores_are_shared_and_gpus_are_not(monkeypatch):
     auto = plan("runtime.workers=auto")
     for parallel, workers in ((2, 4), (8, 0), (1, "auto")):
         assert _with_its_share(auto, parallel).config.runtime.workers == workers
-    monkeypatch.setattr(runs, "gpus_of", lambda _: ["cuda:0", "cuda:1"])
+    monkeypatch.setattr(runs, "chosen", lambda _: "cuda:0")
     assert _with_its_share(auto, 2) is auto
 
 

@@ -13,7 +13,6 @@ from fl_app.runner.factory import build_engine
 from fl_app.runner.validate import validate_config
 
 CORES = len(os.sched_getaffinity(0))
-GPUS = ("cuda:0", "cuda:1", "cuda:2")
 
 
 def placed(*overrides):
@@ -29,12 +28,9 @@ def visible(monkeypatch, count):
     [
         *((0, [f"device={device}"], Placement("cpu", CORES)) for device in ("cpu", "auto")),
         (0, ["device=auto", "workers=0"], Placement("cpu")),
-        (0, ["device=auto", "workers=3", "workers_per_gpu=9"], Placement("cpu", 3)),
-        (3, ["device=cuda"], Placement("cpu", 3, GPUS)),
-        (3, ["device=auto"], Placement("cpu", 3, GPUS)),
-        (3, ["device=cuda", "workers_per_gpu=4"], Placement("cpu", 12, GPUS)),
-        (3, ["device=cuda:1", "workers_per_gpu=4"], Placement("cpu", 4, ("cuda:1",))),
-        (3, ["device=cuda", "workers=2", "workers_per_gpu=4"], Placement("cpu", 2, GPUS)),
+        (0, ["device=auto", "workers=3"], Placement("cpu", 3)),
+        (3, ["device=cuda"], Placement("cuda:0")),
+        (3, ["device=auto"], Placement("cuda:0")),
         (3, ["device=cuda:2", "workers=0"], Placement("cuda:2")),
         (3, ["device=cpu"], Placement("cpu", CORES)),
         (3, ["device=meta"], Placement("meta")),  # as any other device
@@ -44,17 +40,6 @@ def visible(monkeypatch, count):
 def test_a_run_trains_where_gpus_are_and_workers(count, words, expected, monkeypatch):
     visible(monkeypatch, count)
     assert placed(*words) == expected
-
-
-def test_the_main_process_leaves_gpus_alone(monkeypatch):
-    """It knows the model, on the processor; CUDA's initialisation would fail here."""
-    visible(monkeypatch, 1)
-    config = composed("runtime.device=cuda", "num_clients=4")
-    validate_config(config)
-    components = build_components(config)
-    assert components.placement.gpus == ("cuda:0",)
-    assert components.trainer.device == "cpu"
-    assert not torch.cuda.is_initialized()
 
 
 def test_the_main_process_of_a_cluster_has_data_that_can_be_sent(monkeypatch):
@@ -69,6 +54,16 @@ def test_what_is_not_there_is_refused_before_anything_is_built(monkeypatch):
         validate_config(composed("runtime.device=cuda"))
     with pytest.raises(ValueError, match=r"^runtime\.workers=2 must be auto or 0 here, .*=meta"):
         placed("device=meta", "workers=2")
+
+
+def test_forked_workers_and_a_gpu_are_refused_with_what_has_both(monkeypatch):
+    visible(monkeypatch, 2)
+    config = composed("runtime.device=cuda", "runtime.workers=2")
+    told = (
+        r"^runtime\.workers=2 must be auto or 0 here, .*=cuda:0: .* runtime\.gpus_per_worker=1 has"
+    )
+    with pytest.raises(ValueError, match=told):
+        build_components(config)
 
 
 def test_what_cannot_be_trained_together_is_said_once(tmp_path, caplog):
