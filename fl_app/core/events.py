@@ -151,22 +151,6 @@ class Rejected:
 
 
 @dataclass(frozen=True, slots=True)
-class Benched:
-    """A client gets no order any more: its uploads were refused again and again.
-
-    Attributes:
-        uploads: refused in a row.
-        reason: why the last one was.
-    """
-
-    kind: ClassVar[str] = "bench"
-    t: float
-    client: int
-    uploads: int
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
 class Clustered(OfVersion):
     """The strategy put the clients into clusters.
 
@@ -287,7 +271,6 @@ Event: TypeAlias = (
     | Arrived
     | Failed
     | Rejected
-    | Benched
     | Clustered
     | Aggregated
     | Evaluated

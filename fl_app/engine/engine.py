@@ -235,11 +235,9 @@ class Engine(Versions):
             elif clock.now >= self.stop.seconds:
                 self._end("seconds")
             else:
-                benched = len(self.guard.benched)
                 raise Stalled(
                     "nothing is under way and the schedule starts no client: "
                     f"{len(fed.idle)} idle, {len(fed.buffer)} updates waiting"
-                    f"{f', {benched} clients benched' if benched else ''}"
                 )
 
     def _start(self) -> None:
@@ -264,6 +262,7 @@ class Engine(Versions):
 
     def _handle(self, event: ClockEvent) -> None:
         """Handle what happened."""
+        fed = self._fed
         match event:
             case Replied(order, reply):
                 if self._take(order, reply):
@@ -272,7 +271,7 @@ class Engine(Versions):
             case Expired(order):
                 self._lose(order, "deadline passed")
             case Returned(order):
-                self._becomes_idle(order.client_id)
+                fed.idle.add(order.client_id)
                 about = (order.client_id, order.number, order.base_version)
                 self._emit(Rejected(self.clock.now, *about, "late: its deadline had passed"))
             case Stray():
@@ -281,9 +280,10 @@ class Engine(Versions):
             case Alarm():
                 pass  # the schedule is asked next
             case Joined(client_id):
-                self._becomes_idle(client_id)
+                fed.idle.add(client_id)
             case Left(client_id, lost, reason, traceback):
-                self._leaves(client_id)
+                fed.idle.discard(client_id)
+                self.client_evaluation.waiting.discard(client_id)
                 for order in lost:
                     self._lose(order, reason, traceback)
                 self.client_evaluation.tell()
@@ -345,7 +345,7 @@ class Engine(Versions):
         clock.call_off_training()
         for client_id in list(fed.busy):
             del fed.busy[client_id]
-            self._becomes_idle(client_id)
+            fed.idle.add(client_id)
         if on_clients.version < fed.version:
             self._evaluate_on_clients()
         until = clock.now + max(clock.now, LEAST_PATIENCE)

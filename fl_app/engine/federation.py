@@ -29,8 +29,8 @@ NO_STATE: State = {}
 class Federation:
     """One federation between two events. The engine's parts change it; nobody else does.
 
-    A client is free (`idle`), at work (`busy` or `evaluating`), or none of them: offline, benched,
-    or still at work on an order that expired.
+    A client is free (`idle`), at work (`busy` or `evaluating`), or none of them: offline, or
+    still at work on an order that expired.
 
     Args:
         initial: w_0, shape ``(d,)``, float32.

@@ -7,7 +7,7 @@ what the strategy is shown of them. One that opens sums of masked uploads derive
 """
 
 import statistics
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -30,8 +30,6 @@ from fl_app.core.vector import norm
 from fl_app.engine.checks import overflow
 
 WINDOW = 100  # lengths of which the median is taken
-TOO_OLD = "age="  # how the reason begins
-MALFORMED = "malformed reply"  # how failures begin whose reply could not be read
 ABOVE_1 = Bound("a finite number above 1", lambda value: is_number(value) and value > 1)
 FEW = 10  # lengths needed before uploads are compared with their median
 
@@ -50,11 +48,6 @@ class Guard(Remembers):
             also of each extra vector.
         max_age: most versions published since the client's model was, >= 0.
         max_examples: most examples that a client may claim, >= 1; they may be its weight.
-        bench_after: refused or malformed uploads in a row after which a client gets no more orders,
-            >= 1; one that is only too old does not count.
-
-    Attributes:
-        benched: the clients that get no order any more.
 
     Raises:
         ValueError: a value is out of its bounds.
@@ -68,15 +61,12 @@ class Guard(Remembers):
     )
     max_age: int | None = bounded(None, or_none(at_least(0)), "every upload would be refused")
     max_examples: int | None = bounded(None, or_none(count()), "every upload would be refused")
-    bench_after: int | None = bounded(None, or_none(count()), "every client would be benched")
 
-    remembers = ("_lengths", "_refused", "benched")
+    remembers = ("_lengths",)
 
     def __post_init__(self) -> None:
         check_bounds("guard", self)
         self._lengths: dict[str, deque[float]] = {}  # by name of the vector, "" = the upload's own
-        self._refused: Counter[int] = Counter()  # client -> uploads in a row
-        self.benched: set[int] = set()
 
     def validate_kinds(self, takes: Collection[str]) -> None:
         """Refuse bounds on the length of uploads that have no length.
@@ -107,32 +97,13 @@ class Guard(Remembers):
         """
         age = model.age(update)
         if self.max_age is not None and age > self.max_age:
-            return f"{TOO_OLD}{age} is above guard.max_age={self.max_age}"
+            return f"age={age} is above guard.max_age={self.max_age}"
         if self.max_examples is not None and update.num_examples > self.max_examples:
             return (
                 f"num_examples={update.num_examples} is above guard.max_examples="
                 f"{self.max_examples}"
             )
         return self._too_long(model, update)
-
-    def count_refused(self, client_id: int, reason: str) -> int:
-        """Count an upload that was refused; the uploads in a row if its client is benched now.
-
-        Args:
-            client_id: of the client.
-            reason: why the upload was refused.
-        """
-        if self.bench_after is None or reason.startswith(TOO_OLD) or client_id in self.benched:
-            return 0
-        self._refused[client_id] += 1
-        if self._refused[client_id] < self.bench_after:
-            return 0
-        self.benched.add(client_id)
-        return self._refused.pop(client_id)
-
-    def count_accepted(self, client_id: int) -> None:
-        """End the row of a client's refused uploads."""
-        self._refused.pop(client_id, None)
 
     def _too_long(self, model: GlobalModel, update: Update) -> str:
         if self.max_norm is None and self.max_norm_ratio is None:

@@ -11,7 +11,6 @@ from fl_app.core.errors import ClientError, Stalled
 from fl_app.core.events import (
     Aggregated,
     Arrived,
-    Benched,
     Clustered,
     Evaluated,
     Event,
@@ -26,7 +25,7 @@ from fl_app.engine import checks
 from fl_app.engine.client_evaluation import ClientEvaluation
 from fl_app.engine.clock import NO_VECTOR, Clock
 from fl_app.engine.federation import Federation
-from fl_app.engine.guard import MALFORMED, Guard, Intake
+from fl_app.engine.guard import Guard, Intake
 from fl_app.engine.limits import Outcome, Stop
 from fl_app.engine.outbox import Evaluate, Outbox
 from fl_app.schedule import Schedule
@@ -71,7 +70,7 @@ class Versions:
                 self._refresh(order, upload)
                 return False
         self._fed.end(order)
-        self._becomes_idle(client_id)
+        self._fed.idle.add(client_id)
         if order.evaluates:
             if problem := self.client_evaluation.take(order, reply):
                 self._lose(order, problem, reply.traceback)
@@ -119,7 +118,6 @@ class Versions:
         if reason:
             self._lose(order, reason, refused=True)
             return False
-        self.guard.count_accepted(order.client_id)
         fed.failures_in_a_row = 0
         fed.updates += 1
         fed.cite(base_version)
@@ -166,10 +164,6 @@ class Versions:
         if order.evaluates:
             self.client_evaluation.tell()
             return
-        counts = refused or why.startswith(MALFORMED)
-        if counts and (uploads := self.guard.count_refused(client_id, why)):
-            self._leaves(client_id)
-            self._emit(Benched(now, client_id, uploads, why))
         if fed.failures_in_a_row > 100 + 10 * fed.known:
             cause = checks.LIKELY_CAUSE if refused and checks.diverged(why) else ""
             raise Stalled(
@@ -198,15 +192,6 @@ class Versions:
             raise ClientError(
                 f"{len(self._mistaken)} orders failed, and none brought an update: {reason}"
             )
-
-    def _becomes_idle(self, client_id: int) -> None:
-        if client_id not in self.guard.benched:
-            self._fed.idle.add(client_id)
-
-    def _leaves(self, client_id: int) -> None:
-        """A client gets no order any more."""
-        self._fed.idle.discard(client_id)
-        self.client_evaluation.waiting.discard(client_id)
 
     # -- versions ----------------------------------------------------------------------------------
 

@@ -270,7 +270,6 @@ def clients(log: Path) -> Table:
         if order is not None:
             doing = f"version {order.version}, {order.ended or 'under way'}"
             since = f"{now - (order.end or order.start):.0f} s"
-        doing = "benched" if client in history.benched else doing
         numbers = (history.arrivals[client], history.lost[client])
         table.add_row(
             str(client), doing, since, *map(str, numbers), escape(reasons.get(client, ""))

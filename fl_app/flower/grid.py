@@ -14,11 +14,10 @@ from fl_app.core.layout import Layout
 from fl_app.core.types import Order, Reply, Vector
 from fl_app.core.vector import read_only
 from fl_app.engine.clock import Joined, Left
-from fl_app.engine.guard import MALFORMED
 from fl_app.flower import names, nodes
 from fl_app.flower.codec import OrderPacker
 from fl_app.flower.nodes import NO_NODES, Introduced, Nodes, Seen
-from fl_app.flower.orders import Answered, Orders, kind_of, pause, read_reply, send
+from fl_app.flower.orders import MALFORMED, Answered, Orders, kind_of, pause, read_reply, send
 
 log = logging.getLogger("flwr")
 

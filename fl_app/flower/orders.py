@@ -18,10 +18,10 @@ from fl_app.core import bugs
 from fl_app.core.errors import RunError
 from fl_app.core.layout import Layout
 from fl_app.core.types import Order, Reply
-from fl_app.engine.guard import MALFORMED
 from fl_app.flower import codec
 from fl_app.flower.patches import PUSH_ERROR, TOO_LARGE
 
+MALFORMED = "malformed reply"  # how the error of a reply begins that could not be read
 # Transport errors, and that of a process that was killed; no ClientApp has raised them.
 TRANSPORT_ERRORS = (
     ErrorCode.MESSAGE_UNAVAILABLE,

@@ -15,7 +15,6 @@ from typing import Any, NamedTuple
 from fl_app.core.events import (
     Aggregated,
     Arrived,
-    Benched,
     ClientEvaluated,
     ClientsEvaluated,
     Clustered,
@@ -196,7 +195,6 @@ class History:
         first_rejection: the first one.
         arrivals: client -> how many of its updates arrived.
         lost: client -> how many of its orders failed or were rejected.
-        benched: client -> why it gets no order any more.
         ages: age -> how many aggregated updates had it.
         participation: client -> how many of its updates were used.
         bytes_down: sent to clients.
@@ -231,7 +229,6 @@ class History:
         self.first_rejection: Rejected | None = None
         self.arrivals: Counter[int] = Counter()
         self.lost: Counter[int] = Counter()
-        self.benched: dict[int, str] = {}
         self.ages: Counter[int] = Counter()
         self.participation: Counter[int] = Counter()
         self.bytes_down = 0
@@ -289,8 +286,6 @@ class History:
                 self.first_rejection = self.first_rejection or event
                 if event.client is not None:
                     self._lose(event, event.client)
-            case Benched():
-                self.benched[event.client] = event.reason
             case Evaluated():
                 self.version = event.version
                 self.server_evaluations.append(

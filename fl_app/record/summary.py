@@ -67,7 +67,6 @@ def of_outcome(
         "rejected": history.rejected,
         **_first("first_failure", history.first_failure),
         **_first("first_rejection", history.first_rejection),
-        **({"benched": sorted(history.benched)} if history.benched else {}),
         "stopped": outcome.stopped,
         **outcome.totals,
         **measures.of_run(history, num_clients, report_accuracy, name),

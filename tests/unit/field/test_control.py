@@ -11,7 +11,7 @@ from flwr.proto.run_pb2 import Run, RunStatus
 from flwr.proto.transport_pb2 import Scalar
 
 from fl_app.core.errors import RunError
-from fl_app.core.events import Aggregated, Arrived, Benched, Dispatched, Failed, to_json
+from fl_app.core.events import Aggregated, Arrived, Dispatched, Failed, Rejected, to_json
 from fl_app.field.control import SuperLink, Unreachable, clients, public_bytes, show_status
 from fl_app.field.kit import Kit
 from fl_app.field.make import new_kit
@@ -123,7 +123,7 @@ EVENTS = (
     Dispatched(6.0, 0, 4, 1),
     Failed(9.0, 1, 1, 0, "node vanished"),
     Arrived(10.0, 2, 2, 0, age=1),
-    Benched(11.0, 1, 5, "norm"),
+    Rejected(11.0),
 )
 
 
@@ -138,7 +138,7 @@ def test_what_each_client_does(tmp_path):
     rows = list(zip(*(column.cells for column in table.columns), strict=True))
     assert rows == [
         ("0", "version 1, under way", "5 s", "1", "0", ""),
-        ("1", "benched", "2 s", "0", "1", "node vanished"),
+        ("1", "version 0, failure", "2 s", "0", "1", "node vanished"),
         ("2", "version 0, arrival", "1 s", "1", "0", ""),
         ("3", "aggregated", "", "1", "0", ""),
     ]
@@ -156,7 +156,7 @@ def test_the_run_that_goes_on_is_shown_and_not_one_that_has_ended(server, tmp_pa
         show_status(kit, None)
         told = capsys.readouterr().out
         assert told.startswith("nodes: ? offline, node-0 offline\n")
-        assert "benched" in told
+        assert "node vanished" in told
         show_status(kit, server / "run")
-        assert "benched" not in capsys.readouterr().out
+        assert "node vanished" not in capsys.readouterr().out
         assert SuperLink(kit).online() == 0

@@ -12,7 +12,6 @@ from fl_app.core.errors import RunError
 from fl_app.core.events import (
     Aggregated,
     Arrived,
-    Benched,
     Dispatched,
     Evaluated,
     Failed,
@@ -227,7 +226,6 @@ EVENTS = [
     Aggregated(45.0, 2, [0], [4], [1]),
     Dispatched(45.0, 0, 5, 2, bytes=100),
     Arrived(45.5, 0, 5, 2, age=0, loss=0.4, bytes=40),
-    Benched(46.0, 2, 5, "norm=8.91e+06 is above guard.max_norm=10"),
 ]
 
 

@@ -17,10 +17,9 @@ from store_grid import SuperLink, serve
 
 from fl_app.core.layout import Layout
 from fl_app.core.types import Order, Upload
-from fl_app.engine.guard import MALFORMED
 from fl_app.flower import codec, patches
 from fl_app.flower.grid import AnyNode, GridMailbox
-from fl_app.flower.orders import read_reply
+from fl_app.flower.orders import MALFORMED, read_reply
 
 LAYOUT = Layout.of_arrays({"w": np.zeros(2, np.float32)})
 MODEL = np.ones(2, np.float32)
