@@ -99,7 +99,7 @@ def test_cells_of_an_experiment_are_accepted(name):
 # One of each family, and every model that only an experiment has.
 QUICK = ("quickstart", "mnist_eafl", "fmnist_n100", "fmnist_asmu", "overlap")
 SLOW = (
-    *("wkafl_celeba", "wkafl_cifar10", "eafl_cifar10", "fedhist_cifar10", "fedasmu_cnn_cifar100"),
+    *("wkafl_celeba", "wkafl_cifar10", "eafl_cifar10", "fedhist_cifar10"),
     *("overlap_mlp_mnist", "cana", "pi_rack", "benchmark_networks"),
 )
 
@@ -130,7 +130,7 @@ PAPERS = [name for name in NAMES if re.match(r"(wkafl|fedhist|fedasmu|eafl)_|ove
 
 
 def test_every_table_of_a_paper_has_a_reduced_form_that_is_listed():
-    assert len(PAPERS) > 15
+    assert len(PAPERS) > 10
     for name in PAPERS:
         text = (CONF / "experiment" / f"{name}.yaml").read_text()
         divisor = re.search(r"^  reduced: (\d+)$", text, re.MULTILINE)
