@@ -32,15 +32,14 @@ import numpy as np
 
 from fl_app.core.errors import require
 from fl_app.core.hyper import POSITIVE, at_least, bounded, count
-from fl_app.core.rates import LinearDecay
 from fl_app.core.types import TRAINED, Config, GlobalModel, Update, Vector
 from fl_app.core.vector import norm
 from fl_app.schedule import Schedule, fully_async
-from fl_app.strategy import AsyncStrategy
+from fl_app.strategy.weighted import Stepped
 
 
 @dataclass(kw_only=True)
-class AsyncFedED(AsyncStrategy):
+class AsyncFedED(Stepped):
     """Adds each arrival's displacement, weighted by its length over the model's since then.
 
     Args:
@@ -67,15 +66,12 @@ class AsyncFedED(AsyncStrategy):
     takes: ClassVar[Sequence[str]] = TRAINED
     looks_at: ClassVar[str] = "the length of every displacement"
 
-    server_lr: float = bounded(1.0, POSITIVE, "the model would not move")
     offset: float = bounded(1.0, POSITIVE, "a fresh upload would have an infinite weight")
     adapt_epochs: bool = False
     local_epochs: int = bounded(5, count(), "nothing would be trained")
     target_distance: float = bounded(1.0, at_least(0), "it is a quotient of lengths")
     epoch_rate: float = bounded(1.0, POSITIVE, "the number of epochs would not follow")
     max_epochs: int = bounded(20, count(), "nothing would be trained")
-    clip_norm: float | None = None
-    lr_schedule: LinearDecay | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -31,16 +31,16 @@ from fl_app.core import staleness
 from fl_app.core.errors import RunError, require
 from fl_app.core.extras import require_installed
 from fl_app.core.hyper import POSITIVE, at_least, bounded, or_none, within
-from fl_app.core.rates import LinearDecay
 from fl_app.core.types import GlobalModel, Update, Vector
 from fl_app.core.vector import weighted_sum
 from fl_app.core.weighting import Weighting
 from fl_app.schedule import Buffered, Schedule
-from fl_app.strategy import AsyncStrategy, privacy
+from fl_app.strategy import privacy
+from fl_app.strategy.weighted import Stepped
 
 
 @dataclass(kw_only=True)
-class DPFedBuff(AsyncStrategy):
+class DPFedBuff(Stepped):
     """FedBuff's step along clipped displacements and noise; reports the epsilon that was spent.
 
     Args:
@@ -66,13 +66,11 @@ class DPFedBuff(AsyncStrategy):
     schedule: ClassVar[Schedule] = Buffered(concurrency=10, buffer_size=10)
     linear_in: ClassVar[Sequence[str]] = ("delta",)
 
-    server_lr: float = bounded(1.0, POSITIVE, "the model would not move")
     clip_norm: float = bounded(1.0, POSITIVE, "the noise that privacy needs would be unknown")
     noise_multiplier: float = bounded(1.0, POSITIVE, "nothing would be private")
     delta: float = bounded(1e-5, within("(0, 1)"), "it is a probability")
     max_epsilon: float | None = bounded(None, or_none(POSITIVE), "no version would be paid for")
     noise_seed: int | None = bounded(None, or_none(at_least(0)), "no noise could be drawn")
-    lr_schedule: LinearDecay | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -45,19 +45,18 @@ from threadpoolctl import threadpool_limits
 
 from fl_app.core.extras import require_installed
 from fl_app.core.hyper import POSITIVE, bounded, count, within
-from fl_app.core.rates import LinearDecay
 from fl_app.core.staleness import polynomial
 from fl_app.core.types import GlobalModel, Update, Vector
 from fl_app.core.vector import cosines
 from fl_app.schedule import Schedule
 from fl_app.schedule.clustered_quorum import ClusteredQuorum
-from fl_app.strategy import AsyncStrategy
+from fl_app.strategy.weighted import Stepped
 
 BLOCK = 1 << 13  # entries of every gradient that are multiplied at a time, as doubles
 
 
 @dataclass(kw_only=True)
-class EAFL(AsyncStrategy):
+class EAFL(Stepped):
     """Clusters clients by their gradients, so that each kind of data contributes to each version.
 
     The defaults are those of the paper for MNIST, except server_lr: the paper's 0.005 is for inputs
@@ -96,8 +95,6 @@ class EAFL(AsyncStrategy):
         0.1, within("(0, 1]"), "it is the share of a cluster that the server waits for"
     )
     normalise: bool = False
-    clip_norm: float | None = None
-    lr_schedule: LinearDecay | None = None
     recluster: bool = True
     staleness: bool = True
     synchronous: bool = True

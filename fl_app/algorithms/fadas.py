@@ -30,15 +30,14 @@ from typing import ClassVar
 import numpy as np
 
 from fl_app.core.hyper import POSITIVE, at_least, bounded, one_of, within
-from fl_app.core.rates import LinearDecay
 from fl_app.core.types import GlobalModel, Update, Vector
 from fl_app.core.weighting import Weighting
 from fl_app.schedule import Buffered, Schedule
-from fl_app.strategy import AsyncStrategy
+from fl_app.strategy.weighted import Stepped
 
 
 @dataclass(kw_only=True)
-class FADAS(AsyncStrategy):
+class FADAS(Stepped):
     """AMSGrad on the mean of K displacements; the rate falls with the greatest age.
 
     The server keeps three vectors beside the model: 12 d bytes.
@@ -71,8 +70,6 @@ class FADAS(AsyncStrategy):
     delay_adaptive: bool = True
     delay_threshold: float = bounded(1.0, at_least(0), "ages start at 0")
     delay_rule: str = bounded("printed", one_of("printed", "ratio"), "no other rule is known")
-    clip_norm: float | None = None
-    lr_schedule: LinearDecay | None = None
 
     def rate(self, greatest_age: int) -> float:
         """eta_t of uploads of which the oldest has this age."""

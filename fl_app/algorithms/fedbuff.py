@@ -21,8 +21,7 @@ from typing import ClassVar
 import numpy as np
 
 from fl_app.core import staleness
-from fl_app.core.hyper import POSITIVE, bounded, one_of
-from fl_app.core.rates import LinearDecay
+from fl_app.core.hyper import bounded, one_of
 from fl_app.core.types import GlobalModel, Update, Vector
 from fl_app.core.weighting import Weighting
 from fl_app.schedule import Buffered, Schedule
@@ -51,12 +50,9 @@ class FedBuff(AveragesVersions):
     schedule: ClassVar[Schedule] = Buffered(concurrency=10, buffer_size=10)
     linear_in: ClassVar[Sequence[str]] = ("delta",)
 
-    server_lr: float = bounded(1.0, POSITIVE, "the model would not move")
     staleness_function: str = bounded(
         "polynomial", one_of("polynomial", "constant"), "no other function is known"
     )
-    clip_norm: float | None = None
-    lr_schedule: LinearDecay | None = None
 
     def public_weights(self) -> Weighting:
         exponent = 0.5 if self.staleness_function == "polynomial" else 0.0

@@ -51,7 +51,6 @@ from numpy.typing import NDArray
 
 from fl_app.core.errors import require
 from fl_app.core.hyper import POSITIVE, at_least, bounded, count, one_of, or_none, within
-from fl_app.core.rates import LinearDecay
 from fl_app.core.staleness import exponential, freshness
 from fl_app.core.types import GlobalModel, Update, Vector
 from fl_app.core.vector import combine, cosines, norm, weighted_sum
@@ -110,8 +109,6 @@ class FedHist(AveragesVersions):
         None, or_none(within("(0, 1]")), "it is the fraction of the length that is left"
     )
     similarity_threshold: float = bounded(0.3, within("[-1, 1]"), "it is a cosine")
-    clip_norm: float | None = None
-    lr_schedule: LinearDecay | None = None
     egs: bool = True
     haa: bool = True
     ina: bool = True

@@ -29,14 +29,13 @@ from typing import ClassVar
 import numpy as np
 
 from fl_app.core.hyper import POSITIVE, bounded, one_of, within
-from fl_app.core.rates import LinearDecay
 from fl_app.core.types import GlobalModel, Update, Vector
 from fl_app.schedule import RoundBlocking, Schedule
-from fl_app.strategy import AsyncStrategy
+from fl_app.strategy.weighted import Stepped
 
 
 @dataclass(kw_only=True)
-class GSGM(AsyncStrategy):
+class GSGM(Stepped):
     """One step along the mean of K gradients and the mean step of the round before.
 
     Args:
@@ -64,8 +63,6 @@ class GSGM(AsyncStrategy):
     momentum: float = bounded(0.1, within("[0, 1)"), "steps would grow")
     accumulate: str = bounded("mean", one_of("mean", "code"), "no other sum is known")
     apply_momentum: bool = True
-    clip_norm: float | None = None
-    lr_schedule: LinearDecay | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()

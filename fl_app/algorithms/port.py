@@ -28,16 +28,15 @@ from typing import ClassVar
 import numpy as np
 
 from fl_app.core.errors import require
-from fl_app.core.hyper import POSITIVE, at_least, bounded, one_of
-from fl_app.core.rates import LinearDecay
+from fl_app.core.hyper import at_least, bounded, one_of
 from fl_app.core.types import GlobalModel, Update, Vector
 from fl_app.core.vector import cosines, norm
 from fl_app.schedule.bounded_staleness import BoundedStaleness
-from fl_app.strategy import AsyncStrategy
+from fl_app.strategy.weighted import Stepped
 
 
 @dataclass(kw_only=True)
-class PORT(AsyncStrategy):
+class PORT(Stepped):
     """Displacements weighted by examples, age and agreement with the global displacement.
 
     Args:
@@ -62,13 +61,10 @@ class PORT(AsyncStrategy):
 
     looks_at: ClassVar[str] = "the cosine of every displacement with the global one"
 
-    server_lr: float = bounded(1.0, POSITIVE, "the model would not move")
     staleness_weight: float = bounded(3.0, at_least(0), "weights could be negative")
     similarity_weight: float = bounded(1.0, at_least(0), "weights could be negative")
     staleness_bound: int = bounded(10, at_least(1), "ages start at 0")
     reference: str = bounded("base", one_of("base", "two_back"), "no other model is kept")
-    clip_norm: float | None = None
-    lr_schedule: LinearDecay | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()

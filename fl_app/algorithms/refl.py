@@ -28,8 +28,7 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from fl_app.core.hyper import POSITIVE, at_least, bounded, within
-from fl_app.core.rates import LinearDecay
+from fl_app.core.hyper import at_least, bounded, within
 from fl_app.core.types import GlobalModel, Update, Vector
 from fl_app.core.vector import norm, weighted_sum
 from fl_app.schedule import Schedule, k_async
@@ -59,11 +58,8 @@ class REFL(AveragesVersions):
     schedule: ClassVar[Schedule] = k_async(10)
     looks_at: ClassVar[str] = "how far every stale update deviates from the fresh ones"
 
-    server_lr: float = bounded(1.0, POSITIVE, "the model would not move")
     boost: float = bounded(0.35, within("[0, 1]"), "it is a share")
     scale: float = bounded(1.0, at_least(1), "weights could be negative")
-    clip_norm: float | None = None
-    lr_schedule: LinearDecay | None = None
 
     def aggregate(self, model: GlobalModel, updates: Sequence[Update]) -> Vector:
         ages = np.array([model.age(update) for update in updates])

@@ -42,16 +42,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fl_app.core.hyper import POSITIVE, at_least, bounded, count, one_of, within
-from fl_app.core.rates import LinearDecay
 from fl_app.core.staleness import freshness
 from fl_app.core.types import GlobalModel, Update, Vector
 from fl_app.core.vector import cosines, norm, weighted_sum
 from fl_app.schedule import Schedule, k_async
-from fl_app.strategy import AsyncStrategy
+from fl_app.strategy.weighted import Stepped
 
 
 @dataclass(kw_only=True)
-class WKAFL(AsyncStrategy):
+class WKAFL(Stepped):
     """Estimates the unbiased gradient from fresh ones, and averages those that agree with it.
 
     The defaults are those of the published code for MNIST, except two: the code has server_lr 0.005
@@ -107,7 +106,6 @@ class WKAFL(AsyncStrategy):
         "estimated", one_of("estimated", "aggregated"), "no other gradient can be remembered"
     )
     reuse_staleness_weight: bool = False
-    lr_schedule: LinearDecay | None = None
     select: bool = True
     staleness: bool = True
     history: bool = True

@@ -29,15 +29,14 @@ import numpy as np
 from fl_app.core.algorithm import ServerGradient
 from fl_app.core.errors import RunError
 from fl_app.core.hyper import POSITIVE, at_least, bounded, count
-from fl_app.core.rates import LinearDecay
 from fl_app.core.types import GlobalModel, Update, Vector
 from fl_app.core.vector import norm
 from fl_app.schedule import Schedule, fully_async
-from fl_app.strategy.strategy import AsyncStrategy
+from fl_app.strategy.weighted import Stepped
 
 
 @dataclass(kw_only=True)
-class Zeno(AsyncStrategy):
+class Zeno(Stepped):
     """A step of the server's length along each gradient that agrees with the server's.
 
     Args:
@@ -80,8 +79,6 @@ class Zeno(AsyncStrategy):
     validate_every: int = bounded(5, count(), "the server would have no gradient")
     held_examples: int = bounded(100, count(), "the server could not test a gradient")
     batch_size: int = bounded(50, count(), "the server's gradient would be of nothing")
-    clip_norm: float | None = None
-    lr_schedule: LinearDecay | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -10,11 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fl_app.core.errors import require
-from fl_app.core.hyper import POSITIVE, bounded, count, one_of, or_none
-from fl_app.core.rates import LinearDecay
+from fl_app.core.hyper import bounded, count, one_of, or_none
 from fl_app.core.types import Update, Vector
 from fl_app.schedule import Schedule, k_async
-from fl_app.strategy.strategy import AsyncStrategy
+from fl_app.strategy.weighted import Stepped
 
 FEW = 8  # rows that are reserved if nobody says how many clients there are
 
@@ -175,7 +174,7 @@ def _power_of_two(gradient: Vector) -> np.float32:
 
 
 @dataclass(kw_only=True)
-class RemembersClients(AsyncStrategy):
+class RemembersClients(Stepped):
     """A server that keeps the last gradient of each of N clients: N d numbers.
 
     A gradient is the trainable part of an upload as a descent direction, after the clip.
@@ -191,13 +190,10 @@ class RemembersClients(AsyncStrategy):
     schedule: ClassVar[Schedule] = k_async(10)
     looks_at: ClassVar[str] = "the last gradient of every client"
 
-    server_lr: float = bounded(1.0, POSITIVE, "the model would not move")
     num_clients: int | None = bounded(None, or_none(count()), "there would be no client to train")
     memory_dtype: str = bounded(
         "float32", one_of("float32", "float16"), "gradients are kept in no other type"
     )
-    clip_norm: float | None = None
-    lr_schedule: LinearDecay | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()

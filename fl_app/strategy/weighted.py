@@ -19,7 +19,22 @@ from fl_app.strategy.strategy import AsyncStrategy
 
 
 @dataclass(kw_only=True)
-class WeightedGradients(AsyncStrategy):
+class Stepped(AsyncStrategy):
+    """A server that makes steps along uploads, at a rate of its own.
+
+    Args:
+        server_lr: the server's rate.
+        clip_norm: largest norm of an upload's trainable part, > 0; None = any length.
+        lr_schedule: how the server's rate falls; None = constant.
+    """
+
+    server_lr: float = bounded(1.0, POSITIVE, "the model would not move")
+    clip_norm: float | None = None
+    lr_schedule: LinearDecay | None = None
+
+
+@dataclass(kw_only=True)
+class WeightedGradients(Stepped):
     """One step along a weighted sum of K gradients: w_{t+1} = w_t - eta sum_i p_i g_i.
 
     Args:
@@ -29,10 +44,6 @@ class WeightedGradients(AsyncStrategy):
     """
 
     schedule: ClassVar[Schedule] = k_async(10)
-
-    server_lr: float = bounded(1.0, POSITIVE, "the model would not move")
-    clip_norm: float | None = None
-    lr_schedule: LinearDecay | None = None
 
     @abstractmethod
     def weights(self, model: GlobalModel, updates: Sequence[Update]) -> NDArray[np.float64]:
@@ -104,7 +115,7 @@ class WeightedGradientsOrModels(WeightedGradients):
 
 
 @dataclass(kw_only=True)
-class AveragesVersions(AsyncStrategy):
+class AveragesVersions(Stepped):
     """A server that can test and save a mean of its versions; clients receive w_t as before.
 
         m_{t+1} = m_t + (e + 1) / (t + e + 1) (w_{t+1} - m_t),    m_1 = w_1
