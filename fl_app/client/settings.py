@@ -38,8 +38,6 @@ class TrainingSettings:
         max_grad_norm: largest norm of a batch's gradient with penalty and correction, > 0, to which
             it is scaled down; None = no bound.
         upload_dtype: type of an upload's entries, ``"float32"`` or ``"float16"``.
-        top_k: share of an upload's entries that is sent, in (0, 1]; the rest is added to the
-            client's next upload; None = all.
         private: patterns of the names of parameters and buffers that stay on the client; None =
             none. Penalty, correction and proximal term leave them out.
 
@@ -58,7 +56,6 @@ class TrainingSettings:
     lr_decay: float = bounded(1.0, within("(0, 1]"), "rates would grow")
     max_grad_norm: float | None = bounded(None, or_none(POSITIVE), "nothing would be trained")
     upload_dtype: str = bounded("float32", one_of(*DTYPES), "the server could not read it")
-    top_k: float | None = bounded(None, or_none(within("(0, 1]")), "it is a share of entries")
     private: Sequence[str] | None = bounded(None, or_none(PATTERNS), "nothing would be private")
 
     def __post_init__(self) -> None:
@@ -71,13 +68,6 @@ class TrainingSettings:
                 "model, delta or pseudo with algorithm.client.private",
                 "clients take no steps, so private parameters would never be trained",
             )
-        require(
-            self.top_k is None or self.upload != "model",
-            "algorithm.client.top_k",
-            self.top_k,
-            "null with algorithm.client.upload=model",
-            "most of a model's entries matter; displacements and gradients can be sparse",
-        )
 
     @property
     def epochs(self) -> int:

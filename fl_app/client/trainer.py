@@ -83,7 +83,7 @@ class LocalTrainer(TrainingSettings):
         self.processor = Processor(self.device)
         self.model = build_model(self.task, self.seed, self.processor.device, self.private)
         self.task = self.processor.placed(self.task)
-        self.compressed = Compressed(self.model.layout, self.upload_dtype, self.top_k)
+        self.compressed = Compressed(self.model.layout, self.upload_dtype)
 
     @property
     def pauses(self) -> bool:

@@ -15,9 +15,9 @@
 ``arrays``, ``config`` and ``metrics`` follow Flower's own convention: the model travels as named
 arrays, and a ClientApp that does not know this project returns ``arrays`` and ``metrics``. Where
 the order carries this project's configuration, client and server are both of this project. Flower
-sends every array in a request of its own, so a vector is then one array, or its entries, their
-places if most are 0, and the buffers. Nothing is ever unpickled: Flower writes arrays in NumPy's
-format and reads them with pickle off.
+sends every array in a request of its own, so a vector is then one array, or its rounded entries and
+the buffers. Nothing is ever unpickled: Flower writes arrays in NumPy's format and reads them with
+pickle off.
 """
 
 import math
@@ -105,24 +105,19 @@ def from_arrays(record: ArrayRecord, layout: Layout) -> Vector:
         return read_only(layout.flatten([arrays[name] for name in layout.names]))
 
 
-def encode(vector: Vector, split: int, dtype: str = "float32", *, sparse: bool = False) -> Arrays:
+def encode(vector: Vector, split: int, dtype: str) -> Arrays:
     """A vector as few and small arrays.
 
     Args:
         vector: shape ``(d,)``.
         split: number of trainable entries, which lead.
         dtype: of these; they were rounded to it.
-        sparse: whether most of them are 0, and travel with their places.
     """
-    if dtype == "float32" and not sparse:
+    if dtype == "float32":
         return {names.VECTOR: vector}
     entries, buffers = np.split(vector, [split])
-    arrays: dict[str, NDArray[Any]] = {names.BUFFERS: buffers}
-    if sparse:
-        arrays[names.PLACES] = np.flatnonzero(entries).astype(np.uint32)
-        entries = entries[arrays[names.PLACES]]
     with np.errstate(over="ignore"):  # infinite entries are refused by the server
-        return {**arrays, names.ENTRIES: entries.astype(dtype)}
+        return {names.ENTRIES: entries.astype(dtype), names.BUFFERS: buffers}
 
 
 def decode(record: ArrayRecord, layout: Layout) -> Vector:
@@ -136,24 +131,16 @@ def decode(record: ArrayRecord, layout: Layout) -> Vector:
         return NOTHING
     if arrays.keys() == {names.VECTOR}:
         return read_only(_fitting(arrays, names.VECTOR, "f4", layout.size))
-    if arrays.keys() - {names.PLACES} != {names.ENTRIES, names.BUFFERS}:
+    if arrays.keys() != {names.ENTRIES, names.BUFFERS}:
         raise ValueError(f"arrays do not fit the model: got {names_of(arrays) or 'none'}")
-    vector = np.zeros(layout.size, np.float32)
-    vector[split:] = _fitting(arrays, names.BUFFERS, "f4", layout.size - split)
-    if names.PLACES not in arrays:
-        vector[:split] = _fitting(arrays, names.ENTRIES, "f2 f4", split)
-        return read_only(vector)
-    places = _fitting(arrays, names.PLACES, "u4", arrays[names.PLACES].size)
-    # They increase, so none occurs twice, and the last one is the largest.
-    if (np.diff(places.astype(np.int64), append=split) <= 0).any():
-        raise ValueError(f"{names.PLACES} must increase and be below {split}")
-    vector[places] = _fitting(arrays, names.ENTRIES, "f2 f4", places.size)
-    return read_only(vector)
+    buffers = _fitting(arrays, names.BUFFERS, "f4", layout.size - split)
+    entries = _fitting(arrays, names.ENTRIES, "f2", split)
+    return read_only(np.concatenate([entries, buffers], dtype=np.float32))
 
 
-def _fitting(arrays: Arrays, name: str, dtypes: str, size: int) -> NDArray[Any]:
+def _fitting(arrays: Arrays, name: str, dtype: str, size: int) -> NDArray[Any]:
     array = arrays[name]
-    if array.dtype.str[1:] not in dtypes.split() or array.shape != (size,):
+    if array.dtype.str[1:] != dtype or array.shape != (size,):
         found = f"{array.dtype}{list(array.shape)}"
         raise ValueError(f"arrays do not fit the model: {name} is {found}, expected [{size}]")
     return array
@@ -333,7 +320,6 @@ def pack_upload(
     layout: Layout,
     *,
     dtype: str = "float32",
-    sparse: bool = False,
     lineage: str = "",
 ) -> Message:
     """The reply to a training order.
@@ -343,7 +329,6 @@ def pack_upload(
         upload: the client's.
         layout: of its model.
         dtype: of trainable entries, to which they were rounded.
-        sparse: whether most of them are 0.
         lineage: names of the classes that trained, of an algorithm with clients of its own.
     """
     values = {name: getattr(upload, name) for name in FIELDS}
@@ -358,11 +343,11 @@ def pack_upload(
         }
     )
     if upload.seal:  # its entries are the bits of integers
-        dtype, sparse = "float32", False
+        dtype = "float32"
     if upload.done:  # a paused client sends no vectors
         vectors = {names.EXTRA + name: vector for name, vector in upload.extra.items()}
         for name, vector in {names.ARRAYS: upload.vector, **vectors}.items():
-            content[name] = record_of(encode(vector, layout.num_trainable, dtype, sparse=sparse))
+            content[name] = record_of(encode(vector, layout.num_trainable, dtype))
     if upload.state:
         content[names.STATE] = record_of(upload.state)
     return Message(content, reply_to=message)

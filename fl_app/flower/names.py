@@ -21,9 +21,8 @@ LOSS = "loss"
 LOSS_NAMES = (LOSS, "train_loss", "train-loss")  # this project's, and those of Flower's examples
 TRAINER = "trainer"  # names of the classes that trained, of algorithms with clients of their own
 
-# A vector's arrays: either the whole, or the entries of its trainable part (with their places if it
-# is sparse) and its buffers.
-VECTOR, ENTRIES, PLACES, BUFFERS = "vector", "entries", "places", "buffers"
+# A vector's arrays: either the whole, or the rounded entries of its trainable part and its buffers.
+VECTOR, ENTRIES, BUFFERS = "vector", "entries", "buffers"
 
 PARTITION_ID = "partition-id"
 DATA = "data"  # of a node's own configuration: path of the data that it has and no other node

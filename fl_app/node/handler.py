@@ -65,7 +65,6 @@ class MessageHandler:
                 done,
                 trainer.model.layout,
                 dtype=trainer.upload_dtype,
-                sparse=trainer.top_k is not None,
                 lineage=" ".join(trainer.lineage),
             )
         except Exception as error:

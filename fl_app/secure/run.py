@@ -61,12 +61,10 @@ def validate_secure(config: DictConfig, strategy: Algorithm, schedule: Schedule)
         "only of these does it use a weighted sum alone",
     )
     clipped = "the server sees no upload; clients clip theirs to secure_aggregation.clip_norm"
-    places, bits = "its places would show the upload", "a masked entry has 32 bits"
     for key, only, consequence in (
         ("guard.max_norm", None, clipped),
         ("guard.max_norm_ratio", None, clipped),
-        ("algorithm.client.top_k", None, places),
-        ("algorithm.client.upload_dtype", "float32", bits),
+        ("algorithm.client.upload_dtype", "float32", "a masked entry has 32 bits"),
         ("runtime.train", True, "nothing would be masked"),
     ):
         value = OmegaConf.select(config, key, default=only)

@@ -97,7 +97,7 @@ def test_a_subclass_with_other_equations_inherits_no_declaration():
     ("overrides", "text"),
     [
         (["guard.max_norm=1"], "guard.max_norm=1 must be null"),
-        (["algorithm.client.top_k=0.1"], "algorithm.client.top_k=0.1 must be null"),
+        (["algorithm.client.upload_dtype=float16"], "upload_dtype=float16 must be float32"),
         (["algorithm.client.upload=model"], "upload=model must be delta with algorithm=fedbuff"),
         (["algorithm.schedule.buffer_size=1"], "schedule.buffer_size=1 must be at least 2"),
         (["secure_aggregation.clip_norm=null"], "clip_norm=null must be a number above 0"),

@@ -33,7 +33,7 @@ CASES = {
     "overlap_fedavg": ["devices/network=normal"],
     "fedbuff": [*FEW, "algorithm.schedule.concurrency=6"],
     "dp_fedbuff": [
-        *(*FEW, "algorithm.schedule.concurrency=6", "algorithm.client.top_k=0.1"),
+        *(*FEW, "algorithm.schedule.concurrency=6"),
         "guard.max_norm_ratio=1.2",
     ],
 }

@@ -210,7 +210,7 @@ algorithm.schedule.concurrency=51
 algorithm.client.local_lr=fast
 partition.alpha=-1
 devices.ratio=-1
-experiment=quickstart algorithm.client.top_k=2
+experiment=quickstart algorithm.client.momentum=2
 experiment=quickstart experiment.parallel=0
 experiment=quickstart experiment.scale=tiny
 experiment.scale=smoke

@@ -93,13 +93,6 @@ def test_uploads_are_those_of_the_shared_part(kind):
     assert upload.state["private.head"].tolist() == [1.5]
 
 
-def test_top_k_keeps_its_residual_beside_the_private_part():
-    trainer = LocalTrainer(Two(), **HALF, upload="delta", top_k=1.0)
-    upload = chain(trainer).train(order_for(0, 0, vec(0), {}))
-    assert set(upload.state) == {"private.head", "residual"}
-    assert upload.state["residual"].shape == (1,)
-
-
 def test_scaffold_controls_the_shared_part():
     """From w = c = 0 with one step of rate 1/2: c_i+ = c_i - c + (x - y_i) / (K eta_l) = -4.
 

@@ -413,21 +413,16 @@ def test_a_client_without_its_memory_says_so():
         trained(device, 5, vec(1, 2, 3), {}, after=4)
 
 
-@pytest.mark.parametrize("settings", [{"top_k": 0.34}, {"upload_dtype": "float16"}])
-def test_what_compression_left_out_is_part_of_the_next_upload(settings):
+def test_what_rounding_left_out_is_part_of_the_next_upload():
     """y moves by what was sent, so that what the server adds up stays y."""
-    device, received = trainer(**settings), vec(1, 2, 3)
+    device, received = trainer(upload_dtype="float16"), vec(1, 2, 3)
     first = chain(device).train(order_for(1, 0, received, {"after": 0}))
     assert first.vector.tolist() != (device.model.read() - received).tolist()
     y = received + first.vector
     order = order_for(1, 1, received, {"after": 1}, first.state)
     second = chain(device).train(order)
     exact = device.model.read() - y
-    if "top_k" in settings:
-        place = np.abs(exact).argmax()
-        exact = np.where(np.arange(3) == place, exact, 0)
     np.testing.assert_allclose(second.vector, exact, rtol=1e-3, atol=1e-6)
-    assert not np.any(second.state.get("residual", 0))
 
 
 def test_other_uploads_are_refused():

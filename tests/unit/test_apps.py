@@ -213,9 +213,7 @@ SCAFFOLD = CONFIG.replace(
 ).replace("pseudo", "delta")
 
 
-@pytest.mark.parametrize(
-    "settings", ["", ", upload_dtype: float16", ", top_k: 0.3, upload_dtype: float16"]
-)
+@pytest.mark.parametrize("settings", ["", ", upload_dtype: float16"])
 def test_vectors_beside_the_model_arrive_as_they_do_without_flower(settings):
     config = SCAFFOLD.replace(", batch_size: 4", f", batch_size: 4{settings}")
     packer = codec.OrderPacker(LAYOUT, {"app-config": config, "any-node": True})

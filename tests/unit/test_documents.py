@@ -107,7 +107,7 @@ def test_the_algorithm_with_more_than_one_vector_trains(tmp_path, monkeypatch):
     monkeypatch.delitem(sys.modules, "leaning", raising=False)
     leaning = importlib.import_module("leaning")
     task = Quadratic.scattered(10)
-    for settings in ({}, {"top_k": 0.5, "upload_dtype": "float16"}):
+    for settings in ({}, {"upload_dtype": "float16"}):
         trainer = leaning.LeaningTrainer(task, upload="delta", local_lr=0.1, **settings)
         schedule = Buffered(concurrency=6, buffer_size=3)
         result = run(

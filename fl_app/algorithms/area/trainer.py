@@ -57,7 +57,7 @@ class AREATrainer(LocalTrainer):
         change += order.vector
         change -= last
         # With the compression that the upload is given afterwards, which changes nothing more.
-        self.compressed.apply(change, None)
+        self.compressed.apply(change)
         kept = {each: model for each, model in kept.items() if each in (after, *named)}
         kept[number] = last + change
         state = {MODELS: np.stack(list(kept.values())), NUMBERS: np.array(list(kept))}

@@ -244,7 +244,7 @@ def test_trainers_that_do_not_say_they_can(trainer, reason):
 
 @pytest.mark.parametrize(
     ("settings", "name"),
-    [({"top_k": 0.1, "upload": "delta"}, "Compressed"), ({"private": ["3.*"]}, "Private")],
+    [({"upload_dtype": "float16"}, "Compressed"), ({"private": ["3.*"]}, "Private")],
 )
 def test_uploads_that_pass_through_something_else_are_made_alone(settings, name):
     reason = obstacle(chain(LocalTrainer(task(), **settings)))

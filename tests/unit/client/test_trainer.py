@@ -1,19 +1,22 @@
 """Local training: steps by hand, what is uploaded, and where randomness comes from."""
 
 import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
-from helpers import Quadratic, Times, order_for, run, vec
+from helpers import Quadratic, Scripted, Times, order_for, run, vec
 from torch import nn
 
 from fl_app.algorithms.afl import AFL
 from fl_app.client import LocalTrainer, initial_vector
 from fl_app.client.first_only import FirstOnlyTrainer
 from fl_app.client.numpy_client import TrainerClient
+from fl_app.client.transform import Compressed, Transformed
 from fl_app.client.untrained import Untrained
-from fl_app.core.types import GlobalModel, Scores, Update
+from fl_app.core.layout import Layout, check_vector
+from fl_app.core.types import GlobalModel, Scores, Update, Upload
 from fl_app.schedule import k_async
 
 ONE = Quadratic([[[3.0]]])
@@ -401,6 +404,37 @@ def test_scores_are_on_the_clients_own_data_and_leave_no_trace():
     np.testing.assert_array_equal(after.vector, fresh.vector)  # training has its dropout back
 
 
+# -- half precision -------------------------------------------------------------------------------
+
+ROUNDED = Compressed(
+    Layout.of_arrays({"w": np.zeros(4, np.float32), "running_mean": np.zeros(1, np.float32)}),
+    "float16",
+)
+
+
+def test_half_precision_rounds_what_is_sent_and_nothing_else():
+    """Too large a number is the largest there is. A buffer stays as it is."""
+    vector = vec(1 / 3, 1e6, -1e6, 1e-9, 1 / 3)
+    third, exact = float(np.float16(1 / 3)), np.float32(1 / 3)
+    rounded = [third, 65504, -65504, 0, exact]
+
+    def training(client_id, sequence, received):
+        upload = Upload(vector.copy(), "delta", 10, 0.5)
+        return replace(upload, extra={"c": vector}, state={"c": vector})
+
+    sent = Transformed(Scripted(training), ROUNDED).train(order_for(0, 0, vec(), {}))
+    assert sent.vector.tolist() == sent.extra["c"].tolist() == rounded
+    assert sent.state["c"].tolist() == vector.tolist()
+    assert ROUNDED.num_bytes == 4 * 2 + 4
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+def test_rounding_makes_no_bad_upload_a_good_one(bad):
+    vector = vec(1e6, bad, 2, 1, 9).copy()
+    ROUNDED.apply(vector)
+    assert check_vector(vector, 5) == "payload has non-finite entries"
+
+
 # -- refusals -------------------------------------------------------------------------------------
 
 
@@ -408,9 +442,10 @@ def test_scores_are_on_the_clients_own_data_and_leave_no_trace():
     ("settings", "text"),
     [
         ({"momentum": 1.0}, "momentum=1.0 must be in [0, 1): steps would oscillate or grow"),
-        ({"top_k": 0, "upload": "delta"}, "top_k=0 must be in (0, 1] or null: it is a share of"),
-        ({"top_k": 1.5, "upload": "delta"}, "top_k=1.5 must be in (0, 1]"),
-        ({"top_k": 0.5}, "top_k=0.5 must be null with algorithm.client.upload=model"),
+        (
+            {"upload_dtype": "float8"},
+            "upload_dtype=float8 must be float32 or float16: the server",
+        ),
     ],
 )
 def test_bad_values_are_refused(settings, text):
