@@ -3,14 +3,11 @@
 Every entry is a folder of ``.npy`` files, which appears whole or not at all. You may delete it.
 """
 
-import fcntl
 import hashlib
 import logging
-import os
-import shutil
 import tempfile
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -36,7 +33,8 @@ def file_facts(files: Iterable[Path]) -> list[tuple[str, int, int]]:
 def cached(name: str, state: object, make: Callable[[], Arrays]) -> Arrays:
     """The result of `make`, from the cache if `make` ran with the same `state` the last time.
 
-    A cache that cannot be written to only costs time. Only the user can read an entry.
+    A cache that cannot be written to only costs time. So do processes that need the same arrays at
+    the same time: each of them makes them. Only the user can read an entry.
 
     Args:
         name: first part of the entry's name. The cache keeps one entry of a name: what was there
@@ -47,20 +45,15 @@ def cached(name: str, state: object, make: Callable[[], Arrays]) -> Arrays:
     folder = cache_folder() / f"{name}-{digest(state)}"
     with suppress(*UNFIT):
         return _load(folder)
-    with _alone(folder.parent):
-        with suppress(*UNFIT):
-            return _load(folder)  # another process may have unpacked it meanwhile
-        arrays = make()
-        try:
-            for old in folder.parent.iterdir():
-                if old.name.rpartition("-")[0] == name:
-                    gone = old.rename(old.with_name(f"gone.{old.name}"))  # nobody loads a half
-                    shutil.rmtree(gone, ignore_errors=True)
-            _store(arrays, folder)
-        except OSError as error:
+    arrays = make()
+    try:
+        _store(arrays, folder, name)
+    except OSError as error:
+        if not folder.is_dir():  # no other process was faster
             log.warning("unpacked data cannot be kept in %s: %s", folder.parent, error)
-            return arrays
+    with suppress(*UNFIT):  # another process may put an entry of its own in place
         return _load(folder)
+    return arrays
 
 
 def _load(folder: Path) -> Arrays:
@@ -74,28 +67,16 @@ def digest(value: object) -> str:
     return hashlib.sha256(repr((FORMAT, value)).encode()).hexdigest()[:16]
 
 
-def _store(arrays: Arrays, folder: Path) -> None:
-    """Write all arrays or none."""
+def _store(arrays: Arrays, folder: Path, name: str) -> None:
+    """Write all arrays or none, in place of what there is of the name."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder.parent, ignore_cleanup_errors=True) as made:
         inner = Path(made) / "arrays"
         inner.mkdir(mode=0o700)
-        for name, array in arrays.items():
-            np.save(inner / f"{name}.npy", array)
+        for key, array in arrays.items():
+            np.save(inner / f"{key}.npy", array)
+        for old in folder.parent.iterdir():
+            if old.name.rpartition("-")[0] == name:
+                with suppress(FileNotFoundError):  # another process was faster
+                    old.rename(Path(made) / old.name)  # nobody loads a half
         inner.rename(folder)
-
-
-@contextmanager
-def _alone(folder: Path) -> Iterator[None]:
-    """Let one process at a time unpack into `folder`, if the file system can lock."""
-    descriptor = None
-    with suppress(OSError):
-        folder.mkdir(parents=True, exist_ok=True)
-        # The lock is on the cache's own folder: a lock file could never be removed.
-        descriptor = os.open(folder, os.O_RDONLY)
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-    try:
-        yield
-    finally:
-        if descriptor is not None:
-            os.close(descriptor)

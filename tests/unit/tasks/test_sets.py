@@ -4,6 +4,8 @@ import json
 import logging
 import pickle
 import stat
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import datasets
@@ -368,3 +370,17 @@ def test_a_cache_that_cannot_be_written_to_only_costs_time(tmp_path, monkeypatch
         assert cached("letters", 1, source).keys() == cached("letters", 1, source).keys()
     assert source.made == 2
     assert "unpacked data cannot be kept in" in caplog.text
+
+
+def test_who_unpacks_at_the_same_time_has_whole_arrays_and_leaves_one_entry():
+    began = threading.Barrier(3)
+
+    def make():
+        began.wait()
+        return Source()()
+
+    with ThreadPoolExecutor(3) as threads:
+        found = [*threads.map(lambda _: cached("letters", 1, make), range(3))]
+    assert {arrays["inputs"].tobytes() for arrays in found} == {Source()()["inputs"].tobytes()}
+    (entry,) = cache_folder().iterdir()
+    assert {path.name for path in entry.iterdir()} == {"inputs.npy", "targets.npy"}
