@@ -50,12 +50,6 @@ class ImageSet(DataSet):
     num_classes: int = 10
     split: str = ""
 
-    @property
-    def command(self) -> str:
-        given = f"split='{self.split}', " if self.split else ""
-        called = f"v().datasets.{self.kind}('DIR', {given}download=True)"
-        return f'python -c "from fl_app.tasks.vision import torchvision as v; {called}"'
-
     def fetch(self, root: Path) -> None:
         self.made(root, download=True)
 

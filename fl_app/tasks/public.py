@@ -34,11 +34,6 @@ class DataSet(ABC):
     name: str
     folder: str
 
-    @property
-    @abstractmethod
-    def command(self) -> str:
-        """A command that does what `fetch` does; ``DIR`` stands for the root."""
-
     @abstractmethod
     def fetch(self, root: Path) -> None:
         """Download the folder into a root; raises errors of any type."""
@@ -55,12 +50,6 @@ class HubSet(DataSet):
 
     hub: str
     subset: str | None = None
-
-    @property
-    def command(self) -> str:
-        words = f"'{self.hub}'" + (f", '{self.subset}'" if self.subset else "")
-        saved = f"load({words}).save_to_disk('DIR/{self.folder}')"
-        return f'python -c "from datasets import load_dataset as load; {saved}"'
 
     def fetch(self, root: Path) -> None:
         with loaded(self.hub, self.subset, self.name) as parts:
@@ -116,8 +105,8 @@ class PublicTask(TaskKind):
         except Exception as error:  # libraries raise errors of any type
             raise ValueError(
                 f"{data.name} in FL_APP_DATA={root} cannot be read: {said(error)}: a file is "
-                "missing, damaged or not what its name says; fetch it again with\n  "
-                f"{data.command}"
+                f"missing, damaged or not what its name says; remove {root / data.folder}, and the "
+                "same command downloads it anew where there is network"
             ) from error
 
 
@@ -135,6 +124,6 @@ def _fetch(data: DataSet, root: Path) -> None:
             return
         raise ValueError(
             f"no data for {data.name}: {root} (FL_APP_DATA) has no folder {data.folder}, and they "
-            f"cannot be downloaded ({said(error)}). With network, this puts it into a folder DIR:"
-            f"\n  {data.command}\nthen export FL_APP_DATA=DIR"
+            f"cannot be downloaded ({said(error)}). Where there is network, the same command "
+            "downloads them: copy that folder here, or try task.made_up=true"
         ) from error
