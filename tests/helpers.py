@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -84,6 +85,7 @@ class Quadratic:
 
     name = "quadratic"
     has_test_set = True
+    objective = SimpleNamespace(has_accuracy=True)
 
     def __init__(self, points):
         """`points`: shape (clients, examples, d)."""

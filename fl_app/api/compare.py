@@ -25,7 +25,7 @@ from fl_app.runner.run import Plan
 
 if TYPE_CHECKING:
     from fl_app.api.plot import Plot
-    from fl_app.client import TrainingTask
+    from fl_app.tasks.task import Task
 
 # Columns of the table that a comparison leaves out, and those of which the spread says something.
 OF_RUN = (
@@ -40,7 +40,7 @@ def compare(
     cells: Mapping[str, Setting | Sequence[Setting]],
     *settings: Setting,
     seeds: Sequence[int] = (0,),
-    task: "TrainingTask | None" = None,
+    task: "Task | None" = None,
     output: str | PathLike[str] | None = None,
     progress: bool = True,
 ) -> "Comparison":
@@ -87,7 +87,7 @@ def _plans(
     cells: Mapping[str, Setting | Sequence[Setting]],
     common: Sequence[Setting],
     seeds: Sequence[int],
-    task: "TrainingTask | None",
+    task: "Task | None",
 ) -> dict[str, Plan]:
     """The plan of every run, by the name of its folder."""
     require(len(cells) > 0, "cells", cells, "at least one", "there would be nothing to run")

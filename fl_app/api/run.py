@@ -18,12 +18,12 @@ from fl_app.report.cells import is_cell
 from fl_app.runner.run import Plan, run_cells
 
 if TYPE_CHECKING:
-    from fl_app.client import TrainingTask
+    from fl_app.tasks.task import Task
 
 
 def run(
     *settings: Setting,
-    task: "TrainingTask | None" = None,
+    task: "Task | None" = None,
     output: str | PathLike[str] | None = None,
     progress: bool = True,
 ) -> Result:

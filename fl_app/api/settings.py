@@ -18,7 +18,8 @@ from fl_app.strategy import AsyncStrategy
 from fl_app.strategy.strategy import described
 
 if TYPE_CHECKING:
-    from fl_app.client import LocalTrainer, TrainingTask
+    from fl_app.client import LocalTrainer
+    from fl_app.tasks.task import Task
 
 Setting: TypeAlias = Union[str, AsyncStrategy, Schedule, "Callable[..., LocalTrainer]"]
 
@@ -32,7 +33,7 @@ ELSEWHERE = {
 
 
 def plan_of(
-    settings: Sequence[Setting], task: "TrainingTask | None" = None, seed: int | None = None
+    settings: Sequence[Setting], task: "Task | None" = None, seed: int | None = None
 ) -> Plan:
     """The plan of a run; data are loaded only to count their owners.
 
@@ -61,6 +62,10 @@ def plan_of(
     for key, remedy in ELSEWHERE.items():
         _refuse(overrides, key, remedy)
     if task is not None:
+        from fl_app.tasks.task import Task  # loads torch, which a task has loaded
+
+        kind, told = type(task).__name__, "runs need its data, model and objective"
+        require(isinstance(task, Task), "task", kind, "a fl_app.Task or of a subclass", told)
         common = {f"task.{key}" for key in COMMON_KEYS}
         own = [override for override in overrides if _key(override) not in common]
         for key in ("task", *(("partition", "num_clients") if task.num_clients else ())):
@@ -177,16 +182,13 @@ def _describe(config: DictConfig, given: Given) -> None:
         _put(config, "algorithm.client._target_", described(given.trainer))
 
 
-def _examples(task: "TrainingTask") -> dict[str, Any]:
-    """What is learned from: a run with other data, model or clients does not go on from its files.
-
-    NOTE: of a task that is not `fl_app.tasks.task.Task` only its clients' examples are known.
-    """
+def _examples(task: "Task") -> dict[str, Any]:
+    """What is learned from: a run with other data, model or clients does not resume its files."""
     import torch  # checks of a configuration import this module, and not torch
 
     num_examples = checksum = 0
     for name in ("inputs", "targets", "test_inputs", "test_targets"):
-        tensor = getattr(task, name, None)
+        tensor = getattr(task, name)
         if tensor is not None:
             checksum = zlib.crc32(repr((name, tensor.shape, tensor.dtype)).encode(), checksum)
             checksum = zlib.crc32(tensor.contiguous().numpy().reshape(-1).view("u1"), checksum)

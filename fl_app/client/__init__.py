@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from fl_app.client.initial import initial_vector as initial_vector
-    from fl_app.client.task import TrainingTask as TrainingTask
     from fl_app.client.trainer import LocalTrainer as LocalTrainer
 
-MODULES = {"LocalTrainer": "trainer", "TrainingTask": "task", "initial_vector": "initial"}
+MODULES = {"LocalTrainer": "trainer", "initial_vector": "initial"}
 
 
 def __getattr__(name: str) -> Any:

@@ -26,8 +26,8 @@ from fl_app.core.extras import missing
 from fl_app.core.types import Trainer
 
 if TYPE_CHECKING:
-    from fl_app.client.task import TrainingTask
     from fl_app.client.trainer import LocalTrainer
+    from fl_app.tasks.task import Task
 
 log = logging.getLogger(__name__)
 
@@ -38,16 +38,9 @@ M_MMAP_MAX = -4
 
 # Keys below `task` that every task has: `complete_task` and `build_model` do what they say.
 COMMON_KEYS = ("holdout", "loss", "weights", "trainable")
-# What a task of the user's own must have for one of them; `fl_app.tasks.task.Task` has all.
-NEEDS = {
-    "holdout": "with_holdout",
-    "loss": "with_loss",
-    "weights": "architecture",
-    "trainable": "architecture",
-}
 
 
-def build_task(config: DictConfig, data: str | None = None) -> "TrainingTask":
+def build_task(config: DictConfig, data: str | None = None) -> "Task":
     """The task with the data of all `num_clients` clients, or of a node with data of its own.
 
     Args:
@@ -61,8 +54,7 @@ def build_task(config: DictConfig, data: str | None = None) -> "TrainingTask":
     if data is not None:
         config = own_config(config, data)
     task = instantiate(config.task, leave_out=COMMON_KEYS)(seed=config.seed)
-    if hasattr(task, "check_model"):
-        _check_model(config, task)
+    _check_model(config, task)
     complete = complete_task(config, task)
     return complete if data is None else with_any_id(complete)
 
@@ -78,7 +70,7 @@ def owners_decide(config: DictConfig) -> bool:
     )
 
 
-def _check_model(config: DictConfig, task: Any) -> None:
+def _check_model(config: DictConfig, task: "Task") -> None:
     try:
         task.check_model()
     except ValueError as error:
@@ -86,7 +78,7 @@ def _check_model(config: DictConfig, task: Any) -> None:
         raise ValueError(told if told.startswith(key) else f"{key}: {told}") from error
 
 
-def complete_task(config: DictConfig, task: Any) -> "TrainingTask":
+def complete_task(config: DictConfig, task: "Task") -> "Task":
     """A task with what the configuration asks for: clients, validation examples, frozen parameters.
 
     Args:
@@ -101,11 +93,7 @@ def complete_task(config: DictConfig, task: Any) -> "TrainingTask":
         # Without owners, null says that the nodes are the clients.
         num_clients = None if owners_decide(config) else config.num_clients or 1
         task = task.with_clients(instantiate(config.partition), num_clients, config.seed)
-    for key, attribute in NEEDS.items():
-        able, value = hasattr(task, attribute), config.task.get(key)
-        told, why = f"left out with a {type(task).__name__}", f"it has no {attribute}"
-        require(able or not value, f"task.{key}", value, told, why)
-    holdout, loss, weights, trainable = map(config.task.get, NEEDS)
+    holdout, loss, weights, trainable = map(config.task.get, COMMON_KEYS)
     if holdout and task.num_clients:
         task = task.with_holdout(holdout, config.seed)
     if loss is not None:
@@ -119,13 +107,12 @@ def complete_task(config: DictConfig, task: Any) -> "TrainingTask":
         from fl_app.client.flat import trainable_only
 
         task = replace(task, architecture=trainable_only(task.architecture, trainable))
-    complete: TrainingTask = task
-    return complete
+    return task
 
 
 def build_trainer(
     config: DictConfig,
-    task: "TrainingTask | None" = None,
+    task: "Task | None" = None,
     make: "Callable[..., LocalTrainer] | None" = None,
     device: str | None = None,
 ) -> "LocalTrainer":
@@ -188,7 +175,7 @@ class Recipe:
     """
 
     config: DictConfig
-    task: "TrainingTask"
+    task: "Task"
     make: "Callable[..., LocalTrainer] | None" = None
 
     def __call__(self, device: str) -> Trainer:

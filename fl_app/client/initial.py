@@ -3,22 +3,24 @@
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from fl_app.client.flat import FlatModel
-from fl_app.client.task import TrainingTask
 from fl_app.core.layout import Layout
 from fl_app.core.types import Vector
+
+if TYPE_CHECKING:
+    from fl_app.tasks.task import Task
 
 SHOWN = 500  # letters of what torch says
 
 
 def build_model(
-    task: TrainingTask,
+    task: "Task",
     seed: int,
     device: torch.device | str = "cpu",
     private: Sequence[str] | None = None,
@@ -41,7 +43,7 @@ def build_model(
 
 
 def initial_vector(
-    task: TrainingTask,
+    task: "Task",
     seed: int,
     *,
     private: Sequence[str] | None = None,

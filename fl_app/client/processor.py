@@ -1,14 +1,15 @@
 """Where a model is computed while it trains."""
 
 import logging
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fl_app.client.task import TrainingTask
+if TYPE_CHECKING:
+    from fl_app.tasks.task import Task
 
 log = logging.getLogger(__name__)
 
@@ -29,13 +30,12 @@ class Processor:
         self.device = torch.device(device)
         self._holds_data = False  # whether a task's data are on the device, which is no CPU
 
-    def placed(self, task: Any) -> Any:
+    def placed(self, task: "Task") -> "Task":
         """The task, with its data on the device if they fit there.
 
-        Else, or if the task does not know how (`fl_app.tasks.task.Task.on` does), they are copied
-        mini-batch by mini-batch.
+        Else they are copied mini-batch by mini-batch.
         """
-        if self.device.type == "cpu" or not hasattr(task, "on"):
+        if self.device.type == "cpu":
             return task
         try:
             there = task.on(self.device)
@@ -59,11 +59,9 @@ class Processor:
         if self.device.type == "cuda":
             torch.cuda.manual_seed(seed)
 
-    def examples(
-        self, task: TrainingTask, chosen: NDArray[np.int64] | Tensor
-    ) -> tuple[Tensor, Tensor]:
+    def examples(self, task: "Task", chosen: NDArray[np.int64] | Tensor) -> tuple[Tensor, Tensor]:
         """Inputs and targets on the device; of indices as an array, or of `places`."""
-        inputs, target = task.batch(chosen)  # type: ignore[arg-type]
+        inputs, target = task.batch(chosen)
         if self.device.type != "cpu" and not self._holds_data:
             inputs, target = inputs.to(self.device), target.to(self.device)
         return inputs, target

@@ -7,7 +7,7 @@ for (`fl_app.client.transform`).
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import KW_ONLY, dataclass, replace
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import torch
@@ -19,10 +19,12 @@ from fl_app.client.initial import build_model
 from fl_app.client.pauses import NOTHING, PAUSED, Paused, Progress, without_pause
 from fl_app.client.processor import Processor
 from fl_app.client.settings import TrainingSettings
-from fl_app.client.task import TrainingTask
 from fl_app.client.transform import Compressed
 from fl_app.core.bugs import warn_of_misspelt
 from fl_app.core.types import NO_EXTRA, Config, Order, Scores, Upload, Vector
+
+if TYPE_CHECKING:
+    from fl_app.tasks.task import Task
 
 
 @dataclass(eq=False, repr=False)
@@ -60,7 +62,7 @@ class LocalTrainer(TrainingSettings):
     overlaps: ClassVar[bool] = False
     batches: ClassVar[bool] = False
 
-    task: TrainingTask
+    task: "Task"
     _: KW_ONLY
     seed: int = 0
     device: str = "cpu"

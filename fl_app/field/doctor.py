@@ -13,7 +13,7 @@ from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias, cast
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import httpx
 import psutil
@@ -298,7 +298,7 @@ def of_data(path: str, run: DictConfig | None) -> Iterator[Finding]:
 
     mend = "correct the data, or the task and its schema: the node's orders would fail"
     try:
-        task = cast("Task", build_task(run, path))
+        task = build_task(run, path)
     except Exception as error:  # libraries that read data raise errors of any type
         yield Finding("examples", False, str(error), mend)
         return

@@ -21,9 +21,9 @@ from fl_app.node import memory
 if TYPE_CHECKING:
     from omegaconf import DictConfig
 
-    from fl_app.client import TrainingTask
     from fl_app.client.flat import FlatModel
     from fl_app.client.numpy_client import TrainerClient
+    from fl_app.tasks.task import Task
 
 log = logging.getLogger("flwr")
 
@@ -217,7 +217,7 @@ def _build(app_config: str, data: str | None, *, any_node: bool) -> "TrainerClie
     return TrainerClient(trainer, transformed(config, trainer))
 
 
-def _task_of(config: "DictConfig", path: str) -> "TrainingTask":
+def _task_of(config: "DictConfig", path: str) -> "Task":
     """The run's task with the node's own data."""
     from fl_app.client.build import build_task
     from fl_app.client.node_data import kind_of, own_config, too_few

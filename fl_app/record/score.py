@@ -40,14 +40,6 @@ ACCURACY = Score("accuracy")
 LOSS = Score("loss", higher_is_better=False)
 
 
-def score_of_task(task: object) -> Score | None:
-    """The score that a task names in its objective; None if it names none."""
-    objective = getattr(task, "objective", None)
-    if objective is None:
-        return None
-    return Score(objective.score, objective.higher_is_better)
-
-
 def score_of(metrics: Iterable[Mapping[str, Any]]) -> Score | None:
     """The score of evaluations whose task names none: accuracy or else loss, if they have it."""
     names = {name for each in metrics for name in each}

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 from omegaconf import DictConfig
 
-from fl_app.client import TrainingTask
 from fl_app.client.build import build_task, complete_task, prepare_process
 from fl_app.core.bugs import traceback_of
 from fl_app.core.errors import RunError, ServerError
@@ -20,7 +19,7 @@ from fl_app.engine.engine import Outcome, check_complete
 from fl_app.record.folder import RunFolder
 from fl_app.record.history import History
 from fl_app.record.progress import Progress
-from fl_app.record.score import score_of_task
+from fl_app.record.score import Score
 from fl_app.runner import earlier
 from fl_app.runner.checkpoint import Checkpoints
 from fl_app.runner.components import build_components
@@ -30,6 +29,8 @@ from fl_app.runner.validate import NOTHING, Given
 
 if TYPE_CHECKING:
     from flwr.serverapp import Grid
+
+    from fl_app.tasks.task import Task
 
 log = logging.getLogger(__name__)
 
@@ -69,7 +70,7 @@ def run_cell(
     if not real:
         prepare_process()
     task = _build_task(config) if given.task is None else complete_task(config, given.task)
-    score = score_of_task(task)
+    score = Score(task.objective.score, task.objective.higher_is_better)
     components = build_components(config, task, given)
     model = components.trainer.model
     checkpoints = Checkpoints(folder)
@@ -155,18 +156,17 @@ def run_cell(
     return outcome, files.finish(outcome, arrays, about, target, score)
 
 
-def _build_task(config: DictConfig) -> TrainingTask:
-    task: Any = build_task(config)
-    if config.experiment.scale == "smoke" and hasattr(task, "class_counts"):
+def _build_task(config: DictConfig) -> "Task":
+    task = build_task(config)
+    if config.experiment.scale == "smoke":
         tests = (task.test_inputs, task.test_targets)
         inputs, targets = (None if test is None else test[:SMOKE_TESTS] for test in tests)
         task = replace(task, test_inputs=inputs, test_targets=targets)
-    complete: TrainingTask = task
-    return complete
+    return task
 
 
-def _partition(config: DictConfig, task: Any) -> Any:
+def _partition(config: DictConfig, task: "Task") -> Any:
     """The partition as of `RunFolder.begin`; None if only the nodes know what they have."""
-    if not hasattr(task, "class_counts") or task.num_clients != config.num_clients:
+    if task.num_clients != config.num_clients:
         return None
     return task.classes()[1], task.class_counts()

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 from omegaconf import DictConfig, OmegaConf
 
-from fl_app.client import TrainingTask
 from fl_app.client.build import Recipe, asks_for_masks, build_task, build_trainer, instantiate
 from fl_app.client.gpus import AUTO, CPU, chosen, prepare
 from fl_app.core.algorithm import Algorithm
@@ -19,6 +18,7 @@ from fl_app.schedule import Schedule
 
 if TYPE_CHECKING:
     from fl_app.client import LocalTrainer
+    from fl_app.tasks.task import Task
 
 
 @dataclass(frozen=True)
@@ -107,7 +107,7 @@ class Components:
 
 
 def build_components(
-    config: DictConfig, task: TrainingTask | None = None, given: Given = NOTHING
+    config: DictConfig, task: "Task | None" = None, given: Given = NOTHING
 ) -> Components:
     """Build what `config` describes; `config` itself is not changed.
 

@@ -3,12 +3,11 @@
 import logging
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from omegaconf import DictConfig
 
-from fl_app.client import TrainingTask
 from fl_app.core.errors import require
 from fl_app.core.types import Vector
 from fl_app.core.vector import worst_decile
@@ -80,11 +79,11 @@ def build_evaluation(trainer: "LocalTrainer", config: DictConfig, workers: int) 
     return Tester(model, _test(task, metrics), ThreadPoolExecutor(1)).measure
 
 
-def _test(task: TrainingTask, metrics: Sequence[str]) -> Callable[[Any], Metrics]:
-    return per_class(cast(Any, task), metrics) if metrics else task.test
+def _test(task: "Task", metrics: Sequence[str]) -> Callable[[Any], Metrics]:
+    return per_class(task, metrics) if metrics else task.test
 
 
-def _check(task: TrainingTask, config: DictConfig) -> None:
+def _check(task: "Task", config: DictConfig) -> None:
     further, target = list(config.metrics), config.target_accuracy
     no_test_set = "" if task.has_test_set else f"task={task.name} has no test set"
     require(
@@ -95,9 +94,8 @@ def _check(task: TrainingTask, config: DictConfig) -> None:
         f"{no_test_set}, on which they are measured",
     )
     on_clients = config.client_eval_every is not None
-    objective = getattr(task, "objective", None)  # of a task from elsewhere it is not known
-    if objective is not None and not objective.has_accuracy:
-        unknown = f"task={task.name} measures no accuracy but {objective.score}"
+    if not task.objective.has_accuracy:
+        unknown = f"task={task.name} measures no accuracy but {task.objective.score}"
     else:
         unknown = "" if on_clients else no_test_set
     require(

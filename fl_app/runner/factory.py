@@ -7,7 +7,7 @@ import logging
 import math
 from collections.abc import Callable, Sequence
 from copy import copy
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from flwr.serverapp import Grid
 
     from fl_app.client import LocalTrainer
+    from fl_app.tasks.task import Task
 
 
 log = logging.getLogger(__name__)
@@ -48,7 +49,7 @@ class ServerExamples:
 
     def __init__(self, trainer: "LocalTrainer") -> None:
         self._task, self._server = trainer.task, copy(trainer)
-        self._server.task, self._server.upload = self, "gradient"
+        self._server.task, self._server.upload = cast("Task", self), "gradient"
         self._held: NDArray[np.int64] = np.empty(0, np.int64)
 
     def __getattr__(self, name: str) -> Any:

@@ -37,7 +37,8 @@ from fl_app.targets import keys
 from fl_app.tasks.encoding import inline_schema
 
 if TYPE_CHECKING:
-    from fl_app.client import LocalTrainer, TrainingTask
+    from fl_app.client import LocalTrainer
+    from fl_app.tasks.task import Task
 
 PARTS = ("network", "availability", "energy", "server")  # of the devices, each with its own target
 
@@ -56,7 +57,7 @@ class Given:
             ``algorithm.client``, the seed and the device.
     """
 
-    task: "TrainingTask | None" = None
+    task: "Task | None" = None
     strategy: AsyncStrategy | None = None
     schedule: Schedule | None = None
     trainer: "Callable[..., LocalTrainer] | None" = None

@@ -2,7 +2,6 @@
 
 import re
 from dataclasses import replace
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -71,15 +70,6 @@ def test_clients_of_a_task_from_python_follow_from_the_configuration():
     assert [part.size for part in task.validation] == [1] * 4
     fixed = replace(line(), partition=[np.arange(30), np.arange(30, 40)])
     assert complete_task(composed(*SMALL), fixed) is fixed
-
-
-@pytest.mark.parametrize(
-    "word", ["holdout=0.2", "loss=torch:sum", "weights=a.pt", "trainable=[fc]"]
-)
-def test_a_task_of_another_class_lacks_what_a_key_needs(word):
-    task = SimpleNamespace(num_clients=2, targets=())
-    with pytest.raises(ValueError, match=f"^task.{word[:4]}.* left out with a SimpleNamespace: it"):
-        complete_task(composed(f"task.{word}"), task)
 
 
 def test_weights_are_the_first_version(tmp_path):
