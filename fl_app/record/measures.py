@@ -183,8 +183,7 @@ def of_last_evaluation(metrics: Mapping[str, float]) -> dict[str, Any]:
 
     Returns:
         ``collapsed``: whether the model predicts (nearly) always the same class although its loss
-        is finite; ``final_perplexity``; ``recall``, a list over the classes;
-        ``client_accuracy_mean`` and ``client_accuracy_worst_decile``.
+        is finite; ``final_perplexity``; ``recall``, a list over the classes.
     """
     summary: dict[str, Any] = {}
     if "commonest_prediction" in metrics:
@@ -196,9 +195,6 @@ def of_last_evaluation(metrics: Mapping[str, float]) -> dict[str, Any]:
     recall = [_known(value) for key, value in metrics.items() if key.startswith("recall_")]
     if recall:
         summary["recall"] = recall
-    for key in ("client_accuracy_mean", "client_accuracy_worst_decile"):
-        if key in metrics:
-            summary[key] = _known(metrics[key])
     return summary
 
 

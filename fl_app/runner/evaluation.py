@@ -1,16 +1,15 @@
 """Evaluation of the global model on the server's test set."""
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 from omegaconf import DictConfig
 
 from fl_app.core.errors import require
 from fl_app.core.types import Vector
-from fl_app.core.vector import worst_decile
 from fl_app.engine.outbox import Evaluate, Metrics
 from fl_app.engine.workers import computing
 
@@ -65,22 +64,25 @@ def build_evaluation(trainer: "LocalTrainer", config: DictConfig, workers: int) 
     Raises:
         ValueError: a key asks for a metric that the task does not have.
     """
-    task, metrics = trainer.task, list(config.metrics)
+    task = trainer.task
     _check(task, config)
     if not task.has_test_set:
         return None
     if not config.runtime.get("train", True):
         return lambda version, vector: {}
     if workers == 0:
-        return Tester(trainer.model, _test(task, metrics)).measure
+        return Tester(trainer.model, _test(task, config)).measure
     from fl_app.client.initial import build_model
 
     model = build_model(task, config.seed, trainer.device, private=trainer.private)
-    return Tester(model, _test(task, metrics), ThreadPoolExecutor(1)).measure
+    return Tester(model, _test(task, config), ThreadPoolExecutor(1)).measure
 
 
-def _test(task: "Task", metrics: Sequence[str]) -> Callable[[Any], Metrics]:
-    return per_class(task, metrics) if metrics else task.test
+def _test(task: "Task", config: DictConfig) -> Callable[[Any], Metrics]:
+    if not config.metrics:
+        return task.test
+    task.label_counts()  # refuses a task without single classes
+    return partial(task.test, recall=True)
 
 
 def _check(task: "Task", config: DictConfig) -> None:
@@ -107,43 +109,3 @@ def _check(task: "Task", config: DictConfig) -> None:
     )
     if no_test_set and not on_clients:
         log.warning("%s, and client_eval_every=null: no version is evaluated", no_test_set)
-
-
-def per_class(task: "Task", metrics: Sequence[str]) -> Callable[[Any], dict[str, float]]:
-    """A test of a model class by class: its task's metrics, and those in `metrics`.
-
-    A client's accuracy is the accuracy on test examples with the class shares of the client's own
-    training data: the mean recall, weighted by these shares. One matrix product computes it for all
-    clients. It does not show differences within a class, such as handwriting.
-
-    Args:
-        task: a task with classes.
-        metrics: ``"recall"`` (of every class), ``"clients"`` (mean and worst decile of the clients'
-            accuracies), or both.
-
-    Raises:
-        ValueError: the task has no classes or no test set, or `metrics` has ``"clients"`` and a
-            class has no test examples.
-    """
-    counts, mix = task.label_counts(), None
-    keys = [f"recall_{label}" for label in range(counts.size)]
-    if "clients" in metrics:
-        missing = np.flatnonzero(counts == 0).tolist()
-        bound = f"without clients, as the classes {missing} have no test examples"
-        told = "the accuracy on them is unknown"
-        require(not missing, "metrics", list(metrics), bound, told)
-        own = task.class_counts()
-        mix = own / own.sum(axis=1, keepdims=True)
-
-    def test(model: Any) -> dict[str, float]:
-        measured = dict(task.test(model, recall=True))
-        recalls = {key: measured.pop(key) for key in keys}
-        if "recall" in metrics:
-            measured |= recalls
-        if mix is not None:
-            accuracies = mix @ np.array([*recalls.values()])
-            measured["client_accuracy_mean"] = float(accuracies.mean())
-            measured["client_accuracy_worst_decile"] = worst_decile(accuracies)
-        return measured
-
-    return test

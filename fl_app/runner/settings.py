@@ -22,11 +22,7 @@ from fl_app.core.hyper import (
 )
 from fl_app.tasks.models import FORM, OWN
 
-PER_CLASS = ("recall", "clients")
-METRICS = Bound(
-    f"a list of some of {', '.join(PER_CLASS)}, or []",
-    lambda value: isinstance(value, Sequence) and not {*value} - {*PER_CLASS},
-)
+METRICS = Bound("[recall] or []", lambda v: isinstance(v, Sequence) and list(v) in ([], ["recall"]))
 FILE = Bound("a file", lambda value: Path(str(value)).expanduser().is_file())
 LOSS = Bound(FORM, lambda value: OWN.fullmatch(str(value)) is not None)
 CLUSTER = Bound(
@@ -53,8 +49,7 @@ class RunSettings:
         eval_every: versions between evaluations.
         client_eval_every: versions between evaluations on the clients' own data; None = none.
         client_eval_fraction: share of the online clients that evaluate a version, in (0, 1].
-        metrics: further metrics of every evaluation: recall (of each class), clients (mean and
-            worst decile).
+        metrics: further metrics of every evaluation: recall (of each class).
         checkpoint_every: versions between checkpoints; None = one when the run is interrupted.
         checkpoint_final: whether one is written at the end, from which resume=auto can extend the
             run.

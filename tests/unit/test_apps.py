@@ -259,8 +259,8 @@ def test_a_plain_run_is_short_and_keys_or_overrides_end_that():
     assert words(overrides="num_versions=9", num_versions=8) == [
         *("num_versions=8", "num_versions=9", "runtime=flower")
     ]
-    assert words(overrides="runtime=deployment 'metrics=[recall, clients]'") == [
-        *("runtime=deployment", "metrics=[recall, clients]")
+    assert words(overrides="runtime=deployment 'task.trainable=[a, b]'") == [
+        *("runtime=deployment", "task.trainable=[a, b]")
     ]
 
 

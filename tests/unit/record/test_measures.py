@@ -19,7 +19,6 @@ from fl_app.record.measures import (
     participation_gini,
     stability,
 )
-from fl_app.runner.evaluation import per_class
 from fl_app.tasks.objective import Classification
 from fl_app.tasks.task import Task
 
@@ -215,27 +214,10 @@ def small_task(**changes):
 
 
 def test_recall_of_every_class():
-    metrics = per_class(small_task(), ["recall"])(AlwaysZeroOrOne())
+    metrics = small_task().test(AlwaysZeroOrOne(), recall=True)
     plain = small_task().test(AlwaysZeroOrOne())
     assert metrics == plain | {"recall_0": 0.5, "recall_1": 1.0, "recall_2": 0.0}
     assert metrics["accuracy"] == 0.5
-
-
-def test_accuracy_over_the_clients():
-    """Client 0 has only class 0: 0.5. Client 1 has halves of 1 and 2: (1 + 0) / 2 = 0.5."""
-    metrics = per_class(small_task(), ["clients"])(AlwaysZeroOrOne())
-    assert metrics["client_accuracy_mean"] == 0.5
-    uneven = small_task(partition=[np.array([0, 1]), np.array([2, 5]), np.array([3, 4])])
-    metrics = per_class(uneven, ["clients"])(AlwaysZeroOrOne())
-    assert metrics["client_accuracy_mean"] == pytest.approx(0.5)  # of 0.5, 1, 0
-    assert metrics["client_accuracy_worst_decile"] == 0.0
-    assert set(metrics) == {
-        "accuracy",
-        "loss",
-        "commonest_prediction",
-        "client_accuracy_mean",
-        "client_accuracy_worst_decile",
-    }
 
 
 # -- when a run reaches its target -----------------------------------------------------------------
