@@ -60,7 +60,7 @@ class BatchTrainer:
         self._trainer = trainer
         self._model = trainer.model
         self._losses = stacked_losses(trainer)
-        self._rows = torch.empty(0, trainer.model.layout.size, device=trainer.processor.device)
+        self._rows = torch.empty(0, trainer.model.layout.size, device=trainer.processor)
         self._models: list[_OfRow] = []
 
     def train_together(self, orders: Sequence[Order]) -> list[Upload | None]:
@@ -222,8 +222,7 @@ class _Steps:
         self._rows = rows
         self._corrected = type(trainer).correct is not LocalTrainer.correct
         self._batches = batches
-        # Copied to the device once, for all steps.
-        self._indices: NDArray[np.int64] | Tensor = trainer.processor.places(batches.indices)
+        self._indices = batches.indices
         self._weights = torch.from_numpy(batches.weights).to(rows.device)
         self._rates = [client.rate for client in clients]
         self._pulls = [client.proximal for client in clients]
@@ -300,7 +299,7 @@ class _Steps:
             chosen = self._indices[step : steps.stop]
             inputs, target = (
                 part.view(*chosen.shape, *part.shape[1:])
-                for part in trainer.processor.examples(trainer.task, chosen.reshape(-1))
+                for part in trainer.examples(chosen.reshape(-1))
             )
             self._ahead = steps, inputs, target
         steps, inputs, target = self._ahead

@@ -25,10 +25,6 @@ class Scaling:
     factor: Tensor
     offset: Tensor
 
-    def on(self, device: torch.device) -> "Scaling":
-        """The same scaling of images that are on a device."""
-        return Scaling(self.factor.to(device), self.offset.to(device))
-
     def __call__(self, images: Tensor) -> Tensor:
         """Scaled float32 copies of images, shape ``(n, channels, height, width)``, any type."""
         offset, factor = self.offset.to(images.device), self.factor.to(images.device)

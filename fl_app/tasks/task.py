@@ -25,7 +25,7 @@ from fl_app.tasks.models import CHUNK, MODELS, TEXT_MODELS, architecture, chunk_
 from fl_app.tasks.models.foreign import imported, maker_of, require_fit
 from fl_app.tasks.objective import Classification, Loss, Objective
 from fl_app.tasks.partition import Natural, Partitioner, make_partition
-from fl_app.tasks.scaling import Scaling, make_scaling
+from fl_app.tasks.scaling import make_scaling
 
 SHOWN = 10  # classes in a line
 STREAM = 0x686F_6C64_6F75_7400  # keeps the held-out examples' random numbers apart from all others
@@ -226,8 +226,7 @@ class Task:
     def on(self, device: torch.device) -> Self:
         """This task with its data on a device, where `batch` and all measurements then take them.
 
-        A scaling of this project goes with them; another `prepare`, and `augment`, get tensors that
-        are on the device.
+        `prepare` and `augment` get tensors that are on the device.
 
         Args:
             device: of the model.
@@ -235,21 +234,17 @@ class Task:
         Raises:
             torch.OutOfMemoryError: they do not fit there.
         """
-        scaling = self.prepare
-        if isinstance(scaling, Scaling):
-            scaling = scaling.on(device)
         tests = self.test_inputs, self.test_targets
         test_inputs, test_targets = (None if test is None else test.to(device) for test in tests)
         return replace(
             self,
-            prepare=scaling,
             inputs=self.inputs.to(device),
             targets=self.targets.to(device),
             test_inputs=test_inputs,
             test_targets=test_targets,
         )
 
-    def batch(self, indices: NDArray[np.int64] | Tensor) -> tuple[Tensor, Tensor]:
+    def batch(self, indices: NDArray[np.int64]) -> tuple[Tensor, Tensor]:
         """Copies of inputs and targets of training examples, ready for the model."""
         places = self._places(indices)
         inputs = self.inputs.index_select(0, places)
@@ -257,10 +252,9 @@ class Task:
             inputs = self.augment(inputs)
         return self._ready(inputs), self.targets.index_select(0, places)
 
-    def _places(self, indices: NDArray[np.int64] | Tensor) -> Tensor:
+    def _places(self, indices: NDArray[np.int64]) -> Tensor:
         """Indices where the data are."""
-        places = indices if isinstance(indices, Tensor) else torch.from_numpy(indices)
-        return places.to(self.inputs.device)
+        return torch.from_numpy(indices).to(self.inputs.device)
 
     def _ready(self, inputs: Tensor) -> Tensor:
         """Inputs ready for the model."""

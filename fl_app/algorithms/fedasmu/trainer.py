@@ -148,7 +148,7 @@ class FedASMUTrainer(LocalTrainer):
         upsilon = float(self.state.get("upsilon", np.array(self.upsilon0)))
         beta, by_gamma, by_upsilon = merge_weight(gamma, upsilon, origin, version, self.merge_scale)
         # Both losses use the same dropout: the generator is restored after the first.
-        device = self.processor.device
+        device = self.processor
         gpus = [device] if device.type == "cuda" else []
         with torch.random.fork_rng(devices=gpus), torch.no_grad():
             before = self.loss(chosen)
