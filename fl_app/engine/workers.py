@@ -32,6 +32,9 @@ class Inline:
 
     Args:
         trainer: carries out orders; if it is a `BatchTrainer`, several at once.
+
+    Attributes:
+        batch: how many orders it carries out at once.
     """
 
     def __init__(self, trainer: Trainer) -> None:
@@ -91,6 +94,9 @@ class Workers:
         num_workers: processes, >= 1; one per core is best, each on one torch thread.
         size: d, entries of a model vector.
         vectors: of an upload, with its extra ones, >= 1.
+
+    Attributes:
+        batch: how many orders a worker carries out at once.
     """
 
     def __init__(self, trainer: Trainer, num_workers: int, size: int, *, vectors: int = 1) -> None:

@@ -316,6 +316,7 @@ class Task:
 
     @property
     def has_test_set(self) -> bool:
+        """Whether the server can test a model."""
         return self.test_targets is not None
 
     @property
