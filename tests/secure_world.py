@@ -69,7 +69,5 @@ def request(updates, version=3, weighting=None, terms=TERMS):
     return Request(terms, version, weighting, [Member.of(update) for update in updates])
 
 
-def server(tells=None, least=3, **weighting):
-    return SecureAggregation(
-        tells or helper(least), TERMS, Weighting(**weighting), members=CLIENTS, least=least
-    )
+def server(tells=None, least=3, members=CLIENTS, **weighting):
+    return SecureAggregation(tells or helper(least), TERMS, Weighting(**weighting), members=members)

@@ -59,7 +59,7 @@ class Helper:
     least: int = LEAST
 
     def __post_init__(self) -> None:
-        key, shown = "secure_aggregation.min_clients", "the sum over one client would be its upload"
+        key, shown = "--min-clients", "the sum over one client would be its upload"
         require_at_least(key, self.least, LEAST, shown)
 
     def sum(self, request: Request) -> Integers:

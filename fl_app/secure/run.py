@@ -7,7 +7,7 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 
 from fl_app.core.algorithm import Algorithm
 from fl_app.core.errors import require
-from fl_app.core.hyper import POSITIVE, SWITCH, bounded, check_bounds, count, or_none
+from fl_app.core.hyper import POSITIVE, SWITCH, bounded, check_bounds, or_none
 from fl_app.core.layout import Layout
 from fl_app.schedule import Buffered, RandomK, Schedule
 from fl_app.secure.helper import LEAST, Helper
@@ -26,7 +26,6 @@ class _Settings:
 
     losses: bool = bounded(True, SWITCH, "it is a switch")
     patience: float = bounded(600, POSITIVE, "the server would not wait for an answer")
-    min_clients: int | None = bounded(None, or_none(count()), "sums would hide nothing")
     clip_norm: float | None = bounded(None, or_none(POSITIVE), "nothing would be left of an upload")
 
     def __post_init__(self) -> None:
@@ -81,10 +80,10 @@ def validate_secure(config: DictConfig, strategy: Algorithm, schedule: Schedule)
 
 
 def settled(config: DictConfig, strategy: Algorithm, schedule: Schedule) -> DictConfig:
-    """A copy of the configuration in which clip norm and least clients are numbers, with `scale`.
+    """A copy of the configuration in which the clip norm is a number, with `scale`.
 
     Raises:
-        ValueError: one of them does not go together with the algorithm or its schedule.
+        ValueError: it does not go together with the algorithm or its schedule.
     """
     config = deepcopy(config)
     secure = config.secure_aggregation
@@ -100,15 +99,6 @@ def settled(config: DictConfig, strategy: Algorithm, schedule: Schedule) -> Dict
         members,
         f"at least {LEAST} with {ON}",
         "a sum over one client is its upload",
-    )
-    if secure.min_clients is None:
-        secure.min_clients = members
-    require(
-        LEAST <= secure.min_clients <= members,
-        "secure_aggregation.min_clients",
-        secure.min_clients,
-        f"between {LEAST} and algorithm.schedule.buffer_size={members}",
-        "a sum over one client is its upload, and one of more than the buffer never comes",
     )
     require(
         None in (secure.clip_norm, clip) or secure.clip_norm == clip,
@@ -145,11 +135,10 @@ def build_intake(
     assert isinstance(schedule, Buffered | RandomK)  # `settled` refuses others
     real = config.runtime.name == "deployment"
     return SecureAggregation(
-        _helper(config),
+        _helper(config, schedule.buffer_size),
         Terms.of(config, size, run if real else ""),
         strategy.public_weights(),
         members=schedule.buffer_size,
-        least=config.secure_aggregation.min_clients,
     )
 
 
@@ -187,7 +176,7 @@ def _shown(value: object) -> object:
     return str(value).lower() if isinstance(value, bool) else value
 
 
-def _helper(config: DictConfig) -> Summer:
+def _helper(config: DictConfig, members: int) -> Summer:
     secure, seed = config.secure_aggregation, config.seed
     if config.runtime.name == "deployment":
         from fl_app.secure.folder import kit_folder, server_context
@@ -195,9 +184,4 @@ def _helper(config: DictConfig) -> Summer:
 
         context = server_context(kit_folder())
         return RemoteHelper(secure.address, patience=secure.patience, context=context)
-    return Helper(
-        helper_key(seed),
-        SimulatedDevices(seed, config.num_clients),
-        Ledger(),
-        secure.min_clients,
-    )
+    return Helper(helper_key(seed), SimulatedDevices(seed, config.num_clients), Ledger(), members)

@@ -40,8 +40,7 @@ class SecureAggregation(Intake):
         helper: tells sums of masks.
         terms: of the run.
         weighting: of the algorithm.
-        members: K, most updates of an aggregation.
-        least: T, fewest different clients of an aggregation.
+        members: K, updates of an aggregation.
     """
 
     helper: Summer
@@ -49,7 +48,6 @@ class SecureAggregation(Intake):
     weighting: Weighting
     _: KW_ONLY
     members: int
-    least: int
 
     def __post_init__(self) -> None:
         self._point = FixedPoint(self.terms.clip_norm, self.terms.scale, self.terms.size)
@@ -79,11 +77,10 @@ class SecureAggregation(Intake):
         Raises:
             RunError: the helper refuses the aggregation as a whole, or cannot be reached.
         """
-        if not self.least <= len(updates) <= self.members:
+        if len(updates) != self.members:
             raise RunError(
-                f"an aggregation of {len(updates)} updates must have between "
-                f"secure_aggregation.min_clients={self.least} and "
-                f"algorithm.schedule.buffer_size={self.members}: fewer hide nothing, more overflow"
+                f"an aggregation of {len(updates)} updates must have algorithm.schedule."
+                f"buffer_size={self.members}: fewer show more of each, and more could overflow"
             )
         request = Request(
             self.terms,

@@ -101,7 +101,6 @@ def test_a_subclass_with_other_equations_inherits_no_declaration():
         (["algorithm.client.upload=model"], "upload=model must be delta with algorithm=fedbuff"),
         (["algorithm.schedule.buffer_size=1"], "schedule.buffer_size=1 must be at least 2"),
         (["secure_aggregation.clip_norm=null"], "clip_norm=null must be a number above 0"),
-        (["secure_aggregation.min_clients=1"], "min_clients=1 must be between 2 and"),
         (["runtime.train=false"], "runtime.train=false must be true with secure_aggregation"),
         (["runtime=deployment"], "address=None must be host:port with runtime=deployment"),
         (["algorithm/schedule=periodic"], "cannot be used with the schedule Periodic"),

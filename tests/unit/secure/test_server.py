@@ -45,7 +45,7 @@ def test_a_capped_update_never_counts_more_than_the_heaviest():
     exact = np.array([1.0, 1.0, 0.965, 0.965])
     examples = (1000 * exact).astype(int).tolist()
     mine = [masked(v, i, examples=examples[i]) for i, v in enumerate(vectors(4))]
-    opened = server(by_examples=True, capped=True).open(MODEL, mine)
+    opened = server(members=4, by_examples=True, capped=True).open(MODEL, mine)
     assert max(opened.shares) * exact.sum() <= 1.0 + 1e-12
 
 
@@ -67,12 +67,14 @@ def test_the_second_update_of_a_client_waits():
 def test_faults_of_single_uploads_are_told_and_others_end_the_run():
     mine = [masked(v, i) for i, v in enumerate(vectors(4))]
     lie = replace(mine[2], num_examples=99)
-    opened = server().open(MODEL, [*mine[:2], lie, mine[3]])
+    opened = server(members=4).open(MODEL, [*mine[:2], lie, mine[3]])
     assert list(opened.faults) == [2]
     assert opened.updates == ()
     with pytest.raises(RunError, match="the helper refuses an aggregation: no"):
-        server(Refuses()).open(MODEL, mine)
-    with pytest.raises(RunError, match=r"an aggregation of 2 updates must have between .*=3 and"):
+        server(Refuses(), members=4).open(MODEL, mine)
+    with pytest.raises(
+        RunError, match=r"an aggregation of 2 updates must have .*buffer_size=6: fewer"
+    ):
         server().open(MODEL, mine[:2])
 
 
