@@ -4,12 +4,10 @@ import getpass
 import os
 import shutil
 import signal
-import sqlite3
 import stat
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
 from pathlib import Path
@@ -24,7 +22,6 @@ from rich.markup import escape
 from rich.table import Table
 
 from fl_app.cli import compose
-from fl_app.client.build import asks_for_masks
 from fl_app.core.errors import RunError
 from fl_app.field.control import (
     AHEAD,
@@ -38,16 +35,6 @@ from fl_app.field.control import (
 from fl_app.field.kit import Kit, request
 from fl_app.field.make import load_certificate
 from fl_app.field.packages import PROBE
-from fl_app.secure.folder import (
-    PUBLIC_KEY,
-    RECORD,
-    RegisteredDevices,
-    fingerprint,
-    load_helper_key,
-    server_context,
-)
-from fl_app.secure.ledger import Ledger
-from fl_app.secure.remote import HEALTH
 
 if TYPE_CHECKING:
     from fl_app.tasks.task import Task
@@ -180,8 +167,6 @@ def of_files(kit: Kit, overrides: Sequence[str]) -> Iterator[Finding]:
         yield Finding(path.name, False, "it is not there", again)
     else:
         yield Finding(path.name, not mode & 0o077, f"its mode is {mode:o}", f"chmod 600 {path}")
-    if kit.role == "node" and (kit.folder / PUBLIC_KEY).exists():
-        yield _helpers_key(kit, None)
 
 
 # -- the run ---------------------------------------------------------------------------------------
@@ -207,8 +192,6 @@ def of_run(kit: Kit, overrides: Sequence[str]) -> Iterator[Finding]:
         mend = "add checkpoint_every=10 to OVERRIDES"
         yield Finding("checkpoints", False, "none: a run that dies starts anew", mend)
     yield _deadline(run.deadline)
-    if asks_for_masks(run) and run.secure_aggregation.address is not None:
-        yield from _servers_helper(kit, run.secure_aggregation.address)
 
 
 def _schema(path: str | None) -> Finding:
@@ -398,57 +381,8 @@ def of_clock(before: datetime, after: datetime, date: datetime) -> Finding:
     return Finding("clock", -BEHIND < ahead < AHEAD, text, mend)
 
 
-# -- secure aggregation's helper -------------------------------------------------------------------
-
-
-def of_helper(kit: Kit, overrides: Sequence[str]) -> Iterator[Finding]:
-    """The record and the devices of a helper, on its machine."""
-    record = kit.folder / RECORD
-    try:
-        with closing(Ledger(record)) as ledger:
-            key, number = ledger.private_key.public_key(), ledger.count()
-    except (ValueError, sqlite3.Error) as error:
-        yield Finding("record of seeds", False, f"{record}: {error}", "without it no key exists")
-    else:
-        good = os.access(record, os.W_OK) and os.access(kit.folder, os.W_OK)
-        text = f"{'writable' if good else 'not writable'}; {number} seeds were used"
-        yield Finding("record of seeds", good, text, "make it writable for the service's user")
-        yield _helpers_key(kit, fingerprint(key))
-    devices = len(RegisteredDevices(kit.folder / "keys"))
-    least = int(kit.settings.get("MIN_CLIENTS") or 2)
-    text = f"it knows {devices}, and tells sums over {least} or more"
-    mend = "put the devices' public keys into its keys/"
-    yield Finding("helper's devices", devices >= least, text, mend)
-
-
-def _servers_helper(kit: Kit, address: str) -> Iterator[Finding]:
-    """From the server, whether the run's helper answers, and has the devices' key."""
-    try:
-        told = request(address, HEALTH, server_context(kit.folder)).raise_for_status().json()
-        key = str(told["key"])
-    except (*UNREACHED, ValueError, KeyError, TypeError) as error:
-        mend = "start it (fl-helper), or correct secure_aggregation.address in OVERRIDES"
-        text = f"{address} does not answer as a helper: {error!r}"
-        yield Finding("helper", False, text, mend)
-        return
-    yield Finding("helper", True, f"answers at {address}")
-    yield _helpers_key(kit, key)
-
-
-def _helpers_key(kit: Kit, expected: str | None) -> Finding:
-    """A folder's copy of the helper's public key; None expects any."""
-    try:
-        found = fingerprint(load_helper_key(kit.folder / PUBLIC_KEY))
-    except ValueError as error:
-        mend = f"copy {PUBLIC_KEY} from the kit again"
-        return Finding("helper's key", False, str(error), mend)
-    same = expected in (None, found)
-    text = "in helper.pub" if same else "is another helper's: no seal of the devices would open"
-    return Finding("helper's key", same, text, "give all machines folders of the same kit")
-
-
 CHECKS: dict[str, tuple[Check, ...]] = {
     "server": (of_torch, of_disk, of_ports, of_run, of_files, of_network),
     "node": (of_torch, of_disk, of_ports, of_node, of_files, of_network),
-    "helper": (of_disk, of_files, of_helper),
+    "helper": (of_disk, of_files),
 }

@@ -3,7 +3,6 @@
 A process finds its folder by the environment variable FL_APP_KIT, which ``start.sh`` sets.
 """
 
-import hashlib
 import logging
 import os
 import ssl
@@ -85,11 +84,6 @@ def helper_key_pem(key: X25519PublicKey) -> bytes:
     )
 
 
-def fingerprint(key: X25519PublicKey) -> str:
-    """SHA-256 of the helper's public key, as hexadecimal digits."""
-    return hashlib.sha256(key.public_bytes_raw()).hexdigest()
-
-
 class RegisteredDevices:
     """The devices whose public keys lie in a folder as ``*.pub``, in OpenSSH's format.
 
@@ -103,10 +97,6 @@ class RegisteredDevices:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._keys: dict[bytes, DevicePublicKey] = {}
-
-    def __len__(self) -> int:
-        self._read()
-        return len(self._keys)
 
     def find(self, device: bytes, client: int) -> DevicePublicKey | None:
         del client

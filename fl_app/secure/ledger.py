@@ -105,12 +105,6 @@ class Ledger:
                 database.executemany("INSERT OR IGNORE INTO used VALUES (?, ?)", rows)
         return spent
 
-    def count(self) -> int:
-        """Number of seeds that were used."""
-        with self._lock:
-            number: int = self._database.execute("SELECT count(*) FROM used").fetchone()[0]
-        return number
-
     def close(self) -> None:
         """Close the file."""
         self._database.close()

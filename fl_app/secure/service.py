@@ -11,7 +11,7 @@ from starlette.requests import Request as HttpRequest
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from fl_app.secure.folder import RECORD, RegisteredDevices, fingerprint
+from fl_app.secure.folder import RECORD, RegisteredDevices
 from fl_app.secure.helper import Helper
 from fl_app.secure.ledger import Ledger
 from fl_app.secure.remote import HEALTH, SUM
@@ -35,8 +35,7 @@ def configured(folder: Path, host: str, port: int, least: int) -> uvicorn.Config
         ValueError: a file is missing, or an argument is out of its bounds.
     """
     ledger, devices = Ledger(folder / RECORD), RegisteredDevices(folder / "keys")
-    key = ledger.private_key
-    helper = Helper(key, devices, ledger, least)
+    helper = Helper(ledger.private_key, devices, ledger, least)
 
     async def tell_sum(http: HttpRequest) -> Response:
         body = b""
@@ -56,7 +55,7 @@ def configured(folder: Path, host: str, port: int, least: int) -> uvicorn.Config
         return Response(total.astype("<u4", copy=False).tobytes())
 
     async def tell_health(http: HttpRequest) -> Response:
-        return JSONResponse({"key": fingerprint(key.public_key())})
+        return Response()
 
     return uvicorn.Config(
         Starlette(routes=[Route(SUM, tell_sum, methods=["POST"]), Route(HEALTH, tell_health)]),

@@ -5,7 +5,6 @@ import socket
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-import httpx
 import pytest
 from configs import composed
 from fake_superlink import superlink
@@ -16,10 +15,6 @@ from fl_app.field.control import AHEAD, BEHIND, OFFLINE_AFTER, public_bytes
 from fl_app.field.doctor import Finding, examine, show
 from fl_app.field.kit import Kit
 from fl_app.field.make import add_helper, new_certificate, new_kit
-from fl_app.secure.folder import helper_key_pem
-from fl_app.secure.simulated import helper_key
-
-OTHER_KEY = helper_key_pem(helper_key(1).public_key())
 
 
 @pytest.fixture
@@ -311,69 +306,11 @@ def test_the_doctor_looks_into_the_data_of_a_device(out, tmp_path, monkeypatch):
     assert "task=cvs does not exist; did you mean" in wrong.text
 
 
-# -- secure aggregation's helper ------------------------------------------------------------------
-
-
-@pytest.fixture
-def sound(tmp_path):
-    new_kit(tmp_path / "out", nodes=4, hosts=["localhost"])
-    return add_helper(tmp_path / "out", ["localhost"], least=3)
-
-
-def test_a_sound_helper_is_not_running_yet_and_nothing_is_wrong(sound):
-    kit = read(sound)
-    findings = examine(kit)
-    assert {each.good for each in findings} == {True}
-    told = {each.subject: each.text for each in findings}
-    assert told["record of seeds"] == "writable; 0 seeds were used"
-    assert told["helper's devices"] == "it knows 4, and tells sums over 3 or more"
+def test_a_helpers_folder_is_sound(tmp_path):
+    new_kit(tmp_path / "out", nodes=2, hosts=["localhost"])
+    kit = read(add_helper(tmp_path / "out", ["localhost"]))
+    assert {each.good for each in examine(kit)} == {True}
     assert not kit.healthy()
-    device = read(sound.parent / "node-1")
-    assert not faults(doctor.of_files(device, ()))
-    (device.folder / "helper.pub").write_bytes(b"no key")
-    assert faults(doctor.of_files(device, ())).keys() == {"helper's key"}
-
-
-@pytest.mark.parametrize(
-    ("name", "content", "subject", "text"),
-    [
-        ("helper.db", None, "record of seeds", "must be the helper's record"),
-        ("helper.db", b"no record " * 99, "record of seeds", "file is not a database"),
-        ("helper.pub", b"no key", "helper's key", "must be the helper's public key"),
-        ("helper.pub", OTHER_KEY, "helper's key", "is another helper's"),
-        ("keys/node-2.pub", b"ecdsa", "helper's devices", "it knows 3"),
-    ],
-)
-def test_what_is_wrong_in_a_helpers_folder(sound, name, content, subject, text):
-    (sound / name).unlink()
-    if content is not None:
-        (sound / name).write_bytes(content)
-    found = faults(doctor.of_helper(read(sound, MIN_CLIENTS=4), ()))
-    assert text in found[subject].text
-
-
-@pytest.mark.parametrize(
-    ("told", "wrong"),
-    [
-        ({}, None),
-        ({"key": "another"}, "helper's key"),
-        (None, "helper"),
-    ],
-)
-def test_what_the_server_finds_of_its_helper(sound, monkeypatch, told, wrong):
-    words = [
-        *("runtime=deployment", "secure_aggregation=helper", "secure_aggregation.clip_norm=5"),
-        *("secure_aggregation.address=localhost:1", "algorithm.schedule.buffer_size=3"),
-        *("deadline=600", "checkpoint_every=9"),
-    ]
-    server = read(sound.parent / "server")
-    assert "does not answer as a helper" in faults(doctor.of_run(server, words))["helper"].text
-    key = doctor.fingerprint(doctor.load_helper_key(sound / "helper.pub"))
-    health = told if told is None else {"key": key, **told}
-    asked = httpx.Request("GET", "https://localhost:1/health")
-    answer = httpx.Response(200, json=health, request=asked)
-    monkeypatch.setattr(doctor, "request", lambda *words: answer)
-    assert set(faults(doctor.of_run(server, words))) == {wrong} - {None}
 
 
 # -- health ---------------------------------------------------------------------------------------

@@ -3,6 +3,8 @@
 import json
 import math
 import multiprocessing
+import sqlite3
+from contextlib import closing
 from dataclasses import replace
 
 import numpy as np
@@ -173,7 +175,6 @@ def test_the_record_outlives_a_restart(tmp_path):
     assert again.private_key.private_bytes_raw() == key
     assert (helper(ledger=again).sum(request(mine[:4])) == first).all()
     assert refused(request(mine[1:]), helper(ledger=again)).members.keys() == {0, 1, 2}
-    assert again.count() == 4
     with pytest.raises(FileExistsError):
         Ledger.create(path)
 
@@ -215,7 +216,7 @@ def test_a_helper_killed_at_any_moment_uses_nothing_twice(tmp_path):
                 break
         ledger = Ledger(path)
         # At most one answer was noted and not given.
-        assert ledger.count() in (4 * answered, 4 * answered + 4)
+        assert used(path) in (4 * answered, 4 * answered + 4)
         tells = helper(ledger=ledger)
         for mine in rounds[:answered]:
             assert refused(request([*mine[:3], rounds[-1][3]]), tells).members.keys() == {0, 1, 2}
@@ -223,6 +224,11 @@ def test_a_helper_killed_at_any_moment_uses_nothing_twice(tmp_path):
         answered += 1
         ledger.close()
     assert answered > 20
+
+
+def used(path):
+    with closing(sqlite3.connect(path)) as database:
+        return database.execute("SELECT count(*) FROM used").fetchone()[0]
 
 
 def _answers(path, rounds, pipe):
