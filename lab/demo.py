@@ -23,17 +23,16 @@ from fl_app.core.errors import RunError
 from fl_app.field.control import SuperLink, Unreachable
 from fl_app.field.kit import Kit
 from fl_app.field.make import new_kit
-from fl_app.field.processes import end
 from fl_app.field.runs import Supervisor
 from lab.faults.link import HOST, free_ports
 
 LIMIT = 600.0  # seconds from start to end
-GRACE = 10.0  # seconds from SIGTERM to SIGKILL
+GRACE = 15.0  # seconds from SIGTERM to SIGKILL
 TAIL = 25  # lines of a log that are shown after a failure
 
 
 class Federation:
-    """A SuperLink and SuperNodes without certificates, each with its own log.
+    """A SuperLink and SuperNodes of a kit, each with its own log.
 
     Args:
         folder: a new folder for ``logs/``, ``kit/`` and ``run/``.
@@ -46,11 +45,13 @@ class Federation:
         link: requests to the SuperLink.
     """
 
+    _start = 'exec sh "$0"'
+
     def __init__(
         self, folder: Path, nodes: int, limit: float = LIMIT, app: Path | None = None
     ) -> None:
         self.folder, self._nodes = folder.resolve(), nodes
-        new_kit(self.folder / "kit", nodes=nodes, hosts=[HOST], insecure=True)
+        new_kit(self.folder / "kit", nodes=nodes, hosts=[HOST])
         (self.folder / "logs").mkdir()
         (port,) = free_ports(1)
         self.kit = self._kit("server", SUPERLINK=f"{HOST}:{port}")
@@ -73,8 +74,10 @@ class Federation:
             RunError: a process ended, or the nodes are not online in time.
         """
         self._spawn("server", self.kit)
-        while self._online() is None:
+        while self.online() is None:
             self.wait(0.5)
+        for key in (self.kit.folder / "keys").iterdir():
+            self.link.register(key)
         print(f"SuperLink on {self.kit.address}", flush=True)
         for i, port in enumerate(free_ports(self._nodes)):
             config = f"partition-id={i} num-partitions={self._nodes}"
@@ -86,7 +89,7 @@ class Federation:
         online = 0
         while online < self._nodes:
             self.wait(1.0)
-            joined, online = online, self._online() or 0
+            joined, online = online, self.online() or 0
             if online > joined:
                 print(f"{online} of {self._nodes} SuperNodes online", flush=True)
 
@@ -120,13 +123,13 @@ class Federation:
 
     def stop(self) -> bool:
         """End every process; return whether none is left."""
-        end(*self._processes.values(), grace=GRACE)
+        end(*self._processes.values())
         os.close(self._alive)
         ended, _, _ = select.select([self._gone], [], [], GRACE)
         os.close(self._gone)
         return bool(ended)
 
-    def _online(self) -> int | None:
+    def online(self) -> int | None:
         """How many nodes are online; None while the SuperLink starts, or is too busy to answer."""
         with suppress(Unreachable):
             return self.link.online()
@@ -138,13 +141,30 @@ class Federation:
     def _spawn(self, name: str, kit: Kit) -> None:
         with (self.folder / "logs" / f"{name}.log").open("wb") as log:
             self._processes[name] = subprocess.Popen(
-                ["sh", str(kit.folder / "start.sh")],
+                ["sh", "-c", self._start, str(kit.folder / "start.sh")],
                 env={**kit.environment, "OMP_NUM_THREADS": "1"},  # the nodes share the cores
                 stdin=self._alive,
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
             )
+
+
+def end(*processes: "subprocess.Popen[bytes]", grace: float = GRACE) -> None:
+    """End processes and their process groups, with SIGTERM and then SIGKILL.
+
+    Args:
+        processes: each leads its process group.
+        grace: seconds from SIGTERM to SIGKILL.
+    """
+    for ending in (signal.SIGTERM, signal.SIGKILL):
+        for process in processes:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, ending)
+        until = time.monotonic() + grace
+        for process in processes:
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(max(until - time.monotonic(), 0.0))
 
 
 def main() -> int:

@@ -71,6 +71,34 @@ def ask(*arguments):
     return subprocess.run(field(*arguments), env=ENVIRONMENT, text=True, capture_output=True)
 
 
+LOOP = """
+[ ! -e Caddyfile ] || ! command -v caddy || sh start.sh caddy &
+while :; do sh start.sh; sleep 10; done
+"""
+
+
+def keep(folder):
+    """Keep a folder's processes running, as docs/edge.md does without a service manager."""
+    with folder.with_suffix(".log").open("wb") as log:
+        return subprocess.Popen(
+            ["sh", "-c", LOOP],
+            cwd=folder,
+            env={**ENVIRONMENT, "PATH": f"{sys.prefix}/bin:{os.environ['PATH']}"},
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+        )
+
+
+def end(process):
+    """End a process and its group; what does not hear is killed."""
+    for ending in (signal.SIGTERM, signal.SIGKILL):
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, ending)
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(30)
+
+
 def start(log, *arguments):
     with log.open("wb") as file:
         return subprocess.Popen(

@@ -2,10 +2,8 @@
 
 import argparse
 import shlex
-import shutil
 import signal
 import socket
-import subprocess
 import sys
 import tempfile
 import time
@@ -13,7 +11,6 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import NoReturn
 
 from fl_app.core.errors import RunError
 from fl_app.field.kit import PORT, Kit
@@ -24,7 +21,6 @@ FOLDERS = {
     "server": "the server's folder",
     "folder": "folder of the server, a device or the helper",
 }
-RESTART = 10.0  # seconds; Flower refuses a SuperNode while the one that died counts as online
 STARTS_WITHIN = 60.0  # seconds, of a SuperLink
 INTERRUPTED = 130  # what a shell reports for a command ended by Ctrl-C
 
@@ -63,8 +59,6 @@ def _parser() -> argparse.ArgumentParser:
     add("--host", "-H", action="append", help=text)
     add("--port", type=int, default=PORT, help=f"port to which devices connect ({PORT})")
     add("--days", type=int, default=3650, help="days until certificates expire (3650)")
-    text = "no certificates and keys: anybody who reaches the port can read and join"
-    add("--insecure", action="store_true", help=text)
 
     add = command(_certificate, "ca")
     add("out", type=Path, help="new folder for server.crt and server.key")
@@ -73,8 +67,6 @@ def _parser() -> argparse.ArgumentParser:
 
     add = command(_register, "server")
     add("keys", type=Path, nargs="*", help="public keys (all in keys/)")
-
-    command(_keep, "folder")
 
     add = command(_run, "server")
     add("--output", type=Path, help="the run's folder (run, in the server's)")
@@ -100,7 +92,7 @@ def _parser() -> argparse.ArgumentParser:
 # Each command imports what it needs: a health check on a small board must not load Flower.
 
 
-def _init(out: Path, host: Sequence[str] | None, insecure: bool, port: int, **more: int) -> int:
+def _init(out: Path, host: Sequence[str] | None, port: int, **more: int) -> int:
     """Write a ready folder for the server and every device."""
     from fl_app.field.make import new_kit
     from fl_app.field.project import build_wheel
@@ -108,14 +100,11 @@ def _init(out: Path, host: Sequence[str] | None, insecure: bool, port: int, **mo
     hosts = host or [socket.gethostname()]
     with tempfile.TemporaryDirectory() as folder:
         wheel = build_wheel(Path(folder))
-        new_kit(out, hosts=hosts, insecure=insecure, port=port, wheel=wheel, **more)
+        new_kit(out, hosts=hosts, port=port, wheel=wheel, **more)
     print(f"Copy {out}/server to the server, and each node-<i> to its device.")
     print("Then run there, in the folder: sudo sh install.sh")
     print(f"Devices reach the server as {hosts[0]}:{port}; --host chooses another name.")
-    if insecure:
-        print("INSECURE: anybody who reaches that port can read all messages and join.")
-    else:
-        print(f"Keep {out}/ca to yourself: with it anybody can pose as the server.")
+    print(f"Keep {out}/ca to yourself: with it anybody can pose as the server.")
     return 0
 
 
@@ -147,31 +136,6 @@ def _register(server: Path, keys: Sequence[Path]) -> int:
     for key in keys or sorted((kit.folder / "keys").glob("*.pub")):
         print(f"{key.stem} {'may join' if link.register(key) else 'could join already'}")
     return 0
-
-
-def _keep(folder: Path) -> NoReturn:
-    """Keep a folder's SuperLink, SuperNode or helper running, without systemd or Docker."""
-    from fl_app.field.processes import end
-
-    kit = Kit.read(folder)
-    commands = [["sh", str(kit.folder / "start.sh")]]
-    if kit.role == "server" and shutil.which("caddy"):
-        commands.append([*commands[0], "caddy"])
-    elif kit.role == "server":
-        print("caddy is not installed: devices on other machines cannot reach the server")
-    while True:
-        processes = [
-            subprocess.Popen(command, env=kit.environment, start_new_session=True)
-            for command in commands
-        ]
-        try:
-            while all(process.poll() is None for process in processes):
-                time.sleep(0.2)
-            status = next(filter(None, (process.returncode for process in processes)), 0)
-        finally:
-            end(*processes)
-        print(f"ended with status {status}; starts again in {RESTART:g} s", flush=True)
-        time.sleep(RESTART)
 
 
 def _run(server: Path, output: Path | None, overrides: Sequence[str]) -> int:

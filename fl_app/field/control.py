@@ -189,7 +189,7 @@ class SuperLink:
         address, root = self._kit.address, self._kit.root_certificate
         try:
             with ControlHttpClient.from_server_address(
-                address, root is None, root.read_bytes() if root else None, ()
+                address, False, root.read_bytes(), ()
             ) as client:
                 yield client
         except httpx.TransportError as error:

@@ -75,14 +75,9 @@ class Kit:
         return self.settings["SUPERLINK"]
 
     @property
-    def insecure(self) -> bool:
-        """Whether INSECURE=1: no TLS and no keys."""
-        return self.settings.get("INSECURE") == "1"
-
-    @property
-    def root_certificate(self) -> Path | None:
-        """Certificate of the authority that signs the SuperLink's; None if insecure."""
-        return None if self.insecure else self.folder / "ca.crt"
+    def root_certificate(self) -> Path:
+        """Certificate of the authority that signs the SuperLink's."""
+        return self.folder / "ca.crt"
 
     @property
     def data(self) -> str | None:
@@ -99,14 +94,12 @@ class Kit:
         """Overrides of the server's run, as after ``python -m fl_app``."""
         return shlex.split(self.settings.get("OVERRIDES", ""))
 
-    def trusting(self) -> ssl.SSLContext | None:
-        """TLS that trusts the kit's authority alone; None if the kit is insecure.
+    def trusting(self) -> ssl.SSLContext:
+        """TLS that trusts the kit's authority alone.
 
         Raises:
             OSError: a certificate cannot be read.
         """
-        if self.insecure:
-            return None
         context = ssl.create_default_context(cafile=self.root_certificate)
         if self.role == "helper":  # it answers nobody without a certificate: it shows its own
             context.load_cert_chain(self.folder / "helper.crt", self.folder / "helper.key")

@@ -44,8 +44,6 @@ VENV = "/opt/fl-app/.venv"  # as in the systemd units and the images
 DAYS = 3650  # until certificates expire
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
 ALWAYS = (*LOOPBACK, "superlink")  # the last is its service in compose files
-# What a Caddyfile has for certificates.
-OF_TLS = re.compile(r"\n\ttls [^\n]*| \{\n\t*transport http \{.*?\n\t\t\}", re.DOTALL)
 PRIVATE, PUBLIC = 0o600, 0o644  # file modes
 SERVER, CLIENT = ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH
 # The nine usages of a key in the order of RFC 5280: an authority signs certificates and lists.
@@ -62,7 +60,6 @@ def new_kit(
     hosts: Sequence[str],
     port: int = PORT,
     days: int = DAYS,
-    insecure: bool = False,
     wheel: Path | None = None,
 ) -> None:
     """Write the folders ``server``, ``node-0``, ..., and ``ca``, the authority.
@@ -73,8 +70,6 @@ def new_kit(
         hosts: names and addresses of the server; devices use the first.
         port: of the server, to which devices connect.
         days: days until the certificates expire.
-        insecure: write neither certificates nor keys. Anybody who reaches the port can then read
-            all messages and join.
         wheel: of this project, which the devices install; None leaves it out.
 
     Raises:
@@ -93,27 +88,21 @@ def new_kit(
     }
     with _new_folder(out) as draft:
         server, ca = draft / "server", draft / "ca"
-        _write_program(server, "server", wheel, values, insecure)
+        _write_program(server, "server", wheel, values)
         compose = server / "compose.yaml"
         compose.write_text(compose.read_text().replace(str(PORT), str(port)))
-        if insecure:
-            caddyfile = server / "Caddyfile"
-            plain = OF_TLS.sub("", caddyfile.read_text()).replace("https://", "http://")
-            caddyfile.write_text(plain)
-        else:
-            ca.mkdir(mode=0o700)
-            (server / "keys").mkdir()
-            new_authority(ca, days)
-            new_certificate(ca, server, "server", [*hosts, *ALWAYS], days)
-            shutil.copy(ca / "ca.crt", server)
+        ca.mkdir(mode=0o700)
+        (server / "keys").mkdir()
+        new_authority(ca, days)
+        new_certificate(ca, server, "server", [*hosts, *ALWAYS], days)
+        shutil.copy(ca / "ca.crt", server)
         for i in range(nodes):
             node = draft / f"node-{i}"
             own = {"node": i, "own_port": NODE_PORT + i}
-            _write_program(node, "node", wheel, values | own, insecure)
-            if not insecure:
-                new_node(node, node.name)
-                shutil.copy(ca / "ca.crt", node)
-                shutil.copy(node / "node.key.pub", server / "keys" / f"{node.name}.pub")
+            _write_program(node, "node", wheel, values | own)
+            new_node(node, node.name)
+            shutil.copy(ca / "ca.crt", node)
+            shutil.copy(node / "node.key.pub", server / "keys" / f"{node.name}.pub")
         draft.chmod(0o755)
 
 
@@ -190,11 +179,7 @@ def _new_folder(path: Path) -> Iterator[Path]:
 
 
 def _write_program(
-    folder: Path,
-    role: str,
-    wheel: Path | None,
-    values: Mapping[str, object],
-    insecure: bool = False,
+    folder: Path, role: str, wheel: Path | None, values: Mapping[str, object]
 ) -> None:
     """Write the files that are the same in all folders of a role, and its settings."""
     folder.mkdir(mode=0o700, exist_ok=True)
@@ -202,7 +187,7 @@ def _write_program(
         shutil.copy(file, folder)
     path = folder / f"{role}.env"
     text = Template(path.read_text()).substitute(values, venv=VENV)
-    path.write_text(f'{text}MADE="{values["made"]}"\n' + 'INSECURE="1"\n' * insecure)
+    path.write_text(f'{text}MADE="{values["made"]}"\n')
 
 
 # -- certificates and keys -------------------------------------------------------------------------

@@ -12,7 +12,6 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from fl_app.field.processes import end
 from lab.boards.podman import SLIM, SUITE, Podman, make_base
 from lab.boards.steps import (
     PROJECT,
@@ -24,6 +23,7 @@ from lab.boards.steps import (
     told,
     wait_for,
 )
+from lab.demo import end
 from lab.faults.link import Link, free_ports
 
 UID = 1000  # the images' user, who owns the folders of kits

@@ -11,8 +11,8 @@ from typing import Literal
 
 from fl_app.core.errors import RunError
 from fl_app.core.events import Arrived, Event
-from fl_app.field.processes import end
 from fl_app.record.log import read_events
+from lab.demo import end
 
 PROJECT = Path(__file__).resolve().parents[2]
 ANSWER = 120.0  # seconds that a command may take, unless it is told otherwise

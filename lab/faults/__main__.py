@@ -60,11 +60,12 @@ def withstand(group: Group, folder: Path) -> list[Row]:
     rows: list[Row] = []
     ended = ""
     print(f"{group.name}: starting {NODES} SuperNodes", flush=True)
-    federation, everybody = Field(folder, NODES), range(NODES)
+    folder.mkdir(parents=True)
+    federation, everybody = Field(folder), range(NODES)
     try:
-        federation.start(keys=group.keys)
+        federation.begin()
         federation.give(everybody, seconds=SECONDS)
-        run = federation.submit(group.overrides, folder / "run")
+        run = Run(federation, group.overrides, folder / "run")
         run.until(lambda: run.answered() == {*everybody}, "every node has answered")
         for injection in group.injections:
             rows.append(observe(injection, run))

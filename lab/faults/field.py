@@ -1,14 +1,10 @@
-"""A federation on one machine, under the supervisors of the edge kit; every node has a link."""
+"""A federation on one machine whose processes are kept running; every node has a link."""
 
 import json
-import os
-import shutil
-import signal
-import subprocess
-import sys
+import math
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -16,13 +12,10 @@ import psutil
 
 from fl_app.core.errors import RunError
 from fl_app.core.events import Arrived, Event
-from fl_app.field.control import SuperLink, Unreachable
-from fl_app.field.kit import Kit
-from fl_app.field.make import new_kit
-from fl_app.field.processes import end
 from fl_app.field.runs import Supervisor
 from fl_app.record.log import read_events
-from lab.faults.link import HOST, Link, Way, free_ports
+from lab.demo import Federation
+from lab.faults.link import HOST, Link, Way
 
 APP = Path(__file__).with_name("app")
 NODES = 5
@@ -33,64 +26,29 @@ class Disappointed(Exception):
     """An expected event did not happen."""
 
 
-class Field:
-    """A SuperLink and SuperNodes, each kept running by ``python -m fl_app.field keep``.
+class Field(Federation):
+    """A federation whose processes are started again when they end; every node has a link.
 
     Args:
-        folder: new; for the kit, the nodes' instructions and the logs.
-        nodes: number of SuperNodes.
+        folder: a new one.
+
+    Attributes:
+        links: to the SuperLink, of every node.
     """
 
-    def __init__(self, folder: Path, nodes: int = NODES) -> None:
-        self.folder = folder.resolve()
-        self.links: list[Link] = []
-        self._nodes = nodes
-        self._keepers: dict[str, subprocess.Popen[bytes]] = {}
-        self._leaving = threading.Event()
+    _start = 'while :; do sh "$0"; sleep 10; done'
 
-    def start(self, *, keys: bool) -> None:
-        """Start all processes, and wait until all nodes are online.
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder, NODES, limit=math.inf, app=APP)
+        port = int(self.kit.address.rpartition(":")[2])
+        self.links = [Link(port) for _ in range(NODES)]
+        self.leaving = threading.Event()
 
-        Args:
-            keys: whether there are certificates, and a key for every node. Otherwise connections
-                are not encrypted, and any node may join.
-
-        Raises:
-            Disappointed: the nodes are not online in time.
-        """
-        self.folder.mkdir(parents=True)
-        port, link, *node_ports = free_ports(2 + self._nodes)
-        kit, superlink = self.folder / "kit", {"SUPERLINK": f"{HOST}:{link}"}
-        reached = port if shutil.which("caddy") else link
-        new_kit(
-            kit,
-            nodes=self._nodes,
-            hosts=[HOST],
-            port=port,
-            insecure=not keys,
-        )
-        self.give(range(self._nodes), seconds=0.0)
-        self._keep("server", superlink)
-        self._control = SuperLink(Kit.read(kit / "server", superlink), app=APP)
-        for node, node_port in enumerate(node_ports):
-            self.links.append(Link(reached))
-            config = (
-                f"partition-id={node} num-partitions={self._nodes} orders='{self._orders(node)}'"
-            )
-            mine = {"SUPERLINK": f"{HOST}:{self.links[node].port}", "PORT": str(node_port)}
-            self._keep(f"node-{node}", {**mine, "NODE_CONFIG": config})
-        wait_for(lambda: self.online() == self._nodes, f"{self._nodes} nodes are online")
-
-    def kit(self, name: str) -> Path:
-        """A folder of the kit."""
-        return self.folder / "kit" / name
-
-    def online(self) -> int:
-        """How many nodes are online."""
-        try:
-            return self._control.online()
-        except Unreachable:
-            return 0
+    def begin(self) -> None:
+        """Start all processes, and wait until all nodes are online."""
+        self.give(range(NODES), seconds=0.0)
+        orders = [f"orders='{self._orders(node)}'" for node in range(NODES)]
+        self.start(orders, [f"{HOST}:{link.port}" for link in self.links])
 
     def give(self, nodes: Sequence[int], *, seconds: float, faults: Sequence[str] = ()) -> None:
         """Set how long the next orders of nodes take, and which faults they have."""
@@ -119,67 +77,31 @@ class Field:
                     found.append(process)
         return found
 
-    def log(self, name: str) -> str:
-        """Output of a supervised process."""
-        return (self.folder / f"{name}.log").read_text(errors="replace")
-
     def mend(self) -> None:
         """Remove the faults of every link."""
         for link in self.links:
             link.up, link.down = Way(), Way()
             link.restore()
 
-    def submit(self, overrides: Sequence[str], output: Path) -> "Run":
-        """Start a run under a supervisor; returns when the first update has arrived."""
-        return Run(self, self._control, self._pause, overrides, output.resolve())
-
     def stop(self) -> bool:
-        """End all processes; returns False if one had to be killed."""
-        self._leaving.set()
-        for name, keeper in self._keepers.items():
-            for process in self.processes(name, ""):
-                with suppress(psutil.Error):
-                    process.send_signal(signal.SIGCONT)
-            keeper.send_signal(signal.SIGTERM)
-        for keeper in self._keepers.values():
-            end(keeper)
+        """End all processes and links; return whether no process is left."""
+        self.leaving.set()
+        ended = super().stop()
         for link in self.links:
             link.close()
-        try:
-            wait_for(
-                lambda: not any(self.processes(name, "") for name in self._keepers),
-                "all have ended",
-                20.0,
-            )
-        except Disappointed:
-            for name in self._keepers:
-                for process in self.processes(name, ""):
-                    process.kill()
-            return False
-        return True
+        return ended
+
+    def pause(self, seconds: float) -> None:
+        """Sleep, unless the federation is being ended.
+
+        Raises:
+            RunError: it is.
+        """
+        if self.leaving.wait(seconds):
+            raise RunError("the federation is being ended")
 
     def _orders(self, node: int) -> Path:
         return self.folder / f"orders-{node}.json"
-
-    def _keep(self, name: str, settings: Mapping[str, str]) -> None:
-        environment = {
-            **os.environ,
-            **settings,
-            "OMP_NUM_THREADS": "1",  # the nodes share this machine's cores
-            "PYTHONPATH": os.pathsep.join(sys.path),
-        }
-        with (self.folder / f"{name}.log").open("wb") as log:
-            self._keepers[name] = subprocess.Popen(
-                [sys.executable, "-m", "fl_app.field", "keep", str(self.folder / "kit" / name)],
-                env=environment,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-            )
-
-    def _pause(self, seconds: float) -> None:
-        if self._leaving.wait(seconds):
-            raise RunError("the federation is being ended")
 
 
 class Run:
@@ -187,26 +109,17 @@ class Run:
 
     Args:
         field: in which it runs.
-        link: the SuperLink.
-        pause: sleeps for a number of seconds.
         overrides: as of ``python -m fl_app``.
         output: folder of the run.
     """
 
-    def __init__(
-        self,
-        field: Field,
-        link: SuperLink,
-        pause: Callable[[float], None],
-        overrides: Sequence[str],
-        output: Path,
-    ) -> None:
+    def __init__(self, field: Field, overrides: Sequence[str], output: Path) -> None:
         self.field = field
         self.output = output
         self._offset = float("inf")  # the run's second 0 on this machine's clock
         self._problems: list[BaseException] = []
         self._told = ""
-        supervisor = Supervisor(link, pause=pause, tell=self._tell)
+        supervisor = Supervisor(field.link, pause=field.pause, tell=self._tell)
 
         def complete() -> None:
             try:

@@ -18,14 +18,12 @@ import psutil
 import pytest
 import torch
 from configs import composed
-from kit_processes import ask, free_ports, give_ports, logged, processes, start, wait_for
+from kit_processes import ask, end, free_ports, give_ports, keep, logged, processes, start, wait_for
 from sklearn.datasets import load_iris
 
 from fl_app.client.build import build_task
 from fl_app.field.control import OFFLINE_AFTER, SuperLink, Unreachable, public_bytes
 from fl_app.field.kit import Kit
-from fl_app.field.make import VENV
-from fl_app.field.processes import GRACE, end
 from fl_app.tasks.task import Task
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600), pytest.mark.federation]
@@ -56,10 +54,10 @@ class Federation:
         return self._running[name]
 
     def keep(self, name):
-        self.start(name, "keep", self.out / name)
+        self._running[name] = keep(self.out / name)
 
     def end(self, name):
-        end(self._running.pop(name), grace=2 * GRACE)
+        end(self._running.pop(name))
 
     def kill(self, name):
         """What a supervisor keeps running."""
@@ -93,8 +91,6 @@ def federation(tmp_path_factory):
         assert done.returncode == 0, done.stderr
     address = f"secure_aggregation=helper secure_aggregation.address=localhost:{helper_port}"
     assert address in done.stdout
-    settings = made.helper / "helper.env"
-    settings.write_text(settings.read_text().replace(VENV, sys.prefix))
     give_ports(made.out)
     for name in ("helper", *(f"node-{i}" for i in range(NODES)), "server"):
         made.keep(name)

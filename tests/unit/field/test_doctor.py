@@ -66,14 +66,11 @@ def test_a_server_that_cannot_be_reached_or_believed(out, tmp_path):
         assert found.keys() == {"server"}
         assert "fl-superlink" in found["server"].mend
     new_kit(tmp_path / "other", nodes=1, hosts=["127.0.0.1"])
-    new_kit(tmp_path / "plain", nodes=1, hosts=["127.0.0.1"], insecure=True)
     with superlink(out / "server", proxied=True) as port:
         other = seen_from(tmp_path / "other" / "node-0", port)
         assert "copy ca.crt of the kit" in other["server"].mend
-        assert seen_from(tmp_path / "plain" / "node-0", port).keys() == {"server"}
     with superlink(None, proxied=True) as port:
         assert "another program" in seen_from(out / "node-0", port)["server"].mend
-        assert not seen_from(tmp_path / "plain" / "node-0", port)
     with superlink(out / "server", status=502) as port:
         found = seen_from(out / "node-0", port)
         assert "the SuperLink behind it does not" in found["server"].text

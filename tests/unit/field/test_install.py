@@ -302,14 +302,13 @@ def test_an_interrupted_installation_is_completed_by_the_next(machine, kit, sign
     assert machine.called("python3 .*packages.py")
 
 
-@pytest.mark.parametrize("other", ["node-1", "another insecure kit"])
+@pytest.mark.parametrize("other", ["node-1", "another kit"])
 def test_a_second_kit_does_not_replace_the_first(machine, tmp_path, other):
     (tmp_path / "second").mkdir()
-    insecure = "insecure" in other
-    new_kit(tmp_path / "out", nodes=2, hosts=["server.lan"], insecure=insecure)
+    new_kit(tmp_path / "out", nodes=2, hosts=["server.lan"])
     first, second = tmp_path / "out" / "node-0", tmp_path / "out" / "node-1"
     if other != "node-1":
-        new_kit(tmp_path / "second/out", nodes=1, hosts=["server.lan"], insecure=insecure)
+        new_kit(tmp_path / "second/out", nodes=1, hosts=["server.lan"])
         second = tmp_path / "second/out/node-0"
         settings = re.sub('MADE="[0-9]*"', 'MADE="1"', (second / "node.env").read_text())
         (second / "node.env").write_text(settings)

@@ -68,7 +68,7 @@ def test_every_machine_gets_what_it_needs_and_nobody_else_may_read_it(kit, name)
 
 def test_settings_are_read_as_they_were_written(kit):
     server, node, helper = (Kit.read(kit / name, {}) for name in ("server", "node-1", "helper"))
-    assert (server.role, server.address, server.insecure) == ("server", "127.0.0.1:8099", False)
+    assert (server.role, server.address) == ("server", "127.0.0.1:8099")
     assert server.settings["PORT"] == "9000"
     assert server.root_certificate == kit / "server" / "ca.crt"
     assert {"num_clients=2", "runtime=deployment", "deadline=600"} <= set(server.overrides)
@@ -135,8 +135,7 @@ def test_settings_that_cannot_be_used_are_refused(tmp_path, settings, refusal):
         Kit.read(tmp_path, {})
 
 
-@pytest.mark.parametrize("insecure", [False, True])
-def test_start_scripts_give_flower_what_the_folder_says(tmp_path, insecure):
+def test_start_scripts_give_flower_what_the_folder_says(tmp_path):
     """Commands of Flower's names tell how they were called; the data's path has a blank."""
     (tmp_path / "bin").mkdir()
     for name in ("flower-superlink", "flower-supernode", "python"):
@@ -145,7 +144,7 @@ def test_start_scripts_give_flower_what_the_folder_says(tmp_path, insecure):
         script.write_text(f'#!/bin/sh\n{asked}\nprintf "%s\\n" "$FLWR_HOME" "$@"\n')
         script.chmod(0o755)
     out, said = tmp_path / "out", {}
-    new_kit(out, nodes=1, hosts=["server.lan"], port=9000, insecure=insecure)
+    new_kit(out, nodes=1, hosts=["server.lan"], port=9000)
     for name in ("server", "node-0"):
         (path,) = (out / name).glob("*.env")
         settings = path.read_text().replace("/opt/fl-app/.venv", str(tmp_path))
@@ -163,22 +162,21 @@ def test_start_scripts_give_flower_what_the_folder_says(tmp_path, insecure):
     secure += ["--ssl-keyfile", "server.key", "--enable-supernode-auth"]
     assert said["server"] == [
         *("--host", "127.0.0.1", "--port", "8099", "--database", "state.db"),
-        *(["--insecure"] if insecure else secure),
+        *secure,
     ]
     data = "partition-id=0 num-partitions=1 data='/srv/our data'"
     secure = ["--root-certificates", "ca.crt", "--auth-supernode-private-key", "node.key"]
     assert said["node-0"] == [
         *("-m", "fl_app.node.warm", "--superlink", "server.lan:9000", "--port", "9094"),
-        *("--node-config", data, *(["--insecure"] if insecure else secure)),
+        *("--node-config", data, *secure),
     ]
     assert parse_config_args([data])["data"] == "/srv/our data"
     assert Kit.read(out / "node-0", {}).data == "/srv/our data"
     asked = (out / "server" / "flower" / "config.toml").read_text()
     trust = f'root-certificates = "{out}/server/ca.crt"'
-    assert ("insecure = true" if insecure else trust) in asked
+    assert trust in asked
     assert 'address = "127.0.0.1:8099"' in asked
-    assert (out / "registers").exists() != insecure
-    assert bool({*out.rglob("*.key"), *out.rglob("*.crt"), *out.rglob("*.pub")}) != insecure
+    assert (out / "registers").exists()
 
 
 def test_the_files_of_a_kit_know_its_places():
@@ -358,4 +356,4 @@ def test_commands_exist(place):
 def test_the_guide_shows_every_command_a_person_uses():
     texts = [page.read_text() for page in EDGE]
     documented = {command.split()[0] for text in texts for command in COMMAND.findall(text)}
-    assert documented == {"init", "certificate", "register", "keep", "run", "doctor", "status"}
+    assert documented == {"init", "certificate", "register", "run", "doctor", "status"}

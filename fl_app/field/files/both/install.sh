@@ -145,7 +145,7 @@ check_system() {
         *) problem "this system is none of Debian's family ($like): docs/edge.md has the long way" ;;
     esac
     [ -d "$root/run/systemd/system" ] ||
-        problem "systemd does not run here: use Docker, or \`python -m fl_app.field keep\` (docs/edge.md)"
+        problem "systemd does not run here: use Docker, or sh start.sh (docs/edge.md)"
 
     # Where there is no Python at all, it is installed.
     if ! find_python && command -v python3 >/dev/null; then problem "$(about_python)"; fi

@@ -14,9 +14,5 @@ export FL_APP_DATA="${FL_APP_DATA-$PWD/data}" FL_APP_KIT="$PWD"
 if [ -n "${DATA-}" ]; then # this device trains on data of its own
     NODE_CONFIG="${NODE_CONFIG-} data='$DATA'"
 fi
-if [ "${INSECURE-}" = 1 ]; then
-    set -- --insecure
-else
-    set -- --root-certificates ca.crt --auth-supernode-private-key node.key
-fi
-exec python -m fl_app.node.warm --superlink "$SUPERLINK" --port "$PORT" --node-config "$NODE_CONFIG" "$@"
+exec python -m fl_app.node.warm --superlink "$SUPERLINK" --port "$PORT" --node-config "$NODE_CONFIG" \
+    --root-certificates ca.crt --auth-supernode-private-key node.key

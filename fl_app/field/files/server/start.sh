@@ -15,15 +15,7 @@ export FL_APP_DATA="${FL_APP_DATA-$PWD/data}" FL_APP_KIT="$PWD"
 if [ "${1-}" = caddy ]; then
     XDG_CONFIG_HOME="$PWD/cache" XDG_DATA_HOME="$PWD/cache" exec caddy run --config Caddyfile
 fi
-if [ "${INSECURE-}" = 1 ]; then
-    set -- --insecure
-    trust="insecure = true"
-else
-    set -- --ssl-ca-certfile ca.crt --ssl-certfile server.crt --ssl-keyfile server.key \
-        --enable-supernode-auth
-    python -m fl_app.field register . & # all keys in keys/, once the SuperLink answers
-    trust="root-certificates = \"$PWD/ca.crt\""
-fi
+python -m fl_app.field register . & # all keys in keys/, once the SuperLink answers
 # With this file, `FLWR_HOME=<this folder>/flower flwr ls` asks this SuperLink.
 mkdir -p flower
 cat >flower/config.toml <<END
@@ -32,10 +24,11 @@ default = "field"
 
 [superlink.field]
 address = "127.0.0.1:${SUPERLINK##*:}"
-$trust
+root-certificates = "$PWD/ca.crt"
 END
 # What large requests took goes back to the system at once, and does not stay with each thread.
 export MALLOC_ARENA_MAX="${MALLOC_ARENA_MAX-2}" MALLOC_MMAP_THRESHOLD_="${MALLOC_MMAP_THRESHOLD_-1048576}"
 # The database keeps nodes, keys and the history of runs over a restart of the SuperLink. Whoever reaches
 # its port can submit runs: from elsewhere only Caddy is reached. (BIND is for a network of containers.)
-exec flower-superlink --host "${BIND:-127.0.0.1}" --port "${SUPERLINK##*:}" --database state.db "$@"
+exec flower-superlink --host "${BIND:-127.0.0.1}" --port "${SUPERLINK##*:}" --database state.db \
+    --ssl-ca-certfile ca.crt --ssl-certfile server.crt --ssl-keyfile server.key --enable-supernode-auth
