@@ -64,7 +64,7 @@ check: setup ## Check format, style, types, imports and spelling, as before ever
 	.venv/bin/codespell
 
 .PHONY: bench
-bench: setup ## Measure speed against a bare training loop, and memory
+bench: setup ## Measure speed against a bare training loop
 	$(python) -m lab.bench
 
 .PHONY: mutants
@@ -80,7 +80,7 @@ twin: setup ## Predict a federation of eight real nodes, and compare: a quarter 
 	$(python) -m lab.rack.twin
 
 .PHONY: boards
-boards: setup ## Try services, compose files and an emulated ARM board: about 40 minutes
+boards: setup ## Try services and compose files: about 20 minutes
 	$(python) -m lab.boards
 
 .PHONY: superlink-demo

@@ -13,7 +13,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -29,6 +29,10 @@ from lab.faults.link import HOST, free_ports
 LIMIT = 600.0  # seconds from start to end
 GRACE = 15.0  # seconds from SIGTERM to SIGKILL
 TAIL = 25  # lines of a log that are shown after a failure
+
+
+class Disappointed(Exception):
+    """What should have happened did not happen."""
 
 
 class Federation:
@@ -148,6 +152,20 @@ class Federation:
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
             )
+
+
+def wait_for(true: Callable[[], bool], what: str, seconds: float, every: float = 1.0) -> float:
+    """Wait until a condition is true; return the seconds that it took.
+
+    Raises:
+        Disappointed: it is not true in time.
+    """
+    began = time.monotonic()
+    while not true():
+        if time.monotonic() - began > seconds:
+            raise Disappointed(f"not within {seconds:g} s: {what}")
+        time.sleep(every)
+    return time.monotonic() - began
 
 
 def end(*processes: "subprocess.Popen[bytes]", grace: float = GRACE) -> None:

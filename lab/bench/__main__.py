@@ -1,28 +1,25 @@
-"""``python -m lab.bench``: how fast one machine simulates, and its memory; a JSON object a line."""
+"""``python -m lab.bench``: how fast one machine simulates; a JSON object a line."""
 
 import argparse
 import json
 import multiprocessing
 from concurrent.futures import ProcessPoolExecutor
 
-from lab.bench.workloads import CROWD, RACES, compare, memory
+from lab.bench.workloads import RACES, compare
 
 
 def main() -> None:
     """Measure one workload after the other, each in processes of its own."""
-    names = [*dict.fromkeys(name for name, _ in RACES), CROWD.work]
+    names = [*dict.fromkeys(name for name, _ in RACES)]
     parser = argparse.ArgumentParser(prog="python -m lab.bench", description=__doc__)
     parser.add_argument("--only", nargs="+", choices=names, default=names, metavar="W")
     parser.add_argument("--repeats", type=int, default=5, help="paired measurements")
     parser.add_argument("--seconds", type=float, default=6.0, help="of each side in one of them")
     parser.add_argument("--batch", type=int, default=16, help="runtime.batch of B1 and B2")
-    parser.add_argument(
-        "--versions", type=int, default=500, help="of M, which runs 3 times as many"
-    )
-    parser.add_argument("--quick", action="store_true", help="2 repeats of 2 s, 240 versions")
+    parser.add_argument("--quick", action="store_true", help="2 repeats of 2 s")
     options = parser.parse_args()
     if options.quick:
-        options.repeats, options.seconds, options.versions = 2, 2.0, 240
+        options.repeats, options.seconds = 2, 2.0
     # Spawned: memory and allocator start from nothing, whatever was measured before.
     spawn = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(1, spawn, max_tasks_per_child=1) as fresh:
@@ -30,8 +27,6 @@ def main() -> None:
             if name in options.only:
                 words = (name, race, options.batch, options.repeats, options.seconds)
                 print(json.dumps(fresh.submit(compare, *words).result()), flush=True)
-        if CROWD.work in options.only:
-            print(json.dumps(fresh.submit(memory, options.versions).result()), flush=True)
 
 
 if __name__ == "__main__":

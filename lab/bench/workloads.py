@@ -1,15 +1,13 @@
-"""What is measured: client updates of several sorts on made-up data, and a crowd of clients.
+"""What is measured: client updates of several sorts on made-up data.
 
 W is the engine against a bare loop, B clients trained together against one at a time, R workers of
-a Ray cluster (this machine's) against those of ``runtime=inprocess``; M is the memory of a crowd.
+a Ray cluster (this machine's) against those of ``runtime=inprocess``.
 """
 
-import multiprocessing
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from statistics import median
 from typing import Any
 
@@ -25,14 +23,12 @@ from fl_app.client.build import Recipe, prepare_process
 from fl_app.cluster.connection import connect
 from fl_app.cluster.mailbox import ClusterMailbox
 from fl_app.core.errors import RunError
-from fl_app.core.events import Aggregated, Event
 from fl_app.devices.compute import UniformRatio
 from fl_app.devices.fleet import Fleet
 from fl_app.engine.clock import Mailbox
 from fl_app.engine.engine import Engine, Stop
 from fl_app.engine.virtual import VirtualClock
 from fl_app.engine.workers import Workers
-from fl_app.record.history import History
 from fl_app.schedule import Buffered, Schedule, fully_async, k_async
 from fl_app.strategy import AsyncStrategy
 from fl_app.tasks.partition import Iid
@@ -43,8 +39,7 @@ from lab.bench.sides import LOCAL_LR, Count, Federation, Limit, Side, counted, r
 # next to 0 (denormal ones) would slow down whoever trained more.
 NOISE = 5.0
 NUM_CLASSES, NUM_TESTS = 10, 1000
-TOGETHER_AT_WORK, CROWD_AT_WORK = 32, 1000
-SAMPLE_EVERY = 20  # versions
+TOGETHER_AT_WORK = 32
 
 
 @dataclass(frozen=True)
@@ -101,12 +96,7 @@ class Workload:
         )
 
     def engine(
-        self,
-        workers: Mailbox,
-        task: Task,
-        strategy: AsyncStrategy,
-        schedule: Schedule,
-        **more: Any,
+        self, workers: Mailbox, task: Task, strategy: AsyncStrategy, schedule: Schedule
     ) -> Engine:
         """A federation on devices whose slowest is 5 times slower."""
         initial, layout = initial_vector(task, seed=0)
@@ -117,7 +107,7 @@ class Workload:
             clock=VirtualClock(workers, devices, self.num_clients),
             initial=initial,
             num_trainable=layout.num_trainable,
-            **{"stop": Stop(num_versions=1e9), **more},
+            stop=Stop(num_versions=1e9),
         )
 
 
@@ -132,7 +122,6 @@ TOGETHER = (
     Workload("B1", "logistic", (1, 8, 8), 100, 160, 16, 10, "delta", 1000),
     Workload("B2", "mlp", (1, 8, 8), 100, 160, 16, 10, "delta", 1000),
 )
-CROWD = Workload("M", "lenet", (1, 28, 28), 10_000, 4, 4, 1, "delta", 0)
 
 Mailer = Callable[[Workload, Task, int], Mailbox]
 """Makes the mailbox of a workload, of which so many orders may be computed together."""
@@ -249,77 +238,3 @@ def train(race_: Race, task: Task, mailer: Mailer, batch: int, count: Count) -> 
     mailbox = counted(mailer(race_.workload, task, batch), count)
     outcome = race_.workload.engine(mailbox, task, *race_.rules()).run()
     raise outcome.error or RunError(outcome.stopped)
-
-
-# -- memory ---------------------------------------------------------------------------------------
-
-
-class Samples:
-    """A sink that looks at the memory of all processes every few versions."""
-
-    def __init__(self) -> None:
-        self.pids = [os.getpid(), *(p.pid for p in multiprocessing.active_children() if p.pid)]
-        self.idle = pss_mb(self.pids)
-        self.added: dict[int, dict[str, float]] = {}
-
-    def emit(self, event: Event) -> None:
-        if isinstance(event, Aggregated) and event.version % SAMPLE_EVERY == 0:
-            sample = pss_mb(self.pids)
-            self.added[event.version] = {name: sample[name] - self.idle[name] for name in sample}
-
-    def close(self) -> None: ...
-
-
-def memory(num_versions: int) -> dict[str, Any]:
-    """Memory of FedBuff with 1,000 of 10,000 clients at work, until version 3 `num_versions`.
-
-    Args:
-        num_versions: a multiple of `SAMPLE_EVERY` and long enough for the slowest client to have
-            reported once, so that as many versions are kept as ever will be.
-    """
-    prepare_process()
-    task = CROWD.task()
-    workers = in_processes(CROWD, task)
-    samples, history = Samples(), History()
-    outcome = CROWD.engine(
-        workers,
-        task,
-        FedBuff(),
-        Buffered(concurrency=CROWD_AT_WORK, buffer_size=10),
-        stop=Stop(num_versions=3 * num_versions),
-        sinks=[history, samples],
-    ).run()
-    if outcome.stopped != "num_versions":
-        raise outcome.error or RunError(outcome.stopped)
-    once, thrice = samples.added[num_versions], samples.added[3 * num_versions]
-    return {
-        "work": CROWD.work,
-        "clients": CROWD.num_clients,
-        "clients_at_work": CROWD_AT_WORK,
-        "versions": [num_versions, 3 * num_versions],
-        "max_staleness": max(history.ages),
-        "idle_mb": round(samples.idle["Pss"]),
-        "added_mb": round(max(sample["Pss"] for sample in samples.added.values()), 1),
-        "added_at_end_mb": {name: round(mb, 1) for name, mb in thrice.items()},
-        "growth_mb": round(thrice["Pss"] - once["Pss"], 1),
-        "mb_are": "proportional set size of engine and workers",
-        "cores": cores(),
-    }
-
-
-def pss_mb(pids: list[int]) -> dict[str, float]:
-    """Proportional set size of processes in MB: all of it, and its parts.
-
-    Pages that n processes share count 1/n for each, so the sum is what all of them take together.
-
-    Returns:
-        Keys ``Pss``, ``Pss_Anon`` (private memory), ``Pss_Shmem`` (the arena) and ``Pss_File``
-        (code; the one part that unrelated processes with the same libraries change).
-    """
-    total = dict.fromkeys(("Pss", "Pss_Anon", "Pss_Shmem", "Pss_File"), 0.0)
-    for pid in pids:
-        for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()[1:]:
-            name, amount = line.split()[:2]
-            if name[:-1] in total:
-                total[name[:-1]] += int(amount) / 1024
-    return total

@@ -17,7 +17,7 @@ from lab.boards.podman import CACHE, Podman
 from lab.boards.steps import Impossible, Row, line
 
 Part = Callable[[Path], Iterator[Row]]
-PARTS: Mapping[str, Part] = {"systemd": systemd.run, "compose": compose.run, "arm": systemd.run_arm}
+PARTS: Mapping[str, Part] = {"systemd": systemd.run, "compose": compose.run}
 
 
 def main() -> int:

@@ -2,7 +2,6 @@
 
 import os
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
@@ -15,15 +14,13 @@ from typing import Self
 from lab.boards.podman import SLIM, SUITE, Podman, make_base
 from lab.boards.steps import (
     PROJECT,
-    Disappointed,
     Row,
     ask,
     attempt,
     require_programs,
     told,
-    wait_for,
 )
-from lab.demo import end
+from lab.demo import Disappointed, end, wait_for
 from lab.faults.link import Link, free_ports
 
 UID = 1000  # the images' user, who owns the folders of kits
@@ -35,7 +32,6 @@ HOST = "host.containers.internal"  # this machine, as containers of Podman know 
 SHORT = "num_versions=4"  # added to the kit's OVERRIDES, whose run would take longer
 SECONDS = 900.0  # that a run may take
 DEVICE_UP = "--env-file node.env up --detach"
-DATA = "x0,x1,y\n1,2,0\n"
 
 
 def run(work: Path) -> Iterator[Row]:
@@ -51,8 +47,6 @@ def run(work: Path) -> Iterator[Row]:
                 ("a base made of Debian's packages", partial(base, podman)),
                 ("docker/Dockerfile", partial(build, podman)),
                 ("compose.yaml of the server and of each device", compose.apart),
-                ("a device's own data can be read and not changed", compose.data),
-                ("a device whose process dies is started again", compose.crash),
             ],
         )
 
@@ -122,40 +116,6 @@ class Compose:
         for i in range(NODES):
             self._type(f"node-{i}", DEVICE_UP)
         self._type("server", "--profile run up --detach")
-        return self._finish()
-
-    def data(self) -> str:
-        """Read and change a device's own data."""
-        path = self._kit / "data.csv"
-        path.write_text(DATA)
-        own(path)  # so that nothing but the mount protects it
-        change(self._kit / "node-0" / "node.env", 'DATA=""', f'DATA="{path}"')
-        self._type("node-0", DEVICE_UP)
-        seen = self._execute("node-0", "supernode", "cat", str(path))
-        if seen != DATA:
-            raise Disappointed(f"{path} holds {DATA!r}, and the container sees {seen!r}")
-        try:
-            self._execute("node-0", "supernode", "touch", str(path))
-        except Disappointed as error:
-            if "Read-only file system" not in str(error):
-                raise
-            return "read only, under the same path"
-        raise Disappointed(f"the container can change {path}")
-
-    def crash(self) -> str:
-        """Kill a device's process."""
-        container = self._type("node-1", "ps --quiet supernode").strip()
-
-        def process() -> int:
-            return int(self._podman.ask("inspect", "--format", "{{.State.Pid}}", container))
-
-        if not (before := process()):
-            raise Disappointed(f"{container} does not run")
-        os.kill(before, signal.SIGKILL)  # as the kernel does for want of memory
-        seconds = wait_for(lambda: process() not in (0, before), "it is started again", 60.0)
-        return f"after {seconds:.0f} s"
-
-    def _finish(self) -> str:
         run = self._kit / "server" / "run"
         wait_for((run / "summary.json").exists, f"{run} ends", SECONDS, every=2.0)
         return told(run)
@@ -164,10 +124,6 @@ class Compose:
         """Run a command of Docker Compose in a folder of the kit."""
         command = [str(TOOL), *words.split()]
         return ask(command, environment=self._environment, cwd=self._kit / folder, seconds=200.0)
-
-    def _execute(self, folder: str, service: str, *command: str) -> str:
-        container = self._type(folder, f"ps --quiet {service}").strip()
-        return self._podman.ask("exec", container, *command)
 
 
 def base(podman: Podman) -> str:

@@ -6,7 +6,6 @@ It asks for no limits above those of this process, and for no service manager on
 import json
 import os
 import resource
-import shlex
 import shutil
 import signal
 import zlib
@@ -20,12 +19,11 @@ from typing import Self
 from lab.boards.steps import (
     ANSWER,
     PROJECT,
-    Disappointed,
     Impossible,
     ask,
     require_programs,
-    wait_for,
 )
+from lab.demo import Disappointed, wait_for
 
 CACHE = PROJECT / "outputs" / "boards"  # what outlasts a run
 NAME = "fl-boards"  # with which the names of containers, images and networks begin
@@ -43,13 +41,12 @@ FILE = PROJECT / "docker" / "Dockerfile"
 BUILD = 1800.0  # seconds that a build may take
 SUITE = "bookworm"  # with Python 3.11, as Raspberry Pi OS of 2023 and as the base of the Dockerfile
 USER = "pi"
-EMULATED = ("QEMU_CPU=cortex-a72", "OMP_NUM_THREADS=1")
 BOOT = 90.0  # seconds that it may take until all services were started
 LIFE = 3000  # seconds after which Podman ends it
 # Without them, systemd in a container silently leaves out the protections of units.
 RIGHTS = ("--cap-add=SYS_ADMIN", "--security-opt=seccomp=unconfined")
 HERE = "---- now in "  # begins the line that says in which folder a command ended
-MAKING = 900.0  # that making one may take; 65 to 91 were measured, 216 under emulation
+MAKING = 900.0  # that making one may take; 65 to 91 were measured
 
 
 class Podman:
@@ -232,13 +229,11 @@ class Base:
         name: of its file and its image.
         packages: beside the essential ones.
         hooks: commands that change it, where ``$1`` is its folder.
-        architecture: Debian's name; "" = this machine's.
     """
 
     name: str
     packages: Sequence[str]
     hooks: Sequence[str] = ()
-    architecture: str = ""
 
 
 SLIM = Base("slim", ("python3", "python3-venv", "ca-certificates"))  # what the Dockerfile needs
@@ -254,21 +249,6 @@ BOARD = Base(
         f'chroot "$1" useradd --create-home --shell /bin/bash --groups sudo,adm {USER}',
         f'echo "{USER} ALL=(ALL) NOPASSWD: ALL" >"$1/etc/sudoers.d/010_{USER}"',
     ),
-)
-# A Raspberry Pi 4. QEMU hears from its environment which processor it is, also for services and
-# behind sudo. A second thread of torch would only spin on it.
-ARM = Base(
-    "arm",
-    BOARD.packages,
-    (
-        *BOARD.hooks,
-        'mkdir "$1/etc/systemd/system.conf.d"',
-        f"printf '[Manager]\\nDefaultEnvironment={' '.join(EMULATED)}\\n' "
-        '>"$1/etc/systemd/system.conf.d/emulation.conf"',
-        f"echo 'Defaults env_keep += \"{' '.join(word.partition('=')[0] for word in EMULATED)}\"' "
-        '>"$1/etc/sudoers.d/020_emulation"',
-    ),
-    "arm64",
 )
 
 
@@ -297,7 +277,6 @@ def _archive(cache: Path, base: Base) -> Path:
         command = ["mmdebstrap", "--quiet", "--variant=minbase"]
         command += [f"--include={','.join(base.packages)}"]
         command += [f"--customize-hook={hook}" for hook in base.hooks]
-        command += [f"--architectures={base.architecture}"] if base.architecture else []
         try:
             ask([*command, SUITE, str(draft)], seconds=MAKING)
         except Disappointed as error:
@@ -317,7 +296,6 @@ class Machine:
         name: of the machine.
         image: a base with systemd and the user.
         options: further options of ``podman run``.
-        user: who types.
 
     Raises:
         Impossible: it does not boot.
@@ -328,18 +306,15 @@ class Machine:
         podman: Podman,
         name: str,
         image: str,
-        options: Sequence[str] = (),
-        user: str = USER,
+        options: Sequence[str],
     ) -> None:
         self.name = name
         self._podman = podman
         self._container = f"{NAME}-{name}"
-        self.home = "/root" if user == "root" else f"/home/{user}"
-        self._user = user
+        self.home = f"/home/{USER}"
         self._cwd = self.home
         words = ["--systemd", "always", "--timeout", str(LIFE), "--hostname", name]
         words += [*RIGHTS, *options]
-        self.on = True
         try:  # nothing of this project is in it yet
             words = ["run", "--detach", "--name", self._container, "--pull", "never", *words]
             podman.ask(*words, image, "/sbin/init")
@@ -358,7 +333,7 @@ class Machine:
             Disappointed: it failed, or did not end in time.
         """
         trap = f"trap 'echo; echo \"{HERE}$PWD\"' EXIT"
-        options = ["--user", self._user, "--workdir", self._cwd, f"--env=HOME={self.home}"]
+        options = ["--user", USER, "--workdir", self._cwd, f"--env=HOME={self.home}"]
         script = ("bash", "-c", f"{trap}\n{command}\n")
         told = self._podman.ask("exec", *options, self._container, *script, seconds=seconds)
         said, _, cwd = told.rstrip().rpartition(HERE)
@@ -378,19 +353,13 @@ class Machine:
         """Run a command as the harness, not as somebody who follows a page."""
         return self._podman.ask("exec", self._container, *command, seconds=seconds)
 
-    def active(self, unit: str) -> bool:
-        """Whether a service runs."""
-        return self._state("is-active", unit) == "active"
-
     def switch_off(self) -> None:
         """Cut the power."""
         self._podman.ask("kill", "--signal", "KILL", self._container)
-        self.on = False
 
     def switch_on(self) -> None:
         """Boot it again, with the files that it had."""
         self._podman.ask("start", self._container)
-        self.on = True
         self._cwd = self.home
         self.wait()
 
@@ -402,11 +371,8 @@ class Machine:
         return copy
 
     def _booted(self) -> bool:
-        return self._state("is-system-running") in ("running", "degraded")
-
-    def _state(self, *question: str) -> str:
-        """The answer of systemctl, whose status is not 0 for a state that is not the best."""
-        try:
-            return self.root("sh", "-c", f"systemctl {shlex.join(question)} || true").strip()
+        try:  # its status is not 0 while it starts, or if a service has failed
+            state = self.root("sh", "-c", "systemctl is-system-running || true")
         except Disappointed:  # it does not take commands yet
-            return ""
+            return False
+        return state.strip() in ("running", "degraded")

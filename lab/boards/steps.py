@@ -12,7 +12,7 @@ from typing import Literal
 from fl_app.core.errors import RunError
 from fl_app.core.events import Arrived, Event
 from fl_app.record.log import read_events
-from lab.demo import end
+from lab.demo import Disappointed, end
 
 PROJECT = Path(__file__).resolve().parents[2]
 ANSWER = 120.0  # seconds that a command may take, unless it is told otherwise
@@ -43,10 +43,6 @@ class Row:
     verdict: Verdict
     seconds: float
     detail: str
-
-
-class Disappointed(Exception):
-    """What should have happened did not happen."""
 
 
 class Impossible(Exception):
@@ -81,20 +77,6 @@ def attempt(part: str, steps: Sequence[tuple[str, Callable[[], str]]]) -> Iterat
             if rest := [name for name, _ in steps[i + 1 :]]:
                 yield Row(part, "; ".join(rest), verdict, 0.0, f"not tried, for want of: {what}")
             return
-
-
-def wait_for(true: Callable[[], bool], what: str, seconds: float, every: float = 1.0) -> float:
-    """Wait until a condition is true; return the seconds that it took.
-
-    Raises:
-        Disappointed: it is not true in time.
-    """
-    began = time.monotonic()
-    while not true():
-        if time.monotonic() - began > seconds:
-            raise Disappointed(f"not within {seconds:g} s: {what}")
-        time.sleep(every)
-    return time.monotonic() - began
 
 
 def line(row: Row) -> str:

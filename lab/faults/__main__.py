@@ -7,7 +7,6 @@ With ``--random`` processes are killed at random instead.
 import argparse
 import json
 import random
-import shutil
 import signal
 import sys
 import time
@@ -25,8 +24,10 @@ from rich.table import Table
 from fl_app.core.errors import RunError
 from fl_app.core.events import Aggregated, Arrived, Event
 from fl_app.record.log import read_events
-from lab.faults.field import NODES, Disappointed, Field, Run
-from lab.faults.injections import GROUPS, SECONDS, Group, Injection, random_kills
+from lab.demo import Disappointed
+from lab.faults.field import NODES, Field, Run
+from lab.faults.injections import FAULTS, SECONDS, Group, Injection, random_kills
+from lab.faults.link import HOST
 
 SILENCE = 3 * SECONDS + 6.0  # seconds that a client without a fault may be without an update
 
@@ -51,7 +52,7 @@ class Row:
 
 
 def withstand(group: Group, folder: Path) -> list[Row]:
-    """Inject a group's faults into one federation and one run; returns a row for each fault.
+    """Inject faults into one federation and one run; returns a row for each fault.
 
     Args:
         group: of faults.
@@ -59,12 +60,11 @@ def withstand(group: Group, folder: Path) -> list[Row]:
     """
     rows: list[Row] = []
     ended = ""
-    print(f"{group.name}: starting {NODES} SuperNodes", flush=True)
     folder.mkdir(parents=True)
     federation, everybody = Field(folder), range(NODES)
     try:
-        federation.begin()
-        federation.give(everybody, seconds=SECONDS)
+        waits = [f"wait={SECONDS}" for _ in everybody]
+        federation.start(waits, [f"{HOST}:{link.port}" for link in federation.links])
         run = Run(federation, group.overrides, folder / "run")
         run.until(lambda: run.answered() == {*everybody}, "every node has answered")
         for injection in group.injections:
@@ -72,7 +72,6 @@ def withstand(group: Group, folder: Path) -> list[Row]:
             print(
                 f"  {rows[-1].fault}: {'; '.join([rows[-1].seen, *rows[-1].problems])}", flush=True
             )
-        federation.give(everybody, seconds=0.0)
         run.finish()
     except (Disappointed, RunError, OSError, ValueError) as error:
         ended = str(error)
@@ -160,24 +159,20 @@ def never_arrived(events: Iterable[Event]) -> list[str]:
 
 def main() -> int:
     """The command line; returns 0 if no fault failed, 130 after Ctrl-C, else 1."""
-    known = [each.name for group in GROUPS for each in group.injections]
+    known = [each.name for each in FAULTS.injections]
     parser = argparse.ArgumentParser(prog="python -m lab.faults", description=__doc__)
     parser.add_argument("--only", nargs="+", choices=known, default=known, metavar="NAME",
                         help=", ".join(known))  # fmt: skip
     parser.add_argument("--random", type=int, metavar="N", help="kill N processes at random")
     parser.add_argument("--seed", type=int, default=0, help="of --random")
     options = parser.parse_args()
-    groups = [group.only(options.only) for group in GROUPS]
+    group = FAULTS.only(options.only)
     if options.random:
-        groups = [random_kills(options.random, random.Random(options.seed))]
+        group = random_kills(options.random, random.Random(options.seed))
     folder = Path(f"outputs/faults-{time.strftime('%Y-%m-%d-%H-%M-%S')}").resolve()
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C: leaves no process
-    rows = []
     try:
-        for group in groups:
-            if group.injections:
-                rows += withstand(group, folder / group.name)
-                shutil.rmtree(folder / group.name / "kit", ignore_errors=True)
+        rows = withstand(group, folder)
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         return 130

@@ -1,6 +1,5 @@
 """A federation on one machine whose processes are kept running; every node has a link."""
 
-import json
 import math
 import threading
 import time
@@ -14,16 +13,12 @@ from fl_app.core.errors import RunError
 from fl_app.core.events import Arrived, Event
 from fl_app.field.runs import Supervisor
 from fl_app.record.log import read_events
-from lab.demo import Federation
-from lab.faults.link import HOST, Link, Way
+from lab.demo import Disappointed, Federation, wait_for
+from lab.faults.link import Link, Way
 
 APP = Path(__file__).with_name("app")
 NODES = 5
 PATIENCE = 240.0  # seconds to wait for anything
-
-
-class Disappointed(Exception):
-    """An expected event did not happen."""
 
 
 class Field(Federation):
@@ -43,25 +38,6 @@ class Field(Federation):
         port = int(self.kit.address.rpartition(":")[2])
         self.links = [Link(port) for _ in range(NODES)]
         self.leaving = threading.Event()
-
-    def begin(self) -> None:
-        """Start all processes, and wait until all nodes are online."""
-        self.give(range(NODES), seconds=0.0)
-        orders = [f"orders='{self._orders(node)}'" for node in range(NODES)]
-        self.start(orders, [f"{HOST}:{link.port}" for link in self.links])
-
-    def give(self, nodes: Sequence[int], *, seconds: float, faults: Sequence[str] = ()) -> None:
-        """Set how long the next orders of nodes take, and which faults they have."""
-        for node in nodes:
-            path = self._orders(node)
-            draft = path.with_suffix(".new")
-            draft.write_text(json.dumps({"seconds": seconds, "faults": [*faults]}))
-            draft.replace(path)
-
-    def done(self, node: int) -> list[dict[str, object]]:
-        """The notes of a node's client, one for every order that it began."""
-        path = self._orders(node).with_suffix(".done")
-        return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
     def processes(self, where: str, name: str) -> list[psutil.Process]:
         """Processes of ``server`` or ``node-<i>`` whose command line holds `name`."""
@@ -99,9 +75,6 @@ class Field(Federation):
         """
         if self.leaving.wait(seconds):
             raise RunError("the federation is being ended")
-
-    def _orders(self, node: int) -> Path:
-        return self.folder / f"orders-{node}.json"
 
 
 class Run:
@@ -193,16 +166,3 @@ class Run:
     def _tell(self, text: str) -> None:
         self._told += text + "\n"
         print(f"  {text}", flush=True)
-
-
-def wait_for(true: Callable[[], bool], what: str, seconds: float = PATIENCE) -> None:
-    """Wait until a condition is true.
-
-    Raises:
-        Disappointed: it is not true in time.
-    """
-    until = time.monotonic() + seconds
-    while not true():
-        if time.monotonic() > until:
-            raise Disappointed(f"not within {seconds:g} s: {what}")
-        time.sleep(0.5)

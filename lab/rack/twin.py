@@ -87,7 +87,7 @@ def record(folder: Path, seconds: float) -> None:
             link = Link(port, speed)
             link.up.delay = link.down.delay = delay
             links.append(link)
-        configs = [f"real=true wait={wait}" for wait, *_ in NODES]
+        configs = [f"wait={wait}" for wait, *_ in NODES]
         federation.start(configs, [f"{HOST}:{link.port}" for link in links])
         words = [*RUN, "runtime=deployment", f"max_seconds={seconds}"]
         federation.run(folder / "run", words)
