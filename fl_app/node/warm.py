@@ -57,11 +57,6 @@ SHORTEST = 0.03  # seconds between two looks
 SHARE = 0.1  # of the time waited already: the loss is small at any scale
 WORK = 1.0  # seconds between two looks for work, as in Flower
 GRACE = 10.0  # seconds that the next order waits for the end of the one before it
-IDLE = 1.0  # seconds: a SuperNode that sleeps longer has no order
-# Seconds after the death of a worker. Within 60 s Flower replies for it with an error. A SuperNode
-# that waits still had the announcement of a reply, and waits for its content.
-LIMIT = 120.0
-
 
 # How Flower's lines about every message begin.
 OF_MESSAGES = (
@@ -91,16 +86,13 @@ class StayingExecutor(SubprocessExecutor):
     """Flower's interface to what starts ClientApps: one worker carries out all orders of an app.
 
     Apps whose dependencies Flower installs have processes of their own, as in Flower.
-
-    Args:
-        give_up: tells the SuperNode that a reply's content will not come.
     """
 
-    def __init__(self, give_up: Callable[[], None]) -> None:
-        self._give_up, self._pace = give_up, Pace()
+    def __init__(self) -> None:
+        self._pace = Pace()
         self._worker: tuple[subprocess.Popen[bytes], Connection] | None = None
         self._app: str | None = None
-        self._busy, self._died = False, math.inf
+        self._busy = False
 
     def launch(self, spec: ExecutionSpec) -> LaunchResult:
         """Let the worker carry out an order.
@@ -119,14 +111,11 @@ class StayingExecutor(SubprocessExecutor):
         except OSError as error:  # it was killed while it waited, or no process can be started
             self.close()
             return LaunchResult.failed(f"its process cannot be used: {error}")
-        self._app, self._busy, self._died = spec.fab_hash, True, math.inf
+        self._app, self._busy = spec.fab_hash, True
         return LaunchResult.accepted()
 
     def reconcile(self) -> None:
         """Wait for the end of the order, or else before the next look for one."""
-        if time.monotonic() - self._died > LIMIT:
-            self._died = math.inf
-            self._give_up()
         if not self._busy:
             self._pace.sleep(WORK)
         elif self._is_free(WORK):
@@ -148,48 +137,23 @@ class StayingExecutor(SubprocessExecutor):
             return subprocess.Popen(command, pass_fds=[orders.fileno()]), ours
 
     def _is_free(self, seconds: float) -> bool:
-        """Whether there is no order under way after some seconds; a dead worker has none."""
+        """Whether there is no order under way after some seconds; a dead worker has none.
+
+        Raises:
+            SystemExit: the worker was killed. It may have announced a reply, for whose content the
+                SuperNode would wait for ever.
+        """
         try:
             if self._busy and self._worker and self._worker[1].poll(seconds):
                 self._worker[1].recv()
                 self._busy = False
         except (EOFError, OSError):
-            log.warning("the process that carried out an order was killed: the order is lost")
-            self._died = time.monotonic()
+            status = self._worker[0].wait() if self._worker else 0
             self.close()
+            if status < 0:
+                log.error("the process of an order was killed: %s", signal.strsignal(-status))
+                sys.exit(1)
         return not self._busy
-
-
-class Patience:
-    """Sleeps for a SuperNode, and gives up a reply whose content does not come.
-
-    A ClientApp first announces its reply and then hands over the content. If it is killed in
-    between, Flower's SuperNode waits for ever, and carries out no further order.
-
-    Args:
-        alive: whether the executor's process runs.
-    """
-
-    def __init__(self, alive: Callable[[], bool]) -> None:
-        self._alive, self._pace, self._in_vain = alive, Pace(), False
-
-    def give_up(self, *_: object) -> None:
-        """End the wait for a reply, if there is one."""
-        self._in_vain = True
-
-    def sleep(self, seconds: float) -> None:
-        """Replace `time.sleep`; ends the SuperNode if it has no executor any more.
-
-        Raises:
-            TimeoutError: the reply was given up.
-        """
-        if not self._alive():
-            log.error("the executor has ended, and so does this node")
-            signal.raise_signal(signal.SIGTERM)
-        in_vain, self._in_vain = self._in_vain, False
-        if in_vain and seconds < IDLE:
-            raise TimeoutError("the content of the reply is missing: its ClientApp was killed")
-        self._pace.sleep(seconds)
 
 
 def run_executor(runtime: dict[str, Any], node: int) -> None:
@@ -200,7 +164,7 @@ def run_executor(runtime: dict[str, Any], node: int) -> None:
         node: id of the SuperNode's process.
     """
     os.environ.setdefault(POLL_INTERVAL, str(SHORTEST))
-    launch_with(StayingExecutor(lambda: os.kill(node, signal.SIGUSR1)))
+    launch_with(StayingExecutor())
     run_superexec(**runtime, parent_pid=node)
 
 
@@ -235,11 +199,17 @@ def supernode() -> None:
         context = multiprocessing.get_context("fork")  # shares the memory of all that is imported
         runtime = runtime_of(sys.argv[1:])
         executor = context.Process(target=run_executor, args=[runtime, os.getpid()], daemon=True)
-        patience = Patience(executor.is_alive)
-        signal.signal(signal.SIGUSR1, patience.give_up)
         executor.start()
         pull_sooner()
-        wait_with(patience.sleep)
+        pace = Pace()
+
+        def sleep(seconds: float) -> None:
+            if not executor.is_alive():
+                log.error("the executor has ended, and so does this node: start it again")
+                signal.raise_signal(signal.SIGTERM)
+            pace.sleep(seconds)
+
+        wait_with(sleep)
         sys.argv += ["--isolation", "process"]
     flower_supernode()
 

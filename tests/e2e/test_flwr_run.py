@@ -235,6 +235,7 @@ def test_one_process_of_a_node_carries_out_all_orders(folder):
 class Disturbed(Federation):
     """Kills the process that trains on a node, once, after the first aggregation."""
 
+    _start = 'while :; do sh "$0"; sleep 1; done'
     killed: Sequence[int] = ()
 
     def wait(self, seconds):
@@ -247,7 +248,7 @@ class Disturbed(Federation):
 
 
 def test_a_killed_process_costs_its_order_and_no_more(folder):
-    """Flower misses the order after a minute; the node then trains again."""
+    """The node ends and is started again, by what would be systemd."""
     federation = Disturbed(folder / "federation", 2)
     words = [*COMMON, "algorithm=fedbuff", "num_versions=null", "max_seconds=100"]
     words += ["algorithm.schedule.concurrency=2", "algorithm.client.local_epochs=20"]
