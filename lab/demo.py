@@ -78,10 +78,8 @@ class Federation:
             RunError: a process ended, or the nodes are not online in time.
         """
         self._spawn("server", self.kit)
-        while self.online() is None:
+        while self._registered() < self._nodes:  # by start.sh
             self.wait(0.5)
-        for key in (self.kit.folder / "keys").iterdir():
-            self.link.register(key)
         print(f"SuperLink on {self.kit.address}", flush=True)
         for i, port in enumerate(free_ports(self._nodes)):
             config = f"partition-id={i} num-partitions={self._nodes}"
@@ -93,7 +91,7 @@ class Federation:
         online = 0
         while online < self._nodes:
             self.wait(1.0)
-            joined, online = online, self.online() or 0
+            joined, online = online, self.online()
             if online > joined:
                 print(f"{online} of {self._nodes} SuperNodes online", flush=True)
 
@@ -133,11 +131,16 @@ class Federation:
         os.close(self._gone)
         return bool(ended)
 
-    def online(self) -> int | None:
-        """How many nodes are online; None while the SuperLink starts, or is too busy to answer."""
+    def online(self) -> int:
+        """How many nodes are online; 0 while the SuperLink starts, or is too busy to answer."""
         with suppress(Unreachable):
             return self.link.online()
-        return None
+        return 0
+
+    def _registered(self) -> int:
+        with suppress(Unreachable):
+            return len(self.link.registered())
+        return 0
 
     def _kit(self, name: str, **settings: str) -> Kit:
         return Kit.read(self.folder / "kit" / name, {**os.environ, **settings})
@@ -146,7 +149,8 @@ class Federation:
         with (self.folder / "logs" / f"{name}.log").open("wb") as log:
             self._processes[name] = subprocess.Popen(
                 ["sh", "-c", self._start, str(kit.folder / "start.sh")],
-                env={**kit.environment, "OMP_NUM_THREADS": "1"},  # the nodes share the cores
+                # The nodes share the cores.
+                env={**os.environ, **kit.settings, "VENV": sys.prefix, "OMP_NUM_THREADS": "1"},
                 stdin=self._alive,
                 stdout=log,
                 stderr=subprocess.STDOUT,

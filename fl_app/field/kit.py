@@ -8,7 +8,6 @@ of this project), certificates and keys. Flower writes its files to the same fol
 import os
 import shlex
 import ssl
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -83,11 +82,6 @@ class Kit:
     def data(self) -> str | None:
         """Path of a device's own data; None = none."""
         return self.settings.get("DATA") or None
-
-    @property
-    def environment(self) -> dict[str, str]:
-        """Environment for ``start.sh``, with the virtual environment of this Python."""
-        return {**os.environ, **self.settings, "VENV": sys.prefix}
 
     @property
     def overrides(self) -> list[str]:

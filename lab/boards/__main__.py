@@ -25,7 +25,6 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m lab.boards", description=__doc__)
     names = ", ".join(PARTS)  # no part is a choice, too: then all of them
     parser.add_argument("parts", nargs="*", choices=[*PARTS, []], metavar="PART", help=names)
-    parser.add_argument("--keep", action="store_true", help="keep the images")
     options = parser.parse_args()
     CACHE.mkdir(parents=True, exist_ok=True)
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C: leaves no container
@@ -36,15 +35,14 @@ def main() -> int:
             parser.error(
                 f"{CACHE} is in use: another `python -m lab.boards` would lose its containers"
             )
-        return carry_out({name: PARTS[name] for name in options.parts or PARTS}, options.keep)
+        return carry_out({name: PARTS[name] for name in options.parts or PARTS})
 
 
-def carry_out(parts: Mapping[str, Part], keep: bool) -> int:
+def carry_out(parts: Mapping[str, Part]) -> int:
     """Carry out parts and print their rows; returns the exit status.
 
     Args:
         parts: by name, in their order.
-        keep: keep the images, and the files of the last part.
     """
     work = CACHE / "work"
     rows: list[Row] = []
@@ -59,9 +57,8 @@ def carry_out(parts: Mapping[str, Part], keep: bool) -> int:
         print("interrupted", file=sys.stderr)
         return 130
     finally:
-        if not keep:
-            shutil.rmtree(work, ignore_errors=True)
-            Podman().discard()
+        shutil.rmtree(work, ignore_errors=True)
+        Podman().discard()
     if lacking := [f"{row.part}: {row.what}" for row in rows if row.verdict == "impossible"]:
         print("NOT TRIED, as this machine lacks something (see above):", *lacking, sep="\n  ")
     return int(any(row.verdict == "failed" for row in rows))

@@ -14,7 +14,7 @@ from fl_app.core.events import Arrived, Event
 from fl_app.field.runs import Supervisor
 from fl_app.record.log import read_events
 from lab.demo import Disappointed, Federation, wait_for
-from lab.faults.link import Link, Way
+from lab.faults.link import Link
 
 APP = Path(__file__).with_name("app")
 NODES = 5
@@ -56,7 +56,6 @@ class Field(Federation):
     def mend(self) -> None:
         """Remove the faults of every link."""
         for link in self.links:
-            link.up, link.down = Way(), Way()
             link.restore()
 
     def stop(self) -> bool:
