@@ -73,6 +73,7 @@ def ask(*arguments):
 
 LOOP = """
 [ ! -e Caddyfile ] || ! command -v caddy || sh start.sh caddy &
+trap exit TERM
 while :; do sh start.sh; sleep 10; done
 """
 

@@ -31,7 +31,7 @@ class Field(Federation):
         links: to the SuperLink, of every node.
     """
 
-    _start = 'while :; do sh "$0"; sleep 10; done'
+    _start = 'trap exit TERM; while :; do sh "$0"; sleep 10; done'
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder, NODES, limit=math.inf, app=APP)

@@ -235,7 +235,7 @@ def test_one_process_of_a_node_carries_out_all_orders(folder):
 class Disturbed(Federation):
     """Kills the process that trains on a node, once, after the first aggregation."""
 
-    _start = 'while :; do sh "$0"; sleep 1; done'
+    _start = 'trap exit TERM; while :; do sh "$0"; sleep 1; done'
     killed: Sequence[int] = ()
 
     def wait(self, seconds):
