@@ -12,14 +12,7 @@ from types import TracebackType
 from typing import Self
 
 from lab.boards.podman import SLIM, SUITE, Podman, make_base
-from lab.boards.steps import (
-    PROJECT,
-    Row,
-    ask,
-    attempt,
-    require_programs,
-    told,
-)
+from lab.boards.steps import PROJECT, Row, ask, attempt, require_programs, told
 from lab.demo import Disappointed, end, wait_for
 from lab.faults.link import Link, free_ports
 

@@ -16,13 +16,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from lab.boards.steps import (
-    ANSWER,
-    PROJECT,
-    Impossible,
-    ask,
-    require_programs,
-)
+from lab.boards.steps import ANSWER, PROJECT, Impossible, ask, require_programs
 from lab.demo import Disappointed, wait_for
 
 CACHE = PROJECT / "outputs" / "boards"  # what outlasts a run

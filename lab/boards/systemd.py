@@ -16,13 +16,7 @@ from pathlib import Path
 from fl_app.core.events import Arrived, Event
 from fl_app.record.log import read_events
 from lab.boards.podman import BOARD, SUITE, USER, Machine, Podman, make_base
-from lab.boards.steps import (
-    PROJECT,
-    Row,
-    ask,
-    attempt,
-    told,
-)
+from lab.boards.steps import PROJECT, Row, ask, attempt, told
 from lab.demo import Disappointed, wait_for
 
 PAGE = PROJECT / "docs" / "edge.md"
