@@ -21,10 +21,10 @@ ALGORITHMS = (
     *("fedprox", "moon", "feddyn", "port", "aso_fed"),
     *("fedsa (re-interpreted)", "twafl", "sasgd", "dynsgd"),
     *("refl", "gsgm", "afl", "safl", "dp_fedbuff"),
-    *("fedavgm", "krum", "multi_krum", "median"),
+    *("fedavgm", "krum", "zeno", "median"),
     *("trimmed_mean", "scaffold", "ca2fl", "cana", "fadas"),
     *("ace", "area", "fedstaleweight", "fedstaleasync"),
-    *("asyncfeded", "ringmaster", "zeno"),
+    *("asyncfeded", "ringmaster"),
 )
 _COLOURS = dict(zip(ALGORITHMS, cycle(_PALETTE)))
 # Pixels that are drawn and left out.

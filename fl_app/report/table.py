@@ -342,7 +342,7 @@ def work_of(cells: Sequence[Cell]) -> str:
         told.append(f"in how many clients are at work: {min(places):,} to {max(places):,}")
     sentences = []
     if told:
-        own = any(cell.get("compare.name") == "own" for cell in cells)
+        own = any(cell.get("compare") is None for cell in cells)
         remedy = "; compare=equal makes equal what their equations allow" if own else ""
         sentences.append(f"Cells differ {', and '.join(told)}{remedy}.")
     ended = [cell for cell in cells if cell.stopped in ENDS]

@@ -228,8 +228,8 @@ def equalise(cell: DictConfig, given: Collection[str] = (), *, own_schedule: boo
     Raises:
         ValueError: a value is no number of clients, updates, epochs or steps.
     """
-    compare = cell.compare
-    if compare.name != "equal":
+    compare = cell.get("compare")
+    if compare is None:
         return
     for key in ("concurrency", "buffer_size", "local_epochs", "local_steps"):
         if compare[key] is not None or key in ("buffer_size", "local_epochs"):
@@ -265,7 +265,7 @@ def told_of_kept(cells: Mapping[str, DictConfig]) -> list[str]:
     """Lines on what cells keep, those of equal reasons together; "" = a run without experiment."""
     names: dict[tuple[str, str], list[str]] = {}
     for name, cell in cells.items():
-        for key, reason in cell.compare.get("kept", {}).items():
+        for key, reason in (OmegaConf.select(cell, "compare.kept") or {}).items():
             names.setdefault((str(key), reason), []).append(name or cell.algorithm.name)
     return [
         f"compare=equal: own {key} of {', '.join(those)}: {reason}"

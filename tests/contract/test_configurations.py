@@ -129,9 +129,8 @@ REFUSED = {
     ),
     ("area", "clustered_quorum"): "AREA cannot use algorithm/schedule=clustered_quorum",
     ("fedasmu", "random_k"): "FedASMU cannot use algorithm/schedule=random_k",
-    **dict.fromkeys(
-        ((name, "fully_async, periodic, clustered_quorum") for name in ("krum", "multi_krum")),
-        r"algorithm.schedule\.buffer_size=1 must be above",
+    ("krum", "fully_async, periodic, clustered_quorum"): (
+        r"algorithm.schedule\.buffer_size=1 must be above"
     ),
 }
 

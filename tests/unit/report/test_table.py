@@ -2,6 +2,7 @@
 
 import csv
 import io
+from dataclasses import replace
 
 import pytest
 from rich.console import Console
@@ -252,7 +253,11 @@ def test_what_cells_do_for_an_update_is_told_where_it_differs():
     )
     assert (at_work(few), at_work(many)) == (3, 10)
     assert work_of([few, few]) == ""
-    assert work_of([few, many]) == (
+    differ = (
         "Cells differ in what they do per update: 10 steps, 1 mini-batch, and in how many clients "
-        "are at work: 3 to 10."
+        "are at work: 3 to 10"
     )
+    remedy = "; compare=equal makes equal what their equations allow."
+    assert work_of([few, many]) == differ + remedy
+    equal = [replace(each, config="compare: {buffer_size: 10}") for each in (few, many)]
+    assert work_of(equal) == differ + "."
