@@ -22,6 +22,7 @@ log = logging.getLogger("flwr")
 SUM, HEALTH = "/sum", "/health"
 PAUSE = 2.0  # seconds between two attempts
 ANSWER = 120.0  # seconds for one answer
+PATIENCE = 600.0  # seconds that the server waits for a helper that does not answer
 
 
 class RemoteHelper:
@@ -31,11 +32,13 @@ class RemoteHelper:
 
     Args:
         address: host:port.
-        patience: seconds to wait for a helper that does not answer.
         context: TLS (`fl_app.secure.folder.server_context`).
+        patience: seconds to wait for a helper that does not answer.
     """
 
-    def __init__(self, address: str, *, patience: float, context: ssl.SSLContext) -> None:
+    def __init__(
+        self, address: str, *, context: ssl.SSLContext, patience: float = PATIENCE
+    ) -> None:
         self._address, self._patience, self._context = address, patience, context
 
     def sum(self, request: Request) -> Integers:
@@ -63,9 +66,8 @@ class RemoteHelper:
             waited = time.monotonic() - began
             if waited >= self._patience:
                 raise RunError(
-                    f"the helper at {self._address} has not answered for {waited:.0f} s, and "
-                    f"secure_aggregation.patience={self._patience:g}: {problem}; resume=auto goes "
-                    "on when it is back"
+                    f"the helper at {self._address} has not answered for {waited:.0f} s: "
+                    f"{problem}; resume=auto goes on when it is back"
                 )
             log.warning("the helper at %s does not answer (%s)", self._address, problem)
             time.sleep(PAUSE)

@@ -1,13 +1,11 @@
 """Secure aggregation of a configured run: what it can be used with, and the engine's intake."""
 
 from copy import deepcopy
-from dataclasses import dataclass, fields
 
 from omegaconf import DictConfig, OmegaConf, open_dict
 
 from fl_app.core.algorithm import Algorithm
-from fl_app.core.errors import require
-from fl_app.core.hyper import POSITIVE, SWITCH, bounded, check_bounds, or_none
+from fl_app.core.errors import require, require_positive
 from fl_app.core.layout import Layout
 from fl_app.schedule import Buffered, RandomK, Schedule
 from fl_app.secure.helper import LEAST, Helper
@@ -18,18 +16,6 @@ from fl_app.secure.server import SecureAggregation
 from fl_app.secure.simulated import SimulatedDevices, helper_key
 
 ON = "secure_aggregation=helper"
-
-
-@dataclass
-class _Settings:
-    """Settings whose bounds depend on nothing else."""
-
-    losses: bool = bounded(True, SWITCH, "it is a switch")
-    patience: float = bounded(600, POSITIVE, "the server would not wait for an answer")
-    clip_norm: float | None = bounded(None, or_none(POSITIVE), "nothing would be left of an upload")
-
-    def __post_init__(self) -> None:
-        check_bounds("secure_aggregation", self)
 
 
 def validate_secure(config: DictConfig, strategy: Algorithm, schedule: Schedule) -> None:
@@ -68,7 +54,8 @@ def validate_secure(config: DictConfig, strategy: Algorithm, schedule: Schedule)
     ):
         value = OmegaConf.select(config, key, default=only)
         require(value == only, key, _shown(value), f"{_shown(only)} with {ON}", consequence)
-    _Settings(**{each.name: secure[each.name] for each in fields(_Settings)})
+    key = "secure_aggregation.losses"
+    require(type(secure.losses) is bool, key, secure.losses, "true or false", "it is a switch")
     require(
         (secure.address is not None) == (config.runtime.name == "deployment"),
         "secure_aggregation.address",
@@ -93,6 +80,9 @@ def settled(config: DictConfig, strategy: Algorithm, schedule: Schedule) -> Dict
             "aggregates is unknown, so a sum could overflow"
         )
     members, clip = schedule.buffer_size, strategy.clip_norm
+    if secure.clip_norm is not None:
+        key, lost = "secure_aggregation.clip_norm", "nothing would be left of an upload"
+        require_positive(key, secure.clip_norm, lost)
     require(
         members >= LEAST,
         "algorithm.schedule.buffer_size",
@@ -183,5 +173,5 @@ def _helper(config: DictConfig, members: int) -> Summer:
         from fl_app.secure.remote import RemoteHelper
 
         context = server_context(kit_folder())
-        return RemoteHelper(secure.address, patience=secure.patience, context=context)
+        return RemoteHelper(secure.address, context=context)
     return Helper(helper_key(seed), SimulatedDevices(seed, config.num_clients), Ledger(), members)
