@@ -149,13 +149,12 @@ def _largest_reply(components: Components) -> int:
 def _clock(components: Components, layout: Layout, grid: "Grid | None", run: str) -> Clock:
     config, trainer, schedule = components.config, components.trainer, components.schedule
     deadline = _unlimited(config.deadline)
-    runtime = config.runtime
     settings: dict[str, object] = {names.APP_CONFIG: OmegaConf.to_yaml(config, resolve=True)}
     if trainer.model.traces:
         settings[names.FROZEN] = trainer.model.traces
-    if runtime.name == "deployment":
+    if config.runtime.name == "deployment":
         assert grid is not None
-        if runtime.warm and patches.tried():
+        if patches.tried():
             patches.pull_sooner()
         patches.bound_replies(_largest_reply(components), grid)
         if run:

@@ -230,14 +230,9 @@ class OnRay(Runtime):
 
 @dataclass(kw_only=True)
 class Deployment(Runtime):
-    """Real nodes.
-
-    Attributes:
-        warm: whether the server asks sooner for replies that are still being uploaded.
-    """
+    """Real nodes."""
 
     device: str = "auto"
-    warm: bool = bounded(True, SWITCH, "it is a switch")
 
 
 RUNTIMES: dict[str, type[Runtime]] = {
