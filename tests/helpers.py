@@ -85,7 +85,7 @@ class Quadratic:
 
     name = "quadratic"
     has_test_set = True
-    objective = SimpleNamespace(has_accuracy=True)
+    objective = SimpleNamespace(score="accuracy")
 
     def __init__(self, points):
         """`points`: shape (clients, examples, d)."""

@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any
 
 from fl_app.core.errors import require
-from fl_app.core.hyper import POSITIVE, Bound, at_least, bounded, check_bounds, or_none
+from fl_app.core.hyper import POSITIVE, Bound, at_least, bounded, check_bounds, count, or_none
 
 # Overlap-FedAvg gives the seconds of one iteration under FedAvg (five local epochs and the
 # communication) and under Overlap-FedAvg (five local epochs alone); the difference is the
@@ -166,30 +166,15 @@ def boards_of(
     """Of every client, the name of its kind and the kind."""
     read = read_table(table)
     counts = read.boards if boards is None else boards
-    require(
-        isinstance(counts, Mapping),
-        "devices.boards",
-        counts,
-        "kinds with numbers such as {rpi5:10,rpi4:5}, or null",
-        "it says which board every client is",
-    )
+    fits = isinstance(counts, Mapping) and all(map(count(0).holds, counts.values()))
+    bound = "kinds with numbers such as {rpi5:10,rpi4:5}, or null"
+    require(fits, "devices.boards", counts, bound, "it says which board every client is")
     known = ", ".join(read.kinds)
-    for kind, count in counts.items():
-        require(
-            kind in read.kinds,
-            "devices.boards",
-            kind,
-            f"of {known} with devices.table={table}",
-            "what an order takes on another board is unknown",
-        )
-        require(
-            isinstance(count, int) and not isinstance(count, bool) and count >= 0,
-            f"devices.boards.{kind}",
-            count,
-            "an integer >= 0",
-            "it is a number of boards",
-        )
-    names = [kind for kind, count in counts.items() for _ in range(count)]
+    for kind in counts:
+        bound = f"of {known} with devices.table={table}"
+        told = "what an order takes on another board is unknown"
+        require(kind in read.kinds, "devices.boards", kind, bound, told)
+    names = [kind for kind, number in counts.items() for _ in range(number)]
     require(
         len(names) == num_clients,
         "devices.boards",

@@ -96,7 +96,7 @@ def _check(task: "Task", config: DictConfig) -> None:
         f"{no_test_set}, on which they are measured",
     )
     on_clients = config.client_eval_every is not None
-    if not task.objective.has_accuracy:
+    if task.objective.score != "accuracy":
         unknown = f"task={task.name} measures no accuracy but {task.objective.score}"
     else:
         unknown = "" if on_clients else no_test_set

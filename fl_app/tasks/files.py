@@ -101,12 +101,10 @@ def loaded(path: str, subset: str | None, key: str) -> Iterator["DatasetDict"]:
                     f"{key}={path} must be a folder that save_to_disk has written or that holds "
                     f"files of data (parquet, csv, json, images), but {said(error)}"
                 ) from error
-            words = f"{path!r}" if subset is None else f"{path!r}, {subset!r}"
             raise ValueError(
                 f"{key}={path} is no folder here, and cannot be loaded from the Hugging Face hub "
-                f"({said(error)}). With network, this puts it into a folder DIR, for {key}=DIR:\n"
-                f'  python -c "from datasets import load_dataset as load; load({words})'
-                ".save_to_disk('DIR')\""
+                f"({said(error)}). Where there is network, load_dataset(...).save_to_disk(DIR) of "
+                f"`datasets` puts it into a folder, for {key}=DIR"
             ) from error
         yield data if isinstance(data, dict) else datasets.DatasetDict(train=data)
 

@@ -192,7 +192,7 @@ def _targets(y: Array, name: str, objective: Objective) -> Tensor:
 # -- clients ---------------------------------------------------------------------------------------
 
 
-def given_partition(clients: Any, num_examples: int) -> list[Indices]:
+def partition_of(clients: Any, num_examples: int) -> list[Indices]:
     """Each client's indices in ascending order, from ids or index arrays.
 
     Args:

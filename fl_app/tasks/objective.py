@@ -47,11 +47,6 @@ class Objective(ABC):
         """This objective with another loss, which gets the targets as they are."""
         return replace(self, criterion=loss)
 
-    @property
-    def has_accuracy(self) -> bool:
-        """Whether ``"accuracy"`` is among the metrics."""
-        return self.score == "accuracy"
-
     def loss(self, output: Tensor, target: Tensor) -> Tensor:
         """Mean loss over a batch, a scalar."""
         output, target = self._compared(output, target)

@@ -274,15 +274,8 @@ class TableData(OwnData):
             refuse_commas(
                 table[[*inputs, *targets]].drop(columns=categories, errors="ignore"), where
             )
-        whole = completed(table, inputs, [*targets, *owner], self.rule, where, fixed=by_schema)
-        gaps, notes = whole[inputs].isna(), []
-        if left_out := len(table) - len(whole):
-            notes.append(f"{where}: task.missing=drop leaves out {left_out} rows")
-        if filled := int(gaps.sum(axis=None)):
-            names = ", ".join(gaps.columns[gaps.any()])
-            notes.append(
-                f"{where}: task.missing=median fills {filled} of {gaps.size} values, of {names}"
-            )
+        others = [*targets, *owner]
+        whole, notes = completed(table, inputs, others, self.rule, where, fixed=by_schema)
         owners = whole[owner[0]] if owner else None
         return Part(where, whole[inputs], whole[targets], owners, categories, notes)
 

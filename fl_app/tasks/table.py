@@ -29,7 +29,7 @@ def completed(
     where: str,
     *,
     fixed: bool = False,
-) -> pd.DataFrame:
+) -> tuple[pd.DataFrame, list[str]]:
     """The rows of a table that lack no value, or only values that can be filled.
 
     Args:
@@ -40,12 +40,19 @@ def completed(
         where: the table, for messages.
         fixed: whether a schema says what `missing` is, which no key can change.
 
+    Returns:
+        The rows, and sentences on what was left out or filled.
+
     Raises:
         ValueError: a value is missing, or no row is left.
     """
     gaps = table[[*inputs, *others] if missing != "median" else [*others]].isna()
+    notes = []
     if missing == "drop":
-        table = table[~gaps.any(axis=1)]
+        lacking = gaps.any(axis=1)
+        table = table[~lacking]
+        if lacking.any():
+            notes.append(f"{where}: task.missing=drop leaves out {lacking.sum()} rows")
     elif gaps.any(axis=None):
         name = gaps.columns[gaps.any()][0]
         remedy = "fill them in, or leave these rows out with task.missing=drop"
@@ -59,7 +66,13 @@ def completed(
         )
     if len(table) == 0:
         raise ValueError(f"{where} has no rows without a gap: there is nothing to learn from")
-    return table
+    left = table[[*inputs]].isna()
+    if filled := int(left.sum(axis=None)):
+        names = ", ".join(left.columns[left.any()])
+        notes.append(
+            f"{where}: task.missing=median fills {filled} of {left.size} values, of {names}"
+        )
+    return table, notes
 
 
 def refuse_commas(table: pd.DataFrame, where: str) -> None:

@@ -10,17 +10,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from fl_app.tasks import given
 from fl_app.tasks.encoding import Schema
-from fl_app.tasks.given import (
-    class_names,
-    column_of,
-    dealt,
-    examples_of,
-    given_partition,
-    read_columns,
-    read_pairs,
-    splits_of,
-)
 from fl_app.tasks.models import CHUNK, MODELS, TEXT_MODELS, architecture, chunk_of
 from fl_app.tasks.models.foreign import imported, maker_of, require_fit
 from fl_app.tasks.objective import Classification, Loss, Objective
@@ -121,7 +112,7 @@ class Task:
             ValueError: data, clients or model are refused, with what was needed.
         """
         tokens = model not in MODELS or model in TEXT_MODELS
-        fields = examples_of(x_train, y_train, x_test, y_test, objective, loss, tokens=tokens)
+        fields = given.examples_of(x_train, y_train, x_test, y_test, objective, loss, tokens=tokens)
         inputs: Tensor = fields["inputs"]
         task = cls(
             name=name,
@@ -134,7 +125,7 @@ class Task:
         task.check_model()
         if clients is None:
             return task
-        return replace(task, partition=given_partition(clients, len(task.targets)))
+        return replace(task, partition=given.partition_of(clients, len(task.targets)))
 
     @classmethod
     def from_datasets(cls, train: Any, test: Any = None, **settings: Any) -> "Task":
@@ -151,8 +142,8 @@ class Task:
         Raises:
             ValueError: as `from_arrays`, or a data set cannot be read.
         """
-        tests = (None, None) if test is None else read_pairs(test, "test")
-        return cls.from_arrays(*read_pairs(train, "train"), *tests, **settings)
+        tests = (None, None) if test is None else given.read_pairs(test, "test")
+        return cls.from_arrays(*given.read_pairs(train, "train"), *tests, **settings)
 
     @classmethod
     def from_huggingface(
@@ -191,20 +182,20 @@ class Task:
                 if partitioner is not None:  # as a `FederatedDataset` does
                     found = found.shuffle(seed=42)
                 return cls.from_huggingface(found, inputs=inputs, target=target, **settings)
-        train, test = splits_of(data)
+        train, test = given.splits_of(data)
         if clients is None:
             partitioner = getattr(data, "partitioners", {}).get("train")
         if partitioner is not None:
             if not partitioner.is_dataset_assigned():
                 partitioner.dataset = train
-            train, settings["clients"] = dealt(partitioner)
-        classes = class_names(train, target) if target in train.column_names else None
+            train, settings["clients"] = given.dealt(partitioner)
+        classes = given.class_names(train, target) if target in train.column_names else None
         if classes is not None:
             settings.setdefault("objective", Classification(len(classes), classes=tuple(classes)))
         if isinstance(clients, str) and clients in train.column_names:
-            settings["clients"] = column_of(train, clients)
-        tests = (None, None) if test is None else read_columns(test, inputs, target)
-        return cls.from_arrays(*read_columns(train, inputs, target), *tests, **settings)
+            settings["clients"] = given.column_of(train, clients)
+        tests = (None, None) if test is None else given.read_columns(test, inputs, target)
+        return cls.from_arrays(*given.read_columns(train, inputs, target), *tests, **settings)
 
     def __repr__(self) -> str:
         """What is learned, in one line: sizes, and which class has which number."""

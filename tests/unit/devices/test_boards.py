@@ -75,7 +75,7 @@ def test_a_servers_seconds_are_the_files_unless_they_are_given(tmp_path):
     [
         ({"fast": 2}, 3, r"devices\.boards=.*must be num_clients=3 boards"),
         ({"rpi5": 3}, 3, r"devices\.boards=rpi5 must be of fast, slow"),
-        ({"fast": 2.5}, 3, r"devices\.boards\.fast=2\.5 must be an integer"),
+        ({"fast": 2.5}, 3, r"devices\.boards=.*2\.5.* must be kinds with numbers"),
         (3, 3, r"devices\.boards=3 must be kinds with numbers such as"),
     ],
 )

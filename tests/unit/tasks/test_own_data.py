@@ -555,7 +555,9 @@ def test_columns_that_do_not_fit_are_refused(data, keys, message):
 def test_places_without_data_are_refused_with_a_remedy():
     with pytest.raises(ValueError, match=r"task.path=no/such is no folder here") as caught:
         built(Huggingface, "no/such", subset="small")
-    assert "load('no/such', 'small').save_to_disk('DIR')" in str(caught.value)
+    assert "save_to_disk(DIR) of `datasets` puts it into a folder, for task.path=DIR" in str(
+        caught.value
+    )
     with pytest.raises(ValueError, match=r"task.path=./none must be a folder: it does not exist"):
         built(Huggingface, "./none")
     Path("empty").mkdir()
