@@ -14,9 +14,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from fl_app.client import gpus
 from fl_app.client.flat import to_vector
-from fl_app.client.gpus import chosen as chosen_device
-from fl_app.client.gpus import placed
 from fl_app.client.initial import build_model
 from fl_app.client.pauses import NOTHING, PAUSED, Paused, Progress, without_pause
 from fl_app.client.settings import TrainingSettings
@@ -83,9 +82,9 @@ class LocalTrainer(TrainingSettings):
         self.client_id = 0
         self.state: dict[str, NDArray[Any]] = {}
         self.extra = NO_EXTRA
-        self.processor = torch.device(chosen_device(self.device))
+        self.processor = torch.device(gpus.chosen(self.device))
         self.model = build_model(self.task, self.seed, self.processor, self.private)
-        self.task = placed(self.task, self.processor)
+        self.task = gpus.placed(self.task, self.processor)
         self.compressed = Compressed(self.model.layout, self.upload_dtype)
 
     @property
