@@ -18,8 +18,7 @@ Deviations: WKAFL's published code accumulates gu / P, whose sum is 1 / K of the
 (``accumulate="code"``), and applies gm in place of gu, so that its momentum has no effect
 (``apply_momentum=False``). Neither is followed by default. The last aggregation of a round has the
 k <= K remaining clients and counts k / P. The schedule decides which uploads are taken
-(`fl_app.schedule.RoundBlocking`), and whether a client restarts at once or with the next round. The
-first client that is seen again opens the next round.
+(`fl_app.schedule.RoundBlocking`). The first client that is seen again opens the next round.
 """
 
 from collections.abc import Sequence

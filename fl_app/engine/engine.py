@@ -244,8 +244,7 @@ class Engine(Versions):
         """Give orders to the clients that the schedule starts now."""
         fed, clock = self._fed, self.clock
         self.client_evaluation.start()
-        if self.client_evaluation.enabled:
-            self.schedule.evaluating(fed.evaluating.keys())
+        self.schedule.observe(fed.evaluating.keys(), fed.failing)
         fed.alarm = self.schedule.wake(clock.now)
         model = fed.model
         for client_id in self.schedule.start(fed.idle, fed.busy, fed.buffer, fed.rng):

@@ -46,6 +46,7 @@ class Federation:
         buffer: updates that wait, oldest arrival first.
         latest: the latest update of each client, until the schedule has its clusters.
         failures_in_a_row: orders that brought nothing since the last update.
+        failing: clients whose last training order brought nothing.
         checkpointed: version of the last checkpoint.
         updates: uploads that arrived and were accepted.
         alarm: when the schedule wants to be asked again, seconds; inf = never.
@@ -64,6 +65,7 @@ class Federation:
         self.buffer: list[Update] = []
         self.latest: dict[int, Update] = {}
         self.failures_in_a_row = self.checkpointed = self.updates = 0
+        self.failing: set[int] = set()
         self.alarm = math.inf
         self.ended = ""
         self.evaluated: int | None = None

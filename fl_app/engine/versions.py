@@ -119,6 +119,7 @@ class Versions:
             self._lose(order, reason, refused=True)
             return False
         fed.failures_in_a_row = 0
+        fed.failing.discard(order.client_id)
         fed.updates += 1
         fed.cite(base_version)
         fed.release(order.base_version)
@@ -156,6 +157,7 @@ class Versions:
         else:
             fed.release(order.base_version)
             fed.failures_in_a_row += 1
+            fed.failing.add(order.client_id)
         client_id, now, raised = order.client_id, self.clock.now, bool(traceback)
         kind = (now, client_id, order.number, order.base_version, why)
         self._emit(Rejected(*kind) if refused else Failed(*kind, raised))

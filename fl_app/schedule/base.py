@@ -25,6 +25,13 @@ from fl_app.core.types import Devices, Order, Update
 Ids: TypeAlias = Collection[int]
 Updates: TypeAlias = Sequence[Update]
 
+# Attributes of schedules that ask for so many clients, and what happens if there are fewer.
+ASKED = {
+    "concurrency": "so many clients can never be at work",
+    "buffer_size": "the server would wait for ever",
+    "num_clusters": "the server would wait for ever for a client in each cluster",
+}
+
 
 class Schedule(Remembers, Protocol):
     """Decides when clients start and when updates are aggregated; never how.
@@ -43,12 +50,14 @@ class Schedule(Remembers, Protocol):
         """
         ...
 
-    def evaluating(self, clients: Ids) -> None:
-        """Clients that work on an evaluate order: neither idle nor busy, and they come back.
+    def observe(self, evaluating: Ids, failing: Ids) -> None:
+        """What else is known of clients; told before each `start`.
 
-        Told before each `start` of a run with evaluation on clients.
+        Args:
+            evaluating: they work on an evaluate order: neither idle nor busy, and they come back.
+            failing: their last training order brought nothing.
         """
-        del clients
+        del evaluating, failing
 
     def take(self, buffer: Updates) -> Updates:
         """Updates to aggregate now, exactly those; empty = wait for more."""
@@ -60,7 +69,11 @@ class Schedule(Remembers, Protocol):
         Raises:
             ValueError: naming the key, its bound and what would happen.
         """
-        ...
+        for key, consequence in ASKED.items():
+            asked = getattr(self, key, None)
+            bound = f"at most num_clients={num_clients}"
+            fits = asked is None or asked <= num_clients
+            require(fits, f"algorithm.schedule.{key}", asked, bound, consequence)
 
     def wake(self, now: float) -> float:
         """When to be asked again, should nothing happen before; inf = never.
@@ -112,16 +125,6 @@ class Schedule(Remembers, Protocol):
         """
         del clusters, buffer
         return ()
-
-
-def require_fits(key: str, value: int, num_clients: int, consequence: str) -> None:
-    """Refuse a key of a schedule that asks for more clients than there are.
-
-    Raises:
-        ValueError: `value` is above `num_clients`.
-    """
-    bound = f"at most num_clients={num_clients}"
-    require(value <= num_clients, f"algorithm.schedule.{key}", value, bound, consequence)
 
 
 def not_waiting(idle: ClientPool, buffer: Updates) -> Sequence[int]:

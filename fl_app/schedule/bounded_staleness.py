@@ -60,6 +60,3 @@ class BoundedStaleness(Schedule):
         ]
         self._awaited = set(late)
         return late
-
-    def validate_population(self, num_clients: int) -> None:
-        self._buffered.validate_population(num_clients)

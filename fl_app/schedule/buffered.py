@@ -8,7 +8,7 @@ from numpy.random import Generator
 from fl_app.core.errors import require, require_count
 from fl_app.core.hyper import bounded, check_bounds, count, one_of
 from fl_app.core.pool import ClientPool
-from fl_app.schedule.base import Ids, Schedule, Updates, require_fits
+from fl_app.schedule.base import Ids, Schedule, Updates
 
 MOMENTS = one_of("at_once", "after_aggregation")
 
@@ -62,13 +62,6 @@ class Buffered(Schedule):
 
     def take(self, buffer: Updates) -> Updates:
         return buffer[: self.buffer_size] if len(buffer) >= self.buffer_size else ()
-
-    def validate_population(self, num_clients: int) -> None:
-        if self.concurrency is not None:
-            never = "so many clients can never be at work"
-            require_fits("concurrency", self.concurrency, num_clients, never)
-        waits = "the server would wait for ever"
-        require_fits("buffer_size", self.buffer_size, num_clients, waits)
 
 
 def synchronous(buffer_size: int = 10) -> Buffered:

@@ -10,7 +10,7 @@ from numpy.random import Generator
 from fl_app.core.hyper import bounded, check_bounds, count, within
 from fl_app.core.pool import ClientPool
 from fl_app.core.types import Update
-from fl_app.schedule.base import Ids, Schedule, Updates, not_waiting, require_fits
+from fl_app.schedule.base import Ids, Schedule, Updates, not_waiting
 
 
 @dataclass
@@ -46,15 +46,14 @@ class ClusteredQuorum(Schedule):
     synchronous: bool = True
     recluster: bool = True
 
-    remembers = ("_clusters", "_due", "_ordered", "_failed", "_expected")
+    remembers = ("_clusters", "_due", "_expected")
 
     def __post_init__(self) -> None:
         check_bounds("algorithm.schedule", self)
         self._clusters: Mapping[int, int] | None = None
         self._due = 0  # version at which clusters are formed next
-        self._evaluating: set[int] = set()
-        self._ordered: set[int] = set()  # clients that started and have not delivered an update
-        self._failed: set[int] = set()  # clients of these that had to start again
+        self._evaluating: Ids = ()
+        self._failing: Ids = ()
         self._expected: set[int] = set()  # clients that the server waits for
         self._counted: set[int] = set()  # clients by which `_quorums` was computed
         self._quorums: dict[int, int] = {}  # cluster -> updates to wait for
@@ -62,14 +61,11 @@ class ClusteredQuorum(Schedule):
     def start(self, idle: ClientPool, busy: Ids, buffer: Updates, rng: Generator) -> Sequence[int]:
         """Start the idle clients without an update in the buffer."""
         del rng
-        starting = not_waiting(idle, buffer)
-        self._failed |= self._ordered.intersection(starting)
-        self._ordered.update(starting)
-        self._expected = {*idle, *busy, *self._evaluating} - self._failed
-        return starting
+        self._expected = {*idle, *busy, *self._evaluating}.difference(self._failing)
+        return not_waiting(idle, buffer)
 
-    def evaluating(self, clients: Ids) -> None:
-        self._evaluating = set(clients)
+    def observe(self, evaluating: Ids, failing: Ids) -> None:
+        self._evaluating, self._failing = evaluating, failing
 
     def survey(self, version: int, buffer: Updates) -> bool:
         if self._clusters is None:
@@ -87,7 +83,7 @@ class ClusteredQuorum(Schedule):
         self._counted = set()
         versions = 1 if self.synchronous else 1 + max(clusters.values(), default=0)
         self._due += versions * self.recluster_every
-        return self._release(buffer) if first else ()
+        return buffer if first else ()
 
     def take(self, buffer: Updates) -> Updates:
         """The quorums of all clusters if `synchronous`, otherwise the quorum of one cluster."""
@@ -103,11 +99,7 @@ class ClusteredQuorum(Schedule):
             return ()
         chosen = complete if self.synchronous else complete[:1]
         first = {id(update) for n in chosen for update in arrived[n][: quorums[n]]}
-        return self._release([update for update in buffer if id(update) in first])
-
-    def validate_population(self, num_clients: int) -> None:
-        waits = "the server would wait for ever for a client in each cluster"
-        require_fits("num_clusters", self.num_clusters, num_clients, waits)
+        return [update for update in buffer if id(update) in first]
 
     def _quorums_of(self, clients: set[int]) -> Mapping[int, int]:
         """Each cluster's quorum; computed again only if the clients have changed."""
@@ -122,9 +114,3 @@ class ClusteredQuorum(Schedule):
         # A client that joined after the clusters were formed belongs to the largest one.
         assert self._clusters is not None
         return self._clusters.get(client_id, 0)
-
-    def _release(self, updates: Updates) -> Updates:
-        delivered = {update.client_id for update in updates}
-        self._ordered -= delivered
-        self._failed -= delivered
-        return updates

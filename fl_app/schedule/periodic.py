@@ -8,7 +8,7 @@ from numpy.random import Generator
 
 from fl_app.core.hyper import POSITIVE, bounded, check_bounds, count
 from fl_app.core.pool import ClientPool
-from fl_app.schedule.base import Ids, Schedule, Updates, require_fits
+from fl_app.schedule.base import Ids, Schedule, Updates
 
 
 @dataclass(eq=False)
@@ -58,7 +58,3 @@ class Periodic(Schedule):
 
     def take(self, buffer: Updates) -> Updates:
         return buffer[:1]
-
-    def validate_population(self, num_clients: int) -> None:
-        never = "so many clients can never be at work"
-        require_fits("concurrency", self.concurrency, num_clients, never)

@@ -145,9 +145,6 @@ class Moody(Schedule):
         self.left -= 1
         return buffer[:1]
 
-    def validate_population(self, num_clients):
-        pass
-
 
 # -- clusters -------------------------------------------------------------------------------------
 
