@@ -19,7 +19,7 @@ from fl_app.core.errors import RunError
 from fl_app.core.layout import Layout
 from fl_app.core.types import Order, Reply
 from fl_app.flower import codec
-from fl_app.flower.patches import PUSH_ERROR, TOO_LARGE
+from fl_app.flower.patches import PUSH_ERROR
 
 MALFORMED = "malformed reply"  # how the error of a reply begins that could not be read
 # Transport errors, and that of a process that was killed; no ClientApp has raised them.
@@ -165,8 +165,7 @@ def read_reply(message: Message, order: Order, layout: Layout, needs: str = "") 
     """
     if message.has_error():
         words, traceback = read_error(message)
-        malformed = f"{MALFORMED}: " if TOO_LARGE in words else ""
-        return Reply(order.number, error=f"{malformed}{words}", traceback=traceback)
+        return Reply(order.number, error=words, traceback=traceback)
     try:
         if order.evaluates:
             return Reply(order.number, scores=codec.read_scores(message))

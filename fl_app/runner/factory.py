@@ -135,17 +135,6 @@ def _intake(components: Components, size: int, run: str) -> Intake:
     return build_intake(config, components.strategy, components.schedule, size, run)
 
 
-# Of a reply, in models: a sparse upload may have three, an encrypted one more. [A]
-REPLY_MODELS = 8
-REPLY_BESIDE = 4 * 2**20  # bytes of what is beside them
-
-
-def _largest_reply(components: Components) -> int:
-    """Bytes that a real node may send for one order; an honest one needs less by far."""
-    vectors = 1 + len(components.strategy.upload_extra)
-    return REPLY_MODELS * vectors * components.trainer.model.read().nbytes + REPLY_BESIDE
-
-
 def _clock(components: Components, layout: Layout, grid: "Grid | None", run: str) -> Clock:
     config, trainer, schedule = components.config, components.trainer, components.schedule
     deadline = _unlimited(config.deadline)
@@ -156,7 +145,6 @@ def _clock(components: Components, layout: Layout, grid: "Grid | None", run: str
         assert grid is not None
         if patches.tried():
             patches.pull_sooner()
-        patches.bound_replies(_largest_reply(components), grid)
         if run:
             settings[names.RUN] = run
         mailbox = GridMailbox(

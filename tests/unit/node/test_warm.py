@@ -3,7 +3,6 @@
 import logging
 import subprocess
 import sys
-from types import SimpleNamespace
 
 import psutil
 import pytest
@@ -143,17 +142,6 @@ def test_an_order_that_was_carried_out_does_not_end_its_process(monkeypatch):
     with pytest.raises(patches.OrderDone):
         run_clientapp.flwr_exit(code=0)
     assert ended == ["told the SuperNode"]
-
-
-def test_a_reply_without_a_bound_is_told_of(monkeypatch, caplog):
-    real = patches.import_module
-    monkeypatch.setattr(
-        patches,
-        "import_module",
-        lambda name: SimpleNamespace() if name == patches.HTTP_GRID else real(name),
-    )
-    patches.bound_replies(1, None)
-    assert "they have no bound" in caplog.text
 
 
 # -- the process ----------------------------------------------------------------------------------
