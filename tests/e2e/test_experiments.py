@@ -17,15 +17,15 @@ from fl_app.runner.validate import validate_config
 QUICKSTART = ("fedbuff", "wkafl", "fedhist", "fedasmu", "overlap_fedavg", "eafl")  # and fedavg
 NAMES = sorted(path.stem for path in (CONF / "experiment").glob("*.yaml"))
 DOCS = (CONF.parent / "docs" / "experiments.md").read_text()
-PAPER_PAGES = sorted((CONF.parent / "docs" / "papers").glob("*.md"))
+PAGES = [*CONF.parent.glob("docs/papers/*.md"), CONF.parent / "docs" / "comparisons.md"]
 # In code spans and in lines of their own, in a paper's page without `experiment=`; commas outside
 # of brackets separate the choices of a sweep.
 ROW = rf"(?:`|fl_app )(-m )?(?:experiment=)?((?:{'|'.join(NAMES)}) [^`#\n]*=[^`#\n]+)"
 ROWS = sorted(
     {
         f"{sweep}experiment={words.strip()}"
-        for text in [DOCS, *(page.read_text() for page in PAPER_PAGES)]
-        for sweep, words in re.findall(ROW, text)
+        for text in [DOCS, *(page.read_text() for page in PAGES)]
+        for sweep, words in re.findall(ROW, text.replace("\\\n", " "))
     }
 )
 
