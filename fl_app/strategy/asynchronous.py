@@ -4,7 +4,6 @@ import logging
 import math
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from copy import copy
 from dataclasses import dataclass
 from typing import Any, ClassVar, NoReturn
 
@@ -50,6 +49,7 @@ REFUSED = {
 RESERVED = (names.VERSION, names.CLIENT_ID, names.SEQUENCE, names.APP_CONFIG)
 # Keys that every aggregation's event has.
 TAKEN = ("kind", "t", "version", "client", "order", "age", "weight")
+NODES = (0, 1)  # that `configure_train` sees
 LOOKS = 10  # queries of the connected nodes in one call of `configure_train`
 
 log = logging.getLogger("flwr")
@@ -64,10 +64,8 @@ class Asynchronous(AsyncStrategy):
     was published since those clients started. Both agree if no update is stale.
 
     Its `configure_train` and `aggregate_train` are called once a version, as in Flower's loop. Its
-    config and arrays reach every client that starts from the version, and replies keep all their
-    metrics and records. A class that is not Flower's own may send each client something else, so
-    `configure_train` is called again for each further order of a version. Changes that it then
-    makes to itself (a falling rate, a counter) are undone.
+    config reaches every client that starts from the version, and replies keep all their metrics and
+    records.
 
     Args:
         inner: the strategy of Flower; its sampling of nodes is not used.
@@ -138,22 +136,12 @@ class Asynchronous(AsyncStrategy):
             require(size >= 4 * faults + 3, key, size, bound, why)
 
     def dispatch(self, model: GlobalModel, client_id: int) -> tuple[Vector, Config]:
-        begun = self._begun
-        if begun is None or not begun.of(model):
-            return self._begin_round(model, client_id).order
-        if type(self.inner).__module__.startswith("flwr."):  # sends all clients the same
-            return begun.order
-        return self._configure(_copied(begun.inner), _copied(begun.config), begun, client_id)
+        del client_id  # all clients get the same
+        return model.params, self._begin_round(model)
 
     def aggregate(self, model: GlobalModel, updates: Sequence[Update]) -> Vector:
-        begun = self._begun
-        if begun is None or not begun.of(model):
-            begun = self._begin_round(model, updates[0].client_id)
+        self._begin_round(model)
         self._begun = None
-        if self.state.get("changes_arrays"):
-            kinds = ", ".join(sorted({update.kind for update in updates}))
-            why = f"{self._label} changes the arrays that it sends, from which clients start"
-            require(kinds == "model", "algorithm.client.upload", kinds, "model", why)
         server_round = model.version + 1
         rebased = [self._arrays(model.params + model.delta(update)) for update in updates]
         replies = [_reply(u, server_round, a) for u, a in zip(updates, rebased, strict=True)]
@@ -211,36 +199,34 @@ class Asynchronous(AsyncStrategy):
         self.state.pop("config", None)
         return {}  # the inner strategy's config contains it
 
-    def _begin_round(self, model: GlobalModel, client_id: int) -> "_Round":
-        """Call `configure_train` as Flower's loop does between two aggregations."""
-        vars(self.inner).update(_copied(self.state.get("inner", {})))
-        self._config = dict(self.state.get("config", self._config))
-        self._layout = self._layout or Layout.of_arrays({NAME: model.params})
-        arrays = dict(self._arrays(model.params).items())
-        inner, config = _copied(self.inner), dict(self._config)
-        begun = _Round(model.params, model.version, arrays, inner, config)
-        begun.order = self._configure(self.inner, self._config, begun, client_id)
-        self._begun = begun
-        return begun
+    def _begin_round(self, model: GlobalModel) -> Config:
+        """What clients are told that start from this version.
 
-    def _configure(
-        self, inner: FedAvg, config: dict[str, Any], begun: "_Round", client_id: int
-    ) -> tuple[Vector, Config]:
-        """What `inner` sends to a client; `inner` and `config` change as in Flower's loop."""
-        arrays, record, server_round = ArrayRecord(), ConfigRecord(config), begun.version + 1
-        for name, array in begun.arrays.items():
-            arrays[name] = array
+        `configure_train` is called once for it, as Flower's loop does between two aggregations.
+        """
+        begun = self._begun
+        if begun is not None and begun.version == model.version and begun.params is model.params:
+            return begun.config
+        vars(self.inner).update(_copied(self.state.get("inner", {})))
+        self._layout = self._layout or Layout.of_arrays({NAME: model.params})
+        record = ConfigRecord(dict(self.state.get("config", self._config)))
+        arrays, server_round = self._arrays(model.params), model.version + 1
+        before = dict(arrays.items())
         _identify()
-        with _sampling_all(inner), _warnings_only():
-            messages = list(
-                inner.configure_train(server_round, arrays, record, _OneNode(client_id))
-            )
-        config.clear()
-        config.update(record)
-        if [message.metadata.dst_node_id for message in messages] != [client_id]:
-            self._refuse("sends other messages than the one to the client that is to train")
-        content = messages[0].content
-        kind = messages[0].metadata.message_type
+        with _sampling_all(self.inner), _warnings_only():
+            messages = list(self.inner.configure_train(server_round, arrays, record, _TwoNodes()))
+        self._config = dict(record)
+        if sorted(message.metadata.dst_node_id for message in messages) != list(NODES):
+            self._refuse("sends other messages than one to each client that is to train")
+        first, second = (self._told(message, before, server_round) for message in messages)
+        if first != second:
+            self._refuse("tells clients different things: a version has one config for all")
+        self._begun = _Round(model.version, model.params, first)
+        return first
+
+    def _told(self, message: Message, before: Mapping[str, Array], server_round: int) -> Config:
+        """The config that a message tells a client."""
+        content, kind = message.content, message.metadata.message_type
         if kind != MessageType.TRAIN or content.keys() != {names.ARRAYS, names.CONFIG}:
             self._refuse(f"sends a {kind!r} message with the records {', '.join(content)}")
         told: dict[str, Any] = dict(content.config_records[names.CONFIG])
@@ -250,16 +236,12 @@ class Asynchronous(AsyncStrategy):
         if taken:
             self._refuse(f"sets config[{taken[0]!r}], which asynchronous orders use themselves")
         sent = content.array_records[names.ARRAYS]
-        same = sent.keys() == begun.arrays.keys() and all(
-            array.data is begun.arrays[name].data for name, array in sent.items()
+        same = sent.keys() == before.keys() and all(
+            array.data is before[name].data for name, array in sent.items()
         )
-        if same:
-            return begun.params, told
-        self.state["changes_arrays"] = True
-        try:
-            return self._vector(sent), told
-        except (KeyError, ValueError) as error:
-            self._refuse(f"sends arrays that do not fit the model ({error})")
+        if not same:
+            self._refuse("sends other arrays than the model's, which displacements start from")
+        return told
 
     def _refuse(self, what: str) -> NoReturn:
         raise ValueError(
@@ -280,49 +262,34 @@ class Asynchronous(AsyncStrategy):
         return self._layout.flatten([named[name] for name in self._layout.names])
 
 
-@dataclass
+@dataclass(frozen=True)
 class _Round:
-    """A version that the inner strategy has configured.
+    """A version that the inner strategy has configured, and what it tells clients."""
 
-    Attributes:
-        params: of the version, shape ``(d,)``.
-        arrays: the same, serialised once.
-        inner: the inner strategy before that.
-        config: the user's config before that.
-        order: the inner strategy's vector and config.
-    """
-
-    params: Vector
     version: int
-    arrays: dict[str, Array]
-    inner: FedAvg
-    config: dict[str, Any]
-    order: tuple[Vector, Config] = (np.empty(0, np.float32), {})
-
-    def of(self, model: GlobalModel) -> bool:
-        return self.version == model.version and self.params is model.params
+    params: Vector
+    config: Config
 
 
-class _OneNode(Grid):
-    """The grid that an inner strategy sees: its one node is the client that starts now."""
+class _TwoNodes(Grid):
+    """The grid that an inner strategy sees: its nodes stand for the clients, which get the same."""
 
-    def __init__(self, node_id: int) -> None:
-        self._node_id = node_id
+    def __init__(self) -> None:
         self._looks = 0
 
     def get_node_ids(self) -> Iterable[int]:
         self._looks += 1
         if self._looks > LOOKS:
             raise ValueError(
-                "the inner strategy's configure_train waits for more nodes than the one that "
-                "starts: asynchronously, clients start one by one"
+                "the inner strategy's configure_train waits for more nodes: asynchronously, "
+                "clients start one by one"
             )
-        return [self._node_id]
+        return NODES
 
     def _refuse(self, *_: object, **__: object) -> NoReturn:
         raise ValueError(
             "the inner strategy's configure_train sends messages itself: asynchronously, it can "
-            "only return the message for the node that it sees"
+            "only return messages for the nodes that it sees"
         )
 
     run = property(_refuse)
@@ -331,7 +298,7 @@ class _OneNode(Grid):
 
 @contextmanager
 def _sampling_all(inner: FedAvg) -> Iterator[None]:
-    """Within the context `inner` samples all nodes, of which there is one."""
+    """Within the context `inner` samples all nodes."""
     all_nodes = {"fraction_train": 1.0, "min_train_nodes": 1, "min_available_nodes": 1}
     own = {name: getattr(inner, name) for name in all_nodes}
     vars(inner).update(all_nodes)
@@ -371,10 +338,6 @@ def _is_plain(value: object) -> bool:
 
 def _copied(value: Any) -> Any:
     """A copy with its own containers; arrays are shared, because they are not written to."""
-    if isinstance(value, FedAvg):
-        twin = copy(value)
-        vars(twin).update(_copied(vars(value)))
-        return twin
     if type(value) is dict:
         return {key: _copied(item) for key, item in value.items()}
     if type(value) in (list, set, tuple):

@@ -63,16 +63,6 @@ def client(message, context):
     return Message(content, reply_to=message)
 
 
-class OwnRates(flower.FedAvg):
-    """Tells every node something else."""
-
-    def configure_train(self, server_round, arrays, config, grid):
-        for message in super().configure_train(server_round, arrays, config, grid):
-            own = ConfigRecord({**config, "lr": LR / (1 + message.metadata.dst_node_id % 5)})
-            content = RecordDict({"arrays": arrays, "config": own})
-            yield Message(content, message.metadata.dst_node_id, "train")
-
-
 def metrics_of_devices(contents, weighted_by):
     """Reads all that a reply holds."""
     assert weighted_by == "num-correct"
@@ -114,7 +104,6 @@ OTHERS = {
     "weights and metrics of one's own": lambda **k: flower.FedAvg(
         weighted_by_key="num-correct", train_metrics_aggr_fn=metrics_of_devices, **k
     ),
-    "a rate for each node": OwnRates,
 }
 
 
@@ -177,6 +166,24 @@ class _Talks(flower.FedAvg):
         return []
 
 
+class _OwnRates(flower.FedAvg):
+    def configure_train(self, server_round, arrays, config, grid):
+        for node in grid.get_node_ids():
+            own = ConfigRecord({**config, "lr": LR / (1 + node)})
+            yield Message(RecordDict({"arrays": arrays, "config": own}), node, "train")
+
+
+class _OtherArrays(flower.FedAvg):
+    def configure_train(self, server_round, arrays, config, grid):
+        arrays["w"] = Array(arrays["w"].numpy() / 2)
+        return super().configure_train(server_round, arrays, config, grid)
+
+
+class _OneOfAll(flower.FedAvg):
+    def configure_train(self, server_round, arrays, config, grid):
+        return list(super().configure_train(server_round, arrays, config, grid))[:1]
+
+
 class _OurKey(flower.FedAvg):
     def configure_train(self, server_round, arrays, config, grid):
         config["sequence"] = 3
@@ -189,6 +196,9 @@ class _OurKey(flower.FedAvg):
     [
         (_Waits, "waits for more nodes"),
         (_Talks, "sends messages itself"),
+        (_OwnRates, "inner=_OwnRates cannot .* its configure_train tells clients different things"),
+        (_OtherArrays, "sends other arrays than the model's"),
+        (_OneOfAll, "sends other messages than one to each client"),
         (_OurKey, r"inner=_OurKey .* sets config\['sequence'\]"),
     ],
 )
@@ -269,7 +279,7 @@ def test_fedprox_tells_its_clients_mu():
 
 
 class Halving(flower.FedAvg):
-    """A rate that halves with every round, and says for whom it is."""
+    """A rate that halves with every round."""
 
     def __init__(self):
         super().__init__()
@@ -278,7 +288,7 @@ class Halving(flower.FedAvg):
     def configure_train(self, server_round, arrays, config, grid):
         self.rate *= 0.5
         self.told.append(server_round)
-        config["lr"], config["node"] = self.rate, next(iter(grid.get_node_ids()))
+        config["lr"] = self.rate
         return super().configure_train(server_round, arrays, config, grid)
 
 
@@ -286,8 +296,8 @@ def test_a_version_is_one_round_however_many_clients_start_from_it():
     inner = Halving()
     strategy = Asynchronous(inner)
     orders = [strategy.dispatch(FIFTH, client_id)[1] for client_id in range(1000)]
-    assert orders == [{"lr": 0.5, "node": client_id} for client_id in range(1000)]
+    assert orders == [{"lr": 0.5}] * 1000
     assert (inner.rate, inner.told) == (0.5, [6])
     strategy.aggregate(FIFTH, THREE)
-    assert strategy.dispatch(replace(FIFTH, version=6), 0)[1] == {"lr": 0.25, "node": 0}
+    assert strategy.dispatch(replace(FIFTH, version=6), 0)[1] == {"lr": 0.25}
     assert inner.told == [6, 7]
