@@ -37,7 +37,9 @@ def composed(*overrides, last=False):
         refuse_surplus(config)
         if last:
             experiment = config.experiment
-            name = (experiment.only or list(experiment.cells))[-1]
+            cells = experiment.only or list(experiment.cells)
+            assert {*cells} <= {*experiment.cells}
+            name = cells[-1]
             experiment.only = ["@".join([name, *settings_of(experiment)[-1:]])]
         return config, compose_cells(config, overrides)
 
