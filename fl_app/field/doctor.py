@@ -179,33 +179,15 @@ def _composed(overrides: Sequence[str]) -> DictConfig | Finding:
 
 
 def of_run(kit: Kit, overrides: Sequence[str]) -> Iterator[Finding]:
-    """The run of a server: what would make it start anew, lose orders, or find no data."""
+    """The run of a server: what would make it start anew, or lose orders."""
     run = _composed(overrides)
     if isinstance(run, Finding):
         yield run
         return
-    if "schema" in run.task and run.task.path is None:
-        yield _schema(run.task.schema)
     if run.checkpoint_every is None:
         mend = "add checkpoint_every=10 to OVERRIDES"
         yield Finding("checkpoints", False, "none: a run that dies starts anew", mend)
     yield _deadline(run.deadline)
-
-
-def _schema(path: str | None) -> Finding:
-    """The schema of a run whose devices have data of their own."""
-    from fl_app.tasks.encoding import read_schema
-
-    mend = "add task.schema=FILE (absolute path), or task.path"
-    if path is None:
-        return Finding("data", False, "the server has neither data nor a schema", mend)
-    try:
-        schema = read_schema(path)
-    except ValueError as error:
-        return Finding("data", False, str(error), mend)
-    shape = "x".join(map(str, schema.input_shape))
-    text = f"the devices' own: {schema.kind}, inputs {shape}, {schema.num_outputs} outputs"
-    return Finding("data", True, text)
 
 
 def _deadline(deadline: float | None) -> Finding:

@@ -174,7 +174,6 @@ def test_a_port_that_another_program_holds(out):
         ("checkpoint_every=1", "deadline"),  # none
         (f"checkpoint_every=1 deadline={OFFLINE_AFTER - 1}", "deadline"),
         ("deadlin=600", "run"),
-        ("deadline=600 checkpoint_every=1 task=csv", "data"),
     ],
 )
 def test_overrides_that_trip_a_run_up(out, words, wrong):
