@@ -1,31 +1,24 @@
 """Checkpoints: a run's whole state in a file that is either all there or not there at all."""
 
 import hashlib
-import json
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from safetensors import SafetensorError, safe_open
-from safetensors.numpy import save
-
 from fl_app.core.errors import RunError
 from fl_app.core.files import atomic_write
-from fl_app.core.snapshot import Array, Encoder, decode
+from fl_app.core.snapshot import dumps, loads
 
-FORMAT = "7"
+FORMAT = b"fl_app checkpoint 7\n"
 KEPT = 2
-ASIDE = ".torn"
-PATTERN = "version-*.safetensors"
-STRUCTURE = "structure"
+CHECKSUM = 32  # bytes
+SUFFIX, ASIDE = ".checkpoint", ".torn"
+PATTERN = "version-*[st]"  # those of earlier versions end with .safetensors
 
 
 class Checkpoints:
     """The checkpoints of one run, of which the last two are kept.
 
-    A file holds arrays (safetensors), among them the JSON of the structure that the others belong
-    to, and as metadata a checksum over all. Nothing is ever unpickled.
+    A file holds a checksum over the rest, the format, and the state (`fl_app.core.snapshot`).
 
     Args:
         folder: of the run; the files lie in ``checkpoints`` below it.
@@ -39,27 +32,23 @@ class Checkpoints:
 
         Args:
             version: of the global model, by which the file is named.
-            state: what `fl_app.core.snapshot` can encode.
+            state: what `fl_app.core.snapshot` can hold.
 
         Returns:
             The file.
 
         Raises:
             RunError: it cannot be written.
-            TypeError: the state holds a value that cannot be encoded.
+            TypeError: the state holds a value that no checkpoint can hold.
         """
-        encoder = Encoder()
-        structure = json.dumps(encoder.encode(state)).encode()
-        arrays = {str(i): np.asarray(array, order="C") for i, array in enumerate(encoder.arrays)}
-        # Not as metadata, of which safetensors reads 100 MB: 80,000 orders under way are more.
-        arrays[STRUCTURE] = np.frombuffer(structure, np.uint8)
-        metadata = {"format": FORMAT, "sha256": _checksum(arrays)}
-        path = self._folder / f"version-{version:09d}.safetensors"
+        content = FORMAT + dumps(state)
+        path = self._folder / f"version-{version:09d}{SUFFIX}"
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
             with atomic_write(path) as file:
-                file.write(save(arrays, metadata))
-        except (OSError, SafetensorError) as error:
+                file.write(_checksum(content))
+                file.write(content)
+        except OSError as error:
             last = next((file.name for file in self._files()), None)
             raise RunError(
                 f"the checkpoint of version {version} cannot be written ({error}): the run ends, "
@@ -99,29 +88,23 @@ class Checkpoints:
 
     def _read(self, path: Path) -> Any:
         try:
-            with safe_open(path, framework="numpy") as file:
-                metadata = file.metadata() or {}
-                arrays = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
-        except (SafetensorError, OSError) as error:
+            content = path.read_bytes()
+        except OSError as error:
             raise _Torn(f"torn ({error})") from error
-        if metadata.get("format") != FORMAT:
+        checksum, content = content[:CHECKSUM], content[CHECKSUM:]
+        if path.suffix == SUFFIX and _checksum(content) != checksum:
+            raise _Torn("torn (its checksum does not fit)")
+        if not content.startswith(FORMAT):
             raise ValueError(
-                f"{path} is of checkpoint format {metadata.get('format')}, and this version reads "
-                f"format {FORMAT}: go on with the version that wrote it, or remove the "
-                "run's folder to begin anew"
+                f"{path} was written by another version of this project: go on with that version, "
+                "or remove the run's folder to begin anew"
             )
-        if _checksum(arrays) != metadata["sha256"]:
-            raise _Torn("its checksum does not fit")
-        structure = json.loads(arrays.pop(STRUCTURE).tobytes())
-        return decode(structure, [arrays[str(place)] for place in range(len(arrays))])
+        return loads(content[len(FORMAT) :])
 
 
 class _Torn(Exception):
     """A file that is not whole."""
 
 
-def _checksum(arrays: Mapping[str, Array]) -> str:
-    digest = hashlib.sha256()
-    for name in sorted(arrays):
-        digest.update(arrays[name].tobytes())
-    return digest.hexdigest()
+def _checksum(content: bytes) -> bytes:
+    return hashlib.sha256(content).digest()

@@ -135,7 +135,7 @@ def test_a_killed_process_loses_nothing(tmp_path, one_by_one):
     with quickstart(tmp_path, "experiment.parallel=2") as process:
         wait_for(process, lambda: bool(of_the_cell()))
         (victim,) = of_the_cell()
-        wait_for(process, lambda: any((cell / "checkpoints").glob("*.safetensors")))
+        wait_for(process, lambda: any((cell / "checkpoints").glob("*.checkpoint")))
         victim.kill()
         _, err = ended(process, 1)
     assert "a process was killed, most likely since memory ran short: resume=auto goes on" in err

@@ -1,13 +1,12 @@
 """Which orders are computed together: decided by virtual time, and by nothing else."""
 
-import json
 import random
 from dataclasses import replace
 
 import pytest
 from helpers import MeanDelta, Recorder, Times, vec
 
-from fl_app.core.snapshot import Encoder, decode
+from fl_app.core.snapshot import dumps, loads
 from fl_app.core.types import Order, Reply, Scores, Upload
 from fl_app.engine.engine import Engine, Stop
 from fl_app.engine.lookahead import READY_LIMIT, Lookahead
@@ -165,18 +164,15 @@ def test_a_resumed_run_has_the_same_batches(schedule, batch, at):
     states = []
 
     def checkpoint(version):
-        encoder = Encoder()
-        text = json.dumps(encoder.encode(first.state_dict()))
-        states.append((text, [array.copy() for array in encoder.arrays]))
+        states.append(dumps(first.state_dict()))
         first.ask_to_stop()
 
     first, _, before = engine(
         schedule, batch, stop=15, rng=random.Random(3), checkpoint=checkpoint, checkpoint_every=at
     )
     first.run()
-    text, arrays = states[0]
     second, _, after = engine(schedule, batch, stop=15, rng=random.Random(4))
-    second.load_state_dict(decode(json.loads(text), arrays))
+    second.load_state_dict(loads(states[0]))
     assert second.run().params.tobytes() == expected.params.tobytes()
     events = [e for e in before.events + after.events if e["kind"] != "checkpoint"]
     assert events == recorder.events
