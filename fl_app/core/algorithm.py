@@ -2,7 +2,7 @@
 
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import is_dataclass
 from typing import Any, ClassVar, TypeAlias
 
@@ -13,6 +13,7 @@ from fl_app.core.bugs import warn_of_misspelt
 from fl_app.core.errors import require
 from fl_app.core.hyper import check_bounds
 from fl_app.core.rates import LinearDecay
+from fl_app.core.snapshot import Remembers
 from fl_app.core.types import Config, Extra, GlobalModel, Update, Vector
 from fl_app.core.vector import clipped, combine, norm, weighted_sum
 from fl_app.core.weighting import Weighting
@@ -23,7 +24,7 @@ Floats: TypeAlias = Sequence[float] | NDArray[np.float64]
 ServerGradient: TypeAlias = Callable[[Vector, int, int, int], Vector]
 
 
-class Algorithm(ABC):
+class Algorithm(Remembers, ABC):
     """The server's equations; one required method, `aggregate`.
 
     Subclasses are keyword-only dataclasses. Their fields are the hyper-parameters, each declared
@@ -38,9 +39,6 @@ class Algorithm(ABC):
     Attributes:
         cites_forgotten: whether an update may have a base version that the server no longer keeps.
             Only its displacement can then be used.
-        transient: names of attributes that may change during a run because they can be computed
-            again. A change of any other attribute would be lost by a checkpoint, so a run with
-            such a change cannot be resumed.
         order_extra: names of the vectors, of the model's shape, that every order carries beside the
             model (`dispatch_extra`). They are known before the run, and so are transfer times.
         upload_extra: names of the vectors that every upload carries (`Update.extra`).
@@ -49,7 +47,7 @@ class Algorithm(ABC):
             kind. () = there is none.
         looks_at: if there is none, what `aggregate` looks at in single uploads, as the end of the
             sentence "it needs ...".
-        state: everything learned, which checkpoints hold.
+        state: what is learned.
         report: numbers about the last aggregation for its event, such as ``weight``, one number
             per update. The engine empties it before every `aggregate`.
 
@@ -58,7 +56,6 @@ class Algorithm(ABC):
     """
 
     cites_forgotten: ClassVar[bool] = False
-    transient: ClassVar[Collection[str]] = ()
     order_extra: ClassVar[tuple[str, ...]] = ()
     upload_extra: ClassVar[tuple[str, ...]] = ()
     linear_in: ClassVar[Sequence[str]] = ()
@@ -209,16 +206,15 @@ class Algorithm(ABC):
         return f"{name} keeps up to {most / 1e6:,.1f} MB of {num_clients} clients' gradients"
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything learned, for a checkpoint; overridden where `state` holds objects.
+        """All attributes but the transient ones; overridden where `state` holds objects.
 
         A checkpoint holds numbers, strings, arrays, lists, dicts, random generators and the like,
         and refuses anything else.
         """
-        return self.state
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore what was learned."""
-        self.state = state
+        state = super().state_dict()
+        for name in ("report", "schedule", "lr_schedule"):  # kept by itself, or the configuration's
+            state.pop(name, None)
+        return state
 
     # -- pieces of `aggregate` that many algorithms share -----------------------------------------
 

@@ -8,7 +8,7 @@ data. So a file from elsewhere can do no harm. An object that occurs twice is on
 import io
 import pickle
 from collections import Counter, OrderedDict, defaultdict, deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 from copy import copy
 from types import FunctionType
 from typing import Any, ClassVar, Protocol
@@ -24,22 +24,22 @@ Array = NDArray[Any]
 
 
 class Remembers(Protocol):
-    """What changes during a run, and goes on from a checkpoint.
+    """Goes on from a checkpoint, which holds its attributes: plain data and arrays.
 
     Attributes:
-        remembers: names of the attributes that a checkpoint holds.
+        transient: names of attributes that no checkpoint holds, since they can be computed again.
     """
 
-    remembers: ClassVar[Sequence[str]] = ()
+    transient: ClassVar[Collection[str]] = ()
 
     def state_dict(self) -> dict[str, Any]:
-        """What is remembered between two events, for a checkpoint: plain data and arrays."""
-        return {name: getattr(self, name) for name in self.remembers}
+        """All attributes but the transient ones."""
+        return {n: value for n, value in vars(self).items() if n not in self.transient}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore what was remembered."""
-        for name in self.remembers:
-            setattr(self, name, copy(state[name]))
+        """Restore a result of `state_dict`."""
+        for name, value in state.items():
+            vars(self)[name] = copy(value)  # of a frozen dataclass, too
 
 
 class Unkeepable(TypeError):
@@ -58,7 +58,8 @@ def dumps(value: Any) -> bytes:
     except Unkeepable as error:
         raise Unkeepable(
             f"{_place(value).lstrip('.') or 'the value'} is {error}, which a checkpoint cannot "
-            "hold: keep numbers, strings, arrays, lists, dicts and random generators"
+            "hold: keep numbers, strings, arrays, lists, dicts and random generators, and name an "
+            "attribute that can be computed again in the `transient` of its class"
         ) from None
 
 

@@ -52,7 +52,7 @@ class ClientEvaluation(Remembers):
         ValueError: an argument is out of its bounds.
     """
 
-    remembers = ("version", "waiting", "_rng", "_vector", "_open")
+    transient = ("_fed", "_clock", "_emit", "_told")
 
     def __init__(self, every: float = math.inf, fraction: float = 1.0, seed: int = 0) -> None:
         if every != math.inf:

@@ -21,10 +21,9 @@ from fl_app.engine.clock import Alarm, ClockEvent, Expired, Joined, Left, Replie
 from fl_app.engine.federation import Federation
 from fl_app.engine.limits import Outcome, Stop
 from fl_app.engine.outbox import Evaluate, Outbox
-from fl_app.engine.unkept import FORMAT, UnkeptAttributes, check_complete
 from fl_app.engine.versions import Versions
 
-__all__ = ["Engine", "Evaluate", "Outcome", "Stop", "check_complete"]
+__all__ = ["Engine", "Evaluate", "Outcome", "Stop"]
 
 # What restores its own state without help.
 PARTS = ("strategy", "schedule", "guard", "client_evaluation")
@@ -86,7 +85,6 @@ class Engine(Versions):
             self.upload_bytes = initial.nbytes * (1 + len(self.strategy.upload_extra))
         self._outbox = Outbox(sinks)
         self._emit = self._outbox.emit
-        self._unkept = UnkeptAttributes(self.strategy, self.schedule)
         size = initial.size if num_trainable is None else num_trainable
         clock = self.clock
         self._fed = Federation(clock.share(initial), size, clock.clients(), seed)
@@ -187,20 +185,13 @@ class Engine(Versions):
     def state_dict(self) -> dict[str, Any]:
         """The whole state between two events, for `fl_app.core.snapshot`."""
         return {
-            "format": FORMAT,
-            "unkept": self._unkept.notice(),
             **self._fed.state_dict(),
             **{name: getattr(self, name).state_dict() for name in PARTS},
             "clock": self.clock.state_dict(),
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore a state before `run`; on real nodes the orders in flight are lost.
-
-        Raises:
-            ValueError: see `check_complete`.
-        """
-        check_complete(state)
+        """Restore a state before `run`; on real nodes the orders in flight are lost."""
         fed = self._fed
         fed.load_state_dict(state, self.clock.share)
         for name in PARTS:

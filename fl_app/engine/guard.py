@@ -62,8 +62,6 @@ class Guard(Remembers):
     max_age: int | None = bounded(None, or_none(at_least(0)), "every upload would be refused")
     max_examples: int | None = bounded(None, or_none(count()), "every upload would be refused")
 
-    remembers = ("_lengths",)
-
     def __post_init__(self) -> None:
         check_bounds("guard", self)
         self._lengths: dict[str, deque[float]] = {}  # by name of the vector, "" = the upload's own

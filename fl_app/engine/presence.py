@@ -28,7 +28,7 @@ class Presence(Remembers):
         num_clients: clients are 0..num_clients-1.
     """
 
-    remembers = ("_numbers", "_until", "_ends", "_online")
+    transient = ("_availability",)
 
     def __init__(self, availability: Availability, num_clients: int) -> None:
         self._availability = availability

@@ -37,8 +37,6 @@ class Server(Remembers):
     evaluation: float = bounded(0.0, at_least(0), "the server would end before it began")
     poll: float = bounded(0.0, at_least(0), "time would run backwards")
 
-    remembers = ("_free", "_looked")
-
     def __post_init__(self) -> None:
         check_bounds("devices.server", self)
         self._free = 0.0  # when the loop has done its work

@@ -15,7 +15,7 @@ from fl_app.core.bugs import traceback_of
 from fl_app.core.errors import RunError, ServerError
 from fl_app.core.events import Sink
 from fl_app.core.files import require_writable
-from fl_app.engine.engine import Outcome, check_complete
+from fl_app.engine.engine import Outcome
 from fl_app.record.folder import RunFolder
 from fl_app.record.history import History
 from fl_app.record.progress import Progress
@@ -76,7 +76,6 @@ def run_cell(
     checkpoints = Checkpoints(folder)
     saved = checkpoints.load() if config.resume == "auto" else None
     if saved is not None:
-        check_complete(saved["engine"])
         earlier.refuse_other_frozen(model.differing(saved.get("frozen", [])), folder)
         earlier.refuse_lower(earlier.limits(config), saved["limits"], saved["reached"], folder)
     token = saved["token"] if saved else secrets.token_hex(8)

@@ -33,7 +33,7 @@ class BoundedStaleness(Schedule):
     buffer_size: int = 10
     staleness_bound: int = bounded(10, at_least(1), "every client would be too old at once")
 
-    remembers = ("_awaited",)
+    transient = ("_buffered",)
 
     def __post_init__(self) -> None:
         check_bounds("algorithm.schedule", self)

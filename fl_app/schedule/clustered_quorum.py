@@ -46,7 +46,7 @@ class ClusteredQuorum(Schedule):
     synchronous: bool = True
     recluster: bool = True
 
-    remembers = ("_clusters", "_due", "_expected")
+    transient = ("_evaluating", "_failing")
 
     def __post_init__(self) -> None:
         check_bounds("algorithm.schedule", self)

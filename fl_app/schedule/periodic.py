@@ -31,8 +31,6 @@ class Periodic(Schedule):
     burst: int = bounded(1, count(), "no client would ever start")
     concurrency: int = bounded(10, count(), "no client would ever start")
 
-    remembers = ("_due", "_is_due")
-
     def __post_init__(self) -> None:
         check_bounds("algorithm.schedule", self)
         self._due = 0.0

@@ -34,8 +34,6 @@ class RandomK(Schedule):
     num_clients: int
     seed: int
 
-    remembers = ("_rng", "_iteration", "_draws")
-
     def __post_init__(self) -> None:
         key, nothing = "algorithm.schedule.buffer_size", "versions would be made out of nothing"
         require_count(key, self.buffer_size, nothing)

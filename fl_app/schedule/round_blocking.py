@@ -29,7 +29,7 @@ class RoundBlocking(Schedule):
 
     buffer_size: int = bounded(10, count(), "the server would make versions out of nothing")
 
-    remembers = ("_used", "_present", "_failed")
+    transient = ("_evaluating", "_failing")
 
     def __post_init__(self) -> None:
         check_bounds("algorithm.schedule", self)

@@ -230,8 +230,10 @@ class RemembersClients(Stepped):
         return self.memory.num_bytes(size, max(self.num_clients or 0, num_clients))
 
     def state_dict(self) -> dict[str, Any]:
-        return {**self.state, "memory": self.memory.state_dict()}
+        return super().state_dict() | {"state": {**self.state, "memory": self.memory.state_dict()}}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.memory.load_state_dict(state["memory"])
-        self.state = {**state, "memory": self.memory}
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        memory = self.memory
+        super().load_state_dict(state)
+        memory.load_state_dict(self.state["memory"])
+        self.state["memory"] = memory

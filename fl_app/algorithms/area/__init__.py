@@ -132,7 +132,7 @@ class AREA(AsyncStrategy):
         marks = self.state["checkpointed"]
         # Of the checkpoints of a run the last two are kept, as the last one may be torn.
         self.state["checkpointed"] = [marks[-1] if marks else now, now]
-        return self.state
+        return super().state_dict()
 
     def _know_first(self, model: GlobalModel) -> Vector:
         """w_0, which is the model of the first order."""

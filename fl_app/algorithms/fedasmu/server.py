@@ -1,7 +1,7 @@
 """FedASMU's server: it learns for each device how much an upload counts."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import InitVar, dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -159,11 +159,13 @@ class FedASMU(AsyncStrategy):
 
     def state_dict(self) -> dict[str, Any]:
         controls: dict[int, Control] = self.state["controls"]
-        return {**self.state, "controls": {i: dict(vars(c)) for i, c in controls.items()}}
+        plain = {client_id: dict(vars(control)) for client_id, control in controls.items()}
+        return super().state_dict() | {"state": {**self.state, "controls": plain}}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        controls = {i: Control(**kept) for i, kept in state["controls"].items()}
-        self.state = {**state, "controls": controls}
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        super().load_state_dict(state)
+        plain = self.state["controls"]
+        self.state["controls"] = {i: Control(**kept) for i, kept in plain.items()}
 
     def dispatch(self, model: GlobalModel, client_id: int) -> tuple[Vector, Config]:
         params, config = self._choose(model, client_id)
