@@ -14,10 +14,10 @@ because sums are taken in another order.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from copy import copy
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 import torch
@@ -25,21 +25,15 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fl_app.client.flat import FlatModel, shared
-from fl_app.client.stacked import stacked_forward
+from fl_app.client.stacked import Forward, stacked_forward
 from fl_app.client.trainer import LocalTrainer
 from fl_app.client.transform import Transformed
 from fl_app.core.layout import Layout
 from fl_app.core.types import Order, Trainer, Upload, Vector
 
-# Maps stacked parameters, inputs ``(B, m, ...)`` and targets ``(B * m, ...)`` to the loss of every
-# example, ``(B, m)``.
-Losses: TypeAlias = Callable[[Sequence[Tensor], Tensor, Tensor], Tensor]
-
 FETCHED = 2048  # examples that are fetched together, about
 # What has no counterpart in a batch: a subclass with one of these trains its clients one by one.
 ALONE = ("penalty", "should_pause", "merge", "train")
-FEW = 4  # examples of each client on which both ways are compared
-SEARCHED = 100  # clients, for two with several examples
 
 
 class BatchTrainer:
@@ -59,7 +53,9 @@ class BatchTrainer:
         self.batch, self.train, self.score = batch, trainer.train, trainer.score
         self._trainer = trainer
         self._model = trainer.model
-        self._losses = stacked_losses(trainer)
+        forward = stacked_forward(trainer.model.module, trainer.model.trained)
+        assert forward is not None
+        self._forward = forward
         self._rows = torch.empty(0, trainer.model.layout.size, device=trainer.processor)
         self._models: list[_OfRow] = []
 
@@ -110,7 +106,7 @@ class BatchTrainer:
             [(client.indices, client.rng, client.steps) for client in clients],
             self._trainer.batch_size,
         )
-        steps = _Steps(self._trainer, self._losses, clients, rows, batches)
+        steps = _Steps(self._trainer, self._forward, clients, rows, batches)
         if self._trainer.upload == "gradient":
             losses, gradient = steps.gradient()
             ends = gradient.cpu().numpy()
@@ -202,7 +198,7 @@ class _Steps:
 
     Args:
         trainer: its settings.
-        losses: of stacked models.
+        forward: pass of stacked models.
         clients: those with more steps first.
         rows: of the models, shape ``(B, d)``; they are changed.
         batches: the mini-batches.
@@ -211,13 +207,13 @@ class _Steps:
     def __init__(
         self,
         trainer: LocalTrainer,
-        losses: Losses,
+        forward: Forward,
         clients: Sequence[_Client],
         rows: Tensor,
         batches: "MiniBatches",
     ) -> None:
         self._trainer = trainer
-        self._losses = losses
+        self._forward = forward
         self._clients = clients
         self._rows = rows
         self._corrected = type(trainer).correct is not LocalTrainer.correct
@@ -272,7 +268,9 @@ class _Steps:
         active, width = int(self._batches.active[step]), int(self._batches.widths[step])
         inputs, target = self._examples(step, active, width)
         weights = self._weights[step, :active, :width]
-        losses = self._losses(params, inputs, target)
+        outputs = self._forward(params, inputs).flatten(0, 1)
+        of_task: Any = trainer.task
+        losses: Tensor = of_task.losses(outputs, target).view(weights.shape)
         grad = list(torch.autograd.grad(losses, params, weights))
         with torch.no_grad():
             loss = (losses * weights).sum(1)
@@ -326,24 +324,6 @@ def _add(
     values = tensors[0].new_tensor(factors)
     for tensor, other in zip(tensors, others, strict=True):
         tensor.addcmul_(other, _shaped(values[: len(tensor)], tensor), value=sign)
-
-
-def stacked_losses(trainer: LocalTrainer) -> Losses:
-    """The losses of stacked models.
-
-    Raises:
-        NotImplementedError: the task knows no loss of each example.
-    """
-    of_task = getattr(trainer.task, "losses", None)
-    if of_task is None:
-        raise NotImplementedError("the task has no loss of each example")
-    forward = stacked_forward(trainer.model.module, trainer.model.trained)
-
-    def losses(params: Sequence[Tensor], inputs: Tensor, target: Tensor) -> Tensor:
-        each: Tensor = of_task(forward(params, inputs).flatten(0, 1), target)
-        return each.view(inputs.shape[:2])
-
-    return losses
 
 
 def _clipped(grad: Sequence[Tensor], longest: float) -> list[Tensor]:
@@ -440,10 +420,6 @@ def obstacle(trainer: Trainer) -> str:
     together with equal results. Then `basis`, `begin`, `correct` and `finish` are called on a copy
     of the trainer for each client, whose `model` has `layout`, `params`, `flat` and `read` alone,
     and `train` is not called. `penalty` and `should_pause` are not called either.
-
-    Beside what is known of the trainer, a step of two clients is computed both ways and compared.
-    So layers that mix the examples of a mini-batch, random draws, and losses that are no means over
-    examples are found, whatever their class.
     """
     if isinstance(trainer, Transformed):
         return f"each upload passes through {type(trainer.transformation).__name__}"
@@ -454,57 +430,9 @@ def obstacle(trainer: Trainer) -> str:
         return f"{name} has a {own[0]} of its own"
     if type(trainer) is not LocalTrainer and not trainer.batches:
         return f"{name} does not say that its clients can be trained together (batches)"
-    if trainer.model.layout.size > trainer.model.layout.num_trainable:
-        return "the model has buffers, such as the running statistics of BatchNorm"
-    owners = range(min(trainer.task.num_clients, SEARCHED))
-    first, *others = sorted(owners, key=lambda i: -trainer.task.train_indices(i).size)
-    try:
-        with torch.random.fork_rng(devices=[]):
-            return _difference(trainer, (first, others[0] if others else first))
-    except Exception as error:  # of a model or a loss that are not ours
-        told = " ".join(str(error).split())[:200]
-        return f"the model or the loss cannot be vectorised ({type(error).__name__}: {told})"
-
-
-class _FewExamples:
-    """A task of which a client has few examples, and every second one has one fewer.
-
-    Args:
-        task: has the examples.
-        clients: whose examples are used.
-    """
-
-    def __init__(self, task: Any, clients: Sequence[int]) -> None:
-        self._task = task
-        self._clients = clients
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._task, name)
-
-    def on(self, device: object) -> "_FewExamples":
-        return self
-
-    def train_indices(self, client_id: int) -> NDArray[np.int64]:
-        own: NDArray[np.int64] = self._task.train_indices(self._clients[client_id])
-        return own[: max(1, FEW - client_id)]
-
-
-def _difference(trainer: LocalTrainer, clients: Sequence[int]) -> str:
-    """What differs between a step of single clients and one of both; "" if nothing does."""
-    few: Any = _FewExamples(trainer.task, clients)
-    plain = LocalTrainer(
-        few, upload="delta", local_lr=1.0, local_steps=1, batch_size=FEW, device=trainer.device
-    )
-    start, rng = plain.model.read(), np.random.default_rng(0)
-    orders = []
-    for client_id in range(len(clients)):
-        vector = start + 0.05 * rng.standard_normal(start.size).astype(np.float32)
-        orders.append(Order(client_id, client_id, 0, 0, vector, {}, 0.0))
-    alone = [plain.train(order).vector for order in orders]
-    together = BatchTrainer(plain, len(orders)).train_together(orders)
-    for one, both in zip(alone, together, strict=True):
-        scale = float(np.abs(one).max())
-        close = both is not None and np.allclose(both.vector, one, 1e-3, 1e-4 * scale + 1e-7)
-        if not close:
-            return "the model, its data or the loss mix examples of a mini-batch, or draw at random"
-    return ""
+    if stacked_forward(trainer.model.module, trainer.model.trained) is None:
+        return "the model is not a chain of linear layers that are all trained"
+    if not hasattr(trainer.task, "losses"):
+        return "the task has no loss of each example"
+    mixed: str = getattr(trainer.task, "mixed", "")
+    return mixed

@@ -1,9 +1,8 @@
 """One forward pass through several models of the same architecture, each with weights of its own.
 
 Parameters are stacked: the first dimension counts clients. A chain of linear layers and functions
-of single entries becomes one matrix product per layer for all clients (`torch.bmm`), which is the
-fastest form for small models. For other models `torch.vmap` makes such a pass of the module's own.
-It turns the convolutions of B clients into one with B groups.
+of single entries becomes one matrix product per layer for all clients (`torch.bmm`). Other models
+gain nothing from it: a step of theirs takes longer than the calls of torch that it is made of.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -11,7 +10,6 @@ from typing import TypeAlias
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
 
 # Maps the stacked parameters, each of shape ``(B, ...)``, and inputs ``(B, n, ...)`` to outputs
 # ``(B, n, ...)``.
@@ -25,18 +23,18 @@ OF_SINGLE_ENTRIES = (
 )
 
 
-def stacked_forward(module: nn.Module, params: Sequence[nn.Parameter]) -> Forward:
-    """The forward pass of stacked models.
+def stacked_forward(module: nn.Module, params: Sequence[nn.Parameter]) -> Forward | None:
+    """The forward pass of stacked models; None = the model is no such chain.
 
     Args:
-        module: a model of this architecture. Its frozen parameters are those of all models.
+        module: a model of this architecture.
         params: its trained parameters, in the sequence in which the pass takes them stacked.
     """
     places = {id(parameter): place for place, parameter in enumerate(params)}
     layers = [_layer(part, places) for part in _chain(module)]
     known = [layer for layer in layers if layer is not None]
     if len(known) < len(layers):
-        return _vectorised(module, params)
+        return None
 
     def forward(stacked: Sequence[Tensor], inputs: Tensor) -> Tensor:
         for layer in known:
@@ -87,19 +85,6 @@ def _linear(module: nn.Linear, places: Mapping[int, int]) -> Layer | None:
         return outputs.view(*inputs.shape[:-1], -1)
 
     return layer
-
-
-def _vectorised(module: nn.Module, params: Sequence[nn.Parameter]) -> Forward:
-    chosen = {id(parameter) for parameter in params}
-    named = {id(p): name for name, p in module.named_parameters() if id(p) in chosen}
-    names = [named[id(parameter)] for parameter in params]
-
-    def one(own: Sequence[Tensor], inputs: Tensor) -> Tensor:
-        output: Tensor = functional_call(module, dict(zip(names, own, strict=True)), (inputs,))
-        return output
-
-    forward: Forward = torch.vmap(one)
-    return forward
 
 
 def _hooked(module: nn.Module) -> bool:

@@ -16,7 +16,7 @@ from fl_app.tasks.models import CHUNK, MODELS, TEXT_MODELS, architecture, chunk_
 from fl_app.tasks.models.foreign import imported, maker_of, require_fit
 from fl_app.tasks.objective import Classification, Loss, Objective
 from fl_app.tasks.partition import Natural, Partitioner, make_partition
-from fl_app.tasks.scaling import make_scaling
+from fl_app.tasks.scaling import Scaling, make_scaling
 
 SHOWN = 10  # classes in a line
 STREAM = 0x686F_6C64_6F75_7400  # keeps the held-out examples' random numbers apart from all others
@@ -266,6 +266,15 @@ class Task:
     def losses(self, output: Tensor, target: Tensor) -> Tensor:
         """Loss of every example, shape ``(n,)``, if it is known: `runtime.batch` asks for it."""
         return self.objective.losses(output, target)
+
+    @property
+    def mixed(self) -> str:
+        """What may mix the examples of a mini-batch, or draw at random; "" = nothing does."""
+        if self.objective.criterion is not None:
+            return "a loss of its own has no loss of each example"
+        if self.augment is not None or not isinstance(self.prepare, Scaling | None):
+            return "augment and a prepare of its own may mix examples, or draw at random"
+        return ""
 
     def with_loss(self, path: str) -> Self:
         """This task with a loss of the user's own, as of ``task.loss``.

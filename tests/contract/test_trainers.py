@@ -7,7 +7,7 @@ import pytest
 import torch
 from configs import QUIET, REPRESENTATIVES, composed
 from helpers import HeadedQuadratic, MeanDelta, Scripted, Times, order_for, run
-from torch import Tensor
+from torch import Tensor, nn
 
 from fl_app.client import initial_vector
 from fl_app.client.batch import BatchTrainer
@@ -29,7 +29,19 @@ ALONE = ("fedasmu", "moon")
 
 
 class Unequal(HeadedQuadratic):
-    """Clients have from one to all of their points, so steps and mini-batches differ in number."""
+    """A chain of one layer, whose weights are the point; a client has one to all of its points."""
+
+    def model(self):
+        chain = nn.Sequential(nn.Linear(1, self.dim, bias=False))
+        nn.init.zeros_(chain[0].weight)
+        return chain
+
+    def batch(self, indices):
+        points, _ = super().batch(indices)
+        return torch.ones(len(points), 1), points
+
+    def losses(self, output, target):
+        return 0.5 * (output - target).square().sum(-1)
 
     def train_indices(self, client_id):
         return super().train_indices(client_id)[: 1 + client_id * 3 % self._each]

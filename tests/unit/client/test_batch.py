@@ -82,7 +82,7 @@ def compare(data, configs=None, **settings):
         ]
 
 
-@pytest.mark.parametrize("model", ["logistic", "mlp", "cnn"])
+@pytest.mark.parametrize("model", ["logistic", "mlp"])
 @pytest.mark.parametrize("upload", ["model", "delta", "pseudo", "gradient"])
 def test_every_kind_of_upload(model, upload):
     compare(task(model), upload=upload)
@@ -130,21 +130,13 @@ def test_every_objective(objective):
     compare(task("mlp", objective))
 
 
-def test_models_with_frozen_and_tied_parameters():
-    class Tied(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.first = nn.Linear(64, 64)
-            self.second = nn.Linear(64, 64)
-            self.second.weight = self.first.weight
-            self.head = nn.Linear(64, 3)
-            self.head.bias.requires_grad_(False)
+def test_a_model_with_tied_parameters():
+    def tied():
+        first, second = nn.Linear(64, 64), nn.Linear(64, 64)
+        second.weight = first.weight
+        return nn.Sequential(nn.Flatten(), first, nn.Tanh(), second, nn.ReLU(), nn.Linear(64, 3))
 
-        def forward(self, images):
-            x = images.flatten(1)
-            return self.head(self.second(self.first(x).tanh()).relu())
-
-    compare(task(Tied))
+    compare(task(tied))
 
 
 def test_a_client_without_data_is_left_to_be_trained_alone():
@@ -185,14 +177,6 @@ class Mixing(nn.Module):
         return out - out.mean(0)
 
 
-class Branching(Mixing):
-    """Looks at a value, which vmap does not allow."""
-
-    def forward(self, images):
-        out = self.head(images.flatten(1))
-        return out if out.sum().item() > 0 else 2 * out
-
-
 class Penalised(LocalTrainer):
     def penalty(self, params, received):
         return sum(p.square().sum() for p in params)
@@ -201,6 +185,12 @@ class Penalised(LocalTrainer):
 class Corrected(LocalTrainer):
     def correct(self, grad, step):
         return [g / (1 + step) for g in grad]
+
+
+def frozen():
+    chain = nn.Sequential(nn.Flatten(), nn.Linear(64, 8), nn.Linear(8, 3))
+    chain[1].weight.requires_grad_(False)
+    return chain
 
 
 def dropout():
@@ -214,11 +204,9 @@ def normalised():
 @pytest.mark.parametrize(
     ("data", "reason"),
     [
-        (task(dropout), "called random operation"),
+        *((task(model), "chain") for model in ("cnn", dropout, normalised, frozen, Mixing)),
         (task(augment=lambda images: images + torch.rand(1)), "draw at random"),
-        (task(normalised), "buffers"),
-        (task(Mixing), "mix examples"),
-        (task(Branching), r"cannot be vectorised \(RuntimeError"),
+        (task(prepare=lambda images: images - images.mean(0)), "mix examples"),
         (
             task("mlp", Classification(3, criterion=nn.functional.cross_entropy)),
             "a loss of its own",
@@ -226,12 +214,7 @@ def normalised():
     ],
 )
 def test_what_keeps_clients_apart(data, reason):
-    trainer = LocalTrainer(data)
-    before, state = trainer.model.read(), torch.get_rng_state()
-    with pytest.raises(AssertionError, match=reason):
-        assert not obstacle(trainer), obstacle(trainer)
-    assert trainer.model.read().tobytes() == before.tobytes()
-    assert torch.equal(torch.get_rng_state(), state)
+    assert reason in obstacle(LocalTrainer(data))
 
 
 @pytest.mark.parametrize(
