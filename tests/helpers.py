@@ -12,6 +12,7 @@ from torch import nn
 
 from fl_app.client import LocalTrainer
 from fl_app.client.batch import BatchTrainer, obstacle
+from fl_app.client.initial import build_model
 from fl_app.core.algorithm import Algorithm
 from fl_app.core.events import to_json
 from fl_app.core.types import NO_EXTRA, GlobalModel, Order, Parts, Update, Upload
@@ -64,6 +65,12 @@ def same_steps(found, expected, rel=1e-6):
 
 
 # -- a task ---------------------------------------------------------------------------------------
+
+
+def initial_vector(task, seed):
+    """w_0 and its layout."""
+    model = build_model(task, seed)
+    return model.read(), model.layout
 
 
 class Position(nn.Module):

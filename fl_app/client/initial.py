@@ -10,8 +10,6 @@ import torch
 from torch import Tensor, nn
 
 from fl_app.client.flat import FlatModel
-from fl_app.core.layout import Layout
-from fl_app.core.types import Vector
 
 if TYPE_CHECKING:
     from fl_app.tasks.task import Task
@@ -40,17 +38,6 @@ def build_model(
         torch.manual_seed(seed)
         module = task.model()
     return FlatModel(module, device, private or ())
-
-
-def initial_vector(
-    task: "Task",
-    seed: int,
-    *,
-    private: Sequence[str] | None = None,
-) -> tuple[Vector, Layout]:
-    """w_0 and its layout; see `build_model`."""
-    model = build_model(task, seed, private=private)
-    return model.read(), model.layout
 
 
 def weighted(make_model: Callable[[], nn.Module], file: str) -> Callable[[], nn.Module]:

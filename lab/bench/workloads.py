@@ -17,9 +17,10 @@ from fl_app.algorithms.fedasync import FedAsync
 from fl_app.algorithms.fedavg_k import FedAvgK
 from fl_app.algorithms.fedbuff import FedBuff
 from fl_app.cli import compose
-from fl_app.client import LocalTrainer, initial_vector
+from fl_app.client import LocalTrainer
 from fl_app.client.batch import BatchTrainer
 from fl_app.client.build import Recipe, prepare_process
+from fl_app.client.initial import build_model
 from fl_app.cluster.connection import connect
 from fl_app.cluster.mailbox import ClusterMailbox
 from fl_app.core.errors import RunError
@@ -99,14 +100,14 @@ class Workload:
         self, workers: Mailbox, task: Task, strategy: AsyncStrategy, schedule: Schedule
     ) -> Engine:
         """A federation on devices whose slowest is 5 times slower."""
-        initial, layout = initial_vector(task, seed=0)
+        model = build_model(task, seed=0)
         devices = Fleet(UniformRatio(ratio=5.0, num_clients=self.num_clients))
         return Engine(
             strategy=strategy,
             schedule=schedule,
             clock=VirtualClock(workers, devices, self.num_clients),
-            initial=initial,
-            num_trainable=layout.num_trainable,
+            initial=model.read(),
+            num_trainable=model.layout.num_trainable,
             stop=Stop(num_versions=1e9),
         )
 

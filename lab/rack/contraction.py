@@ -27,8 +27,9 @@ import numpy as np
 from numpy.typing import NDArray
 from omegaconf import DictConfig, OmegaConf
 
-from fl_app.client import LocalTrainer, initial_vector
+from fl_app.client import LocalTrainer
 from fl_app.client.build import build_task, build_trainer
+from fl_app.client.initial import build_model
 from fl_app.core.types import Order
 
 Model = NDArray[np.float32]
@@ -97,7 +98,7 @@ def measured(folder: Path, cycles: int) -> dict[float, float]:
             continue
         task = build_task(config)
         displacement = cycle(build_trainer(config, task), int(config.num_clients))
-        model, _ = initial_vector(task, int(config.seed))
+        model = build_model(task, int(config.seed)).read()
         for _ in range(cycles):
             model = model + displacement(model)
         found[rate] = contraction(displacement, model)

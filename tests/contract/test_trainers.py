@@ -6,10 +6,9 @@ import numpy as np
 import pytest
 import torch
 from configs import QUIET, REPRESENTATIVES, composed
-from helpers import HeadedQuadratic, MeanDelta, Scripted, Times, order_for, run
+from helpers import HeadedQuadratic, MeanDelta, Scripted, Times, initial_vector, order_for, run
 from torch import Tensor, nn
 
-from fl_app.client import initial_vector
 from fl_app.client.batch import BatchTrainer
 from fl_app.client.build import build_task, build_trainer, chain
 from fl_app.core.types import GlobalModel, Upload

@@ -13,10 +13,10 @@ from configs import composed
 from fake_grid import FakeGrid
 from flwr.app import Message
 from flwr.common.serde import message_to_proto
+from helpers import initial_vector
 from omegaconf import OmegaConf
 
 from fl_app import client_app
-from fl_app.client import initial_vector
 from fl_app.client.build import build_task
 from fl_app.core.extras import EXTRAS
 from fl_app.core.types import Order

@@ -6,11 +6,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from helpers import Quadratic, Scripted, Times, order_for, run, vec
+from helpers import Quadratic, Scripted, Times, initial_vector, order_for, run, vec
 from torch import nn
 
 from fl_app.algorithms.afl import AFL
-from fl_app.client import LocalTrainer, initial_vector
+from fl_app.client import LocalTrainer
 from fl_app.client.first_only import FirstOnlyTrainer
 from fl_app.client.numpy_client import TrainerClient
 from fl_app.client.transform import Compressed, Transformed

@@ -7,10 +7,10 @@ import pytest
 from configs import composed
 from fake_grid import FakeGrid, through
 from flwr.app import Context, Message, RecordDict
+from helpers import initial_vector
 from omegaconf import DictConfig, OmegaConf
 
 from fl_app import client_app
-from fl_app.client import initial_vector
 from fl_app.client.build import build_task, build_trainer
 from fl_app.client.initial import build_model
 from fl_app.core.types import Order
