@@ -1,6 +1,5 @@
 """An asynchronous algorithm's server half: what the engine runs (NumPy only)."""
 
-import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import is_dataclass
@@ -163,21 +162,8 @@ class Algorithm(Remembers, ABC):
         """Further numbers for ``summary.json``, such as the privacy that the run has spent."""
         return {}
 
-    def memory_bytes(self, size: int, num_clients: int) -> tuple[int, int]:
-        """Bytes that the server keeps of its clients, beside the models; told before a run.
-
-        Args:
-            size: number of trainable entries.
-            num_clients: of the federation.
-
-        Returns:
-            What it keeps at least once all clients were heard, and at most.
-        """
-        del size, num_clients
-        return 0, 0
-
     def memory_cost(self, size: int, num_clients: int) -> str:
-        """What it keeps of its clients, in one sentence; "" if nothing.
+        """What the server keeps of its clients, in one sentence; "" if nothing; told before a run.
 
         Args:
             size: number of trainable entries.
@@ -186,24 +172,8 @@ class Algorithm(Remembers, ABC):
         Raises:
             ValueError: this machine has less memory than it keeps at least.
         """
-        name = type(self).__name__
-        num_clients = max(num_clients, getattr(self, "num_clients", None) or 0)
-        least, most = self.memory_bytes(size, num_clients)
-        if not most:
-            return ""
-        if not num_clients:
-            each = self.memory_bytes(size, 1)[0] - least
-            return f"{name} keeps {each / 1e6:,.1f} MB of each client's gradient, and sums of these"
-        available = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-        require(
-            least <= available,
-            "algorithm.strategy.memory_dtype",
-            getattr(self, "memory_dtype", "float32"),
-            f"a type with which {num_clients} clients' gradients of {size} numbers fit into the "
-            f"{available} bytes of this machine's memory",
-            f"{name} keeps at least {least} bytes; take float16, fewer clients or a smaller model",
-        )
-        return f"{name} keeps up to {most / 1e6:,.1f} MB of {num_clients} clients' gradients"
+        del size, num_clients
+        return ""
 
     def state_dict(self) -> dict[str, Any]:
         """All attributes but the transient ones; overridden where `state` holds objects.

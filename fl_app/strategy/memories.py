@@ -1,6 +1,7 @@
 """What a server remembers of every client: its last gradient, as a row of one array."""
 
 import math
+import os
 from collections.abc import Callable, Iterable, Mapping
 from copy import deepcopy
 from dataclasses import dataclass
@@ -136,15 +137,6 @@ class Memories:
         require(found == self._dtype, key, self._dtype, f"{found}, as in the checkpoint", why)
         vars(self).update(deepcopy(dict(state)))
 
-    def num_bytes(self, size: int, num_clients: int) -> tuple[int, int]:
-        """Bytes of all rows and sums of so many clients with gradients of shape ``(size,)``.
-
-        Returns:
-            With one sum, and with as many groups as clients; mostly there are fewer.
-        """
-        least = num_clients * size * np.dtype(self._dtype).itemsize + 8 * size
-        return least, least + 8 * size * (num_clients if self._grouped else 0)
-
     def _add(self, client_id: int, size: int) -> int:
         """The row of a client that was not heard before."""
         slot = self._slots[client_id] = len(self._slots)
@@ -226,8 +218,23 @@ class RemembersClients(Stepped):
         for update, gradient in zip(updates, gradients, strict=True):
             self.memory.put(update.client_id, gradient[:size], update.base_version)
 
-    def memory_bytes(self, size: int, num_clients: int) -> tuple[int, int]:
-        return self.memory.num_bytes(size, max(self.num_clients or 0, num_clients))
+    def memory_cost(self, size: int, num_clients: int) -> str:
+        name, num_clients = type(self).__name__, max(num_clients, self.num_clients or 0)
+        each = size * np.dtype(self.memory_dtype).itemsize
+        if not num_clients:
+            return f"{name} keeps {each / 1e6:,.1f} MB of each client's gradient, and sums of these"
+        least = num_clients * each + 8 * size
+        most = least + 8 * size * (num_clients if self.grouped else 0)  # a sum for each version
+        available = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+        require(
+            least <= available,
+            "algorithm.strategy.memory_dtype",
+            self.memory_dtype,
+            f"a type with which {num_clients} clients' gradients of {size} numbers fit into the "
+            f"{available} bytes of this machine's memory",
+            f"{name} keeps at least {least} bytes; take float16, fewer clients or a smaller model",
+        )
+        return f"{name} keeps up to {most / 1e6:,.1f} MB of {num_clients} clients' gradients"
 
     def state_dict(self) -> dict[str, Any]:
         return super().state_dict() | {"state": {**self.state, "memory": self.memory.state_dict()}}
