@@ -41,7 +41,7 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from fl_app.core.hyper import POSITIVE, at_least, bounded, count, one_of, within
+from fl_app.core.hyper import POSITIVE, at_least, bounded, count, one_of, or_none, within
 from fl_app.core.staleness import freshness
 from fl_app.core.types import GlobalModel, Update, Vector
 from fl_app.core.vector import cosines, norm, weighted_sum
@@ -95,7 +95,7 @@ class WKAFL(Stepped):
     )
     lr_decay: float = bounded(0.1, at_least(0), "staler gradients would go further")
     min_similarity: float = bounded(0.3, within("[-1, 1]"), "it is a cosine")
-    clip_norm: float | None = 3.0
+    clip_norm: float | None = bounded(3.0, or_none(POSITIVE), "nothing would be left of an upload")
     relative_clip: float = bounded(10.0, POSITIVE, "nothing would be left in stage two")
     stage_rule: str = bounded(
         "iteration", one_of("iteration", "mean_loss"), "no other rule is known"

@@ -9,7 +9,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fl_app.core.bugs import warn_of_misspelt
-from fl_app.core.errors import require
 from fl_app.core.hyper import check_bounds
 from fl_app.core.rates import LinearDecay
 from fl_app.core.snapshot import Remembers
@@ -27,15 +26,13 @@ class Algorithm(Remembers, ABC):
     """The server's equations; one required method, `aggregate`.
 
     Subclasses are keyword-only dataclasses. Their fields are the hyper-parameters, each declared
-    with its bound (`fl_app.core.hyper.bounded`). A subclass that clips uploads or lets its rate
-    fall redeclares the two fields below. A subclass may have an `__init__` instead that calls this
-    one.
-
-    Args:
-        clip_norm: largest norm of an upload's trainable part in `clip`, > 0; None = any.
-        lr_schedule: how the server's rate falls; None = constant.
+    with its bound (`fl_app.core.hyper.bounded`). A subclass may have an `__init__` instead that
+    calls this one.
 
     Attributes:
+        clip_norm: largest norm of an upload's trainable part in `clip`, > 0; None = any. It is a
+            field of `fl_app.strategy.weighted.Stepped`, as is the next one.
+        lr_schedule: how the server's rate falls in `step`; None = constant.
         cites_forgotten: whether an update may have a base version that the server no longer keeps.
             Only its displacement can then be used.
         order_extra: names of the vectors, of the model's shape, that every order carries beside the
@@ -67,31 +64,13 @@ class Algorithm(Remembers, ABC):
         super().__init_subclass__()
         warn_of_misspelt(cls)
 
-    def __init__(
-        self, *, clip_norm: float | None = None, lr_schedule: LinearDecay | None = None
-    ) -> None:
-        self.clip_norm = clip_norm
-        self.lr_schedule = lr_schedule
+    def __init__(self) -> None:
         self.__post_init__()
 
     def __post_init__(self) -> None:
         """Check the values and reset `state` and `report`; `__init__` of dataclasses calls it."""
         if is_dataclass(self):
             check_bounds("algorithm.strategy", self)
-        require(
-            self.clip_norm is None or self.clip_norm > 0,
-            "algorithm.strategy.clip_norm",
-            self.clip_norm,
-            "above 0 or null",
-            "nothing would be left of an upload",
-        )
-        require(
-            self.lr_schedule is None or isinstance(self.lr_schedule, LinearDecay),
-            "algorithm.strategy.lr_schedule",
-            self.lr_schedule,
-            "null or a schedule with keys of its own, such as algorithm.strategy.lr_schedule.to",
-            "the factor of the rate would be unknown",
-        )
         self.state: dict[str, Any] = {}
         self.report: dict[str, Any] = {}
 

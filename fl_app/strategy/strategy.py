@@ -30,10 +30,6 @@ class AsyncStrategy(Algorithm, Strategy):
     It can be used in three ways: by the engine (simulation and deployment of this project), in any
     ServerApp through `start`, and on its own with hand-made `GlobalModel` and `Update` objects.
 
-    Args:
-        clip_norm: see `Algorithm`.
-        lr_schedule: see `Algorithm`.
-
     Attributes:
         schedule: when clients start and updates are aggregated, unless told otherwise.
         needs: full name of the trainer whose equations the clients must know; "" = any client's

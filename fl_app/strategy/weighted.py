@@ -9,13 +9,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fl_app.core.errors import require
-from fl_app.core.hyper import POSITIVE, at_least, bounded, one_of, or_none, within
+from fl_app.core.hyper import POSITIVE, Bound, at_least, bounded, one_of, or_none, within
 from fl_app.core.rates import LinearDecay
 from fl_app.core.types import TRAINED, GlobalModel, Update, Vector
 from fl_app.core.vector import weighted_sum
 from fl_app.core.weighting import Weighting, by_examples
 from fl_app.schedule import Schedule, k_async, synchronous
 from fl_app.strategy.strategy import AsyncStrategy
+
+FALLS = Bound(
+    "null or a schedule with keys of its own, such as algorithm.strategy.lr_schedule.to",
+    lambda value: value is None or isinstance(value, LinearDecay),
+)
 
 
 @dataclass(kw_only=True)
@@ -29,8 +34,10 @@ class Stepped(AsyncStrategy):
     """
 
     server_lr: float = bounded(1.0, POSITIVE, "the model would not move")
-    clip_norm: float | None = None
-    lr_schedule: LinearDecay | None = None
+    clip_norm: float | None = bounded(None, or_none(POSITIVE), "nothing would be left of an upload")
+    lr_schedule: LinearDecay | None = bounded(  # noqa: RUF009  # a field
+        None, FALLS, "the factor of the rate would be unknown"
+    )
 
 
 @dataclass(kw_only=True)
