@@ -73,12 +73,11 @@ class RandomK(Schedule):
         """The order ends with the next iteration that draws this client."""
         del sequence
         upcoming = self._draws[client_id]
-        while upcoming and upcoming[0] <= now:
-            upcoming.popleft()
-        while not upcoming:
+        while not upcoming or upcoming[0] <= now:
+            if upcoming:
+                upcoming.popleft()
+                continue
             self._iteration += 1
             for drawn in self._rng.choice(self.num_clients, self.buffer_size, replace=False):
                 self._draws[int(drawn)].append(self._iteration)
-            while upcoming and upcoming[0] <= now:
-                upcoming.popleft()
         return Parts(0.0, upcoming.popleft() - now, 0.0)

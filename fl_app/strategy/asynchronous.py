@@ -49,7 +49,6 @@ REFUSED = {
 RESERVED = (names.VERSION, names.CLIENT_ID, names.SEQUENCE, names.APP_CONFIG)
 # Keys that every aggregation's event has.
 TAKEN = ("kind", "t", "version", "client", "order", "age", "weight")
-NODES = (0, 1)  # that `configure_train` sees
 LOOKS = 10  # queries of the connected nodes in one call of `configure_train`
 
 log = logging.getLogger("flwr")
@@ -75,8 +74,8 @@ class Asynchronous(AsyncStrategy):
         ValueError: `inner` is not based on Flower's FedAvg, or cannot run asynchronously.
     """
 
-    # `state` holds what was learned, and `_config` if it was changed.
-    transient: ClassVar[Collection[str]] = ("inner", "_layout", "_config", "_begun", "_metrics")
+    # `state` holds what was learned.
+    transient: ClassVar[Collection[str]] = ("inner", "_layout", "_begun", "_metrics")
     takes: ClassVar[Sequence[str]] = TRAINED
 
     looks_at: ClassVar[str] = "every client's arrays, as Flower's strategies do"
@@ -117,7 +116,7 @@ class Asynchronous(AsyncStrategy):
         if schedule is not None:
             self.schedule = schedule  # type: ignore[misc]
         self._layout: Layout | None = None
-        self._config: dict[str, Any] = {}  # the user's; a strategy may change it for good
+        self.state["config"] = {}  # the user's; a strategy may change it for good
         self._begun: _Round | None = None
         self._metrics: MetricRecord | None = None
 
@@ -137,10 +136,10 @@ class Asynchronous(AsyncStrategy):
 
     def dispatch(self, model: GlobalModel, client_id: int) -> tuple[Vector, Config]:
         del client_id  # all clients get the same
-        return model.params, self._begin_round(model)
+        return model.params, self._begin_round(model).told
 
     def aggregate(self, model: GlobalModel, updates: Sequence[Update]) -> Vector:
-        self._begin_round(model)
+        begun = self._begin_round(model)
         self._begun = None
         server_round = model.version + 1
         rebased = [self._arrays(model.params + model.delta(update)) for update in updates]
@@ -152,7 +151,7 @@ class Asynchronous(AsyncStrategy):
             text = f"{self._label} cannot aggregate version {server_round}: {error}"
             raise RunError(text) from error
         self.state["inner"] = {k: _copied(v) for k, v in vars(self.inner).items() if _is_plain(v)}
-        self.state["config"] = dict(self._config)
+        self.state["config"] = begun.config
         for name, value in (self._metrics or {}).items():
             if isinstance(value, int | float) and math.isfinite(value):
                 self.report[f"train_{name}" if name in TAKEN else name] = value
@@ -195,34 +194,30 @@ class Asynchronous(AsyncStrategy):
 
     def _prepare(self, layout: Layout, train_config: ConfigRecord | None) -> dict[str, Any]:
         self._layout, self._begun = layout, None
-        self._config = dict(train_config or {})
-        self.state.pop("config", None)
+        self.state["config"] = dict(train_config or {})
         return {}  # the inner strategy's config contains it
 
-    def _begin_round(self, model: GlobalModel) -> Config:
-        """What clients are told that start from this version.
-
-        `configure_train` is called once for it, as Flower's loop does between two aggregations.
-        """
+    def _begin_round(self, model: GlobalModel) -> "_Round":
+        """Call `configure_train` once a version, as Flower's loop does between two aggregations."""
         begun = self._begun
         if begun is not None and begun.version == model.version and begun.params is model.params:
-            return begun.config
+            return begun
         vars(self.inner).update(_copied(self.state.get("inner", {})))
         self._layout = self._layout or Layout.of_arrays({NAME: model.params})
-        record = ConfigRecord(dict(self.state.get("config", self._config)))
+        record = ConfigRecord(dict(self.state["config"]))
         arrays, server_round = self._arrays(model.params), model.version + 1
         before = dict(arrays.items())
         _identify()
-        with _sampling_all(self.inner), _warnings_only():
-            messages = list(self.inner.configure_train(server_round, arrays, record, _TwoNodes()))
-        self._config = dict(record)
-        if sorted(message.metadata.dst_node_id for message in messages) != list(NODES):
-            self._refuse("sends other messages than one to each client that is to train")
-        first, second = (self._told(message, before, server_round) for message in messages)
-        if first != second:
+        grid = _Nodes(max(2, self.inner.min_train_nodes, self.inner.min_available_nodes))
+        with _warnings_only():
+            messages = self.inner.configure_train(server_round, arrays, record, grid)
+            orders = [self._told(message, before, server_round) for message in messages]
+        if not orders:
+            self._refuse("sends no message")
+        if any(told != orders[0] for told in orders):
             self._refuse("tells clients different things: a version has one config for all")
-        self._begun = _Round(model.version, model.params, first)
-        return first
+        self._begun = _Round(model.version, model.params, orders[0], dict(record))
+        return self._begun
 
     def _told(self, message: Message, before: Mapping[str, Array], server_round: int) -> Config:
         """The config that a message tells a client."""
@@ -264,17 +259,25 @@ class Asynchronous(AsyncStrategy):
 
 @dataclass(frozen=True)
 class _Round:
-    """A version that the inner strategy has configured, and what it tells clients."""
+    """A version that the inner strategy has configured.
+
+    Attributes:
+        params: of the version, shape ``(d,)``.
+        told: to every client that starts from it.
+        config: the user's config after that.
+    """
 
     version: int
     params: Vector
-    config: Config
+    told: Config
+    config: dict[str, Any]
 
 
-class _TwoNodes(Grid):
+class _Nodes(Grid):
     """The grid that an inner strategy sees: its nodes stand for the clients, which get the same."""
 
-    def __init__(self) -> None:
+    def __init__(self, count: int) -> None:
+        self._nodes = range(count)
         self._looks = 0
 
     def get_node_ids(self) -> Iterable[int]:
@@ -284,7 +287,7 @@ class _TwoNodes(Grid):
                 "the inner strategy's configure_train waits for more nodes: asynchronously, "
                 "clients start one by one"
             )
-        return NODES
+        return self._nodes
 
     def _refuse(self, *_: object, **__: object) -> NoReturn:
         raise ValueError(
@@ -294,18 +297,6 @@ class _TwoNodes(Grid):
 
     run = property(_refuse)
     set_run = create_message = push_messages = pull_messages = send_and_receive = _refuse
-
-
-@contextmanager
-def _sampling_all(inner: FedAvg) -> Iterator[None]:
-    """Within the context `inner` samples all nodes."""
-    all_nodes = {"fraction_train": 1.0, "min_train_nodes": 1, "min_available_nodes": 1}
-    own = {name: getattr(inner, name) for name in all_nodes}
-    vars(inner).update(all_nodes)
-    try:
-        yield
-    finally:
-        vars(inner).update(own)
 
 
 def _identify() -> None:
