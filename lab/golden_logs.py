@@ -13,13 +13,18 @@ import argparse
 import hashlib
 import json
 import logging
+import signal
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from unittest.mock import patch
 
 import fl_app
 from fl_app.core.errors import RunError
+from fl_app.core.events import Aggregated, Event
+from fl_app.record.log import JsonLines
 
 ALGORITHMS = sorted(path.stem for path in Path("conf/algorithm").glob("*.yaml"))
 COMMON = ("num_clients=10", "num_versions=6", "eval_every=3", "seed=3")
@@ -46,6 +51,20 @@ def ran(folder: Path, *words: str) -> dict[str, str]:
     return digests(folder)
 
 
+@contextmanager
+def interrupted(at: int) -> Iterator[None]:
+    """A context in which Ctrl-C comes when a run publishes its version `at`."""
+    emit = JsonLines.emit
+
+    def interrupt(self: JsonLines, event: Event) -> None:
+        emit(self, event)
+        if isinstance(event, Aggregated) and event.version == at:
+            signal.raise_signal(signal.SIGINT)
+
+    with patch.object(JsonLines, "emit", interrupt):
+        yield
+
+
 def collect(algorithms: Sequence[str], runtimes: Sequence[str]) -> dict[str, dict[str, str]]:
     """Digests by ``ALGORITHM/RUNTIME``; ``resumed`` is the plain run, stopped in the middle."""
     found = {}
@@ -55,7 +74,8 @@ def collect(algorithms: Sequence[str], runtimes: Sequence[str]) -> dict[str, dic
                 folder = Path(scratch) / algorithm / runtime
                 words = [f"algorithm={algorithm}", *RUNTIMES.get(runtime, RUNTIMES["inprocess"])]
                 if runtime == "resumed":
-                    ran(folder, *words, "num_versions=3")
+                    with interrupted(at=3):
+                        ran(folder, *words)
                     words += ["resume=auto"]
                 found[f"{algorithm}/{runtime}"] = ran(folder, *words)
             print(algorithm, file=sys.stderr)

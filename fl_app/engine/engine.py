@@ -54,8 +54,6 @@ class Engine(Versions):
         upload_bytes: bytes of an upload with its extra vectors; default: each as large as a model.
         checkpoint: saves a checkpoint (`state_dict`); called with the version.
         checkpoint_every: versions between checkpoints; None = only at `ask_to_stop`.
-        checkpoint_final: whether there is a checkpoint at the end, before the last evaluation, so
-            that a run with a later end can continue from it.
         sinks: receive the events; the list may grow until `run`.
         seed: seed of the schedule's draws.
 
@@ -70,7 +68,6 @@ class Engine(Versions):
     num_trainable: InitVar[int | None] = None
     checkpoint: Callable[[int], None] | None = None
     checkpoint_every: int | None = None
-    checkpoint_final: bool = False
     sinks: InitVar[Sequence[Sink]] = ()
     seed: InitVar[int] = 0
 
@@ -104,15 +101,6 @@ class Engine(Versions):
         """Version of the global model."""
         return self._fed.version
 
-    @property
-    def reached(self) -> dict[str, float]:
-        """How far the run is, by the configuration keys of its limits."""
-        return {
-            "num_versions": self.version,
-            "max_seconds": self.clock.now,
-            "max_updates": self._fed.updates,
-        }
-
     def run(self) -> Outcome:
         """Run until a limit of `Stop` is reached; returns the outcome.
 
@@ -126,15 +114,14 @@ class Engine(Versions):
         fed, outcome = self._fed, self.outcome
         ended: float | None = None
         try:
-            started = self._resume()
+            for order in self._lost_orders:
+                self._lose(order, "the server was started anew")
+            self.client_evaluation.tell()
             if fed.evaluated is None:
                 self._evaluate_on_server()
-            self._loop(started)
+            self._loop()
             if outcome.stopped == "interrupted":
                 return outcome
-            fed.ended = outcome.stopped
-            if self.checkpoint_final:
-                self._save()
             if fed.evaluated != fed.version:
                 self._evaluate_on_server(final=True)
             ended = self.clock.now
@@ -203,23 +190,17 @@ class Engine(Versions):
 
     # -- the loop ---------------------------------------------------------------------------------
 
-    def _loop(self, started: bool) -> None:
-        """Handle one event after the other until the run has ended.
-
-        Args:
-            started: whether clients were started since the last event.
-        """
+    def _loop(self) -> None:
+        """Handle one event after the other until the run has ended."""
         fed, clock, outcome = self._fed, self.clock, self.outcome
         while not outcome.stopped:
-            if not started:
-                self._checkpoint_if_due()
-                if outcome.asked_to_stop:
-                    outcome.stopped = "interrupted"
-                    return
-                self._start()
-                if self._settle():  # the schedule may have waited for one that left
-                    continue
-            started = False
+            self._checkpoint_if_due()
+            if outcome.asked_to_stop:
+                outcome.stopped = "interrupted"
+                return
+            self._start()
+            if self._settle():  # the schedule may have waited for one that left
+                continue
             event = clock.next(self.stop.seconds, fed.alarm)
             if event is not None:
                 self._handle(event)
@@ -284,28 +265,6 @@ class Engine(Versions):
             self._end("updates")
 
     # -- begin and end ----------------------------------------------------------------------------
-
-    def _resume(self) -> bool:
-        """Prepare a new or restored run; returns whether clients were started since its last event.
-
-        A finished run that gets a later end must continue as if it had never stopped. If its end
-        was a number of versions, another aggregation may be due. If its end was a time, the
-        schedule has started clients already, and asking it again could draw other clients.
-        """
-        fed = self._fed
-        ended, fed.ended = fed.ended, ""
-        lost, self._lost_orders = self._lost_orders, []
-        for order in lost:
-            self._lose(order, "the server was started anew")
-        self.client_evaluation.tell()
-        if ended == "target_accuracy":
-            self._end(ended)
-        elif fed.version >= self.stop.num_versions:
-            self._end("num_versions")
-        elif ended == "num_versions":
-            self._settle()
-        self._count_updates()
-        return ended == "seconds" and not lost
 
     def _checkpoint_if_due(self) -> None:
         """Save a checkpoint if one is due or the run is to stop."""

@@ -50,7 +50,6 @@ class Federation:
         checkpointed: version of the last checkpoint.
         updates: uploads that arrived and were accepted.
         alarm: when the schedule wants to be asked again, seconds; inf = never.
-        ended: why the run ended, for its last checkpoint.
         evaluated: version that the server evaluated last.
         rng: of the schedule's draws.
     """
@@ -67,7 +66,6 @@ class Federation:
         self.failures_in_a_row = self.checkpointed = self.updates = 0
         self.failing: set[int] = set()
         self.alarm = math.inf
-        self.ended = ""
         self.evaluated: int | None = None
         self.rng = np.random.default_rng((seed, 0x5C4E))
         self._num_trainable = num_trainable

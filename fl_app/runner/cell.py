@@ -12,7 +12,7 @@ from omegaconf import DictConfig
 
 from fl_app.client.build import build_task, complete_task, prepare_process
 from fl_app.core.bugs import traceback_of
-from fl_app.core.errors import RunError, ServerError
+from fl_app.core.errors import ServerError
 from fl_app.core.events import Sink
 from fl_app.core.files import require_writable
 from fl_app.engine.engine import Outcome
@@ -77,7 +77,6 @@ def run_cell(
     saved = checkpoints.load() if config.resume == "auto" else None
     if saved is not None:
         earlier.refuse_other_frozen(model.differing(saved.get("frozen", [])), folder)
-        earlier.refuse_lower(earlier.limits(config), saved["limits"], saved["reached"], folder)
     token = saved["token"] if saved else secrets.token_hex(8)
     devices = components.devices
     history = History(joules=None if devices is None else devices.joules)
@@ -97,18 +96,10 @@ def run_cell(
                 "engine": engine.state_dict(),
                 "files": files.state_dict(),
                 "token": token,
-                "limits": earlier.limits(config),
-                "reached": engine.reached,
             }
             if model.traces:  # of values that are not in the state
                 state["frozen"] = model.traces
-            try:
-                checkpoints.save(version, state)
-            except (RunError, TypeError) as error:
-                if not engine.outcome.stopped:
-                    raise
-                # The run has ended, and its results do not depend on this checkpoint.
-                print(f"{label}: left no checkpoint, so it cannot be extended: {error}")
+            checkpoints.save(version, state)
 
     with ExitStack() as stack:
         # Before a file is opened, because this may refuse the configuration.

@@ -1,4 +1,4 @@
-"""The run that a folder holds already: resume, extend or refuse it."""
+"""The run that a folder holds already: resume or refuse it."""
 
 import json
 import re
@@ -11,7 +11,6 @@ from omegaconf import DictConfig, OmegaConf
 from fl_app.core.layout import names_of
 from fl_app.record.folder import EVENTS
 from fl_app.report.cells import ENDS, is_cell
-from fl_app.runner.checkpoint import PATTERN
 
 FILES = (EVENTS, "summary.json", "config.yaml", "metrics.csv", "model.npz", "checkpoints")
 # Files of a run but for its event log, which is emptied by the process that locks it.
@@ -20,33 +19,20 @@ STALE = (
     *("table.csv", "report.html", "figures/*.png", "figures/*.pdf"),
     "checkpoints/version-*",
 )
-# A run may be resumed with other values of these.
-CARRYING_OUT = (
-    *("resume", "runtime", "checkpoint_final", "failures"),
-    "compare",  # its values are in the algorithm
-)
-LIMITS = ("num_versions", "max_seconds", "max_updates")  # and with larger values of these
+# A run may be resumed with other values of these; those of compare= are in the algorithm.
+CARRYING_OUT = ("resume", "runtime", "failures", "compare")
 
 
 def settings(config: DictConfig) -> dict[str, Any]:
     """The settings that must be the same to resume a run."""
     plain = OmegaConf.to_container(config, resolve=True)
     assert isinstance(plain, dict)
-    same = {str(k): v for k, v in plain.items() if k not in (*CARRYING_OUT, *LIMITS)}
+    same = {str(k): v for k, v in plain.items() if k not in CARRYING_OUT}
     for key, usual in (("batch", 1), ("train", True)):  # keys of one runtime
         same[f"runtime.{key}"] = config.runtime.get(key, usual)
     # A cell is the same run whatever other cells there are.
     same["experiment"] = {key: config.experiment[key] for key in ("scale", "report_accuracy")}
-    decay = config.algorithm.strategy.get("lr_schedule")
-    # A constant rate does not depend on the length of the run.
-    if isinstance(decay, DictConfig) and decay.get("to") == 1:
-        same["algorithm"]["strategy"]["lr_schedule"]["versions"] = None
     return {**same, "virtual": config.runtime.name != "deployment"}
-
-
-def limits(config: DictConfig) -> dict[str, float | None]:
-    """The limits that end a run, by key; None = no limit."""
-    return {key: config.get(key) for key in LIMITS}
 
 
 def enter(folder: Path, cells: Mapping[str, DictConfig]) -> dict[str, dict[str, Any]]:
@@ -96,12 +82,6 @@ def _refuse_held(folder: Path, runs: Sequence[Path], own: bool, goes_on: bool) -
     )
 
 
-def _config_of(folder: Path) -> DictConfig:
-    config = OmegaConf.load(folder / "config.yaml")
-    assert isinstance(config, DictConfig)
-    return config
-
-
 def label(name: str) -> str:
     """A cell's name without its seed."""
     return re.sub(r"-seed\d+$", "", name)
@@ -111,11 +91,12 @@ def finished(config: DictConfig, folder: Path) -> dict[str, Any] | None:
     """The summary of a run that has ended already; None = there is something to run.
 
     Raises:
-        ValueError: the folder's run had another configuration, or cannot be extended.
+        ValueError: the folder's run had another configuration.
     """
     if config.resume != "auto" or not (folder / "config.yaml").exists():
         return None
-    before = _config_of(folder)
+    before = OmegaConf.load(folder / "config.yaml")
+    assert isinstance(before, DictConfig)
     if differences := different(settings(before), settings(config)):
         raise ValueError(
             f"resume=auto: {folder} holds a run of another configuration "
@@ -123,22 +104,7 @@ def finished(config: DictConfig, folder: Path) -> dict[str, Any] | None:
         )
     path = folder / "summary.json"
     summary: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
-    if summary.get("stopped") not in ENDS:
-        return None
-    if limits(before) == limits(config) or summary["stopped"] == "target_accuracy":
-        return summary
-    reached = {
-        "num_versions": summary["num_versions"],
-        "max_seconds": summary["virtual_seconds"],
-        "max_updates": summary["client_updates"],
-    }
-    refuse_lower(limits(config), limits(before), reached, folder)
-    if not any((folder / "checkpoints").glob(PATTERN)):
-        raise ValueError(
-            f"resume=auto: the run in {folder} has ended and left no checkpoint from which a later "
-            "end could be reached (checkpoint_final): give another folder, or remove it"
-        )
-    return None
+    return summary if summary.get("stopped") in ENDS else None
 
 
 def different(there: Any, here: Any, key: str = "") -> list[str]:
@@ -151,34 +117,6 @@ def different(there: Any, here: Any, key: str = "") -> list[str]:
             for text in different(there.get(name), here.get(name), f"{key}.{name}".strip("."))
         ]
     return [] if there == here else [f"{key}={there} instead of {here}"]
-
-
-def refuse_lower(
-    now: Mapping[str, float | None],
-    before: Mapping[str, float | None],
-    reached: Mapping[str, float],
-    folder: Path,
-) -> None:
-    """Refuse to resume a run that has passed one of its new limits.
-
-    Args:
-        now: the new limits.
-        before: the limits so far.
-        reached: the run's progress, by the same keys.
-        folder: of the run.
-
-    Raises:
-        ValueError: naming the limit and the progress.
-    """
-    for key, limit in now.items():
-        then = before[key]
-        if limit is None or (then is not None and limit >= then):
-            continue
-        if limit <= reached[key]:
-            raise ValueError(
-                f"{key}={limit} must be above {reached[key]:g}, which the run in {folder} has "
-                "reached: what was done cannot be undone; give another folder, or remove it"
-            )
 
 
 def refuse_other_frozen(differing: Sequence[str], folder: Path) -> None:

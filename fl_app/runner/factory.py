@@ -120,7 +120,6 @@ def build_engine(
         upload_bytes=components.sizes.upload,
         checkpoint=checkpoint,
         checkpoint_every=config.checkpoint_every,
-        checkpoint_final=config.checkpoint_final,
         sinks=sinks,
         seed=config.seed,
     )

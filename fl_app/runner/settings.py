@@ -51,8 +51,6 @@ class RunSettings:
         client_eval_fraction: share of the online clients that evaluate a version, in (0, 1].
         metrics: further metrics of every evaluation: recall (of each class).
         checkpoint_every: versions between checkpoints; None = one when the run is interrupted.
-        checkpoint_final: whether one is written at the end, from which resume=auto can extend the
-            run.
         resume: auto = resume the run in the folder hydra.run.dir, if there is one.
         failures: raise = an error in a client's code ends a run in virtual time; tolerate = its
             order fails, as always on real nodes.
@@ -76,7 +74,6 @@ class RunSettings:
     client_eval_fraction: float = 1.0
     metrics: Sequence[str] = bounded((), METRICS, "no other further metric is known")
     checkpoint_every: int | None = bounded(None, or_none(count()), "it counts versions")
-    checkpoint_final: bool = bounded(True, SWITCH, "it is a switch")
     resume: str | None = bounded(
         None, or_none(one_of("auto")), "a run either resumes in its own folder or starts anew"
     )

@@ -30,7 +30,7 @@ HEAVY = ("events.jsonl", "model.npz", "checkpoints")  # files of a run that nobo
 # The search sets these keys, or trials would have other lengths.
 OWN = (
     *("seed", "max_updates", "max_seconds", "num_versions", "target_accuracy", "experiment"),
-    *("resume", "checkpoint_final", "checkpoint_every"),
+    *("resume", "checkpoint_every"),
 )
 REFUSED = ("seed", "experiment.seeds", "experiment.parallel")
 
@@ -106,7 +106,7 @@ def budget_of(settings: Settings, cells: Mapping[str, DictConfig]) -> tuple[str,
     """Which limit ends the runs of all cells, and its value.
 
     Raises:
-        ValueError: the cells have different ones, or a rung is none.
+        ValueError: the cells have different ones.
     """
     keys = ["max_updates" if cell.max_updates else "max_seconds" for cell in cells.values()]
     budgets = {(key, cell[key]) for key, cell in zip(keys, cells.values(), strict=True)}
@@ -118,9 +118,6 @@ def budget_of(settings: Settings, cells: Mapping[str, DictConfig]) -> tuple[str,
         "given, unless all cells have the same max_updates, or the same max_seconds",
         "cells would be compared that learn for different times",
     )
-    below = all(rung < limit and (key == "max_seconds" or rung % 1 == 0) for rung in settings.rungs)
-    told = f"client updates or seconds below {key}={limit}"
-    require(below, "search.rungs", settings.rungs, told, "a trial would have ended before")
     ends = all(cell.target_accuracy is None for cell in cells.values())
     require(ends, "target_accuracy", "...", "null", "the best trials would end before the others")
     return key, limit
@@ -187,28 +184,20 @@ class _Search:
     limit: float
 
     def try_each(self, number: int) -> None:
-        """Carry out one trial of every cell, from rung to rung."""
-        ends = [*self.settings.rungs, self.limit]
-        going = [study for study in self.studies if study.begin(number)]
+        """Carry out one trial of every cell."""
+        due = [study for study in self.studies if study.begin(number)]
         runs = self.folder / "runs" / str(number)
-        more = [f"checkpoint_final={str(len(ends) > 1).lower()}"]
-        plans = {
-            each.name: self._plans(each, each.words, self.settings.seeds, more) for each in going
-        }
-        for rung, end in enumerate(ends):
-            due = [study for study in going if rung not in study.reported]
-            summaries = self._run([plans[study.name] for study in due], runs, end)
-            for study in due:
-                own = {seed: summaries[f"{study.name}-seed{seed}"] for seed in self.settings.seeds}
-                scores = {seed: score_of(each, self.settings.measure) for seed, each in own.items()}
-                known = {seed: score for seed, score in scores.items() if score is not None}
-                if len(known) == len(own):
-                    study.report(rung, known)
-                else:
-                    seed = next(iter({*own} - {*known}))
-                    study.fail(f"seed {seed}: {own[seed]['stopped']}")
-                    going.remove(study)
-            going = [study for study in going if study.goes_on(rung, len(ends) - 1)]
+        seeds = self.settings.seeds
+        summaries = self._run([self._plans(study, study.words, seeds) for study in due], runs)
+        for study in due:
+            own = {seed: summaries[f"{study.name}-seed{seed}"] for seed in seeds}
+            scores = {seed: score_of(each, self.settings.measure) for seed, each in own.items()}
+            known = {seed: score for seed, score in scores.items() if score is not None}
+            if len(known) == len(own):
+                study.complete(known)
+            else:
+                seed = next(iter({*own} - {*known}))
+                study.fail(f"seed {seed}: {own[seed]['stopped']}")
         for path in (path for name in HEAVY for path in runs.glob(f"*/{name}")):
             shutil.rmtree(path) if path.is_dir() else path.unlink()
         best = [f"{study.name} {study.best.value:.4g}" for study in self.studies if study.best]
@@ -217,10 +206,10 @@ class _Search:
         )
 
     def _plans(
-        self, study: CellStudy, values: Sequence[str], seeds: Iterable[int], more: Sequence[str]
+        self, study: CellStudy, values: Sequence[str], seeds: Iterable[int]
     ) -> dict[str, Plan]:
         """The runs of a cell with some values, one per seed, by the names of their folders."""
-        words = [*self.words, *more, f"experiment.only=['{study.name}']", "resume=auto"]
+        words = [*self.words, f"experiment.only=['{study.name}']", "resume=auto"]
         # Not with the values: the cell may have keys that the experiment's own algorithm lacks.
         config = hydra.compose("config", overrides=words)
         plans = {}
@@ -233,9 +222,7 @@ class _Search:
             plans[f"{study.name}-seed{seed}"] = Plan(cell, own)
         return plans
 
-    def _run(
-        self, plans: Sequence[Mapping[str, Plan]], folder: Path, end: float
-    ) -> dict[str, dict[str, Any]]:
+    def _run(self, plans: Sequence[Mapping[str, Plan]], folder: Path) -> dict[str, dict[str, Any]]:
         """The summaries of runs, each of the same length, or with an error of its setting.
 
         Raises:
@@ -246,8 +233,6 @@ class _Search:
         every = {name: plan for own in plans for name, plan in own.items()}
         if not every:
             return {}
-        for plan in every.values():
-            plan.config[self.key] = int(end) if self.key == "max_updates" else end
         ran = run_cells(
             every, folder, None, parallel=self.settings.parallel, show=False, figures=False
         )
@@ -259,10 +244,10 @@ class _Search:
         unit = "client_updates" if self.key == "max_updates" else "virtual_seconds"
         for name, summary in ran.summaries.items():
             require(
-                summary[unit] >= end or summary["stopped"] != "num_versions",
+                summary[unit] >= self.limit or summary["stopped"] != "num_versions",
                 "num_versions",
                 summary["num_versions"],
-                f"larger, for {name}: it ended the run before {self.key}={end}",
+                f"larger, for {name}: it ended the run before {self.key}={self.limit}",
                 "cells would be compared that learn for different times",
             )
         return ran.summaries
@@ -288,12 +273,9 @@ class _Search:
         folder, plans = self.folder / "test", []
         for study in self.studies:
             if study.setting:
-                own = self._plans(
-                    study, study.setting, self.settings.test_seeds, ["checkpoint_final=false"]
-                )
-                plans.append(own)
+                plans.append(self._plans(study, study.setting, self.settings.test_seeds))
                 _remove_others(folder, study)
-        if self._run(plans, folder, self.limit):
+        if self._run(plans, folder):
             print(f"The best settings on fresh seeds: {folder}")
 
 

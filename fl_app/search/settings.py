@@ -25,8 +25,6 @@ class Settings:
             experiment (``experiment.space``, ``experiment.spaces``).
         updates: client updates of a run; None = the experiment's ``max_updates``, else its
             ``max_seconds``.
-        rungs: ascending client updates (or seconds, where these end the runs) after which a trial
-            ends whose best score so far is below the median of the complete trials at that rung.
         grid: first trials, with values of a cell's first key evenly spread over its range, >= 0.
         seeds: with each of which every trial runs; its score is the mean over them.
         test_seeds: with each of which the best setting of every cell runs at the end; none of
@@ -40,7 +38,6 @@ class Settings:
     trials: int = 20
     space: str = ""
     updates: int | None = None
-    rungs: list[float] = field(default_factory=list)
     grid: int = 4
     seeds: list[int] = field(default_factory=lambda: [0])
     test_seeds: list[int] = field(default_factory=list)
@@ -69,8 +66,6 @@ class Settings:
             f"none of search.seeds={self.seeds}",
             "a setting is not judged on what it was chosen by",
         )
-        ascending = all(a < b for a, b in zip([0, *self.rungs], self.rungs, strict=False))
-        require(ascending, "search.rungs", self.rungs, "above 0 and ascending", "runs only go on")
 
 
 def split(words: Sequence[str]) -> tuple[Settings, list[str]]:

