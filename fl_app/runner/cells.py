@@ -27,13 +27,6 @@ SMOKE_SLOTS = {  # for clients that pause between local epochs: steps would have
     "algorithm.schedule.concurrency": 2,
 }
 SMOKE_CLIENTS = 100  # at most
-# With experiment.scale=reduced, what counts versions or time is divided by experiment.reduced.
-REDUCED = (
-    *("num_versions", "max_updates", "max_seconds"),
-    *("eval_every", "client_eval_every", "checkpoint_every"),
-    *("algorithm.strategy.recluster_every", "algorithm.strategy.stage_two_at"),
-)
-EVALUATIONS = 50  # at most, with experiment.scale=reduced
 # Of compare=equal: why algorithms and schedules cannot do as the others.
 ROUNDS = "synchronous"
 ALL = "all clients are at work"
@@ -114,8 +107,6 @@ def compose_cells(config: DictConfig, overrides: Sequence[str]) -> dict[str, Dic
             equalise(cell, given)
             if experiment.scale == "smoke":
                 shrink(cell, given)
-            elif experiment.scale == "reduced":
-                shorten(cell, given)
     return cells
 
 
@@ -138,14 +129,10 @@ def _kept(named: DictConfig) -> dict[str, Sequence[str]]:
 
 
 def _check(experiment: DictConfig, runtime: DictConfig) -> None:
-    known = ("seeds", "only", "parallel", "scale", "reduced")
+    known = ("seeds", "only", "parallel", "scale")
     ExperimentSettings(**{key: experiment[key] for key in known})
     if experiment.cells:
-        sized = experiment.scale != "reduced" or experiment.reduced is not None
-        told = f"full or smoke with experiment={experiment.name}"
-        why = "experiment.reduced does not say by how much"
-        require(sized, "experiment.scale", experiment.scale, told, why)
-        told = ""
+        told = why = ""
         if runtime.name not in ("inprocess", "ray"):
             told = f"1 with runtime={runtime.name}"
             why = "the cells would compete for the same nodes"
@@ -184,22 +171,6 @@ def _named(word: str, names: Collection[str]) -> list[str]:
             f"experiment.only names {word!r}, which is none of the cells {', '.join(names)}"
         )
     return found
-
-
-def shorten(cell: DictConfig, given: Collection[str] = ()) -> None:
-    """Divide the length of a cell's run by ``experiment.reduced``; keys that are `given` stay.
-
-    Nothing else changes: clients, data, rates and model are those of the full scale.
-    """
-    factor = cell.experiment.reduced
-    for key in REDUCED:
-        value = None if key in given else OmegaConf.select(cell, key)
-        if isinstance(value, int):
-            OmegaConf.update(cell, key, max(1, round(value / factor)))
-        elif isinstance(value, float):
-            OmegaConf.update(cell, key, value / factor)
-    if "eval_every" not in given and cell.num_versions is not None:
-        cell.eval_every = max(cell.eval_every, -(-cell.num_versions // EVALUATIONS))
 
 
 def shrink(cell: DictConfig, given: Collection[str] = ()) -> None:

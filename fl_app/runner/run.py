@@ -128,8 +128,6 @@ def run(
     if cells is None:
         cells = checked_cells(config, overrides)
     plans = {name: Plan(cell, overrides) for name, cell in cells.items()}
-    if config.experiment.scale == "reduced" and config.experiment.reduced is not None:
-        print(f"Reduced: every run has 1/{config.experiment.reduced:g} of its full length")
     ran = run_cells(
         plans,
         folder,

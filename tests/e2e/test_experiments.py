@@ -128,36 +128,6 @@ def test_every_row_of_the_list_is_accepted(row, tmp_path):
             run_small(cell, tmp_path)
 
 
-PAPERS = [name for name in NAMES if re.match(r"(wkafl|fedhist|fedasmu|eafl)_|overlap_\w+_", name)]
-
-
-def test_every_table_of_a_paper_has_a_reduced_form_that_is_listed():
-    assert len(PAPERS) > 10
-    for name in PAPERS:
-        text = (CONF / "experiment" / f"{name}.yaml").read_text()
-        divisor = re.search(r"^  reduced: (\d+)$", text, re.MULTILINE)
-        assert divisor, name
-        assert re.search(rf"^\| .*`{name}`.* \| {divisor[1]} \|", DOCS, re.MULTILINE), name
-
-
-def test_the_reduced_scale_divides_the_length_and_nothing_else():
-    words = ["experiment=eafl_mnist", "experiment.reduced=8", "experiment.only=[eafl,eafl-no-dsa]"]
-    full = composed(*words)[1]["eafl"]
-    small = composed(*words, "experiment.scale=reduced")[1]
-    cell = small["eafl"]
-    assert (full.num_versions, full.eval_every) == (1600, 20)
-    assert (cell.num_versions, cell.eval_every) == (200, 4)  # 50 evaluations
-    assert full.algorithm.strategy.recluster_every == 100
-    assert cell.algorithm.strategy.recluster_every == 12
-    assert small["eafl-no-dsa"].num_versions == 1000
-    cell.num_versions, cell.eval_every = full.num_versions, full.eval_every
-    cell.algorithm.strategy.recluster_every = full.algorithm.strategy.recluster_every
-    cell.experiment.scale = "full"
-    assert cell == full
-    given = composed(*words, "experiment.scale=reduced", "num_versions=99")[1]["eafl"]
-    assert given.num_versions == 99
-
-
 def test_every_cell_runs_in_every_setting():
     few = "+experiment.settings.few=['num_clients=10']"
     words = ["experiment=quickstart", few, "+experiment.settings.all=[]"]
