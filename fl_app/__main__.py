@@ -26,8 +26,7 @@ def console() -> None:
         sys.path.insert(0, os.getcwd())
     status = main()
     if status > 128 and "torch" in sys.modules:
-        # All files are written, and a normal exit would unload torch and Flower for seconds. The
-        # main process of a parallel sweep loads neither, and its normal exit ends its jobs.
+        # All files are written, and a normal exit would unload torch and Flower for seconds.
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(status)

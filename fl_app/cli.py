@@ -43,12 +43,6 @@ def _usual_clients(
 # The default of num_clients. None = the data say how many there are (`fl_app.runner.validate`).
 OmegaConf.register_new_resolver("usual_clients", _usual_clients, replace=True)
 
-# Options of Hydra's plugins, and the extra of this project that installs each.
-PLUGINS = {
-    "hydra/launcher=submitit_local": "slurm",
-    "hydra/launcher=submitit_slurm": "slurm",
-}
-
 SEARCH_PATH = "hydra.searchpath="
 OWN = re.compile(r"(?:--config-dir|-cd)[= ](\S+)|file://([^'\",\]]+)")  # folders of options
 
@@ -110,9 +104,6 @@ def explain(error: HydraException, overrides: Sequence[str]) -> str:
     """
     if isinstance(error, MissingConfigException) and error.missing_cfg_file:
         group, _, name = error.missing_cfg_file.rpartition("/")
-        if f"{group}={name}" in PLUGINS:
-            extra = PLUGINS[f"{group}={name}"]
-            return f"{group}={name} is not installed: pip install 'fl-app[{extra}]'"
         if group:
             known = options(group, overrides)
             return (

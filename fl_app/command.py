@@ -23,7 +23,6 @@ from fl_app.core.files import unwritable
 from fl_app.help import help_on, version
 from fl_app.runner import signals
 
-BASIC = "hydra._internal.core_plugins.basic"  # Hydra's own sweeper and launcher
 PIPE_CLOSED = 141  # a shell's exit status for a command that writes to a closed pipe
 
 _made: list[Path] = []  # folders that the command makes, each before its parent
@@ -46,53 +45,32 @@ class Hooks(Callback):
         _note_missing(Path(config.hydra.run.dir))
 
     def on_multirun_start(self, config: DictConfig, **kwargs: Any) -> None:
-        """Note the sweep in the main process, whichever process runs the jobs."""
+        """Note the sweep, and which folders it makes."""
         global _hydra
         _hydra = config.hydra
         _note_missing(Path(_hydra.sweep.dir))
 
 
 @hydra.main(config_path=str(CONF), config_name="config", version_base="1.3")
-def app(config: DictConfig) -> float | None:
-    """Run one job; see `_job`.
-
-    A parallel launcher pickles this function with copies of the globals that it uses.
-    """
-    return _job(config)
-
-
-def _job(config: DictConfig) -> float | None:
+def app(config: DictConfig) -> None:
     """Run one job: a run, or the cells of an experiment.
 
-    If Hydra's own sweeper and launcher run the sweep, a failed job is reported at once, and the
-    other jobs run. Other sweepers and launchers receive the exception.
-
-    Returns:
-        The last score (accuracy, or what the task is judged by), for sweepers.
+    A job of a sweep that fails is reported at once, and the other jobs run.
     """
     global _hydra
     _hydra = job = HydraConfig.get()
-    sweeps = job.mode == RunMode.MULTIRUN
-    elsewhere = sweeps and not job.launcher._target_.startswith(BASIC)  # in a process of SLURM's
-    if elsewhere:
-        signals.follow()
     try:
-        return _run(config)
+        _run(config)
     except Interrupted as error:
-        if elsewhere:
-            return None
         raise Ended from error
     except (ValueError, RunError, BrokenPipeError) as error:
-        if not sweeps:
+        if job.mode != RunMode.MULTIRUN:
             raise Ended from error
         with suppress(OSError):  # it holds files
             Path(job.runtime.output_dir).rmdir()
-        if elsewhere or not job.sweeper._target_.startswith(BASIC):
-            raise
         words = " ".join(job.overrides.task)
         print(f"error: job {job.job.num} ({words}): {_sentence(error)}", file=sys.stderr)
         _failures.append(_status(error))
-        return None
 
 
 def _note_missing(folder: Path) -> None:
@@ -109,7 +87,7 @@ def _remove_made() -> None:
             folder.rmdir()
 
 
-def _run(config: DictConfig) -> float | None:
+def _run(config: DictConfig) -> None:
     job = HydraConfig.get()
     overrides = list(job.overrides.task)
     refuse_surplus(config, overrides)
@@ -125,13 +103,11 @@ def _run(config: DictConfig) -> float | None:
     if config.runtime.name == "flower":
         from fl_app.server_app import run_in_flower
 
-        summaries = run_in_flower(config, overrides, folder, cells)
+        run_in_flower(config, overrides, folder, cells)
     else:
         from fl_app.runner.run import run
 
-        summaries = run(config, overrides, folder, cells=cells)
-    last: float | None = summaries[-1][f"final_{summaries[-1]['score'] or 'accuracy'}"]
-    return last
+        run(config, overrides, folder, cells=cells)
 
 
 def command(words: Sequence[str]) -> int:

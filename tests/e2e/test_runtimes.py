@@ -1,4 +1,4 @@
-"""Runs by Flower's engine and by submitit."""
+"""Runs by Flower's engine."""
 
 import json
 import os
@@ -40,24 +40,3 @@ def test_simulation_engine_writes_the_same_files_as_inprocess(tmp_path):
     assert (flower["num_versions"], flower["failures"], flower["rejected"]) == (4, 0, 0)
     for noise in ("DEPRECATED", "alembic"):
         assert noise not in done.stdout + done.stderr
-
-
-# -- submitit: `submitit_local` runs what `submitit_slurm` gives to SLURM -------------------------
-
-
-@slow
-def test_jobs_that_submitit_starts_write_the_usual_files(tmp_path):
-    """Each job runs the cells of an experiment side by side."""
-    done = carried_out(
-        *("-m", "experiment=quickstart", "experiment.only=[fedbuff,wkafl]"),
-        *("num_versions=20", "seed=0,1", "experiment.parallel=2"),
-        *("hydra/launcher=submitit_local", "hydra.launcher.timeout_min=5"),
-        f"hydra.sweep.dir={tmp_path}",
-    )
-    for job in ("0", "1"):
-        for cell in ("fedbuff", "wkafl"):
-            summary = json.loads((tmp_path / job / cell / "summary.json").read_text())
-            assert (summary["stopped"], summary["seed"]) == ("num_versions", int(job))
-        assert (tmp_path / job / "report.html").is_file()
-    last = done.stdout.splitlines()[-1]
-    assert last == f"All jobs in one report: python -m fl_app.report {tmp_path}"

@@ -12,7 +12,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fl_app.cli import PLUGINS
 from fl_app.core.bugs import place_of, traceback_of, warn_of_misspelt
 from fl_app.core.errors import Diverged, require_at_least, require_count, require_positive
 from fl_app.core.extras import EXTRAS, MissingExtra, lacking, require_installed, told_if_missing
@@ -169,7 +168,6 @@ def test_each_extra_installs_what_the_messages_say():
         wanted = by_flower.get(package) or distributions[package][0].lower()
         names = [re.split("[<>=]", line)[0] for line in extras[extra]]
         assert wanted in names, package
-    assert {*PLUGINS.values()} <= extras.keys()
 
 
 def test_a_missing_package_is_told_with_its_extra(monkeypatch):
