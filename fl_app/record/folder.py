@@ -121,7 +121,6 @@ class RunFolder:
         folder: of the run.
         history: of the run; takes in every event before this sink does. Of a run that is resumed
             it is filled with the events before the checkpoint.
-        num_clients: N; None = as many as join.
         overrides: the user's.
         kept: `state_dict` at the checkpoint from which the run is resumed; None = a new run.
     """
@@ -130,14 +129,12 @@ class RunFolder:
         self,
         folder: Path,
         history: History,
-        num_clients: int | None = None,
         *,
         overrides: Sequence[str] = (),
         kept: Mapping[str, Any] | None = None,
     ) -> None:
         self._folder = folder
         self._history = history
-        self._num_clients = num_clients
         self._overrides = list(overrides)
         self._origin = provenance(overrides, kept and kept["provenance"])
         self._began = time.monotonic() - (kept["wall_seconds"] if kept else 0.0)
@@ -157,7 +154,7 @@ class RunFolder:
 
     def columns(self) -> dict[str, float]:
         """The columns of ``metrics.csv`` that come from the history."""
-        return measures.columns(self._history, self._num_clients)
+        return measures.columns(self._history)
 
     def lock(self) -> None:
         """Create the folder and open the event log, for which this process is the only writer.
@@ -239,9 +236,7 @@ class RunFolder:
         """
         wall_seconds = self.wall_seconds
         self.close()
-        results = of_outcome(
-            outcome, self._history, self._num_clients, wall_seconds, report_accuracy, score
-        )
+        results = of_outcome(outcome, self._history, wall_seconds, report_accuracy, score)
         summary = {**about, **results, **self._origin}
         with atomic_write(self._folder / MODEL) as file:
             np.savez(file, allow_pickle=False, **model)

@@ -196,12 +196,9 @@ class History:
         arrivals: client -> how many of its updates arrived.
         lost: client -> how many of its orders failed or were rejected.
         ages: age -> how many aggregated updates had it.
-        participation: client -> how many of its updates were used.
         bytes_down: sent to clients.
         bytes_up: received in updates that arrived.
-        seconds_used: of orders whose updates were used, also for forming clusters.
-        seconds_wasted: of orders whose work was wasted.
-        orders_wasted: how many.
+        orders_wasted: orders whose work was wasted.
         sequences: client -> how many orders it was given.
         reported: name -> total of a number that the strategy reports of its aggregations, and of
             how many.
@@ -230,11 +227,8 @@ class History:
         self.arrivals: Counter[int] = Counter()
         self.lost: Counter[int] = Counter()
         self.ages: Counter[int] = Counter()
-        self.participation: Counter[int] = Counter()
         self.bytes_down = 0
         self.bytes_up = 0
-        self.seconds_used = 0.0
-        self.seconds_wasted = 0.0
         self.orders_wasted = 0
         self.sequences: Counter[int] = Counter()
         self.reported: dict[str, tuple[float, int]] = {}
@@ -322,8 +316,7 @@ class History:
                     order.fresh += (event.t,)
             case Clustered():
                 for number in event.order:  # the clusters were formed from these updates
-                    if (used := self.waiting.pop(number, None)) is not None:
-                        self.seconds_used += used.seconds
+                    self.waiting.pop(number, None)
         if self._keep_orders:
             self._keep(event, wasted=self.orders_wasted > wasted)
 
@@ -409,7 +402,6 @@ class History:
         if waited is not None and waited.client == client:
             del self.waiting[waited.number]
             self.orders_wasted += 1
-            self.seconds_wasted += waited.seconds
             return
         if order is None or order.number != event.order:
             return  # a reply to an order that had arrived: its work is counted
@@ -420,21 +412,14 @@ class History:
             order.end, order.ended, order.reason = event.t, event.kind, event.reason
             self.lost[client] += 1
             self.orders_wasted += 1
-        self.seconds_wasted += self._spend(order, event.t)
+        self._spend(order, event.t)
 
     def _aggregate(self, event: Aggregated) -> None:
         self.version = event.version
         self.ages.update(event.age)
-        weights = event.report.get("weight") or [1.0] * len(event.order)
-        orders = [self.waiting.pop(number, None) for number in event.order]
-        for client, order, weight in zip(event.client, orders, weights, strict=False):
-            seconds = 0.0 if order is None else order.seconds
-            if weight == 0:
-                self.orders_wasted += 1
-                self.seconds_wasted += seconds
-            else:
-                self.participation[client] += 1
-                self.seconds_used += seconds
+        for number in event.order:
+            self.waiting.pop(number, None)
+        self.orders_wasted += [*event.report.get("weight", ())].count(0)
         for name, value in event.report.items():
             if isinstance(value, int | float):
                 total, count = self.reported.get(name, (0.0, 0))

@@ -7,28 +7,12 @@ from typing import Any
 
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
-from numpy.typing import ArrayLike
 
 from fl_app.record.history import Evaluation, History
 
 COLLAPSED_AT = 0.99  # of the test examples put into one class
 STABILITY_WINDOW = 10  # evaluations
 WINDOW = 5  # evaluations of a running mean
-
-
-def gini(counts: ArrayLike) -> float:
-    """Gini coefficient of non-negative counts: 0 = all are equal, 1 - 1/n = only one is not 0.
-
-    Args:
-        counts: shape ``(n,)``, n >= 1. Counts that are all 0 are equal.
-    """
-    ascending = np.sort(np.asarray(counts, float))
-    total = ascending.sum()
-    if total == 0:
-        return 0.0
-    n = ascending.size
-    ranks = np.arange(1, n + 1)
-    return float(2 * (ranks * ascending).sum() / (n * total) - (n + 1) / n)
 
 
 def stability(accuracies: Sequence[float]) -> tuple[float, float]:
@@ -60,27 +44,13 @@ def age_quantile(ages: Counter[int], share: float) -> int:
     return int(np.quantile([*ages.elements()], share, method="inverted_cdf"))
 
 
-def participation_gini(history: History, num_clients: int | None) -> float:
-    """Gini coefficient of the number of used updates per client.
-
-    Args:
-        history: of the run.
-        num_clients: N; None = the clients that were given orders.
-    """
-    used = history.participation
-    idle = (num_clients or len(history.sequences)) - len(used)
-    return gini([*used.values(), *[0] * max(idle, 0)] or [0])
-
-
-def columns(history: History, num_clients: int | None) -> dict[str, float]:
+def columns(history: History) -> dict[str, float]:
     """The totals so far, which are columns of ``metrics.csv``."""
     columns: dict[str, float] = {
         "client_updates": history.client_updates,
         "bytes_down": history.bytes_down,
         "bytes_up": history.bytes_up,
         "orders_wasted": history.orders_wasted,
-        "seconds_wasted": history.seconds_wasted,
-        "participation_gini": participation_gini(history, num_clients),
     }
     if history.joules is not None:
         columns["joules"] = history.joules
@@ -107,14 +77,11 @@ def of_clients(history: History) -> dict[str, float | None]:
     }
 
 
-def of_run(
-    history: History, num_clients: int | None, target_accuracy: float, score: str = "accuracy"
-) -> dict[str, Any]:
+def of_run(history: History, target_accuracy: float, score: str = "accuracy") -> dict[str, Any]:
     """Keys of ``summary.json``; None is unknown or never happened.
 
     Args:
         history: of the whole run.
-        num_clients: as for `participation_gini`.
         target_accuracy: in [0, 1], the accuracy to which times are measured.
         score: name of the metric by which the run is judged.
 
@@ -123,22 +90,17 @@ def of_run(
         ``last10_log10_accuracy_std``; ``report_accuracy`` (the target) with ``seconds_to_target``,
         ``updates_to_target``, ``versions_to_target`` (of the first evaluation there) and
         ``seconds_to_stay_at_target`` and so on (`stays_at`). Of all: ``joules``;
-        ``orders_wasted``, ``seconds_wasted`` and ``wasted_share`` of all seconds that ended used or
-        wasted; ``participation_gini``; ``aggregation``, by name the mean of every number that the
-        strategy reported of its aggregations.
+        ``orders_wasted``; ``aggregation``, by name the mean of every number that the strategy
+        reported of its aggregations.
     """
     log, plain = stability([e.value(score) for e in history.evaluations])
     of_accuracy = score == "accuracy"
-    ended = history.seconds_used + history.seconds_wasted
     return {
         **({"last10_log10_accuracy_std": _known(log)} if of_accuracy else {}),
         f"last10_{score}_std": _known(plain),
         **(of_target(history.evaluations, target_accuracy) if of_accuracy else {}),
         "joules": history.joules,
         "orders_wasted": history.orders_wasted,
-        "seconds_wasted": history.seconds_wasted,
-        "wasted_share": history.seconds_wasted / ended if ended else None,
-        "participation_gini": participation_gini(history, num_clients),
         "aggregation": {name: total / n for name, (total, n) in history.reported.items()},
     }
 

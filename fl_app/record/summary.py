@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 def of_outcome(
     outcome: "Outcome",
     history: History,
-    num_clients: int | None,
     wall_seconds: float,
     report_accuracy: float,
     score: Score | None = None,
@@ -33,7 +32,6 @@ def of_outcome(
     Args:
         outcome: of the run.
         history: of the run.
-        num_clients: N; None = as many as joined.
         wall_seconds: that the run took.
         report_accuracy: in [0, 1], the accuracy to which times are measured.
         score: of the task; None = accuracy or, if no evaluation has it, the loss.
@@ -69,7 +67,7 @@ def of_outcome(
         **_first("first_rejection", history.first_rejection),
         "stopped": outcome.stopped,
         **outcome.totals,
-        **measures.of_run(history, num_clients, report_accuracy, name),
+        **measures.of_run(history, report_accuracy, name),
         **measures.of_last_evaluation(measured[-1] if measured else {}),
         **measures.of_clients(history),
     }

@@ -83,7 +83,6 @@ def run_cell(
     files = RunFolder(
         folder,
         history,
-        None if real else config.num_clients,  # on nodes, as many as join
         overrides=overrides,
         kept=saved and saved["files"],
     )

@@ -13,31 +13,14 @@ from fl_app.record import measures
 from fl_app.record.history import Evaluation, History
 from fl_app.record.measures import (
     columns,
-    gini,
     of_last_evaluation,
     of_run,
-    participation_gini,
     stability,
 )
 from fl_app.tasks.objective import Classification
 from fl_app.tasks.task import Task
 
 # -- numbers --------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("counts", "value"),
-    [
-        ([5, 5, 5], 0.0),
-        ([0, 0, 0, 8], 0.75),  # one of four has everything: 1 - 1/4
-        ([1, 3], 0.25),  # mean absolute difference (0 + 2 + 2 + 0) / 4 = 1, over twice the mean 2
-        ([3, 1], 0.25),
-        ([0, 0], 0.0),
-        ([7], 0.0),
-    ],
-)
-def test_gini(counts, value):
-    assert gini(counts) == pytest.approx(value)
 
 
 def test_stability_is_the_scatter_of_the_last_ten_accuracies():
@@ -87,26 +70,15 @@ def history(flats=EVENTS, **settings):
     return counted
 
 
-def test_what_was_used_and_what_was_in_vain():
-    """Client 0: 2 s used, 3 s aggregated with weight 0. Client 2: 9 s used.
-
-    Client 1: 3 s until the deadline and 4 s more until its late reply, then 1 s refused. In vain
-    are 3 + 7 + 1 s in three orders; used are 11 s. Participation is 1, 0, 1, 0.
-    """
+def test_what_was_in_vain():
+    """Of client 0, what was aggregated with weight 0. Client 1: what was late, and refused."""
     counted = history()
-    assert counted.seconds_used == 11.0
-    assert counted.seconds_wasted == 11.0
-    assert counted.orders_wasted == 3
-    assert counted.participation == {0: 1, 2: 1}
-    assert participation_gini(counted, 4) == pytest.approx(0.5)
     assert counted.joules is None
-    assert columns(counted, 4) == {
+    assert columns(counted) == {
         "client_updates": 3,
         "bytes_down": 5 * 40,
         "bytes_up": 3 * 40,
         "orders_wasted": 3,
-        "seconds_wasted": 11.0,
-        "participation_gini": pytest.approx(0.5),
     }
 
 
@@ -120,7 +92,7 @@ def test_joules_of_orders_as_far_as_they_went():
 
     counted = history(joules=joules)
     assert counted.joules == 22.0
-    assert columns(counted, 4)["joules"] == 22.0
+    assert columns(counted)["joules"] == 22.0
     assert asked[1:] == [
         (0, 0, 0.0, 2.0),
         (1, 0, 0.0, 3.0),
@@ -133,7 +105,7 @@ def test_joules_of_orders_as_far_as_they_went():
 
 
 def test_the_summary_of_a_run():
-    summary = of_run(history(), 4, target_accuracy=0.5)
+    summary = of_run(history(), target_accuracy=0.5)
     assert summary == {
         "last10_log10_accuracy_std": pytest.approx(math.log10(6) / 2),
         "last10_accuracy_std": pytest.approx(0.25),
@@ -146,31 +118,8 @@ def test_the_summary_of_a_run():
         "versions_to_stay_at_target": None,
         "joules": None,
         "orders_wasted": 3,
-        "seconds_wasted": 11.0,
-        "wasted_share": 0.5,
-        "participation_gini": pytest.approx(0.5),
         "aggregation": {},
     }
-
-
-def test_training_for_clusters_is_neither_participation_nor_in_vain():
-    """2 s for the clusters, then 3 s used, both on version 0."""
-
-    def order(start, end):
-        arrival = {"client": 0, "base_version": 0, "age": 0, "loss": 1.0}
-        return [
-            {"kind": "dispatch", "t": start, "client": 0, "version": 0},
-            {"kind": "arrival", "t": end, **arrival},
-        ]
-
-    clusters = {"version": 0, "client": [0], "cluster": [0], "dropped": [0]}
-    flats = [*order(0.0, 2.0), {"kind": "cluster", "t": 2.0, **clusters}]
-    assert history(flats).seconds_used == 2.0
-    aggregate = {"kind": "aggregate", "t": 5.0, "version": 1, "client": [0], "age": [0]}
-    counted = history([*flats, *order(2.0, 5.0), aggregate])
-    assert counted.seconds_used == 5.0
-    assert counted.seconds_wasted == counted.orders_wasted == 0
-    assert counted.participation == {0: 1}
 
 
 def test_a_collapsed_model_has_finite_weights_and_one_answer():
