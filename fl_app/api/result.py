@@ -54,7 +54,11 @@ class Result:
 
     @cached_property
     def metrics(self) -> pd.DataFrame:
-        """A row per evaluation: ``version``, ``t`` in seconds, metrics, and totals so far."""
+        """A row per evaluation: ``version``, ``t`` in seconds, metrics, and totals so far.
+
+        Raises:
+            FileNotFoundError: the run goes on, or was killed; `events` has its evaluations.
+        """
         return pd.read_csv(self._folder / TABLE)
 
     @cached_property

@@ -4,10 +4,10 @@ import csv
 import json
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -44,74 +44,19 @@ def require_free(folder: Path) -> None:
             )
 
 
-class Metrics:
-    """Sink that writes ``metrics.csv``: a row per evaluation, written at once.
+def write_metrics(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Write ``metrics.csv``: a row per evaluation.
 
-    Columns are ``version,t,accuracy,loss``, then every other metric of the first evaluation, then
-    what `more` gives at the first evaluation, then what later evaluations measure. A task that
-    measures neither accuracy nor loss has no such column. A value that is missing or not finite is
-    an empty field.
-
-    There is also a row when the last scores of a version have come from the clients. Its columns
-    are ``client_eval_clients``, ``client_eval_examples`` and for every metric
-    ``client_eval_<metric>_mean``, ``_std`` and ``_worst_decile``.
-
-    The file is a function of the events, so a run that goes on takes in those that it has logged,
-    and then begins the file anew.
-
-    Args:
-        more: gives further columns by name, at every evaluation.
+    Columns are ``version,t,accuracy,loss``, then what the rows have beside, in their order. A task
+    that measures neither accuracy nor loss has no such column. A value that is missing or not
+    finite is an empty field.
     """
-
-    _COLUMNS = ("version", "t", "accuracy", "loss")
-
-    def __init__(self, more: Callable[[], Mapping[str, float]] = dict) -> None:
-        self._more = more
-        self._rows: list[dict[str, Any]] = []
-        self._columns: list[str] = []
-        self._file: IO[str] | None = None
-
-    def begin(self, path: Path) -> None:
-        """Write the rows so far; further ones follow as their events come."""
-        self._file = path.open("w", encoding="utf-8", newline="")
-        self._write(self._rows, anew=True)
-
-    def emit(self, event: Event) -> None:
-        """Append a row if the event is an evaluation."""
-        match event:
-            case Evaluated():
-                metrics = dict(event.metrics)
-            case ClientsEvaluated():
-                metrics = _of_clients(event.metrics, event.clients, event.num_examples)
-            case _:
-                return
-        row = {"version": event.version, "t": event.t, **metrics, **self._more()}
-        self._rows.append({key: _field(value) for key, value in row.items()})
-        # Without any metric, nobody knows yet what a later evaluation measures.
-        first = [key for key in self._COLUMNS if key in row or not metrics]
-        columns = [*dict.fromkeys([*(self._columns or first), *row])]
-        grown = columns != self._columns  # ClientApps of others have metrics of their own
-        self._columns = columns
-        self._write(self._rows if grown else self._rows[-1:], anew=grown)
-
-    def close(self) -> None:
-        """Close the file; without an evaluation it holds only the header."""
-        if self._file is not None and not self._file.closed:
-            with self._file:
-                if not self._columns:
-                    self._columns = [*self._COLUMNS]
-                    self._write([], anew=True)
-
-    def _write(self, rows: Sequence[Mapping[str, Any]], *, anew: bool) -> None:
-        """Append rows, or begin the file anew with them."""
-        if self._file is None or not self._columns:
-            return
-        writer = csv.DictWriter(self._file, self._columns, lineterminator="\n")
-        if anew:
-            self._file.seek(0)  # what is there is shorter
-            writer.writeheader()
+    found = dict.fromkeys(key for row in rows for key in row)
+    first = [key for key in ("version", "t", "accuracy", "loss") if not rows or key in found]
+    with path.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.DictWriter(file, dict.fromkeys([*first, *found]), lineterminator="\n")
+        writer.writeheader()
         writer.writerows(rows)
-        self._file.flush()
 
 
 class RunFolder:
@@ -138,23 +83,19 @@ class RunFolder:
         self._overrides = list(overrides)
         self._origin = provenance(overrides, kept and kept["provenance"])
         self._began = time.monotonic() - (kept["wall_seconds"] if kept else 0.0)
-        self._table = Metrics(self.columns)
+        self._rows: list[dict[str, Any]] = []  # of ``metrics.csv``
         self._log: JsonLines | None = None
         self._kept: int | None = kept["positions"][EVENTS] if kept else None
         self._open = ExitStack()
         # Before the log is locked: a process loses its lock when it closes any handle of the file.
         for event in read_events(folder / EVENTS, self._kept or 0):
             history.emit(event)
-            self._table.emit(event)
+            self._measure(event)
 
     @property
     def wall_seconds(self) -> float:
         """Since the run began, without the time between an interruption and its resumption."""
         return time.monotonic() - self._began
-
-    def columns(self) -> dict[str, float]:
-        """The columns of ``metrics.csv`` that come from the history."""
-        return measures.columns(self._history)
 
     def lock(self) -> None:
         """Create the folder and open the event log, for which this process is the only writer.
@@ -173,7 +114,7 @@ class RunFolder:
         *,
         partition: tuple[Sequence[str], NDArray[np.int64]] | None = None,
     ) -> None:
-        """Write the configuration, and begin ``metrics.csv``.
+        """Write the configuration.
 
         Args:
             settings: of the run, for ``config.yaml``.
@@ -192,14 +133,29 @@ class RunFolder:
             rows = ((client, *row) for client, row in enumerate(counts.tolist()))
             with (self._folder / PARTITION).open("w", encoding="utf-8", newline="") as table:
                 csv.writer(table, lineterminator="\n").writerows([("client", *names), *rows])
-        self._table.begin(self._folder / TABLE)
-        self._open.callback(self._table.close)
 
     def emit(self, event: Event) -> None:
-        """Hand an event to both files that grow."""
+        """Log an event."""
         assert self._log is not None
         self._log.emit(event)
-        self._table.emit(event)
+        self._measure(event)
+
+    def _measure(self, event: Event) -> None:
+        """Note the row of an evaluation on the server, or of one whose last scores have come."""
+        match event:
+            case Evaluated():
+                metrics = event.metrics
+            case ClientsEvaluated():
+                metrics = {
+                    "client_eval_clients": event.clients,
+                    "client_eval_examples": event.num_examples,
+                    **{f"client_eval_{key}": value for key, value in event.metrics.items()},
+                }
+            case _:
+                return
+        about = {"version": event.version, "t": event.t}
+        row = {**about, **metrics, **measures.columns(self._history)}
+        self._rows.append({key: _field(value) for key, value in row.items()})
 
     def state_dict(self) -> dict[str, Any]:
         """What a resumed run needs, with all events so far on disk."""
@@ -222,7 +178,7 @@ class RunFolder:
         report_accuracy: float,
         score: Score | None = None,
     ) -> dict[str, Any]:
-        """Write ``model.npz``, then ``summary.json``, which says that all files are complete.
+        """Write what is known at the end; ``summary.json`` says that all files are complete.
 
         Args:
             outcome: of the run.
@@ -238,20 +194,12 @@ class RunFolder:
         self.close()
         results = of_outcome(outcome, self._history, wall_seconds, report_accuracy, score)
         summary = {**about, **results, **self._origin}
+        write_metrics(self._folder / TABLE, self._rows)
         with atomic_write(self._folder / MODEL) as file:
             np.savez(file, allow_pickle=False, **model)
         with atomic_write(self._folder / SUMMARY) as file:
             file.write(json.dumps(summary, indent=2).encode() + b"\n")
         return summary
-
-
-def _of_clients(figures: Mapping[str, Any], clients: int, num_examples: int) -> dict[str, Any]:
-    """The columns of an evaluation on clients."""
-    return {
-        "client_eval_clients": clients,
-        "client_eval_examples": num_examples,
-        **{f"client_eval_{key}": value for key, value in figures.items()},
-    }
 
 
 def _field(value: Any) -> Any:

@@ -82,8 +82,8 @@ def test_interrupt_ends_within_two_seconds_with_files_written(tmp_path):
         text=True,
         start_new_session=True,
     )
-    metrics = tmp_path / "metrics.csv"
-    while process.poll() is None and not (metrics.exists() and metrics.read_text().count("\n") > 2):
+    log = tmp_path / "events.jsonl"
+    while process.poll() is None and not (log.exists() and '"evaluate"' in log.read_text()):
         time.sleep(0.05)
     os.killpg(process.pid, signal.SIGINT)  # as a terminal does: to the workers as well
     pressed = time.monotonic()

@@ -25,8 +25,8 @@ def wait_for(process, condition):
         time.sleep(0.02)
 
 
-def wait_for_rows(process, metrics):
-    wait_for(process, lambda: metrics.exists() and metrics.read_text().count("\n") > 2)
+def wait_for_rows(process, log):
+    wait_for(process, lambda: log.exists() and log.read_text().count('"evaluate"') > 2)
 
 
 def ended(process, status=0):
@@ -59,7 +59,7 @@ def test_one_line_while_modules_are_imported(tmp_path, module, number, status):
 @slow
 def test_a_sweep_ends_at_once_and_one_command_goes_on(tmp_path):
     with started(*SWEEP, f"hydra.sweep.dir={tmp_path}") as process:
-        wait_for_rows(process, tmp_path / "1" / "metrics.csv")
+        wait_for_rows(process, tmp_path / "1" / "events.jsonl")
         os.killpg(process.pid, signal.SIGTERM)
         _, err = ended(process, 143)
     again = f"{' '.join(SWEEP)} hydra.sweep.dir={tmp_path} resume=auto"
@@ -77,7 +77,7 @@ def test_a_sweep_ends_at_once_and_one_command_goes_on(tmp_path):
 def test_processes_end_with_the_command(tmp_path):
     """SIGKILL, as of a batch system that has lost its patience: nobody is left to end them."""
     with quickstart(tmp_path, "num_versions=5000", "experiment.parallel=2") as process:
-        wait_for(process, lambda: any(tmp_path.glob("*/metrics.csv")))
+        wait_for(process, lambda: any(tmp_path.glob("*/events.jsonl")))
         children = psutil.Process(process.pid).children(recursive=True)
         assert len(children) >= 2
         process.kill()
@@ -156,7 +156,7 @@ def test_ctrl_c_loses_nothing(tmp_path, one_by_one):
     """The signal is to the command alone, as of a batch system."""
     with quickstart(tmp_path, "experiment.parallel=2") as process:
         for cell in ("fedavg", "fedbuff"):
-            wait_for(process, (tmp_path / cell / "metrics.csv").exists)
+            wait_for(process, (tmp_path / cell / "events.jsonl").exists)
         process.send_signal(signal.SIGINT)
         _, err = ended(process, 130)
     (line,) = err.splitlines()

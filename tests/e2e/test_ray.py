@@ -16,6 +16,8 @@ import psutil
 import pytest
 
 import fl_app
+from fl_app.core.events import Evaluated
+from fl_app.record.log import read_events
 
 pytestmark = [
     pytest.mark.slow,
@@ -134,9 +136,8 @@ def assert_same(one, other):
 
 
 def versions(folder):
-    path = folder / "metrics.csv"
-    rows = path.read_text().splitlines()[1:] if path.exists() else []
-    return int(rows[-1].partition(",")[0]) if rows else -1
+    events = read_events(folder / "events.jsonl")
+    return max((event.version for event in events if isinstance(event, Evaluated)), default=-1)
 
 
 def wait_for_version(process, folder, version):

@@ -21,7 +21,7 @@ from fl_app.core.events import (
 )
 from fl_app.engine.engine import Outcome
 from fl_app.record import provenance as module
-from fl_app.record.folder import Metrics
+from fl_app.record.folder import RunFolder
 from fl_app.record.history import History
 from fl_app.record.log import FLUSH_EVERY, MAX_LINES, JsonLines, Log, read_events
 from fl_app.record.progress import LINE_EVERY, Progress
@@ -95,47 +95,44 @@ def on_clients(version, t, **means):
     return ClientsEvaluated(t, version, t - 1, 10, clients=4, num_examples=40, metrics=figures)
 
 
-ROWS = """\
-version,t,accuracy,loss,late,client_eval_clients,client_eval_examples,client_eval_f1_mean,\
+TOTALS = "client_updates,bytes_down,bytes_up,orders_wasted"
+ROWS = f"""\
+version,t,accuracy,loss,{TOTALS},client_eval_clients,client_eval_examples,client_eval_f1_mean,\
 client_eval_f1_std,client_eval_f1_worst_decile
-0,0.0,0.125,,1,,,,,
-10,1.0,0.25,1.5,2,,,,,
-20,3.0,,,3,4,40,0.5,0.25,0.0
-30,4.0,,,4,,,,,
+0,0.0,0.125,,0,0,0,0,,,,,
+10,1.0,0.25,1.5,1,8,0,0,,,,,
+20,3.0,,,1,8,0,0,4,40,0.5,0.25,0.0
+30,4.0,,,1,8,0,0,,,,,
 """
 
 
-@pytest.mark.parametrize("kept", [0, 1, 2, 3, 4])
-def test_a_run_that_goes_on_writes_the_rows_of_one_that_was_not_interrupted(tmp_path, kept):
-    events = [
-        evaluation(0, 0.0, accuracy=np.float32(0.125), loss=np.float64("nan")),
-        evaluation(10, 1.0, accuracy=0.25, loss=1.5),
-        on_clients(20, 3.0, f1=0.5),
-        evaluation(30, 4.0, accuracy=None, loss=math.inf),
-    ]
-    path, times = tmp_path / "metrics.csv", []
-    sink = Metrics(lambda: {"late": len(times)})
-
-    def tell(event):
-        times.append(event.t)
-        sink.emit(event)
-
-    for event in events[:kept]:
-        tell(event)
-    path.write_text("rows of events after the checkpoint")
-    sink.begin(path)
-    for number, event in enumerate(events[kept:], kept + 1):
-        tell(event)
-        assert path.read_text().count("\n") == 1 + number  # at once
-    sink.close()
-    assert path.read_text() == ROWS
-
-
-def test_a_run_without_an_evaluation_has_the_header_only(tmp_path):
-    sink = Metrics()
-    sink.begin(tmp_path / "metrics.csv")
-    sink.close()
-    assert (tmp_path / "metrics.csv").read_text() == "version,t,accuracy,loss\n"
+@pytest.mark.parametrize(
+    ("events", "text"),
+    [
+        (
+            [
+                evaluation(0, 0.0, accuracy=np.float32(0.125), loss=np.float64("nan")),
+                dispatch(0.0),
+                arrival(),
+                evaluation(10, 1.0, accuracy=0.25, loss=1.5),
+                on_clients(20, 3.0, f1=0.5),
+                evaluation(30, 4.0, accuracy=None, loss=math.inf),
+            ],
+            ROWS,
+        ),
+        ([], "version,t,accuracy,loss\n"),
+    ],
+)
+def test_every_evaluation_is_a_row(tmp_path, events, text):
+    history = History()
+    files = RunFolder(tmp_path, history)
+    files.lock()
+    files.begin({})
+    for event in events:
+        history.emit(event)
+        files.emit(event)
+    files.finish(Outcome(np.zeros(2, np.float32)), {}, {}, 0.9)
+    assert (tmp_path / "metrics.csv").read_text() == text
 
 
 def work(order, version=None):
