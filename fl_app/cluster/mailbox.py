@@ -12,19 +12,12 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from fl_app.cluster.connection import disconnect, one_line, resources, room
-from fl_app.cluster.worker import (
-    ClusterWorker,
-    NotReady,
-    OtherVersions,
-    Place,
-    package_versions,
-)
+from fl_app.cluster.worker import ClusterWorker, NotReady
 from fl_app.core.errors import RunError
 from fl_app.core.types import Order, Reply, Vector
 from fl_app.core.vector import read_only
 from fl_app.engine.worker import pack
 from fl_app.engine.workers import sealed
-from fl_app.record.provenance import processor
 
 if TYPE_CHECKING:
     from fl_app.client.build import Recipe
@@ -33,7 +26,6 @@ log = logging.getLogger(__name__)
 
 CALLS = 2  # that a worker has at most: one at work, one waiting, so that it never waits for us
 REFRESH = 1.0  # seconds between two looks for machines that joined
-PLACE_SECONDS = 60.0  # within which the first worker must have a place
 NO_WORKER_SECONDS = 120.0  # that a run waits while nobody can train
 INLINE_BYTES = 90 << 10  # of a vector that travels within a call; Ray's own limit is 100 KiB
 MOST_LETTERS = 300  # of Ray's reasons
@@ -144,7 +136,7 @@ class ClusterMailbox:
 
     Raises:
         ValueError: no machine has room for a worker, or the recipe cannot be sent.
-        RunError: no worker came up, or one has other versions of packages.
+        RunError: no worker came up.
     """
 
     def __init__(
@@ -175,7 +167,6 @@ class ClusterMailbox:
         self._next_look = -math.inf
         self._last_ready = time.monotonic()
         self._last_reason = ""
-        self._processors = {processor()}
         self._actor = ray.remote(ClusterWorker).options(
             num_cpus=1,
             num_gpus=gpus,
@@ -236,7 +227,7 @@ class ClusterMailbox:
 
         Raises:
             ValueError: no machine has room for a worker.
-            RunError: no worker came up, or one has other versions.
+            RunError: no worker came up.
         """
         if not room(self._gpus):
             raise ValueError(
@@ -244,13 +235,6 @@ class ClusterMailbox:
                 f"can be placed ({self._offers()}): lower it, or let a larger machine join"
             )
         self._look()
-        places = [worker.handle.place.remote() for worker in self._workers]
-        if not self._ray.wait(places, timeout=PLACE_SECONDS)[0]:
-            raise RunError(
-                f"no worker got a place within {PLACE_SECONDS:g} s ({self._offers()}): other jobs "
-                "of the cluster hold the processors, or its machines are short of memory (`ray "
-                "status` shows them): end these jobs"
-            )
         while not any(worker.ready for worker in self._workers):
             self._receive(REFRESH)
             self._look()
@@ -283,8 +267,9 @@ class ClusterMailbox:
         elif not self._calls or now - self._last_ready >= NO_WORKER_SECONDS:
             raise RunError(
                 f"no worker is ready to train, and none was for {now - self._last_ready:.0f} s "
-                f"({self._last_reason or self._offers()}): free memory on the machines or let "
-                "others join, and go on with resume=auto"
+                f"({self._last_reason or self._offers()}): end other jobs of the cluster (`ray "
+                "status` shows them), free memory on the machines or let others join, and go on "
+                "with resume=auto"
             )
 
     def _await_ready(self, worker: _Worker) -> None:
@@ -293,18 +278,7 @@ class ClusterMailbox:
         Ray repeats the call until it has started the worker where there is room.
         """
         repeated = worker.handle.ready.options(max_task_retries=-1)
-        reference = repeated.remote(package_versions(), [self._recipe])
-        self._calls[reference] = worker, None
-
-    def _is_ready(self, worker: _Worker, place: Place) -> None:
-        worker.ready = True
-        if place.processor not in self._processors:
-            self._processors.add(place.processor)
-            log.warning(
-                "runtime=ray: %s has another processor (%s) than this machine (%s): results may "
-                "differ in their last bits from those of a run on equal processors",
-                *(place.machine, place.processor, processor()),
-            )
+        self._calls[repeated.remote(self._recipe)] = worker, None
 
     def _lose(self, worker: _Worker, error: BaseException) -> None:
         """Give the orders of a worker to others; it takes part again when Ray has restarted it.
@@ -313,19 +287,16 @@ class ClusterMailbox:
             RunError: it never came up, and the run has not begun.
         """
         restarts = worker.ready
-        self._leave(worker, one_line(error)[:MOST_LETTERS])
+        self._last_reason = one_line(error)[:MOST_LETTERS]
+        log.warning("runtime=ray: a worker is lost: %s", self._last_reason)
+        worker.ready = False
+        self._calls = {ref: call for ref, call in self._calls.items() if call[0] is not worker}
+        self._replies.extend(self._queue.lost(worker.calls, self._last_reason))
+        worker.calls.clear()
         if restarts:
             self._await_ready(worker)
         elif self._starting:
             raise RunError(f"a worker of the cluster cannot start: {self._last_reason}") from error
-
-    def _leave(self, worker: _Worker, reason: str) -> None:
-        self._last_reason = reason
-        log.warning("runtime=ray: a worker is lost: %s", reason)
-        worker.ready = False
-        self._calls = {ref: call for ref, call in self._calls.items() if call[0] is not worker}
-        self._replies.extend(self._queue.lost(worker.calls, reason))
-        worker.calls.clear()
 
     # -- calls ------------------------------------------------------------------------------------
 
@@ -356,7 +327,7 @@ class ClusterMailbox:
         """Handle the next result; waits for it.
 
         Raises:
-            RunError: a worker raised an error, or one that is to start has other versions.
+            RunError: a worker raised an error.
         """
         errors = self._ray.exceptions
         done, _ = self._ray.wait(list(self._calls), timeout=timeout)
@@ -364,31 +335,18 @@ class ClusterMailbox:
             worker, orders = self._calls.pop(reference)
             try:
                 result = self._ray.get(reference)
-            except errors.RayTaskError as error:
-                self._raised(worker, error)
             except errors.RayError as error:
+                cause = getattr(error, "cause", None)
+                # An error of the worker's own code would come again.
+                if isinstance(error, errors.RayTaskError) and not isinstance(cause, NotReady):
+                    told = f"a worker of the cluster failed: {one_line(cause or error)}"
+                    raise RunError(told) from error
                 self._lose(worker, error)
             else:
                 if orders is None:
-                    self._is_ready(worker, result)
+                    worker.ready = True
                 else:
                     self._answered(worker, orders, *result)
-
-    def _raised(self, worker: _Worker, error: Any) -> None:
-        """An error of the worker's own code ends the run, but not one of a machine that joined.
-
-        Raises:
-            RunError: it ends.
-        """
-        cause = error.cause
-        if isinstance(cause, NotReady):
-            self._lose(worker, error)
-            return
-        if not isinstance(cause, OtherVersions):
-            raise RunError(f"a worker of the cluster failed: {one_line(cause or error)}") from error
-        if self._starting:
-            raise RunError(str(cause)) from error
-        self._leave(worker, str(cause))  # it keeps its place, so that no other comes up there
 
     def _answered(
         self, worker: _Worker, orders: list[Order], replies: list[Reply], seconds: float

@@ -2,38 +2,14 @@
 
 import faulthandler
 import pickle
-import platform
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from importlib import metadata
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from fl_app.core.types import Reply, Trainer, Vector
+from fl_app.core.types import Reply, Vector
 from fl_app.engine.workers import Inline
-from fl_app.record.provenance import processor
 
 if TYPE_CHECKING:
     from fl_app.client.build import Recipe
-
-COMPARED = ("numpy", "torch")  # Ray itself compares the versions of Python and of Ray
-
-
-class OtherVersions(Exception):
-    """A machine has other versions of packages; the text names both sides."""
-
-
-@dataclass(frozen=True)
-class Place:
-    """Where a process runs.
-
-    Attributes:
-        machine: host name.
-        processor: model, as Linux names it. Others may round differently.
-    """
-
-    machine: str
-    processor: str
 
 
 class NotReady(Exception):
@@ -54,30 +30,12 @@ class ClusterWorker:
         self._patience = patience
         self._inline: Inline | None = None
 
-    def place(self) -> Place:
-        """Where it runs. The answer does not wait for torch, whose import takes seconds."""
-        return Place(platform.node(), processor())
+    def ready(self, recipe: "Recipe") -> None:
+        """Build the trainer."""
+        from fl_app.client.gpus import chosen
 
-    def ready(self, versions: Mapping[str, str], recipe: Sequence[Any]) -> Place:
-        """Build the trainer.
-
-        Args:
-            versions: that this machine must have, as of `package_versions`.
-            recipe: a list with the reference to a `Recipe`, so that Ray does not fetch it before
-                the versions are compared.
-
-        Raises:
-            OtherVersions: results would differ here, or objects not be understood.
-        """
-        here = package_versions()
-        if differing := [name for name in here if here[name] != versions[name]]:
-            told = ", ".join(f"{name} {here[name]}, not {versions[name]}" for name in differing)
-            raise OtherVersions(
-                f"{platform.node()} has {told}: results would differ, or objects not be "
-                "understood; install the same there, or run on machines that have it"
-            )
-        self._inline = Inline(_build(recipe[0]))
-        return self.place()
+        device = chosen(str(recipe.config.runtime.device))  # Ray shows a worker its own GPUs
+        self._inline = Inline(recipe(device))
 
     def work(self, packed: bytes, *vectors: Vector) -> tuple[list[Reply], float]:
         """Carry out orders one after the other.
@@ -104,23 +62,3 @@ class ClusterWorker:
             replies.extend(self._inline.pull(None))
             faulthandler.cancel_dump_traceback_later()
         return replies, time.perf_counter() - began
-
-
-def _build(reference: Any) -> Trainer:
-    import ray
-
-    from fl_app.client.gpus import chosen
-
-    recipe: Recipe = ray.get(reference)
-    return recipe(chosen(str(recipe.config.runtime.device)))  # Ray shows a worker its own GPUs
-
-
-def package_versions() -> dict[str, str]:
-    """Versions by the names of `COMPARED`, without the build such as ``+cpu``; "none" = absent."""
-    found = {}
-    for name in COMPARED:
-        try:
-            found[name] = metadata.version(name).partition("+")[0]
-        except metadata.PackageNotFoundError:
-            found[name] = "none"
-    return found
