@@ -2,6 +2,7 @@
 
 import logging
 import math
+import os
 import time
 import weakref
 from collections import Counter, deque
@@ -11,7 +12,7 @@ from copy import deepcopy
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from fl_app.cluster.connection import disconnect, one_line, resources, room
+from fl_app.cluster.connection import connect, disconnect, one_line, resources, room
 from fl_app.cluster.worker import ClusterWorker, NotReady
 from fl_app.core.errors import RunError
 from fl_app.core.types import Order, Reply, Vector
@@ -21,6 +22,7 @@ from fl_app.engine.workers import sealed
 
 if TYPE_CHECKING:
     from fl_app.client.build import Recipe
+    from fl_app.runner.components import Components
 
 log = logging.getLogger(__name__)
 
@@ -373,3 +375,33 @@ class ClusterMailbox:
                 ) from error
             weakref.finalize(vector, self._versions.pop, key, None).atexit = False
         return self._versions[key]
+
+
+def build_cluster_mailbox(components: "Components") -> ClusterMailbox:
+    """Connect to the configured cluster, and start its workers.
+
+    Raises:
+        ValueError: a value is not possible on this cluster.
+        RunError: there is no such cluster, or no worker came up.
+    """
+    runtime, parallel = components.config.runtime, components.config.experiment.parallel
+    num_workers = None if runtime.workers == "auto" else int(runtime.workers)
+    gpus = runtime.gpus_per_worker
+    cores = len(os.sched_getaffinity(0))
+    connected = connect(runtime.address, max(cores, num_workers or 0))
+    places = room(gpus)
+    if parallel > places > 0:
+        if connected:
+            disconnect()
+        raise ValueError(
+            f"experiment.parallel={parallel} must be at most {places}, the number of workers for "
+            "which the cluster has room: further cells would wait for processors that others hold"
+        )
+    return ClusterMailbox(
+        components.recipe(),
+        num_workers,
+        shares=parallel,
+        gpus=gpus,
+        patience=runtime.patience,
+        disconnects=connected,
+    )

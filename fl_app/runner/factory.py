@@ -192,7 +192,7 @@ def _mailbox(
     if grid is not None and runtime.name == "flower":
         return AnyNode(grid, layout, train_config=settings)
     if runtime.name == "ray":
-        from fl_app.runner.on_cluster import build_cluster_mailbox  # Ray, which not all have
+        from fl_app.cluster.mailbox import build_cluster_mailbox  # a leaf, which few runs need
 
         return build_cluster_mailbox(components)
     if not runtime.get("train", True):
