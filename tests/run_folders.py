@@ -49,7 +49,7 @@ def history_of(orders=(), evaluations=(), t=100.0, *, each=10, **counts):
     history = History(keep_orders=True)
     history.t = t
     history.orders = [
-        OrderRecord(n, client, 0, 0, start, 0, end=end, ended="arrival")
+        OrderRecord(n, client, 0, 0, start, end=end, ended="arrival")
         for n, (client, start, end) in enumerate(orders)
     ]
     history.server_evaluations = [

@@ -46,19 +46,15 @@ class OrderRecord:
         sequence: number of orders that this client had before.
         version: base version.
         start: time of its dispatch, seconds.
-        bytes_down: sent to the client.
-        bytes_up: received from the client.
         end: when it ended, seconds; None while it is under way.
         ended: kind of the event that ended it: ``"arrival"``, ``"failure"`` or ``"reject"``;
             ``""`` while it is under way.
         age: of its update at arrival, versions; None if there is no update.
         loss: mean training loss that the client reported; None if it is unknown.
         reason: why there is no update.
-        late: why a reply that came after the order had ended was rejected.
         parts: as of `fl_app.core.events.Dispatched`.
         beside: whether the client trained and transferred at the same time.
         fresh: when the client was sent a fresh model meanwhile, seconds.
-        seconds: of the client's time that were added to the totals so far.
         joules: of the client's energy that were added to the totals so far.
     """
 
@@ -67,18 +63,14 @@ class OrderRecord:
     sequence: int
     version: int
     start: float
-    bytes_down: int
-    bytes_up: int = 0
     end: float | None = None
     ended: str = ""
     age: int | None = None
     loss: float | None = None
     reason: str = ""
-    late: str = ""
     parts: Sequence[float] | None = None
     beside: bool = False
     fresh: tuple[float, ...] = ()
-    seconds: float = 0.0
     joules: float = 0.0
 
 
@@ -290,7 +282,7 @@ class History:
                 client = event.client
                 sequence = max(self.sequences[client], 1)  # as the clock reckons its duration
                 self._evaluating[client] = OrderRecord(
-                    event.order, client, sequence, event.version, event.t, event.bytes
+                    event.order, client, sequence, event.version, event.t
                 )
                 self.bytes_down += event.bytes
             case ClientEvaluated():
@@ -358,9 +350,7 @@ class History:
 
     def _dispatch(self, event: Dispatched) -> OrderRecord:
         client = event.client
-        order = OrderRecord(
-            event.order, client, self.sequences[client], event.version, event.t, event.bytes
-        )
+        order = OrderRecord(event.order, client, self.sequences[client], event.version, event.t)
         order.parts, order.beside = event.parts, bool(event.beside)
         self.num_orders += 1
         self.sequences[client] += 1
@@ -378,7 +368,6 @@ class History:
         del self.current[event.client]
         order.end, order.ended = event.t, event.kind
         order.age, order.loss = event.age, event.loss
-        order.bytes_up = event.bytes
         self._spend(order, event.t)
         self.waiting[event.order] = order
         self.arrivals[event.client] += 1
@@ -390,7 +379,10 @@ class History:
         order = None if event.client is None else self._evaluating.get(event.client)
         if order is None or order.number != event.order:
             return False
-        self.seconds_evaluating += self._spend(order, event.t)
+        since = order.start if order.end is None else order.end
+        self.seconds_evaluating += event.t - since
+        order.end = event.t
+        self._spend(order, event.t)
         return True
 
     def _lose(self, event: Failed | Rejected, client: int) -> None:
@@ -405,14 +397,11 @@ class History:
             return
         if order is None or order.number != event.order:
             return  # a reply to an order that had arrived: its work is counted
-        if order.ended:
-            # Its deadline had passed, and its client went on. The time that it took is known now.
-            order.late = event.reason
-        else:
+        if not order.ended:
             order.end, order.ended, order.reason = event.t, event.kind, event.reason
             self.lost[client] += 1
             self.orders_wasted += 1
-        self._spend(order, event.t)
+        self._spend(order, event.t)  # its deadline had passed perhaps, and its client went on
 
     def _aggregate(self, event: Aggregated) -> None:
         self.version = event.version
@@ -425,15 +414,13 @@ class History:
                 total, count = self.reported.get(name, (0.0, 0))
                 self.reported[name] = total + value, count + 1
 
-    def _spend(self, order: OrderRecord, now: float) -> float:
-        """Account for an order up to `now`; the seconds that were not accounted for before."""
-        elapsed = now - order.start
-        seconds, order.seconds = elapsed - order.seconds, elapsed
+    def _spend(self, order: OrderRecord, now: float) -> None:
+        """Account for the energy of an order up to `now`."""
         if self._joules is not None:
+            elapsed = now - order.start
             joules = self._joules(order.client, order.sequence, order.start, elapsed) or 0.0
             self._joules_spent += joules - order.joules
             order.joules = joules
-        return seconds
 
 
 def _numbers(metrics: Mapping[str, Any]) -> dict[str, Any]:

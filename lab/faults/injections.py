@@ -50,7 +50,7 @@ def client_app_killed(node: int) -> Injection:
         if order.ended != "failure":
             raise Disappointed(f"its order ended with {order.ended}")
         answers_again(run, node, sequence)
-        return _story(run, order)
+        return _story(order)
 
     return Injection("client-app-killed", inject, [node])
 
@@ -68,7 +68,7 @@ def client_app_hangs(node: int) -> Injection:
             with suppress(psutil.NoSuchProcess):
                 process.resume()
         answers_again(run, node, sequence)
-        return _story(run, order)
+        return _story(order)
 
     return Injection("client-app-hangs", inject, [node])
 
@@ -128,7 +128,7 @@ def link_cut(node: int, seconds: float) -> Injection:
         order = outcome(run, node, sequence)
         answers_again(run, node, last_order(run, node))
         again = time.monotonic() - restored
-        return f"{seconds:.0f} s: {_story(run, order)}; answers {again:.0f} s after"
+        return f"{seconds:.0f} s: {_story(order)}; answers {again:.0f} s after"
 
     return Injection("link-cut", inject, [node])
 
@@ -153,12 +153,10 @@ def last_order(run: Run, node: int) -> int:
     return len(orders(run.events(), node)) - 1
 
 
-def _story(run: Run, order: OrderRecord) -> str:
+def _story(order: OrderRecord) -> str:
     """How an order ended, in words."""
-    order = _order(run, order.client, order.sequence)  # a late reply may have arrived since
     reason = f": {order.reason}" if order.reason else ""
-    late = f"; reject: {order.late}" if order.late else ""
-    return f"{order.ended} after {(order.end or order.start) - order.start:.0f} s{reason}{late}"
+    return f"{order.ended} after {(order.end or order.start) - order.start:.0f} s{reason}"
 
 
 def outcome(run: Run, node: int, sequence: int) -> OrderRecord:
