@@ -201,7 +201,7 @@ def read_cell(folder: Path, name: str | None = None) -> Cell:
     except YAMLError as error:
         raise ValueError(f"{folder / 'config.yaml'} is damaged: {error}") from error
     cell.name = name or (folder.name if name is None else algorithm)
-    cell.label = re.sub(r"(?<=.)-seed\d+$", "", cell.name)  # of an experiment's cell
+    cell.label = label_of(cell.name)
     cell.summary = _summary(folder / "summary.json")
     given = list(OmegaConf.create(_text(folder / "overrides.yaml") or "[]"))
     words = (word.lstrip("+").partition("=") for word in given)
@@ -210,6 +210,11 @@ def read_cell(folder: Path, name: str | None = None) -> Cell:
     for event in read_events(folder / "events.jsonl"):
         cell.history.emit(event)
     return cell
+
+
+def label_of(name: str) -> str:
+    """The name of an experiment's cell without its seed."""
+    return re.sub(r"(?<=.)-seed\d+$", "", name)
 
 
 def is_cell(folder: Path) -> bool:

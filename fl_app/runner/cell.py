@@ -80,12 +80,7 @@ def run_cell(
     token = saved["token"] if saved else secrets.token_hex(8)
     devices = components.devices
     history = History(joules=None if devices is None else devices.joules)
-    files = RunFolder(
-        folder,
-        history,
-        overrides=overrides,
-        kept=saved and saved["files"],
-    )
+    files = RunFolder(folder, history, overrides=overrides, kept=saved and saved["files"])
     # The other sinks read the history, so it is the first to receive an event.
     sinks: list[Sink] = [history]
 
@@ -111,8 +106,6 @@ def run_cell(
         with require_writable(folder):
             files.lock()  # before anything changes that a run of another process needs
         stack.callback(files.close)
-        if saved is None:
-            earlier.clear(folder)
         files.begin(config, partition=_partition(config, task))
         sinks.append(files)
         if show:

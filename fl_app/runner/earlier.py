@@ -1,7 +1,6 @@
 """The run that a folder holds already: resume or refuse it."""
 
 import json
-import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -10,15 +9,9 @@ from omegaconf import DictConfig, OmegaConf
 
 from fl_app.core.layout import names_of
 from fl_app.record.folder import EVENTS
-from fl_app.report.cells import ENDS, is_cell
+from fl_app.report.cells import ENDS, is_cell, label_of
 
 FILES = (EVENTS, "summary.json", "config.yaml", "metrics.csv", "model.npz", "checkpoints")
-# Files of a run but for its event log, which is emptied by the process that locks it.
-STALE = (
-    *("summary.json", "config.yaml", "metrics.csv", "model.npz", "partition.csv"),
-    *("table.csv", "report.html", "figures/*.png", "figures/*.pdf"),
-    "checkpoints/version-*",
-)
 # A run may be resumed with other values of these; those of compare= are in the algorithm.
 CARRYING_OUT = ("resume", "runtime", "failures", "compare")
 
@@ -51,8 +44,8 @@ def enter(folder: Path, cells: Mapping[str, DictConfig]) -> dict[str, dict[str, 
     config = next(iter(cells.values()))
     below = sorted(folder.iterdir()) if folder.is_dir() else []
     runs = [path for path in below if is_cell(path)]
-    labels = {label(name) for name in cells}
-    mixed = [path for path in runs if label(path.name) in labels and path.name not in cells]
+    labels = {label_of(name) for name in cells}
+    mixed = [path for path in runs if label_of(path.name) in labels and path.name not in cells]
     _refuse_held(folder, runs, own="" in cells, goes_on=config.resume == "auto")
     done = {name: finished(each, folder / name) for name, each in cells.items()}
     if mixed:
@@ -80,11 +73,6 @@ def _refuse_held(folder: Path, runs: Sequence[Path], own: bool, goes_on: bool) -
         + "another folder (hydra.run.dir=..., of a sweep hydra.sweep.dir=..., in Python "
         "output=...), or remove it"
     )
-
-
-def label(name: str) -> str:
-    """A cell's name without its seed."""
-    return re.sub(r"-seed\d+$", "", name)
 
 
 def finished(config: DictConfig, folder: Path) -> dict[str, Any] | None:
@@ -136,10 +124,3 @@ def refuse_other_frozen(differing: Sequence[str], folder: Path) -> None:
             "differ, so what was trained does not fit them; restore the model's code and weights, "
             "give another folder, or remove the run"
         )
-
-
-def clear(folder: Path) -> None:
-    """Remove all files of an earlier run except its event log."""
-    for pattern in STALE:
-        for path in folder.glob(pattern):
-            path.unlink()

@@ -22,7 +22,7 @@ from fl_app.client.gpus import CPU, chosen
 from fl_app.core.errors import Interrupted, RunError
 from fl_app.core.files import disk_errors_as_run_errors
 from fl_app.record.summary import told_of_trouble
-from fl_app.report.cells import is_cell
+from fl_app.report.cells import is_cell, label_of
 from fl_app.runner import earlier, signals
 from fl_app.runner.cell import run_cell
 from fl_app.runner.cells import told_of_kept
@@ -178,7 +178,7 @@ def run_cells(
         RunError: the disk is full or fails.
     """
     if show:
-        for line in told_of_kept({earlier.label(n): plan.config for n, plan in plans.items()}):
+        for line in told_of_kept({label_of(n): plan.config for n, plan in plans.items()}):
             print(line)
     with disk_errors_as_run_errors(folder):
         done = earlier.enter(folder, {name: plan.config for name, plan in plans.items()})
