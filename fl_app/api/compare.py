@@ -19,7 +19,7 @@ from fl_app.core.errors import require
 from fl_app.core.extras import told_if_missing
 from fl_app.record.summary import told_of_trouble
 from fl_app.report import TARGET_ACCURACY, Table
-from fl_app.report.cells import Cell, group, is_cell, read_run
+from fl_app.report.cells import Cell, group, read_run
 from fl_app.report.table import make_table
 from fl_app.runner.run import Plan
 
@@ -68,15 +68,6 @@ def compare(
     """
     plans = _plans(cells, settings, list(seeds), task)
     folder = new_folder() if output is None else Path(output)
-    below = sorted(folder.iterdir()) if folder.is_dir() else ()
-    others = [path.name for path in below if is_cell(path) and path.name not in plans]
-    require(
-        not others,
-        "output",
-        folder,
-        f"a folder without other runs; it holds {', '.join(others)}",
-        "they would be in the table, and seeds of one name in its means",
-    )
     problems = carry_out(plans, folder, show=progress, figures=True)
     for name, problem in problems.items():
         warnings.warn(f"{name}: {type(problem).__name__}: {problem}", stacklevel=2)

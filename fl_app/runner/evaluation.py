@@ -21,8 +21,10 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 
-class Tester:
-    """Measures versions of a model.
+def measuring(
+    model: "FlatModel", test: Callable[[Any], Metrics], beside: Executor | None = None
+) -> Evaluate:
+    """What measures a version of a model, when the one before is measured.
 
     Args:
         model: of the layout of the versions (`fl_app.client.flat.FlatModel`).
@@ -30,25 +32,16 @@ class Tester:
         beside: measures while the caller goes on; None = the caller waits.
     """
 
-    def __init__(
-        self, model: "FlatModel", test: Callable[[Any], Metrics], beside: Executor | None = None
-    ) -> None:
-        self._model = model
-        self._test = test
-        self._beside = beside
-
-    def measure(self, version: int, vector: Vector) -> Metrics | Future[Metrics]:
-        """The metrics of a version; the one before is measured."""
-        del version
-        self._model.load(vector)
-        self._model.load_private({})  # a server has none of the clients'
-        if self._beside is None:
-            return self._test(self._model.module)
-        return self._beside.submit(self._measured)
-
-    def _measured(self) -> Metrics:
+    def measured() -> Metrics:
         with computing:
-            return self._test(self._model.module)
+            return test(model.module)
+
+    def measure(version: int, vector: Vector) -> Metrics | Future[Metrics]:
+        model.load(vector)
+        model.load_private({})  # a server has none of the clients'
+        return test(model.module) if beside is None else beside.submit(measured)
+
+    return measure
 
 
 def build_evaluation(trainer: "LocalTrainer", config: DictConfig, workers: int) -> Evaluate | None:
@@ -71,11 +64,11 @@ def build_evaluation(trainer: "LocalTrainer", config: DictConfig, workers: int) 
     if not config.runtime.get("train", True):
         return lambda version, vector: {}
     if workers == 0:
-        return Tester(trainer.model, _test(task, config)).measure
+        return measuring(trainer.model, _test(task, config))
     from fl_app.client.initial import build_model
 
     model = build_model(task, config.seed, trainer.device, private=trainer.private)
-    return Tester(model, _test(task, config), ThreadPoolExecutor(1)).measure
+    return measuring(model, _test(task, config), ThreadPoolExecutor(1))
 
 
 def _test(task: "Task", config: DictConfig) -> Callable[[Any], Metrics]:

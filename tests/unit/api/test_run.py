@@ -338,6 +338,6 @@ def test_runs_of_an_earlier_comparison_are_not_in_the_means(task, tmp_path):
     (tmp_path / "a-seed2" / "summary.json").write_text("{}")
     (tmp_path / "a-seed2" / "config.yaml").write_text("{}")
     (tmp_path / "a-seed2" / "events.jsonl").write_text("")
-    with pytest.raises(ValueError, match="a folder without other runs; it holds a-seed2"):
+    with pytest.raises(ValueError, match="/a-seed2 is a run of a cell that is not to run now"):
         fl_app.compare({"a": []}, *SMALL, "resume=auto", seeds=[0, 1], task=task, output=tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["a-seed2"]
