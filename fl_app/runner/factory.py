@@ -7,10 +7,10 @@ import logging
 import math
 from collections.abc import Callable, Sequence
 from copy import copy
-from typing import TYPE_CHECKING, Any, cast
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 from omegaconf import OmegaConf
 
 from fl_app.client.build import asks_for_masks, instantiate, together
@@ -34,42 +34,35 @@ if TYPE_CHECKING:
     from flwr.serverapp import Grid
 
     from fl_app.client import LocalTrainer
-    from fl_app.tasks.task import Task
 
 
 log = logging.getLogger(__name__)
 
 
-class ServerExamples:
-    """A task of which the server is the only client, with examples drawn from those of all clients.
+def server_gradient(trainer: "LocalTrainer") -> Callable[[Vector, int, int, int], Vector]:
+    """The gradient of a mini-batch of the server, whose examples are drawn from all clients'.
 
     Args:
         trainer: of the run's clients; its model, which every order loads anew, is used, too.
+
+    Returns:
+        Maps parameters ``(d,)``, version, examples of the server and of a mini-batch, which follows
+        from seed and version, to the gradient ``(d,)``.
     """
+    task, server = trainer.task, copy(trainer)
+    server.upload, server_id = "gradient", task.num_clients
 
-    def __init__(self, trainer: "LocalTrainer") -> None:
-        self._task, self._server = trainer.task, copy(trainer)
-        self._server.task, self._server.upload = cast("Task", self), "gradient"
-        self._held: NDArray[np.int64] = np.empty(0, np.int64)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._task, name)
-
-    def train_indices(self, client_id: int) -> NDArray[np.int64]:
-        """The server's examples."""
-        del client_id
-        return self._held
-
-    def gradient(self, params: Vector, version: int, held_examples: int, batch_size: int) -> Vector:
-        """The gradient at `params` of a mini-batch that follows from seed and version, ``(d,)``."""
-        server, server_id = self._server, self._task.num_clients
-        if not self._held.size:
-            pool = np.concatenate([self._task.train_indices(i) for i in range(server_id)])
+    def gradient(params: Vector, version: int, held_examples: int, batch_size: int) -> Vector:
+        if server.task is task:
+            pool = np.concatenate(task.partition)
             rng = np.random.default_rng((server.seed, server_id))
-            self._held = rng.choice(pool, min(held_examples, pool.size), replace=False)
+            held = rng.choice(pool, min(held_examples, pool.size), replace=False)
+            server.task = replace(task, partition=[*task.partition, held])
             server.batch_size = batch_size
         order = Order(0, server_id, version, version, params, {}, 0.0)
         return server.train(order).vector
+
+    return gradient
 
 
 def build_engine(
@@ -96,7 +89,7 @@ def build_engine(
     config, trainer, strategy = components.config, components.trainer, components.strategy
     layout = trainer.model.layout
     if config.runtime.name != "deployment":
-        strategy.prepare(ServerExamples(trainer).gradient)
+        strategy.prepare(server_gradient(trainer))
     if told := strategy.memory_cost(layout.num_trainable, config.num_clients or 0):
         log.info(told)
     return Engine(
