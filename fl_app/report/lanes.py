@@ -11,7 +11,7 @@ import altair as alt
 import numpy as np
 import pandas as pd
 
-from fl_app.core.events import Clustered, Event, Rejected, to_json
+from fl_app.core.events import Clustered, Event, Rejected
 from fl_app.record.history import OrderRecord
 from fl_app.report.cells import Cell, Series, headline
 from fl_app.report.figures import Chart, data, panel, time_label, zoom
@@ -21,7 +21,6 @@ Span: TypeAlias = tuple[float, float]  # start and end, seconds
 
 MAX_ORDERS = 4000  # of all panels of a figure
 MAX_VERSIONS = 1000  # of a panel
-MAX_NOTE = 300  # characters
 NUM_ORDERS = 5  # of a slow client in the first view
 LANE = 9  # pixels
 LOST = ("failure", "reject")  # how orders ended whose update is lost
@@ -46,8 +45,6 @@ NAMES = {  # of the kinds of marks that are not their own name
     "recall": "recalled",
     "reject": "late or duplicate reply",
 }
-# What a note leaves out of an event.
-NOT_NOTED = ("kind", "t", "client", "order", "base_version", "bytes", "parts", "beside")
 
 
 class Bar(NamedTuple):
@@ -284,15 +281,10 @@ def _story(order: OrderRecord) -> str:
 
 
 def _note(event: Event) -> str:
-    """What an event says beside its kind, its time and its client."""
+    """Why a reply was late, or how large clusters are."""
     if isinstance(event, Rejected):
         return headline(event.reason)
     if isinstance(event, Clustered):
         sizes = [size for _, size in sorted(Counter(event.cluster).items())]
         return f"version {event.version}, clusters of {', '.join(map(str, sizes))} clients"
-    notes = (
-        f"{key.replace('_', ' ')} {f'{value:.4g}' if isinstance(value, float) else value}"
-        for key, value in to_json(event).items()
-        if key not in NOT_NOTED and value is not None
-    )
-    return ", ".join(notes)[:MAX_NOTE]
+    return ""
