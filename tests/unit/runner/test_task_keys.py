@@ -160,7 +160,7 @@ def checked(folder, *words):
 
 
 def test_a_run_does_not_go_on_with_other_frozen_parameters(tmp_path):
-    checked(tmp_path, HEAD)
+    checked(tmp_path, HEAD, "checkpoint_every=1")
     task = build_task(composed(*SMALL, HEAD))
     saved = Checkpoints(tmp_path).load()["frozen"]
     assert build_model(task, seed=0).differing(saved) == []
