@@ -14,7 +14,7 @@ from kit_processes import started
 pytestmark = pytest.mark.timeout(300)
 slow = pytest.mark.slow
 
-SWEEP = ["-m", "seed=0,1,2", "num_versions=40", "eval_every=1", "runtime.workers=0"]
+SWEEP = ["-m", "num_versions=20,800,30", "eval_every=100", "runtime.workers=0"]
 CELLS = ["experiment=quickstart", "experiment.only=[fedavg,fedbuff,wkafl,fedhist]"]
 CELLS += ["num_versions=60", "max_updates=null", "eval_every=10", "checkpoint_every=20"]
 
@@ -25,8 +25,8 @@ def wait_for(process, condition):
         time.sleep(0.02)
 
 
-def wait_for_rows(process, log):
-    wait_for(process, lambda: log.exists() and log.read_text().count('"evaluate"') > 2)
+def wait_for_events(process, log):
+    wait_for(process, lambda: log.exists() and log.read_text())
 
 
 def ended(process, status=0):
@@ -59,7 +59,7 @@ def test_one_line_while_modules_are_imported(tmp_path, module, number, status):
 @slow
 def test_a_sweep_ends_at_once_and_one_command_goes_on(tmp_path):
     with started(*SWEEP, f"hydra.sweep.dir={tmp_path}") as process:
-        wait_for_rows(process, tmp_path / "1" / "events.jsonl")
+        wait_for_events(process, tmp_path / "1" / "events.jsonl")
         os.killpg(process.pid, signal.SIGTERM)
         _, err = ended(process, 143)
     again = f"{' '.join(SWEEP)} hydra.sweep.dir={tmp_path} resume=auto"
