@@ -13,7 +13,7 @@ import numpy as np
 from fl_app.core.events import Event, from_json, to_json
 from fl_app.core.files import on_disk, open_log
 
-FLUSH_EVERY = 2.0  # wall seconds between writes of the event log
+FLUSH_EVERY = 0.5  # wall seconds between writes of the event log
 MAX_LINES = 4096  # most events that wait for a write
 
 

@@ -203,7 +203,7 @@ def test_killed_workers_and_lost_machines_take_nothing_along(start, tmp_path):
 def test_a_run_goes_on_that_was_interrupted_with_its_cluster(tmp_path, monkeypatch):
     """The signal goes to all of their processes, as at a terminal or of a batch system."""
     monkeypatch.setenv("TEST_OF_A_CLUSTER", str(tmp_path))  # all its processes inherit this
-    settings = ["algorithm=scaffold", "num_versions=60", "eval_every=1"]
+    settings = ["algorithm=scaffold", "num_versions=200", "eval_every=1"]
     here(tmp_path / "here", *settings)
     folder = f"hydra.run.dir={tmp_path / 'there'}"
     command = [sys.executable, "-m", "fl_app", folder, *SMALL, *settings]
