@@ -25,7 +25,7 @@ from flwr.supercore.task_identity import TaskIdentity
 
 from fl_app.core.errors import RunError, require, require_at_least, require_count
 from fl_app.core.layout import Layout
-from fl_app.core.types import TRAINED, Config, GlobalModel, Records, Scores, Update, Vector
+from fl_app.core.types import TRAINED, Config, GlobalModel, Records, Update, Vector
 from fl_app.flower import codec, names
 from fl_app.schedule import Schedule
 from fl_app.strategy.strategy import AsyncStrategy
@@ -44,6 +44,11 @@ REFUSED = {
         "its models are trees, which grow and cannot be added: a stale displacement cannot be "
         "applied to the current model"
     ),
+}
+# Shares of the nodes that have no effect here, and what decides.
+DECIDED = {
+    "fraction_train": "the schedule decides how many clients train (concurrency)",
+    "fraction_evaluate": "client_eval_fraction decides how many clients evaluate",
 }
 # Keys of an order's config that the wrapper sets itself.
 RESERVED = (names.VERSION, names.CLIENT_ID, names.SEQUENCE, names.APP_CONFIG)
@@ -67,14 +72,15 @@ class Asynchronous(AsyncStrategy):
     records.
 
     Args:
-        inner: the strategy of Flower; its sampling of nodes is not used.
+        inner: the strategy of Flower; its sampling of nodes is not used, and what clients measure
+            is averaged by examples.
         schedule: None = fully asynchronous, K = 1.
 
     Raises:
         ValueError: `inner` is not based on Flower's FedAvg, or cannot run asynchronously.
     """
 
-    # `state` holds what was learned.
+    # `state` holds what was learned, and the config.
     transient: ClassVar[Collection[str]] = ("inner", "_layout", "_begun", "_metrics")
     takes: ClassVar[Sequence[str]] = TRAINED
 
@@ -100,9 +106,15 @@ class Asynchronous(AsyncStrategy):
             require(found == value, where + key, found, repr(value), why)
         share = inner.fraction_train
         require(share > 0, f"{where}fraction_train", share, "above 0", "no client would train")
-        if share < 1:
-            told = "the schedule decides how many clients train (concurrency)"
-            log.warning("%sfraction_train=%s has no effect: %s", where, share, told)
+        for key, told in DECIDED.items():
+            if getattr(inner, key) < 1:
+                log.warning("%s%s=%s has no effect: %s", where, key, getattr(inner, key), told)
+        own = inner.evaluate_metrics_aggr_fn is not FedAvg().evaluate_metrics_aggr_fn
+        if own or type(inner).aggregate_evaluate is not FedAvg.aggregate_evaluate:
+            raise ValueError(
+                f"inner={name} must have no evaluate_metrics_aggr_fn and no aggregate_evaluate of "
+                "its own: what clients measure is averaged by examples"
+            )
         # Flower's classes check none of these.
         for key in ("server_learning_rate", "eta", "tau", "server_momentum", "num_malicious_nodes"):
             number = getattr(inner, key, 0)
@@ -169,26 +181,6 @@ class Asynchronous(AsyncStrategy):
 
     def _train_metrics(self) -> MetricRecord | None:
         return self._metrics
-
-    def _evaluate_metrics(
-        self, version: int, scores: Mapping[int, Scores], means: Mapping[str, float]
-    ) -> MetricRecord:
-        replies = []
-        for client_id, each in scores.items():
-            numbers = MetricRecord({**each.metrics, names.NUM_EXAMPLES: each.num_examples})
-            content = RecordDict({names.METRICS: numbers})
-            replies.append(_message(content, client_id, version, MessageType.EVALUATE))
-        try:
-            with _warnings_only():
-                metrics = self.inner.aggregate_evaluate(version, replies)
-        except AppExitException as error:
-            log.warning("%s gives no metrics of version %d: %s", self._label, version, error)
-            metrics = None
-        return super()._evaluate_metrics(version, scores, means) if metrics is None else metrics
-
-    @property
-    def _client_eval_fraction(self) -> float:
-        return float(self.inner.fraction_evaluate)
 
     # -- what the inner strategy sends to clients --------------------------------------------------
 
@@ -347,9 +339,6 @@ def _reply(update: Update, server_round: int, arrays: ArrayRecord) -> Message:
         content[name] = MetricRecord(dict(numbers))
     for name, values in records.get(names.CONFIG, {}).items():
         content[name] = ConfigRecord(dict(values))
-    return _message(content, update.client_id, server_round, MessageType.TRAIN)
-
-
-def _message(content: RecordDict, client_id: int, server_round: int, kind: str) -> Message:
-    metadata = Metadata(0, "", client_id, 0, "", str(server_round), 0.0, 1.0, kind)
+    sender, kind = update.client_id, MessageType.TRAIN
+    metadata = Metadata(0, "", sender, 0, "", str(server_round), 0.0, 1.0, kind)
     return Message(content, metadata=metadata)  # type: ignore[call-overload, no-any-return]

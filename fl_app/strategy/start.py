@@ -18,7 +18,6 @@ from fl_app.core.errors import require, require_at_least, require_positive
 from fl_app.core.events import (
     Aggregated,
     Arrived,
-    ClientEvaluated,
     ClientsEvaluated,
     Clustered,
     Event,
@@ -28,7 +27,7 @@ from fl_app.core.events import (
 )
 from fl_app.core.files import disk_errors_as_run_errors
 from fl_app.core.layout import Layout
-from fl_app.core.types import Scores, Vector
+from fl_app.core.types import Vector
 from fl_app.engine.client_evaluation import ClientEvaluation
 from fl_app.engine.engine import Engine, Stop
 from fl_app.engine.guard import Guard
@@ -61,7 +60,7 @@ def run(
     guard: Guard | None,
     eval_every: int,
     client_eval_every: int | None,
-    client_eval_fraction: float | None,
+    client_eval_fraction: float,
     sinks: Sequence[Sink],
     seed: int,
     output: str | PathLike[str] | None,
@@ -86,18 +85,10 @@ def run(
         bound, why = "an ArrayRecord, such as ArrayRecord(model.state_dict())", "it is version 0"
         found = type(initial_arrays).__name__
         require(isinstance(initial_arrays, ArrayRecord), "initial_arrays", found, bound, why)
-        own_share, share = client_eval_fraction is None, client_eval_fraction
-        if share is None:
-            share = strategy._client_eval_fraction
-        if client_eval_every is None and evaluate_config is not None and share:
+        if client_eval_every is None and evaluate_config is not None:
             client_eval_every = eval_every
-        if own_share and share == 0:
-            bound = "None with the strategy's fraction_evaluate=0"
-            why = "nobody would evaluate; give client_eval_fraction, the share of the nodes that do"
-            require(client_eval_every is None, "client_eval_every", client_eval_every, bound, why)
-            share = 1.0
         every = math.inf if client_eval_every is None else client_eval_every
-        on_clients = ClientEvaluation(every, share, seed)
+        on_clients = ClientEvaluation(every, client_eval_fraction, seed)
         folder, history, files = None if output is None else Path(output), History(), None
         if folder is not None:
             require_free(folder)
@@ -144,7 +135,7 @@ def run(
                 "num_versions": num_versions,
                 "eval_every": eval_every,
                 "client_eval_every": client_eval_every,
-                "client_eval_fraction": share,
+                "client_eval_fraction": client_eval_fraction,
                 "seed": seed,
             }
             try:
@@ -207,7 +198,6 @@ class _Results:
         self._num_versions, self._evaluate = num_versions, evaluate
         self.result = Result()
         self._losses: dict[int, float] = {}  # of orders whose updates wait in the buffer
-        self._scores: dict[int, dict[int, Scores]] = {}  # version -> client -> what it measured
         self._told = False  # whether an order has failed
 
     def evaluate(self, version: int, vector: Vector) -> Mapping[str, float]:
@@ -242,17 +232,14 @@ class _Results:
                     event.age,
                     f"{np.mean(losses):.4f}" if losses else "unknown",
                 )
-            case ClientEvaluated():
-                scores = Scores(event.metrics, event.num_examples)
-                self._scores.setdefault(event.version, {})[event.client] = scores
             case ClientsEvaluated():
-                means = {
-                    key.removesuffix(MEAN): float(value)
-                    for key, value in event.metrics.items()
-                    if key.endswith(MEAN)
-                }
-                scores_of = self._scores.pop(event.version)
-                record = self._strategy._evaluate_metrics(event.version, scores_of, means)
+                record = MetricRecord(
+                    {
+                        key.removesuffix(MEAN): float(value)
+                        for key, value in event.metrics.items()
+                        if key.endswith(MEAN)
+                    }
+                )
                 self.result.evaluate_metrics_clientapp[event.version] = record
                 log.info("Version %d on %d clients: %s", event.version, event.clients, record)
             case Failed() | Rejected():

@@ -14,7 +14,7 @@ from fl_app.core.algorithm import Algorithm
 from fl_app.core.errors import RunError, require_at_least
 from fl_app.core.events import Sink
 from fl_app.core.layout import Layout, check_returned, check_vector
-from fl_app.core.types import KINDS, RESIDUAL, GlobalModel, Scalar, Scores, Update
+from fl_app.core.types import KINDS, RESIDUAL, GlobalModel, Scalar, Update
 from fl_app.flower import codec, names
 from fl_app.schedule import Buffered, Schedule
 
@@ -77,7 +77,7 @@ class AsyncStrategy(Algorithm, Strategy):
         guard: "Guard | None" = None,
         eval_every: int = 1,
         client_eval_every: int | None = None,
-        client_eval_fraction: float | None = None,
+        client_eval_fraction: float = 1.0,
         sinks: Sequence[Sink] = (),
         seed: int = 0,
         output: str | PathLike[str] | None = None,
@@ -104,8 +104,7 @@ class AsyncStrategy(Algorithm, Strategy):
             client_eval_every: versions between evaluations on clients, which are sent the model
                 between two training orders and return ``metrics`` with ``num-examples``; nobody
                 waits for them. None = `eval_every` if there is an `evaluate_config`, else none.
-            client_eval_fraction: share of the nodes that evaluate a version, in (0, 1]; None = that
-                of the strategy.
+            client_eval_fraction: share of the nodes that evaluate a version, in (0, 1].
             sinks: receive the run's events; they are closed at the end, also after an error.
             seed: of the choice of clients.
             output: folder for the same files that the command line writes: ``events.jsonl``,
@@ -202,24 +201,6 @@ class AsyncStrategy(Algorithm, Strategy):
     def _train_metrics(self) -> MetricRecord | None:
         """Metrics of the last aggregation for Flower's result; None = the clients' mean loss."""
         return None
-
-    def _evaluate_metrics(
-        self, version: int, scores: Mapping[int, Scores], means: Mapping[str, float]
-    ) -> MetricRecord:
-        """Metrics of an evaluation on clients for Flower's result.
-
-        Args:
-            version: of the model.
-            scores: by client.
-            means: of every metric, weighted by examples.
-        """
-        del version, scores
-        return MetricRecord(dict(means))
-
-    @property
-    def _client_eval_fraction(self) -> float:
-        """Share of the nodes that evaluate a version unless told otherwise; 0 = nobody does."""
-        return 1.0
 
     def _prepare(self, layout: Layout, train_config: ConfigRecord | None) -> Mapping[str, object]:
         """Prepare a run of `start`; returns what every order carries beside `dispatch`'s config."""

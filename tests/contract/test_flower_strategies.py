@@ -222,6 +222,20 @@ def test_settings_that_no_order_could_follow_are_refused(inner, settings, text):
         Asynchronous(inner(**settings))
 
 
+class _OwnMean(flower.FedAvg):
+    def aggregate_evaluate(self, server_round, replies):
+        return MetricRecord()
+
+
+@pytest.mark.parametrize(
+    "inner", [_OwnMean(), flower.FedAdam(evaluate_metrics_aggr_fn=metrics_of_devices)]
+)
+def test_a_mean_of_ones_own_of_what_clients_measure_is_refused(inner):
+    name = type(inner).__name__
+    with pytest.raises(ValueError, match=f"^inner={name} must have no evaluate_metrics_aggr_fn"):
+        Asynchronous(inner)
+
+
 def test_bulyan_is_refused_where_it_would_skip_every_aggregation():
     """K >= 4 f + 3, of El Mhamdi et al."""
     strategy = Asynchronous(flower.Bulyan(num_malicious_nodes=1))

@@ -166,21 +166,6 @@ def test_an_unmodified_client_app_evaluates():
     assert set(found[NUM_ROUNDS]) == {"eval_loss", "eval_acc"}
 
 
-@pytest.mark.parametrize(("fraction", "count"), [(0.5, 2), (0.0, 0)])
-def test_a_strategy_of_flower_aggregates_what_its_clients_measured(fraction, count):
-    def worst(contents, weighted_by):
-        losses = [float(content["metrics"]["eval_loss"]) for content in contents]
-        assert all(weighted_by in content["metrics"] for content in contents)
-        return MetricRecord({"worst": max(losses), "clients": len(losses)})
-
-    inner = FedAdam(eta=0.1, fraction_evaluate=fraction, evaluate_metrics_aggr_fn=worst)
-    told = {"evaluate_config": TOLERANCE, "evaluate_fn": evaluate}
-    result = start(Asynchronous(inner), num_rounds=3, **told)
-    last = result.evaluate_metrics_clientapp.get(3)
-    assert (0 if last is None else last["clients"]) == count
-    assert len(result.evaluate_metrics_serverapp) == 4
-
-
 class Hinting(FedBuff):
     """Sends a vector that no client of another project has heard of."""
 
