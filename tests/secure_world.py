@@ -44,12 +44,11 @@ def masked(
     examples=10,
     terms=TERMS,
     keys=KEYS,
-    losses=True,
     bare=False,
 ):
     """The update that a client's masked upload becomes; bare it is rounded and not masked."""
     order = Order(9, client, sequence, base_version, vector, {"run": terms.run}, 0.0)
-    mask = Masked(replace(terms, run=""), seed=0, losses=losses, keys=keys)
+    mask = Masked(replace(terms, run=""), seed=0, keys=keys)
     with patch("fl_app.secure.masked.Mask", NoMask) if bare else nullcontext():
         sent = mask.send(order, upload(vector, examples))
     return Update.of(sent, client, base_version, 9)

@@ -83,6 +83,14 @@ class Refuses:
         raise Refused("no")
 
 
+def test_a_client_may_keep_its_loss_to_itself():
+    order = Order(0, 0, 0, 0, vectors(1)[0], {}, 0.0)
+    for losses in (True, False):
+        mask = Masked(TERMS, seed=0, losses=losses, keys=partial(simulated_keys, 0))
+        sent = mask.send(order, Upload(vectors(1)[0], "delta", 10, 0.5))
+        assert math.isnan(sent.loss) != losses
+
+
 def test_a_pause_and_another_kind_are_refused():
     order = Order(0, 0, 0, 0, vectors(1)[0], {}, 0.0)
     for changes, text in (({"done": False}, "paused"), ({"kind": "model"}, "is a model")):
@@ -119,17 +127,6 @@ def test_the_server_cannot_tell_two_clients_uploads_apart():
     for bare, least, most in ((False, -4.5, 4.5), (True, 150.0, 400.0)):
         for order, sign in ((plain, 1), (swapped, -1)):
             assert least < sign * told_apart(seen(order, bare), plain[0], plain[1]) < most
-
-
-def test_a_masked_upload_is_uniform_whatever_it_holds():
-    """Bytes of masked uploads of zeros: chi-square with 255 degrees of freedom, mean 255."""
-    size = 100_000
-    zeros, terms = np.zeros(size, np.float32), replace(TERMS, size=size)
-    counts = np.bincount(masked(zeros, 0, terms=terms).vector.view(np.uint8), minlength=256)
-    expected = 4 * size / 256
-    assert ((counts - expected) ** 2 / expected).sum() < 255 + 6 * math.sqrt(2 * 255)
-    bare = np.bincount(masked(zeros, 0, bare=True, terms=terms).vector.view(np.uint8))
-    assert bare[0] == 4 * size
 
 
 # -- the helper's service --------------------------------------------------------------------------
