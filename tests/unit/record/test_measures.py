@@ -51,7 +51,7 @@ EVENTS = [
         "client": [0, 0],
         "age": [0, 0],
         "version": 1,
-        "weight": [1, 0],
+        "weight": [2, 0],
     },
     {"kind": "evaluate", "t": 5.0, "version": 1, "accuracy": 0.6},
     {"kind": "reject", "t": 7.0, "client": 1, "base_version": 0, "reason": "late"},
