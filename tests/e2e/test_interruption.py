@@ -14,7 +14,7 @@ from kit_processes import started
 pytestmark = pytest.mark.timeout(300)
 slow = pytest.mark.slow
 
-SWEEP = ["-m", "num_versions=20,800,30", "eval_every=100", "runtime.workers=0"]
+SWEEP = ["-m", "num_versions=20,300,30", "eval_every=100", "runtime.workers=0"]
 CELLS = ["experiment=quickstart", "experiment.only=[fedavg,fedbuff,wkafl,fedhist]"]
 CELLS += ["num_versions=60", "max_updates=null", "eval_every=10", "checkpoint_every=20"]
 
