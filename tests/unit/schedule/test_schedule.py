@@ -190,6 +190,34 @@ def test_every_client_has_its_turn_in_each_round():
     assert all(sorted(takers[i : i + 3]) == [0, 1, 2] for i in range(0, 30, 3))
 
 
+def powerless(client_id, sequence, received):
+    """Client 2 fails in three orders."""
+    if client_id == 2 and 1 <= sequence < 4:
+        raise OSError("no power")
+    return helpers.toward_own_number(client_id, sequence, received)
+
+
+@pytest.mark.parametrize(
+    ("schedule", "taken"),
+    [
+        (RoundBlocking(1), [[0], [1], [2], *[[0], [1]] * 4, [0]]),
+        (
+            ClusteredQuorum(num_clusters=1, participation=1.0, recluster=False),
+            [*[[0, 1]] * 7, [2, 0, 1], *[[0, 1, 2]] * 4],
+        ),
+    ],
+)
+def test_who_fails_is_waited_for_again_when_its_update_has_come(schedule, taken):
+    result = run(
+        schedule,
+        helpers.Scripted(powerless),
+        num_clients=3,
+        num_versions=12,
+        devices=Times(lambda client, number: 2.5 if client == 2 else 1.0 + 0.1 * client),
+    )
+    assert [event["client"] for event in result.kind("aggregate")] == taken
+
+
 @pytest.mark.parametrize(
     ("schedule", "expected"),
     [
