@@ -12,6 +12,7 @@ from copy import deepcopy
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from fl_app.client.build import Recipe
 from fl_app.cluster.connection import connect, disconnect, one_line, resources, room
 from fl_app.cluster.worker import ClusterWorker, NotReady
 from fl_app.core.errors import RunError
@@ -21,7 +22,6 @@ from fl_app.engine.worker import pack
 from fl_app.engine.workers import sealed
 
 if TYPE_CHECKING:
-    from fl_app.client.build import Recipe
     from fl_app.runner.components import Components
 
 log = logging.getLogger(__name__)
@@ -143,7 +143,7 @@ class ClusterMailbox:
 
     def __init__(
         self,
-        recipe: "Recipe",
+        recipe: Recipe,
         num_workers: int | None = None,
         *,
         shares: int = 1,
@@ -398,7 +398,7 @@ def build_cluster_mailbox(components: "Components") -> ClusterMailbox:
             "which the cluster has room: further cells would wait for processors that others hold"
         )
     return ClusterMailbox(
-        components.recipe(),
+        Recipe(components.config, components.trainer.task, components.given.trainer),
         num_workers,
         shares=parallel,
         gpus=gpus,

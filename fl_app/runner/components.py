@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from omegaconf import DictConfig, OmegaConf
 
-from fl_app.client.build import Recipe, asks_for_masks, build_task, build_trainer, instantiate
+from fl_app.client.build import asks_for_masks, build_task, build_trainer, instantiate
 from fl_app.client.gpus import AUTO, CPU, chosen, prepare
 from fl_app.core.algorithm import Algorithm
 from fl_app.core.errors import require
@@ -21,30 +21,21 @@ if TYPE_CHECKING:
     from fl_app.tasks.task import Task
 
 
-@dataclass(frozen=True)
-class Placement:
-    """Where a run trains.
-
-    Attributes:
-        device: of the trainer in this process, which may be a GPU if there are no workers.
-        workers: worker processes, which train on the processor; 0 = this process trains.
-    """
-
-    device: str
-    workers: int = 0
-
-
-def placement(config: DictConfig) -> Placement:
+def placement(config: DictConfig) -> tuple[str, int]:
     """Where a configured run trains.
+
+    Returns:
+        The device of the trainer in this process, which may be a GPU if there are no workers; and
+        the number of worker processes, which train on the processor.
 
     Raises:
         ValueError: there is no such device, or there can be no such workers.
     """
     runtime = config.runtime
     if runtime.name == "ray":  # this process sends the data to the workers' machines
-        return Placement(CPU)
+        return CPU, 0
     if runtime.name != "inprocess":
-        return Placement(str(runtime.device))
+        return str(runtime.device), 0
     device, workers = chosen(str(runtime.device)), runtime.workers
     may_fork = hasattr(os, "fork") and device == CPU
     if workers == AUTO:
@@ -57,7 +48,7 @@ def placement(config: DictConfig) -> Placement:
         "there are no forked processes, or they cannot use this device; runtime=ray with "
         "runtime.gpus_per_worker=1 has workers on GPUs",
     )
-    return Placement(device, int(workers))
+    return device, int(workers)
 
 
 @dataclass(frozen=True)
@@ -87,7 +78,7 @@ class Components:
         devices: of all clients; None where the schedule or real nodes decide how long orders take.
         initial: w_0.
         sizes: of messages.
-        placement: of the processes that train.
+        workers: worker processes; 0 = this process trains.
         given: objects in place of parts of the configuration.
     """
 
@@ -98,12 +89,8 @@ class Components:
     devices: Fleet | Overlapping | None
     initial: Vector
     sizes: Sizes
-    placement: Placement
+    workers: int
     given: Given = NOTHING
-
-    def recipe(self) -> Recipe:
-        """What a process that inherits nothing makes a trainer from."""
-        return Recipe(self.config, self.trainer.task, self.given.trainer)
 
 
 def build_components(
@@ -119,7 +106,7 @@ def build_components(
     Raises:
         ValueError: a value is refused.
     """
-    placed = placement(config)
+    device, workers = placement(config)
     task = build_task(config) if task is None else task
     masked = asks_for_masks(config)
     if masked:
@@ -130,8 +117,8 @@ def build_components(
         config = secure.settled(
             config, build_strategy(config, given), build_schedule(config, given)
         )
-    prepare(placed.device)
-    trainer = build_trainer(config, task, given.trainer, placed.device)
+    prepare(device)
+    trainer = build_trainer(config, task, given.trainer, device)
     strategy, schedule = build_strategy(config, given), build_schedule(config, given)
     sizes = build_sizes(strategy, trainer)
     if masked:
@@ -144,9 +131,9 @@ def build_components(
         # These devices know how many local epochs cover a transfer.
         config = deepcopy(config)
         config.algorithm.client.local_epochs = devices.local_epochs
-        trainer = build_trainer(config, task, given.trainer, placed.device)
+        trainer = build_trainer(config, task, given.trainer, device)
     return Components(
-        config, trainer, strategy, schedule, devices, trainer.model.read(), sizes, placed, given
+        config, trainer, strategy, schedule, devices, trainer.model.read(), sizes, workers, given
     )
 
 

@@ -104,7 +104,7 @@ def build_engine(
             target_accuracy=_unlimited(config.target_accuracy),
             updates=_unlimited(config.max_updates),
         ),
-        evaluate=build_evaluation(trainer, config, components.placement.workers),
+        evaluate=build_evaluation(trainer, config, components.workers),
         eval_every=config.eval_every,
         client_evaluation=build_client_evaluation(config),
         guard=build_guard(config),
@@ -190,7 +190,7 @@ def _mailbox(
         return build_cluster_mailbox(components)
     if not runtime.get("train", True):
         return Inline(Untrained(trainer, components.strategy.upload_extra))
-    workers = components.placement.workers
+    workers = components.workers
     carries_out = together(components.config, trainer, runtime.batch)
     if not workers:
         return Inline(carries_out)

@@ -8,7 +8,7 @@ from configs import composed
 from helpers import HeadedQuadratic, Recorder
 
 from fl_app.runner.cell import run_cell
-from fl_app.runner.components import Placement, Sizes, build_components, build_sizes, placement
+from fl_app.runner.components import Sizes, build_components, build_sizes, placement
 from fl_app.runner.factory import build_engine
 from fl_app.runner.validate import validate_config
 
@@ -26,14 +26,14 @@ def visible(monkeypatch, count):
 @pytest.mark.parametrize(
     ("count", "words", "expected"),
     [
-        *((0, [f"device={device}"], Placement("cpu", CORES)) for device in ("cpu", "auto")),
-        (0, ["device=auto", "workers=0"], Placement("cpu")),
-        (0, ["device=auto", "workers=3"], Placement("cpu", 3)),
-        (3, ["device=cuda"], Placement("cuda:0")),
-        (3, ["device=auto"], Placement("cuda:0")),
-        (3, ["device=cuda:2", "workers=0"], Placement("cuda:2")),
-        (3, ["device=cpu"], Placement("cpu", CORES)),
-        (3, ["device=meta"], Placement("meta")),  # as any other device
+        *((0, [f"device={device}"], ("cpu", CORES)) for device in ("cpu", "auto")),
+        (0, ["device=auto", "workers=0"], ("cpu", 0)),
+        (0, ["device=auto", "workers=3"], ("cpu", 3)),
+        (3, ["device=cuda"], ("cuda:0", 0)),
+        (3, ["device=auto"], ("cuda:0", 0)),
+        (3, ["device=cuda:2", "workers=0"], ("cuda:2", 0)),
+        (3, ["device=cpu"], ("cpu", CORES)),
+        (3, ["device=meta"], ("meta", 0)),  # as any other device
     ],
     ids=str,
 )
@@ -44,8 +44,8 @@ def test_a_run_trains_where_gpus_are_and_workers(count, words, expected, monkeyp
 
 def test_the_main_process_of_a_cluster_has_data_that_can_be_sent(monkeypatch):
     visible(monkeypatch, 3)
-    assert placement(composed("runtime=ray", "runtime.device=cuda")) == Placement("cpu")
-    assert placement(composed("runtime=flower", "runtime.device=cuda:1")) == Placement("cuda:1")
+    assert placement(composed("runtime=ray", "runtime.device=cuda")) == ("cpu", 0)
+    assert placement(composed("runtime=flower", "runtime.device=cuda:1")) == ("cuda:1", 0)
 
 
 def test_what_is_not_there_is_refused_before_anything_is_built(monkeypatch):
