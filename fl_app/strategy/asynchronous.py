@@ -74,7 +74,6 @@ class Asynchronous(AsyncStrategy):
     Args:
         inner: the strategy of Flower; its sampling of nodes is not used, and what clients measure
             is averaged by examples.
-        schedule: None = fully asynchronous, K = 1.
 
     Raises:
         ValueError: `inner` is not based on Flower's FedAvg, or cannot run asynchronously.
@@ -86,7 +85,7 @@ class Asynchronous(AsyncStrategy):
 
     looks_at: ClassVar[str] = "every client's arrays, as Flower's strategies do"
 
-    def __init__(self, inner: FedAvg, *, schedule: Schedule | None = None) -> None:
+    def __init__(self, inner: FedAvg) -> None:
         super().__init__()
         kind = isinstance(inner, type)
         require(not kind, "inner", inner, "an instance: FedAdam(), not FedAdam", "it has no values")
@@ -125,8 +124,6 @@ class Asynchronous(AsyncStrategy):
         selected = getattr(inner, "num_nodes_to_select", 1)
         require_count(f"{where}num_nodes_to_select", selected, "no upload would be left")
         self.inner = inner
-        if schedule is not None:
-            self.schedule = schedule  # type: ignore[misc]
         self._layout: Layout | None = None
         self.state["config"] = {}  # the user's; a strategy may change it for good
         self._begun: _Round | None = None
