@@ -15,7 +15,6 @@ from typing import Any
 
 from fl_app.cli import compose
 from fl_app.client.build import COMMON_KEYS, instantiate
-from fl_app.core.files import unwritable
 from fl_app.tasks.encoding import Schema
 
 
@@ -37,9 +36,10 @@ def main(arguments: Sequence[str]) -> int:
         if options.output is None:
             print(schema.to_json())
             return 0
-        options.output.write_text(schema.to_json() + "\n", encoding="utf-8")
+        with options.output.open("x", encoding="utf-8") as file:
+            print(schema.to_json(), file=file)
     except (ValueError, OSError) as error:
-        told = unwritable(options.output, error) if isinstance(error, OSError) else error
+        told = error if isinstance(error, ValueError) else f"-o {options.output}: {error.strerror}"
         print(f"error: {told}", file=sys.stderr)
         return 2
     shape = "x".join(map(str, schema.input_shape))

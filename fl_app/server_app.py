@@ -31,6 +31,8 @@ KEYS = ("algorithm", "task", "num-clients", "num-versions", "seed")
 # nodes that Flower simulates, which do at most ten orders a second each.
 SHORT = ("num_versions=null", "max_updates=250")
 
+REFUSED = "refused.txt"  # of a run on real nodes, for its supervisor (`fl_app.field.runs`)
+
 log = logging.getLogger("flwr")
 
 app = ServerApp()
@@ -60,6 +62,11 @@ def main(grid: Grid, context: Context) -> None:
     except HydraException as error:
         # Hydra's own traceback would hide the reason.
         raise ValueError(explain(error, overrides)) from None
+    except ValueError as error:
+        if "runtime=deployment" in overrides:  # a supervisor does not submit it again
+            folder.mkdir(parents=True, exist_ok=True)
+            (folder / REFUSED).write_text(str(error), encoding="utf-8")
+        raise
     log.info("The run has ended: its files are in %s", folder)
 
 

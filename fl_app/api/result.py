@@ -72,6 +72,23 @@ class Result:
         with np.load(self._folder / MODEL, allow_pickle=False) as arrays:
             return dict(arrays)
 
+    def predict(self, inputs: "pd.DataFrame | NDArray[Any]") -> NDArray[Any]:
+        """What the final model predicts, of a run on a table, arrays or images of one's own.
+
+        Args:
+            inputs: a table with the columns that the model was trained on, n rows; or an array of
+                shape ``(n, ...)`` with examples as in the run's data.
+
+        Returns:
+            Names of classes, shape ``(n,)``; or numbers in the targets' unit, shape ``(n, k)``.
+
+        Raises:
+            ValueError: the run has no schema, or an input does not fit it.
+        """
+        from fl_app.api.predict import predict  # loads torch
+
+        return predict(self._folder, self.model, inputs)
+
     def plot(self) -> "Plot":
         """The main score over time, as a figure of Altair."""
         with told_if_missing():

@@ -12,7 +12,7 @@ from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
-from fl_app.core.errors import RunError
+from fl_app.core.errors import RunError, require
 from fl_app.field.kit import PORT, Kit
 
 FOLDERS = {
@@ -21,6 +21,7 @@ FOLDERS = {
     "server": "the server's folder",
     "folder": "folder of the server, a device or the helper",
 }
+REAL = "runtime=deployment"
 STARTS_WITHIN = 60.0  # seconds, of a SuperLink
 INTERRUPTED = 130  # what a shell reports for a command ended by Ctrl-C
 
@@ -145,19 +146,32 @@ def _run(server: Path, output: Path | None, overrides: Sequence[str]) -> int:
     from fl_app.field.runs import Supervisor
 
     kit = Kit.read(server)
-    words = overrides or kit.overrides
+    words = [_absolute(word) for word in overrides or kit.overrides]
+    if not any(word.startswith("runtime=") for word in words):
+        words.append(REAL)
+    given = next(word for word in words if word.startswith("runtime="))
+    require(given == REAL, "runtime", given[8:], "deployment here", "no device would train")
     compose(words)  # refuses a key or an option that does not exist before Flower starts anything
     output = (output or kit.folder / "run").resolve()
     supervisor = Supervisor(SuperLink(kit), tell=partial(print, flush=True))
     try:
         supervisor.complete(words, output)
     except KeyboardInterrupt:
-        print("The run goes on: the same command supervises it again. To end it:")
-        home = shlex.quote(str(kit.folder / "flower"))
-        print(f"  FLWR_HOME={home} {COMMANDS / 'flwr'} stop {supervisor.run_id or 'RUN'} field")
+        if supervisor.run_id is not None:
+            print("A run that is under way goes on; the same command supervises it. To end it:")
+            home = shlex.quote(str(kit.folder / "flower"))
+            print(f"  FLWR_HOME={home} {COMMANDS / 'flwr'} stop {supervisor.run_id} field")
         raise
     print(f"Files: {output}")
     return 0
+
+
+def _absolute(word: str) -> str:
+    """An override whose file the server finds from its own folder, too."""
+    key, _, value = word.partition("=")
+    if key in ("task.schema", "task.weights") and Path(value).is_file():
+        return f"{key}={Path(value).resolve()}"
+    return word
 
 
 def _status(server: Path, output: Path | None) -> int:

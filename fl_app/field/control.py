@@ -243,7 +243,10 @@ def show_status(kit: Kit, output: Path | None) -> None:
     nodes = [f"{named.get(key, '?')} {status}" for key, status in link.registered().items()]
     print(f"nodes: {', '.join(sorted(nodes)) or 'none'}")
     output = output or link.latest_output() or kit.folder / "run"
-    Console().print(clients(output / "events.jsonl"))
+    if (output / "events.jsonl").exists():
+        Console().print(clients(output / "events.jsonl"))
+    else:
+        print(f"no run in {output} yet")
 
 
 def clients(log: Path) -> Table:

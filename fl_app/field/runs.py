@@ -23,6 +23,7 @@ EVERY = 60.0  # seconds between two lines about a run
 AGAIN = 5.0  # seconds until a run is submitted again; doubled after an attempt without progress
 ATTEMPTS = 3  # attempts in a row without progress, after which the supervisor gives up
 RESUME = "resume=auto"
+REFUSED = "refused.txt"  # what `fl_app.server_app` writes of a run that it refuses
 EVENTS = "events.jsonl"
 
 Answer = TypeVar("Answer")
@@ -77,6 +78,7 @@ class Supervisor:
             "its files would be lost",
         )
         output.mkdir(parents=True, exist_ok=True)
+        (output / REFUSED).unlink(missing_ok=True)
         fruitless, furthest = 0, _log_of(output)[0]
         while True:
             _, before = _log_of(output)
@@ -93,6 +95,8 @@ class Supervisor:
                     raise RunError(reason)
                 if ending := _reason_of_end(output):
                     raise RunError(f"{reason}; it ended with {ending}")
+                if (refused := output / REFUSED).exists():
+                    raise RunError(f"{reason}: {refused.read_text(encoding='utf-8')}")
             # A run that is resumed cuts its log back to the checkpoint.
             reached, _ = _log_of(output)
             fruitless = 0 if reached > furthest else fruitless + 1

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from fl_app.engine.engine import Outcome
 
 EVENTS, SUMMARY, MODEL = "events.jsonl", "summary.json", "model.npz"
-TABLE, PARTITION = "metrics.csv", "partition.csv"
+TABLE, PARTITION, SCHEMA = "metrics.csv", "partition.csv", "schema.json"
 
 
 def require_free(folder: Path) -> None:

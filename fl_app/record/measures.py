@@ -11,6 +11,7 @@ from numpy.lib.stride_tricks import sliding_window_view
 from fl_app.record.history import Evaluation, History
 
 COLLAPSED_AT = 0.99  # of the test examples put into one class
+LEAST_R2 = 0.02  # share of the targets' variance that a model explains at least
 STABILITY_WINDOW = 10  # evaluations
 WINDOW = 5  # evaluations of a running mean
 
@@ -145,13 +146,16 @@ def of_last_evaluation(metrics: Mapping[str, float]) -> dict[str, Any]:
 
     Returns:
         ``collapsed``: whether the model predicts (nearly) always the same class although its loss
-        is finite; ``final_perplexity``; ``recall``, a list over the classes.
+        is finite, or numbers no better than their mean; ``final_perplexity``; ``recall``, a list
+        over the classes.
     """
     summary: dict[str, Any] = {}
     if "commonest_prediction" in metrics:
         summary["collapsed"] = metrics["commonest_prediction"] >= COLLAPSED_AT and math.isfinite(
             metrics["loss"]
         )
+    if "r2" in metrics:
+        summary["collapsed"] = metrics["r2"] < LEAST_R2
     if "perplexity" in metrics:
         summary["final_perplexity"] = _known(metrics["perplexity"])
     recall = [_known(value) for key, value in metrics.items() if key.startswith("recall_")]

@@ -15,6 +15,8 @@ from fl_app.record.score import ACCURACY, Score, score_of
 if TYPE_CHECKING:
     from fl_app.engine.engine import Outcome
 
+SMALLER = "a tenth of algorithm.client.local_lr may help"
+
 
 def of_outcome(
     outcome: "Outcome",
@@ -108,9 +110,11 @@ def told_of_trouble(summaries: Mapping[str, Mapping[str, Any]]) -> str:
         if count := sum(each[key] for each in runs.values()):
             name, reason = next((name, each[first]) for name, each in runs.items() if each[key])
             told.append(f"{count:,} {what}, first: {name}{name and ', '}{reason}")
+            if "non-finite" in reason:
+                told.append(SMALLER)
     for key, what in (
         ("made_up", "NOT THE REAL DATA but random ones"),
-        ("collapsed", "the model nearly always predicts the same class"),
+        ("collapsed", f"the model predicts no better than a constant ({SMALLER})"),
     ):
         if names := [name for name, each in summaries.items() if each.get(key)]:
             told.append(f"{what}{': ' * any(names)}{', '.join(names)}")

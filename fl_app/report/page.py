@@ -224,9 +224,10 @@ def write_figures(
         return
     drawn = looks([each.algorithm for each in some])
     metrics = [score.name for score in scores_of(cells)][:1]
-    learns = figures.learning(some, drawn, metrics, target, width=520)
-    stale = figures.staleness(some, drawn, columns=2, width=235).properties(title=AGES)
-    left = [learns.properties(title="Who learns faster")] * bool(metrics) + [stale]
+    left = [figures.staleness(some, drawn, columns=2, width=235).properties(title=AGES)]
+    if metrics:
+        learns = figures.learning(some, drawn, metrics, target, width=520)
+        left.insert(0, learns.properties(title="Who learns faster"))
     right = timeline(some, drawn, max_clients=12, width=640)
     right = right.properties(title="Why: who trains when")
     overview = alt.hconcat(apart(alt.vconcat(*left, spacing=30)), right, spacing=40)

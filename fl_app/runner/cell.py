@@ -16,7 +16,7 @@ from fl_app.core.errors import ServerError
 from fl_app.core.events import Sink
 from fl_app.core.files import require_writable
 from fl_app.engine.engine import Outcome
-from fl_app.record.folder import RunFolder
+from fl_app.record.folder import SCHEMA, RunFolder
 from fl_app.record.history import History
 from fl_app.record.progress import Progress
 from fl_app.record.score import Score
@@ -107,6 +107,8 @@ def run_cell(
             files.lock()  # before anything changes that a run of another process needs
         stack.callback(files.close)
         files.begin(config, partition=_partition(config, task))
+        if task.schema is not None:  # what reads the model's inputs and outputs later
+            (folder / SCHEMA).write_text(task.schema.to_json(), encoding="utf-8")
         sinks.append(files)
         if show:
             progress = Progress(

@@ -46,7 +46,8 @@ def reading(path: Path | str, expected: str) -> Iterator[None]:
     try:
         yield
     except Exception as error:  # libraries raise errors of any type
-        raise ValueError(f"{path} must be {expected}, but {said(error)}") from error
+        remedy = ": iconv -f LATIN1 -t UTF-8 FILE > NEW" * isinstance(error, UnicodeDecodeError)
+        raise ValueError(f"{path} must be {expected}, but {said(error)}{remedy}") from error
 
 
 def said(error: BaseException) -> str:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from fl_app.tasks.task import Task
 
 Names = str | Sequence[str]
-READER = 7  # of what the cache holds of a user's data; a new number makes old entries invalid
+READER = 8  # of what the cache holds of a user's data; a new number makes old entries invalid
 # What pandas calls columns without a name: numbers of rows, from which classes could be told.
 NAMELESS = r"Unnamed: \d+|__index_level_\d+__"
 STREAM = 0x7465_7374_2073_6574  # keeps the test set's random numbers apart from all others
@@ -141,18 +141,24 @@ class OwnData(TaskKind):
         tested = choose_test(groups, 0 if test else self.test_share, where)
         if schema is None:
             schema = _fitted(train, ~tested, targets, kind, outputs, self.rule)
-            notes += table.like_identities(train.inputs, where)
-        inputs = _inputs(train, schema)
+            plain = train.inputs
+            if not isinstance(plain, np.ndarray):  # what the user calls names is no number
+                plain = plain.drop(columns=[*train.categories])
+            notes += table.doubts(plain, kind, outputs, where)
+        inputs = encoded_inputs(train, schema)
         arrays = {"inputs": inputs[~tested], "targets": targets[~tested]}
         if train.owners is not None:
             arrays["owners"] = groups[~tested]
         if test is not None:
             notes += test.notes
-            arrays["test_inputs"] = _inputs(test, schema)
+            arrays["test_inputs"] = encoded_inputs(test, schema)
             arrays["test_targets"] = table.encode_targets(test.targets, kind, outputs, test.where)
         elif tested.any():
             arrays |= {"test_inputs": inputs[tested], "test_targets": targets[tested]}
-        about = json.dumps({"schema": schema.to_json(), "notes": notes})
+        found = table.described(schema.input_shape, kind, outputs, train.owners)
+        about = json.dumps(
+            {"schema": schema.to_json(), "notes": notes, "found": f"{where}: {found}"}
+        )
         return {**arrays, "about": np.frombuffer(about.encode(), np.uint8)}
 
     def __call__(self, *, seed: int = 0) -> "Task":
@@ -166,8 +172,9 @@ class OwnData(TaskKind):
         entry = f"{name}-{digest(resolved)}"
         arrays = cached(entry, (READER, facts, keys), self.encoded)
         about = json.loads(arrays.pop("about").tobytes())
+        _tell(logging.INFO, about["found"])
         for note in about["notes"]:
-            _tell(note)
+            _tell(logging.WARNING, note)
         return self._task(name, read_schema(about["schema"]), arrays)
 
     def _task(self, name: str, schema: Schema, arrays: Arrays) -> "Task":
@@ -200,8 +207,8 @@ class OwnData(TaskKind):
 
 
 @cache  # a run may build its task twice
-def _tell(note: str) -> None:
-    log.warning(note)
+def _tell(level: int, note: str) -> None:
+    log.log(level, note)
 
 
 @dataclass(kw_only=True)
@@ -309,6 +316,8 @@ class TableData(OwnData):
             for name in names:
                 require(name in table, key, name, there, "it cannot be read")
         require(len(inputs) > 0, "task.inputs", "[]", there, "there is nothing to predict from")
+        owner = ", ".join({*targets} & {*roles["task.client"]})
+        require(not owner, "task.client", owner, "another column", "it is the target")
         both = ", ".join({*inputs} & {*targets})
         require(not both, "task.inputs", inputs, f"without {both}", "it is the target")
         return inputs, targets
@@ -356,7 +365,7 @@ def _fitted(
     return Schema(kind, (width,), outputs, columns=columns, **facts)
 
 
-def _inputs(part: Part, schema: Schema) -> NDArray[Any]:
+def encoded_inputs(part: Part, schema: Schema) -> NDArray[Any]:
     """Inputs of the model; bytes of images, which are scaled batch by batch."""
     from fl_app.tasks.scaling import are_images  # loads torch
     from fl_app.tasks.table import encode_columns  # loads pandas

@@ -63,7 +63,8 @@ class Csv(TableData):
         with reading(f"{key}={file}", expected), warnings.catch_warnings():
             # A line with more values than columns.
             warnings.simplefilter("error", pd.errors.ParserWarning)
-            head, *more = pd.read_csv(file, sep=sign, nrows=0).columns
+            first = pd.read_csv(file, sep=sign, header=None, nrows=1, dtype=str).iloc[0]
+            head, *more = names = first.fillna("").str.strip()
             others = [other for other in OTHERS if other in head and not more]
             if others:
                 raise ValueError(f'its first line is {head!r}: give "task.separator={others[0]!r}"')
@@ -76,9 +77,9 @@ class Csv(TableData):
                 low_memory=False,  # the types of columns must not depend on the size of a chunk
             )
         table.columns = table.columns.str.strip()
-        twice = table.columns[table.columns.duplicated()]
-        if len(twice):
-            raise ValueError(f"{key}={file} has two columns {twice[0]!r}: rename one")
+        twice = names[names.duplicated() & (names != "")]
+        if len(twice):  # pandas has numbered them
+            raise ValueError(f"{key}={file} has two columns {twice.iloc[0]!r}: rename one")
         return table
 
 

@@ -92,15 +92,51 @@ def refuse_commas(table: pd.DataFrame, where: str) -> None:
             )
 
 
-def like_identities(inputs: Any, where: str) -> list[str]:
-    """A sentence for columns whose whole numbers are all different; none for arrays."""
-    names = [
-        str(name)
-        for name, values in (inputs.items() if isinstance(inputs, pd.DataFrame) else ())
-        if pd.api.types.is_integer_dtype(values) and values.is_unique and len(values) > FEW
-    ]
-    told = f"{where}: no two rows have the same whole number in {', '.join(names)}, as an identity"
-    return [f"{told} has: task.ignore=[{','.join(names)}] leaves that out"] if names else []
+def doubts(inputs: Any, kind: str, outputs: Sequence[str], where: str) -> list[str]:
+    """Sentences on what is most likely a mistake in a table: an identity, a unit, a spelling.
+
+    Args:
+        inputs: columns of a table, or an array, of which there is nothing to say.
+        kind: of the targets.
+        outputs: names of the model's outputs.
+        where: the data, for messages.
+    """
+    columns = dict(inputs.items()) if isinstance(inputs, pd.DataFrame) else {}
+    told = []
+    for name, values in columns.items():
+        texts = values.dropna().astype(str)
+        out = f"task.ignore=[{name}] leaves it out"
+        if pd.api.types.is_integer_dtype(values) and values.is_unique and len(values) > FEW:
+            told.append(
+                f"no two rows have the same whole number in {name}, as in an identity: {out}"
+            )
+        elif texts.nunique() > FEW and not pd.api.types.is_numeric_dtype(values):
+            starts = texts.str.match(r"\s*[-+]?\d").mean()  # as dates, and numbers with a unit, do
+            if starts > 0.5:
+                example = f"{texts.nunique()} texts such as {texts.iloc[0]!r}"
+                told.append(f"{name} has {example}, each an input: make numbers of them; {out}")
+    if kind == "classification" and len({name.casefold() for name in outputs}) < len(outputs):
+        told.append(f"classes differ only in case: {', '.join(outputs[:SHOWN])}")
+    return [f"{where}: {each}" for each in told]
+
+
+def described(
+    input_shape: Sequence[int], kind: str, outputs: Sequence[str], owners: "pd.Series | None"
+) -> str:
+    """What was made of a user's data, in a line."""
+    what = "classes" if kind == "classification" else "numbers to predict:"
+    shown = ", ".join(outputs[:SHOWN]) + f" and {len(outputs) - SHOWN} more" * (
+        len(outputs) > SHOWN
+    )
+    line = f"{'x'.join(map(str, input_shape))} inputs, {what} {shown}"
+    if owners is not None:
+        names = texts_of(owners)
+        sizes = names.value_counts()
+        known = in_order(names)
+        listed = ", ".join(f"{name} {sizes[name]}" for name in known[:SHOWN])
+        line += f"; examples of {len(known)} owners, in the order of the clients: {listed}"
+        line += ", ..." * (len(known) > SHOWN)
+    return line
 
 
 # -- values ----------------------------------------------------------------------------------------

@@ -9,12 +9,14 @@ from pathlib import Path
 
 import datasets
 import numpy as np
+import pandas as pd
 import pytest
 from omegaconf import OmegaConf
 from PIL import Image
 from sklearn.datasets import load_breast_cancer, load_digits
 from sklearn.model_selection import train_test_split
 
+import fl_app
 from fl_app import schema as schema_command
 from fl_app.__main__ import main
 from fl_app.tasks.encoding import read_schema
@@ -201,15 +203,36 @@ def test_a_run_on_a_schema_keeps_its_contents(folder, capsys):
     assert status(folder / "run", *words, schema, "resume=auto") == 0  # it is the same run
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_a_model_predicts_in_the_words_and_units_of_its_data(folder):
+    words, table = own_table(folder), pd.read_csv("table.csv").iloc[::-1]
+    longer = ["num_versions=60", "algorithm.client.local_lr=0.1"]
+    digest(folder / "classes", *words, *longer)
+    found = fl_app.Result(folder / "classes")
+    assert (found.predict(table) == table["bought"]).mean() > 0.9
+    digest(folder / "numbers", *words, *longer, "task.target=price", "task.ignore=[bought,city]")
+    prices = fl_app.Result(folder / "numbers").predict(table)
+    assert prices.shape == (ROWS, 1)
+    assert abs(prices[:, 0] - table["price"]).mean() < table["price"].std() / 4
+    with pytest.raises(ValueError, match="inputs must have the columns second"):
+        found.predict(table[["first", "city"]])
+    (folder / "classes" / "schema.json").unlink()
+    with pytest.raises(ValueError, match=r"has no schema.json: its task was given in Python"):
+        found.predict(table)
+
+
 def test_the_schema_command_prints_and_refuses(folder, capsys):
     words = own_arrays(folder)
     assert schema_command.main(words) == 0
     assert read_schema(capsys.readouterr().out).input_shape == (3,)
+    Path("there.json").touch()
     for arguments, message in (
         (["task=digits"], "error: task=digits has no schema"),
         (["task=arrays"], "error: task.path=null must be the place of the data"),
         (["task=array"], "error: task=array does not exist; did you mean arrays?"),
-        ([*words, "-o", "no/such/folder.json"], "error: no/such/folder.json cannot be written"),
+        ([*words, "-o", "no/such/folder.json"], "error: -o no/such/folder.json: No such file"),
+        ([*words, "-o", "there.json"], "error: -o there.json: File exists"),
     ):
         assert schema_command.main(arguments) == 2
         assert message in capsys.readouterr().err

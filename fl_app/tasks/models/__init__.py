@@ -46,8 +46,10 @@ def check_model(model: str, *, text: bool) -> None:
     if OWN.fullmatch(model):
         return
     known = model in MODELS or model in torchvision_models()
+    module, _, name = model.rpartition(".")
+    told = f"unknown model; did you mean {module}:{name}?" if module else "unknown model"
     bound = f"one of {', '.join(MODELS)}, a classification model of torchvision, or {FORM}"
-    require(known, "task.model", model, bound, "unknown model")
+    require(known, "task.model", model, bound, told)
     kind = "sequences" if model in TEXT_MODELS else "images"
     fits = (kind == "sequences") == text
     require(fits, "task.model", model, "one that fits the task's inputs", f"it takes {kind}")

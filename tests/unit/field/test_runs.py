@@ -93,6 +93,10 @@ def ends(stopped):
     return end
 
 
+def refuses(output):
+    (output / "refused.txt").write_text("task.loss=my:los is unknown")
+
+
 DONE = (nothing, "starting", "running", "finished:completed")
 DIED = (log, "running", "finished:failed")
 
@@ -130,6 +134,7 @@ def test_a_run_is_resumed_whatever_died(tmp_path, runs, resumed, told):
     [
         ((ends("Diverged: not finite"), "finished:failed"), "it ended with Diverged: not finite"),
         ((log, "running", "finished:stopped"), "run 1 is finished:stopped"),
+        ((refuses, "running", "finished:failed"), "the details: task.loss=my:los is unknown"),
     ],
 )
 def test_a_run_that_ended_or_was_stopped_is_not_submitted_again(tmp_path, run, reason):

@@ -131,6 +131,8 @@ def test_a_collapsed_model_has_finite_weights_and_one_answer():
     assert not collapsed(0.98, 2.3)
     assert not collapsed(1.0, math.nan)  # diverged, as the loss says
     assert "collapsed" not in of_last_evaluation({"accuracy": 0.1, "loss": 2.3})
+    assert of_last_evaluation({"rmse": 2.7, "loss": 1.0, "r2": -0.003})["collapsed"]
+    assert not of_last_evaluation({"rmse": 1.0, "loss": 0.1, "r2": 0.86})["collapsed"]
 
 
 # -- class by class -------------------------------------------------------------------------------

@@ -230,11 +230,24 @@ def test_whole_numbers_that_are_all_different_are_told_like_an_identity(caplog):
     for _ in range(2):  # also of a file that was read before
         _tell.cache_clear()
         table("patient,age,share,bought\n" + lines, **keys)
-    told = "in patient, as an identity has: task.ignore=[patient] leaves that out"
+    told = "in patient, as in an identity: task.ignore=[patient] leaves it out"
     assert caplog.text.count(told) == len(caplog.records) == 2
     table("patient,age,share,bought\n" + lines, **keys, categories="patient")
     table(ROWS, ignore=["owner"])  # so few differ anyway
     assert len(caplog.records) == 2
+
+
+def test_what_was_made_of_a_table_is_told_and_what_is_most_likely_a_mistake(caplog):
+    caplog.set_level("INFO")
+    rows = range(60)
+    lines = "".join(f"{90 + i // 2} mmHg,{['No', 'no'][i % 2]},{'ab'[i % 2]}\n" for i in rows)
+    table("pressure,bought,owner\n" + lines, client="owner", num_clients=2)
+    for told in (
+        "30 inputs, classes No, no; examples of 2 owners, in the order of the clients: a 30, b 30",
+        "pressure has 30 texts such as '90 mmHg', each an input: make numbers of them; task.ignore",
+        "classes differ only in case: No, no",
+    ):
+        assert told in caplog.text
 
 
 def test_a_file_is_read_again_if_it_or_a_key_changes():
@@ -466,6 +479,8 @@ TEST = {"ignore": ["owner"], "test_path": "test.csv"}
         (ROWS, {"kind": "regression", **WITH}, "task.kind=regression must be class.* as in"),
         (ROWS, TEST | {"age,city,bought\n1,Bern,no\n2,Oslo,no\n": 0}, "'city' has 'Oslo' in row 2"),
         ("x,x ,bought\n1,1,no\n", {}, "has two columns 'x'"),
+        ("x,x,bought\n1,1,no\n", {}, "has two columns 'x'"),
+        (ROWS, {"client": "bought"}, "task.client=bought must be another column: it is the target"),
         (ROWS.replace(",", ";"), {}, r"its first line is 'age;.*: give \"task.separator=';'\"$"),
         (
             'x,bought\n"3,14",no\n2,yes\n', {},

@@ -1,0 +1,62 @@
+"""Predictions of a run's final model, with the run's schema."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pandas as pd
+import torch
+from numpy.typing import NDArray
+from omegaconf import OmegaConf
+
+from fl_app.client.build import COMMON_KEYS, instantiate
+from fl_app.record.folder import SCHEMA
+from fl_app.tasks.own_data import Part, encoded_inputs
+from fl_app.tasks.table import completed
+
+if TYPE_CHECKING:
+    from fl_app.tasks.encoding import Schema
+    from fl_app.tasks.task import Task
+
+
+def predict(
+    folder: Path, arrays: Mapping[str, NDArray[Any]], inputs: "pd.DataFrame | NDArray[Any]"
+) -> NDArray[Any]:
+    """See `fl_app.Result.predict`.
+
+    Args:
+        folder: of the run.
+        arrays: of the model, by name.
+        inputs: see there.
+    """
+    if not (folder / SCHEMA).is_file():
+        raise ValueError(
+            f"{folder} has no {SCHEMA}: its task was given in Python, or is no data of the user's "
+            "own; load model.npz into its model"
+        )
+    settings: Any = OmegaConf.load(folder / "config.yaml").task
+    settings.update({"path": None, "schema": str(folder / SCHEMA)})
+    task: Task = instantiate(settings, leave_out=COMMON_KEYS)()
+    schema: Schema | None = task.schema
+    assert schema is not None
+    if isinstance(inputs, pd.DataFrame):
+        names = [column.name for column in schema.columns]
+        if lacking := {*names} - {*inputs}:
+            raise ValueError(f"inputs must have the columns {', '.join(sorted(lacking))}")
+        rule = "median" if schema.missing == "median" else "refuse"
+        inputs = completed(inputs, names, [], rule, "inputs", fixed=True)[names]
+    given = encoded_inputs(Part("inputs", inputs, pd.DataFrame()), schema)
+    model = task.model().eval()
+    model.load_state_dict({name: torch.from_numpy(array) for name, array in arrays.items()})
+    with torch.no_grad():
+        chunks: Any = torch.split(torch.from_numpy(given), task.test_chunk)
+        prepared = [chunk if task.prepare is None else task.prepare(chunk) for chunk in chunks]
+        outputs = torch.cat([model(chunk) for chunk in prepared]).numpy()
+    if schema.kind == "classification":
+        classes: NDArray[Any] = np.array(schema.outputs)[outputs.argmax(1)]
+        return classes
+    numbers: NDArray[Any] = outputs.reshape(len(outputs), -1)
+    if schema.target_mean:
+        numbers = numbers * np.array(schema.target_deviation) + np.array(schema.target_mean)
+    return numbers
