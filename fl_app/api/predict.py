@@ -45,16 +45,17 @@ def predict(
         if lacking := {*names} - {*inputs}:
             raise ValueError(f"inputs must have the columns {', '.join(sorted(lacking))}")
         rule = "median" if schema.missing == "median" else "refuse"
-        inputs = completed(inputs, names, [], rule, "inputs", fixed=True)[names]
+        whole, _ = completed(inputs, names, [], rule, "inputs", fixed=True)
+        inputs = whole[names]
     given = encoded_inputs(Part("inputs", inputs, pd.DataFrame()), schema)
     model = task.model().eval()
     model.load_state_dict({name: torch.from_numpy(array) for name, array in arrays.items()})
     with torch.no_grad():
         chunks: Any = torch.split(torch.from_numpy(given), task.test_chunk)
         prepared = [chunk if task.prepare is None else task.prepare(chunk) for chunk in chunks]
-        outputs = torch.cat([model(chunk) for chunk in prepared]).numpy()
+        outputs: NDArray[Any] = torch.cat([model(chunk) for chunk in prepared]).numpy()
     if schema.kind == "classification":
-        classes: NDArray[Any] = np.array(schema.outputs)[outputs.argmax(1)]
+        classes: NDArray[Any] = np.asarray(schema.outputs)[outputs.argmax(1)]
         return classes
     numbers: NDArray[Any] = outputs.reshape(len(outputs), -1)
     if schema.target_mean:
