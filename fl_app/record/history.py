@@ -103,11 +103,6 @@ class Evaluation:
         """In [0, 1]; NaN if it is unknown."""
         return self.value("accuracy")
 
-    @property
-    def loss(self) -> float:
-        """NaN if it is unknown."""
-        return self.value("loss")
-
     def value(self, name: str) -> float:
         """A metric; NaN if it is unknown."""
         value = self.metrics.get(name)
@@ -115,41 +110,29 @@ class Evaluation:
 
 
 @dataclass(frozen=True, slots=True)
-class EvaluationOnClients:
+class EvaluationOnClients(Evaluation):
     """An evaluation on clients whose scores have all come.
 
+    Its `t` is when the version was published. Its `metrics` are ``<metric>_mean``,
+    ``<metric>_std`` and ``<metric>_worst_decile`` (`fl_app.core.events.ClientsEvaluated`).
+
     Attributes:
-        version: of the model.
-        t: when the version was published, seconds.
-        client_updates: how many had arrived by then.
         clients: number of clients that sent scores.
         num_examples: of all of them.
-        figures: ``<metric>_mean``, ``<metric>_std`` and ``<metric>_worst_decile``, as in
-            `fl_app.core.events.ClientsEvaluated`.
     """
 
-    version: int
-    t: float
-    client_updates: int
     clients: int
     num_examples: int
-    figures: Mapping[str, Any]
 
     @property
     def names(self) -> list[str]:
-        """The metrics."""
-        return [key.removesuffix("_mean") for key in self.figures if key.endswith("_mean")]
-
-    def of(self, metric: str) -> tuple[float, float, float]:
-        """Mean, standard deviation and worst decile of a metric; NaN if they are unknown."""
-        found = (self.figures.get(f"{metric}_{what}") for what in ("mean", "std", "worst_decile"))
-        mean, std, worst = (math.nan if value is None else float(value) for value in found)
-        return mean, std, worst
+        """The metrics that clients measured."""
+        return [key.removesuffix("_mean") for key in self.metrics if key.endswith("_mean")]
 
     @property
     def as_evaluation(self) -> Evaluation:
         """The means over the clients, as if the server had measured them."""
-        means = {name: self.figures[f"{name}_mean"] for name in self.names}
+        means = {name: self.metrics[f"{name}_mean"] for name in self.names}
         for name, others in ALIASES.items():
             other = next((o for o in others if o in means), None)
             if name not in means and other is not None:
@@ -295,9 +278,9 @@ class History:
                         event.version,
                         event.since,
                         event.client_updates,
+                        _numbers(event.metrics),
                         event.clients,
                         event.num_examples,
-                        _numbers(event.metrics),
                     ),
                     key=lambda each: each.version,
                 )

@@ -73,7 +73,7 @@ def of_clients(history: History) -> dict[str, float | None]:
         "client_eval_version": last.version,
         "client_eval_clients": last.clients,
         "client_eval_examples": last.num_examples,
-        **{f"client_eval_{key}": _known(value) for key, value in last.figures.items()},
+        **{f"client_eval_{key}": _known(value) for key, value in last.metrics.items()},
         "client_eval_seconds": history.seconds_evaluating,
     }
 

@@ -18,7 +18,6 @@ import numpy as np
 import pandas as pd
 import vl_convert
 
-from fl_app.record.history import Evaluation, EvaluationOnClients
 from fl_app.record.measures import mean_age
 from fl_app.record.score import ACCURACY, Score
 from fl_app.report.cells import Cell, Series
@@ -137,10 +136,10 @@ def curve(series: Series, over: str, metric: str, *, on_clients: bool = False) -
         A row per point: its place in ``x``, ``mean``, ``low`` and ``high``.
     """
     runs = []
+    names = [f"{metric}_mean", f"{metric}_worst_decile"] if on_clients else [metric, metric]
     for cell in series.cells:
-        history = cell.history
-        found = history.client_evaluations if on_clients else cell.evaluations
-        points = {getattr(each, over): _measured(each, metric) for each in found}
+        found = cell.history.client_evaluations if on_clients else cell.evaluations
+        points = {getattr(each, over): [*map(each.value, names)] for each in found}
         run = pd.DataFrame.from_dict(points, orient="index", columns=["mean", "worst"]).dropna()
         if len(run):
             runs.append(run.astype(float))
@@ -153,15 +152,6 @@ def curve(series: Series, over: str, metric: str, *, on_clients: bool = False) -
     band = pd.concat([mean, worst.mean(axis=1)], axis=1) if on_clients else means
     line = pd.DataFrame({"mean": mean, "low": band.min(axis=1), "high": band.max(axis=1)})
     return line.rename_axis("x").reset_index()
-
-
-def _measured(evaluation: Evaluation | EvaluationOnClients, metric: str) -> tuple[float, float]:
-    """The mean of an evaluation, and that of the clients where it is the worst."""
-    if isinstance(evaluation, Evaluation):
-        value = evaluation.value(metric)
-        return value, value
-    mean, _, worst = evaluation.of(metric)
-    return mean, worst
 
 
 def reached(line: pd.DataFrame, accuracy: float) -> float | None:
@@ -223,7 +213,8 @@ def learning(
             name += f": {mean}{when.format(target)}"
         elif on_clients:
             form = Score(metrics[0]).form
-            last, _, worst = each.cells[0].history.client_evaluations[-1].of(metrics[0])
+            shown = each.cells[0].history.client_evaluations[-1]
+            last, worst = (shown.value(f"{metrics[0]}_{of}") for of in ("mean", "worst_decile"))
             name += f": {form.format(last)}, worst decile {form.format(worst)}"
         names.append(name)
         looks.append(look)
