@@ -348,15 +348,11 @@ class ClusterMailbox:
                 if orders is None:
                     worker.ready = True
                 else:
-                    self._answered(worker, orders, *result)
-
-    def _answered(
-        self, worker: _Worker, orders: list[Order], replies: list[Reply], seconds: float
-    ) -> None:
-        worker.calls.popleft()
-        self._queue.done(orders, seconds)
-        # Copies, since arrays of the result would stay in the cluster's store.
-        self._replies.extend(map(sealed, deepcopy(replies)))
+                    replies, seconds = result
+                    worker.calls.popleft()
+                    self._queue.done(orders, seconds)
+                    # Copies, since arrays of the result would stay in the cluster's store.
+                    self._replies.extend(map(sealed, deepcopy(replies)))
 
     def _reference(self, vector: Any) -> Any:
         """What travels in place of an array, which the cluster's store has only once.

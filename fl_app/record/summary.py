@@ -76,19 +76,16 @@ def of_outcome(
 
 
 def _first(key: str, event: Failed | Rejected | None) -> dict[str, str]:
-    return {} if event is None else {key: first_trouble(event)}
+    if event is None:
+        return {}
+    who = "" if event.client is None else f"client {event.client}: "
+    return {key: f"{who}{event.reason}"}
 
 
 def _finite(values: Sequence[float]) -> float | None:
     """Mean of the values; None if it is unknown or not finite, since JSON has no NaN."""
     mean = float(np.mean(values)) if values else math.nan
     return mean if math.isfinite(mean) else None
-
-
-def first_trouble(event: Failed | Rejected) -> str:
-    """A failure or a rejection in words."""
-    who = "" if event.client is None else f"client {event.client}: "
-    return f"{who}{event.reason}"
 
 
 def told_of_trouble(summaries: Mapping[str, Mapping[str, Any]]) -> str:
