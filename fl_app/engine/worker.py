@@ -7,28 +7,13 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from multiprocessing.connection import Connection
 from queue import SimpleQueue
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import numpy as np
 
 from fl_app.core.bugs import traceback_of
 from fl_app.core.types import Order, Reply, Scores, Trainer, Upload
 from fl_app.engine.arena import Arena
-
-
-@runtime_checkable
-class BatchTrainer(Trainer, Protocol):
-    """A trainer of several clients at once (`fl_app.client.batch.BatchTrainer`).
-
-    Attributes:
-        batch: largest number of orders that are to be trained together.
-    """
-
-    batch: int
-
-    def train_together(self, orders: Sequence[Order]) -> Sequence[Upload | None]:
-        """Upload of every order; None = it is to be trained alone."""
-        ...
 
 
 def pack(content: object, beside: Callable[[memoryview], bool]) -> bytes:
@@ -42,12 +27,13 @@ def pack(content: object, beside: Callable[[memoryview], bool]) -> bytes:
 
 
 def carry_out(trainer: Trainer, orders: Sequence[Order]) -> list[Reply]:
-    """The reply to every order."""
+    """The reply to every order; several are of a `fl_app.client.batch.BatchTrainer`."""
     uploads: Sequence[Upload | None] = [None] * len(orders)
-    if len(orders) > 1 and isinstance(trainer, BatchTrainer):
+    if len(orders) > 1:
+        of_several: Any = trainer
         # What one of them raises must not be the end of the others. Nor must too little memory.
         with suppress(Exception):
-            uploads = trainer.train_together(orders)
+            uploads = of_several.train_together(orders)
     return [
         _alone(trainer, order) if upload is None else Reply(order.number, upload)
         for order, upload in zip(orders, uploads, strict=True)

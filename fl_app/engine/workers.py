@@ -17,7 +17,7 @@ import numpy as np
 from fl_app.core.types import Order, Reply, Trainer, Vector
 from fl_app.core.vector import read_only
 from fl_app.engine.arena import Arena
-from fl_app.engine.worker import BatchTrainer, carry_out, pack, send, work
+from fl_app.engine.worker import carry_out, pack, send, work
 
 # Held by a thread that computes: a process that is forked meanwhile might wait for ever for one of
 # torch's locks, which the thread had.
@@ -31,14 +31,14 @@ class Inline:
     """Trains in this process, when the engine asks: slow, simple, and open to a debugger.
 
     Args:
-        trainer: carries out orders; if it is a `BatchTrainer`, several at once.
+        trainer: carries out orders; up to its `batch` at once if it has one.
 
     Attributes:
         batch: how many orders it carries out at once.
     """
 
     def __init__(self, trainer: Trainer) -> None:
-        self.batch = trainer.batch if isinstance(trainer, BatchTrainer) else 1
+        self.batch: int = getattr(trainer, "batch", 1)
         self._trainer = trainer
         self._batches: deque[Sequence[Order]] = deque()
 
@@ -89,7 +89,7 @@ class Workers:
     worker is replaced, the new one gets them one by one.
 
     Args:
-        trainer: carries out orders; if it is a `BatchTrainer`, several at once. Workers are forked
+        trainer: carries out orders; up to its `batch` at once if it has one. Workers are forked
             and inherit it with its data. It uses no GPU: a forked process cannot.
         num_workers: processes, >= 1; one per core is best, each on one torch thread.
         size: d, entries of a model vector.
@@ -100,7 +100,7 @@ class Workers:
     """
 
     def __init__(self, trainer: Trainer, num_workers: int, size: int, *, vectors: int = 1) -> None:
-        self.batch = trainer.batch if isinstance(trainer, BatchTrainer) else 1
+        self.batch: int = getattr(trainer, "batch", 1)
         self._trainer = trainer
         self._vectors = vectors
         self._arena = Arena(size)
