@@ -39,7 +39,11 @@ def main(arguments: Sequence[str]) -> int:
         with options.output.open("x", encoding="utf-8") as file:
             print(schema.to_json(), file=file)
     except (ValueError, OSError) as error:
-        told = error if isinstance(error, ValueError) else f"-o {options.output}: {error.strerror}"
+        told = (
+            error
+            if isinstance(error, ValueError)
+            else f"-o {options.output}: {error.strerror}; give another"
+        )
         print(f"error: {told}", file=sys.stderr)
         return 2
     shape = "x".join(map(str, schema.input_shape))

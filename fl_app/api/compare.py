@@ -56,7 +56,7 @@ def compare(
         seeds: with each of which every run is repeated. They also decide who has which examples,
             unless the task has clients of its own.
         task: of all runs, as of `fl_app.run`.
-        output: as of `fl_app.run`.
+        output: as of `fl_app.run`; with ``"resume=auto"`` its other runs are in the table, too.
         progress: whether to show bars.
 
     Returns:

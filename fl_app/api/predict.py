@@ -35,11 +35,18 @@ def predict(
             f"{folder} has no {SCHEMA}: its task was given in Python, or is no data of the user's "
             "own; load model.npz into its model"
         )
-    settings: Any = OmegaConf.load(folder / "config.yaml").task
+    config: Any = OmegaConf.load(folder / "config.yaml")
+    if config.algorithm.client.get("private"):
+        raise ValueError(f"{folder} has a model without the layers that stay on its clients")
+    settings = config.task
     settings.update({"path": None, "schema": str(folder / SCHEMA)})
     task: Task = instantiate(settings, leave_out=COMMON_KEYS)()
     schema: Schema | None = task.schema
     assert schema is not None
+    if isinstance(inputs, pd.DataFrame) != bool(schema.columns):
+        raise ValueError(
+            f"inputs must be {'a table' if schema.columns else 'an array'}, as trained"
+        )
     if isinstance(inputs, pd.DataFrame):
         names = [column.name for column in schema.columns]
         if lacking := {*names} - {*inputs}:

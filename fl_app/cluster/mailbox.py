@@ -131,7 +131,6 @@ class ClusterMailbox:
         recipe: what workers make their trainers from.
         num_workers: on all machines, >= 1; None = as many as there is room for, also on machines
             that join later.
-        shares: runs that share the machines. Without `num_workers` this one takes its share.
         gpus: GPUs of a worker, >= 0.
         patience: real seconds that one order may take.
         disconnects: whether `close` ends the connection to the cluster, too.
@@ -146,7 +145,6 @@ class ClusterMailbox:
         recipe: Recipe,
         num_workers: int | None = None,
         *,
-        shares: int = 1,
         gpus: float = 0,
         patience: float = 600.0,
         disconnects: bool = False,
@@ -155,7 +153,6 @@ class ClusterMailbox:
 
         self._ray = ray
         self._num_workers = num_workers
-        self._shares = shares
         self._gpus = gpus
         self._patience = patience
         self._disconnects = disconnects
@@ -259,7 +256,7 @@ class ClusterMailbox:
         if now < self._next_look:
             return
         self._next_look = now + REFRESH
-        wanted = self._num_workers or max(room(self._gpus) // self._shares, 1)
+        wanted = self._num_workers or max(room(self._gpus), 1)
         for _ in range(len(self._workers), wanted):
             worker = _Worker(self._actor.remote(self._patience))
             self._workers.append(worker)
@@ -380,23 +377,14 @@ def build_cluster_mailbox(components: "Components") -> ClusterMailbox:
         ValueError: a value is not possible on this cluster.
         RunError: there is no such cluster, or no worker came up.
     """
-    runtime, parallel = components.config.runtime, components.config.experiment.parallel
+    runtime = components.config.runtime
     num_workers = None if runtime.workers == "auto" else int(runtime.workers)
     gpus = runtime.gpus_per_worker
     cores = len(os.sched_getaffinity(0))
     connected = connect(runtime.address, max(cores, num_workers or 0))
-    places = room(gpus)
-    if parallel > places > 0:
-        if connected:
-            disconnect()
-        raise ValueError(
-            f"experiment.parallel={parallel} must be at most {places}, the number of workers for "
-            "which the cluster has room: further cells would wait for processors that others hold"
-        )
     return ClusterMailbox(
         Recipe(components.config, components.trainer.task, components.given.trainer),
         num_workers,
-        shares=parallel,
         gpus=gpus,
         patience=runtime.patience,
         disconnects=connected,

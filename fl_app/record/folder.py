@@ -121,8 +121,9 @@ class RunFolder:
             partition: names of the classes, and the examples of each of them on each client, shape
                 ``(N, C)``, for ``partition.csv``; None = they are not known.
         """
-        # If this run is killed, the summary of an earlier run must not be taken for its own.
-        (self._folder / SUMMARY).unlink(missing_ok=True)
+        # If this run is killed, what it had come to before must not be taken for its results.
+        for name in (SUMMARY, TABLE, MODEL):
+            (self._folder / name).unlink(missing_ok=True)
         # A sweep's report names its jobs after their overrides.
         for name, content in (("config.yaml", settings), ("overrides.yaml", self._overrides)):
             with atomic_write(self._folder / name) as file:

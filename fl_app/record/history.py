@@ -152,7 +152,7 @@ class History:
 
     Args:
         joules: energy of the first ``elapsed`` seconds of an order, by (client, sequence, start,
-            elapsed); None = unknown (`fl_app.devices.Fleet.joules`).
+            elapsed); None = unknown (`fl_app.devices.fleet.Fleet.joules`).
         keep_orders: whether to fill what a report draws: `orders` and the attributes behind it.
             This costs memory in a long run.
 

@@ -132,18 +132,13 @@ def _check(experiment: DictConfig, runtime: DictConfig) -> None:
     known = ("seeds", "only", "parallel", "scale")
     ExperimentSettings(**{key: experiment[key] for key in known})
     if experiment.cells:
-        told = why = ""
-        if runtime.name not in ("inprocess", "ray"):
-            told = f"1 with runtime={runtime.name}"
-            why = "the cells would compete for the same nodes"
-        elif runtime.get("address", "") is None:
-            told = "1 with runtime.address=null"
-            why = (
-                "every cell would start a cluster of its own; start one with `ray start --head`, "
-                "and give runtime.address=auto"
-            )
-        alone = experiment.parallel == 1 or not told
-        require(alone, "experiment.parallel", experiment.parallel, told, why)
+        require(
+            experiment.parallel == 1 or runtime.name == "inprocess",
+            "experiment.parallel",
+            experiment.parallel,
+            f"1 with runtime={runtime.name}",
+            "the cells would compete for the same workers",
+        )
         return
     for key, usual, why in (
         ("parallel", 1, "there are no cells; runtime.workers trains clients side by side"),

@@ -88,7 +88,7 @@ def finished(config: DictConfig, folder: Path) -> dict[str, Any] | None:
     if differences := different(settings(before), settings(config)):
         raise ValueError(
             f"resume=auto: {folder} holds a run of another configuration "
-            f"({', '.join(differences[:5])}): give another folder, or remove it"
+            f"({', '.join(differences[:5])}): give them as before, or another folder"
         )
     path = folder / "summary.json"
     summary: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}

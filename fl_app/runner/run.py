@@ -263,16 +263,11 @@ def _one_by_one(jobs: Mapping[str, Job], grid: "Grid | None" = None) -> Iterator
 def _with_its_share(plan: Plan, parallel: int) -> Plan:
     """The plan, with worker processes for its share of the cores; with one core it needs none."""
     runtime = plan.config.runtime
-    if runtime.get("workers") != "auto" or (parallel == 1 and runtime.name != "ray"):
+    if parallel == 1 or runtime.get("workers") != "auto" or chosen(str(runtime.device)) != CPU:
         return plan
     config = plan.config.copy()
-    if runtime.name == "ray":  # how much room a cluster has, the process will know
-        config.experiment.parallel = parallel
-    elif chosen(str(runtime.device)) != CPU:
-        return plan  # the process itself trains
-    else:
-        cores = len(os.sched_getaffinity(0)) // parallel
-        config.runtime.workers = cores if cores > 1 else 0
+    cores = len(os.sched_getaffinity(0)) // parallel
+    config.runtime.workers = cores if cores > 1 else 0
     return replace(plan, config=config)
 
 

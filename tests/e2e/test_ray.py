@@ -229,23 +229,6 @@ def marked(folder):
     return found
 
 
-CELLS = ["experiment=quickstart", "experiment.only=[fedavg,fedbuff,wkafl,fedhist]"]
-CELLS += ["num_versions=8", "eval_every=4", "checkpoint_every=4"]
-
-
-def test_cells_side_by_side_share_a_cluster(cluster, tmp_path):
-    line = [sys.executable, "-m", "fl_app", *CELLS]
-    output_of([*line, f"hydra.run.dir={tmp_path / 'here'}", "runtime.workers=0", "runtime.batch=1"])
-    line += [f"hydra.run.dir={tmp_path / 'there'}", "experiment.parallel=2"]
-    line += ["runtime=ray", f"runtime.address={cluster.address}"]
-    assert output_of(line).endswith("All 4 cells are done\n")
-    for cell in ("fedavg", "fedbuff", "wkafl", "fedhist"):
-        assert_same(tmp_path / "here" / cell, tmp_path / "there" / cell)
-    line += ["experiment.parallel=4", f"hydra.run.dir={tmp_path / 'refused'}"]
-    told = output_of(line, status=2).splitlines()[-1]
-    assert "experiment.parallel=4 must be at most 3" in told
-
-
 SCRIPT = """
 import sys
 import time
