@@ -91,23 +91,18 @@ def _run(config: DictConfig) -> None:
     job = HydraConfig.get()
     overrides = list(job.overrides.task)
     refuse_surplus(config, overrides)
-    if config.runtime.name == "deployment":
+    if config.runtime.name in ("flower", "deployment"):
         raise ValueError(
-            "runtime=deployment needs Flower's nodes: start it with `flwr run`, "
+            f"runtime={config.runtime.name} needs Flower's nodes: start it with `flwr run`, "
             "or use runtime=inprocess"
         )
     from fl_app.runner.validate import checked_cells  # a slow import, after the quick checks
 
     folder = Path(job.runtime.output_dir)
     cells = checked_cells(config, overrides)
-    if config.runtime.name == "flower":
-        from fl_app.server_app import run_in_flower
+    from fl_app.runner.run import run
 
-        run_in_flower(config, overrides, folder, cells)
-    else:
-        from fl_app.runner.run import run
-
-        run(config, overrides, folder, cells=cells)
+    run(config, overrides, folder, cells=cells)
 
 
 def command(words: Sequence[str]) -> int:

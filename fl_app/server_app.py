@@ -1,4 +1,4 @@
-"""The ServerApp of ``flwr run .``, in simulation and deployment, and that of ``runtime=flower``.
+"""The ServerApp of ``flwr run .``, in simulation and deployment.
 
 The run config's key ``overrides`` holds the overrides of the command line, as in
 ``flwr run . --run-config "overrides='algorithm=fedasync num_versions=500'"``. The keys `KEYS` say
@@ -8,22 +8,19 @@ the same of the configuration's keys of these names.
 import logging
 import os
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
-from fl_app.core.extras import require_installed, told_beside_flower
+from fl_app.core.extras import told_beside_flower
 
 with told_beside_flower():
     from hydra import compose, initialize_config_dir
     from hydra.errors import HydraException
-    from omegaconf import DictConfig
 
     from fl_app.cli import CONF, explain, refuse_dots, refuse_surplus
-    from fl_app.core.errors import RunError
     from fl_app.runner.run import run
 
 KEYS = ("algorithm", "task", "num-clients", "num-versions", "seed")
@@ -85,48 +82,3 @@ def overrides_of(run_config: Mapping[str, object]) -> list[str]:
     if not any(word.startswith("runtime=") for word in words):
         words.append("runtime=flower")
     return words
-
-
-def run_in_flower(
-    config: DictConfig,
-    overrides: Sequence[str],
-    folder: Path,
-    cells: Mapping[str, DictConfig] | None = None,
-) -> list[dict[str, Any]]:
-    """Do what `fl_app.runner.run` does, with clients on Flower's simulated nodes.
-
-    Raises:
-        ValueError: the configuration is refused, or Ray is not installed.
-        RunError: the run could not continue, or Flower's simulation engine ended without a result.
-    """
-    require_installed("ray")
-    from flwr.simulation import run_simulation
-
-    from fl_app.client_app import app as client_app  # which a ServerApp does not need
-
-    log.propagate = False  # Flower prints its lines; Hydra's handler would repeat them
-    # Flower warns that `run_simulation` is deprecated.
-    log.addFilter(lambda record: "run_simulation" not in record.getMessage())
-    server_app = ServerApp()
-    summaries: list[dict[str, Any]] = []
-    problems: list[Exception] = []
-
-    @server_app.main()
-    def main(grid: Grid, context: Context) -> None:
-        del context
-        try:
-            summaries.extend(run(config, overrides, folder, grid, cells=cells))
-        except (ValueError, RunError) as problem:  # Flower would wrap it in its own error
-            problems.append(problem)
-
-    run_simulation(
-        server_app=server_app,
-        client_app=client_app,
-        num_supernodes=config.runtime.num_nodes,
-        backend_config={"client_resources": {"num_cpus": 1, "num_gpus": 0.0}},
-    )
-    if problems:
-        raise problems[0]
-    if not summaries:
-        raise RunError("Flower's simulation engine ended before the run did: see its messages")
-    return summaries

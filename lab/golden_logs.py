@@ -31,7 +31,6 @@ COMMON = ("num_clients=10", "num_versions=6", "eval_every=3", "seed=3")
 RUNTIMES = {
     "inprocess": ["runtime.workers=0"],
     "workers": ["runtime.workers=2"],
-    "flower": ["runtime=flower"],
     "ray": ["runtime=ray"],
 }
 FILES = ("events.jsonl", "model.npz")

@@ -177,17 +177,6 @@ class InProcess(Runtime):
 
 
 @dataclass(kw_only=True)
-class InFlower(Runtime):
-    """Training in Flower's simulation engine.
-
-    Attributes:
-        num_nodes: simulated SuperNodes; each does one order at a time, for any client.
-    """
-
-    num_nodes: int = bounded(10, count(), "nobody would train")
-
-
-@dataclass(kw_only=True)
 class OnRay(Runtime):
     """Training on the machines of a Ray cluster.
 
@@ -231,7 +220,7 @@ class Deployment(Runtime):
 
 RUNTIMES: dict[str, type[Runtime]] = {
     "inprocess": InProcess,
-    "flower": InFlower,
+    "flower": Runtime,
     "ray": OnRay,
     "deployment": Deployment,
 }

@@ -1,0 +1,29 @@
+"""A run in Flower's simulation engine: ``python tests/in_flower.py FOLDER NODES WORDS ...``."""
+
+import sys
+from pathlib import Path
+
+from flwr.serverapp import ServerApp
+from flwr.simulation import run_simulation
+
+from fl_app.cli import compose
+from fl_app.client_app import app as client_app
+from fl_app.runner.run import run
+
+folder, nodes, *words = sys.argv[1:]
+server_app = ServerApp()
+
+
+@server_app.main()
+def serve(grid, context):
+    del context
+    run(compose(words), words, Path(folder).resolve(), grid)
+
+
+if __name__ == "__main__":
+    run_simulation(
+        server_app=server_app,
+        client_app=client_app,
+        num_supernodes=int(nodes),
+        backend_config={"client_resources": {"num_cpus": 1, "num_gpus": 0.0}},
+    )
