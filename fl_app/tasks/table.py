@@ -125,9 +125,7 @@ def described(
 ) -> str:
     """What was made of a user's data, in a line."""
     what = "classes" if kind == "classification" else "numbers to predict:"
-    shown = ", ".join(outputs[:SHOWN]) + f" and {len(outputs) - SHOWN} more" * (
-        len(outputs) > SHOWN
-    )
+    shown = ", ".join(outputs[:SHOWN]) + ", ..." * (len(outputs) > SHOWN)
     line = f"{'x'.join(map(str, input_shape))} inputs, {what} {shown}"
     if owners is not None:
         names = texts_of(owners)

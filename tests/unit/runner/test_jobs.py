@@ -187,7 +187,8 @@ def test_a_run_that_tolerates_them_tells_how_many_at_its_end(tmp_path, caplog, c
 
 
 def test_a_model_that_collapsed_is_told():
-    told = "the model nearly always predicts the same class"
+    help_ = "a tenth of algorithm.client.local_lr may help"
+    told = f"the model predicts no better than a constant ({help_})"
     assert told_of_trouble({"": {"collapsed": True}}) == told
     several = {"one": {"collapsed": True}, "two": {"collapsed": False}, "three": {}}
     assert told_of_trouble(several) == f"{told}: one"
