@@ -31,14 +31,14 @@ class Inline:
     """Trains in this process, when the engine asks: slow, simple, and open to a debugger.
 
     Args:
-        trainer: carries out orders; up to its `batch` at once if it has one.
+        trainer: carries out orders; up to its `batch` at once if it can `train_together`.
 
     Attributes:
         batch: how many orders it carries out at once.
     """
 
     def __init__(self, trainer: Trainer) -> None:
-        self.batch: int = getattr(trainer, "batch", 1)
+        self.batch: int = getattr(trainer, "batch", 1) if hasattr(trainer, "train_together") else 1
         self._trainer = trainer
         self._batches: deque[Sequence[Order]] = deque()
 
@@ -89,8 +89,8 @@ class Workers:
     worker is replaced, the new one gets them one by one.
 
     Args:
-        trainer: carries out orders; up to its `batch` at once if it has one. Workers are forked
-            and inherit it with its data. It uses no GPU: a forked process cannot.
+        trainer: carries out orders; up to its `batch` at once if it can `train_together`. Workers
+            are forked and inherit it with its data. It uses no GPU: a forked process cannot.
         num_workers: processes, >= 1; one per core is best, each on one torch thread.
         size: d, entries of a model vector.
         vectors: of an upload, with its extra ones, >= 1.
@@ -100,7 +100,7 @@ class Workers:
     """
 
     def __init__(self, trainer: Trainer, num_workers: int, size: int, *, vectors: int = 1) -> None:
-        self.batch: int = getattr(trainer, "batch", 1)
+        self.batch = Inline(trainer).batch
         self._trainer = trainer
         self._vectors = vectors
         self._arena = Arena(size)

@@ -82,6 +82,14 @@ def test_results_outlive_later_work(num_workers):
         assert not num_workers or own.ctypes.data % 64 == seen.ctypes.data % 64 == 0
 
 
+def test_a_trainer_whose_batch_is_something_else_has_one_order_at_a_time():
+    class Own:
+        def batch(self): ...
+
+    with closing(Workers(Own(), 1, 2)) as workers:
+        assert Inline(Own()).batch == workers.batch == 1
+
+
 def test_states_larger_than_a_pipe_travel_both_ways_at_once(start):
     """The next order is sent while the answer to the last one is."""
     state = {"kept": np.zeros(1_000_000, np.float32)}
