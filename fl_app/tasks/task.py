@@ -270,10 +270,13 @@ class Task:
     @property
     def mixed(self) -> str:
         """What may mix the examples of a mini-batch, or draw at random; "" = nothing does."""
-        if self.objective.criterion is not None:
+        kind, objective = type(self), self.objective
+        own_loss = kind.loss is not Task.loss or type(objective).loss is not Objective.loss
+        if own_loss or objective.criterion is not None:
             return "a loss of its own has no loss of each example"
-        if self.augment is not None or not isinstance(self.prepare, Scaling | None):
-            return "augment and a prepare of its own may mix examples, or draw at random"
+        own_batch = kind.batch is not Task.batch or kind._ready is not Task._ready
+        if own_batch or self.augment is not None or not isinstance(self.prepare, Scaling | None):
+            return "augment, and a batch or prepare of its own may mix examples, or draw at random"
         return ""
 
     def with_loss(self, path: str) -> Self:

@@ -17,7 +17,7 @@ SIZES = (7, 1, 12, 4, 30, 5)  # examples of each client
 STARTS = np.cumsum((0, *SIZES))
 
 
-def task(model="mlp", objective=None, **more):
+def task(model="mlp", objective=None, kind=Task, **more):
     """Six clients with unequal numbers of examples, images of 8x8."""
     generator = torch.Generator().manual_seed(0)
     count = int(STARTS[-1])
@@ -27,7 +27,7 @@ def task(model="mlp", objective=None, **more):
     targets = torch.arange(count) % 3
     if isinstance(objective, Regression):
         targets = torch.randn(count, 3, generator=generator)
-    return Task(
+    return kind(
         name="unequal",
         objective=objective,
         architecture=architecture(model, shape, 3) if isinstance(model, str) else model,
@@ -201,9 +201,19 @@ def normalised():
     return nn.Sequential(nn.Flatten(), nn.Linear(64, 8), nn.BatchNorm1d(8), nn.Linear(8, 3))
 
 
+def theirs(kind, name):
+    """A subclass with a method of its own, which does the same."""
+    method = getattr(kind, name)
+    return type("Theirs", (kind,), {name: lambda self, *given: method(self, *given)})
+
+
 @pytest.mark.parametrize(
     ("data", "reason"),
     [
+        (task("mlp", theirs(Classification, "loss")(3)), "a loss of its own"),
+        (task("mlp", kind=theirs(Task, "loss")), "a loss of its own"),
+        (task("mlp", kind=theirs(Task, "batch")), "a batch or prepare of its own"),
+        (task("mlp", kind=theirs(Task, "_ready")), "a batch or prepare of its own"),
         *((task(model), "chain") for model in ("cnn", dropout, normalised, frozen, Mixing)),
         (task(augment=lambda images: images + torch.rand(1)), "draw at random"),
         (task(prepare=lambda images: images - images.mean(0)), "mix examples"),
