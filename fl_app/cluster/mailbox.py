@@ -336,11 +336,13 @@ class ClusterMailbox:
                 result = self._ray.get(reference)
             except errors.RayError as error:
                 cause = getattr(error, "cause", None)
-                # An error of the worker's own code would come again.
-                if isinstance(error, errors.RayTaskError) and not isinstance(cause, NotReady):
+                # An error of the worker's own code would come again. But one that cannot begin may
+                # be on a machine that lacks something.
+                own = isinstance(error, errors.RayTaskError) and not isinstance(cause, NotReady)
+                if own and (orders is not None or self._starting):
                     told = f"a worker of the cluster failed: {one_line(cause or error)}"
                     raise RunError(told) from error
-                self._lose(worker, error)
+                self._lose(worker, cause or error)
             else:
                 if orders is None:
                     worker.ready = True

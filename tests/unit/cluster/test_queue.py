@@ -4,13 +4,21 @@ import os
 import re
 import socket
 import subprocess
+import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from helpers import vec
 
 from fl_app.cluster.connection import connect
-from fl_app.cluster.mailbox import CALL_SECONDS, MOST_DEATHS, MOST_ORDERS, OrderQueue
+from fl_app.cluster.mailbox import (
+    CALL_SECONDS,
+    MOST_DEATHS,
+    MOST_ORDERS,
+    ClusterMailbox,
+    OrderQueue,
+)
 from fl_app.core.errors import RunError
 from fl_app.core.types import Order
 
@@ -66,6 +74,52 @@ def test_an_order_that_loses_three_workers_fails_and_the_one_behind_it_does_not(
     assert reply.number == 0
     assert reply.error == "3 workers died with this order, the last one: exit code 139"
     assert numbers(queue.next_call(1)) == [1]
+
+
+class Failed(Exception):
+    """As of Ray: an error of the worker's own code."""
+
+    cause = ModuleNotFoundError("No module named 'torch'")
+
+
+def stand_in(starts):
+    """For Ray: workers become ready one after the other, as `starts` says."""
+    left = iter(starts)
+
+    def get(reference):
+        if not reference["starts"]:
+            raise Failed
+
+    def remote(*_):
+        ready = SimpleNamespace(remote=lambda _: Reference(starts=next(left)))
+        return SimpleNamespace(ready=SimpleNamespace(options=lambda **_: ready))
+
+    class Reference(dict):
+        __hash__ = object.__hash__
+
+    return SimpleNamespace(
+        exceptions=SimpleNamespace(RayError=Failed, RayTaskError=Failed),
+        remote=lambda _: SimpleNamespace(options=lambda **_: SimpleNamespace(remote=remote)),
+        put=lambda recipe: recipe,
+        wait=lambda references, timeout: (references[:1], references[1:]),
+        get=get,
+        kill=lambda _: None,
+    )
+
+
+def test_a_machine_that_joins_and_lacks_something_is_not_the_end_of_the_run(monkeypatch):
+    monkeypatch.setattr("fl_app.cluster.mailbox.REFRESH", 0.0)
+    monkeypatch.setattr("fl_app.cluster.mailbox.resources", list)
+    monkeypatch.setattr("fl_app.cluster.mailbox.room", lambda _: 1)
+    monkeypatch.setitem(sys.modules, "ray", stand_in([True, False]))
+    mailbox = ClusterMailbox(None)
+    monkeypatch.setattr("fl_app.cluster.mailbox.room", lambda _: 2)
+    assert list(mailbox.pull(0.0)) == []
+    assert [worker.ready for worker in mailbox._workers] == [True, False]
+    assert mailbox._last_reason == "No module named 'torch'"
+    monkeypatch.setitem(sys.modules, "ray", stand_in([False, False]))
+    with pytest.raises(RunError, match="a worker of the cluster failed: No module named 'torch'"):
+        ClusterMailbox(None)
 
 
 # -- an address -----------------------------------------------------------------------------------
