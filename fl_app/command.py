@@ -45,8 +45,14 @@ class Hooks(Callback):
         _note_missing(Path(config.hydra.run.dir))
 
     def on_multirun_start(self, config: DictConfig, **kwargs: Any) -> None:
-        """Note the sweep, and which folders it makes."""
+        """Note the sweep, and which folders it makes; refuse one whose failures none would see."""
         global _hydra
+        for part in ("launcher", "sweeper"):
+            if not (target := config.hydra[part]._target_).startswith(
+                "hydra._internal.core_plugins."
+            ):
+                told = f"hydra/{part} must be basic and not {target}"  # Hydra only warns of errors
+                raise Ended from ValueError(f"{told}: experiment.parallel runs side by side")
         _hydra = config.hydra
         _note_missing(Path(_hydra.sweep.dir))
 

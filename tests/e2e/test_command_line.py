@@ -58,14 +58,22 @@ def test_one_run_writes_its_files(monkeypatch, tmp_path, capsys):
 
 
 @pytest.mark.parametrize(
-    "words", ["algorithm=fedbuff,fedavg none=1", "experiment=quickstart seed=0,1"]
+    "words",
+    [
+        "algorithm=fedbuff,fedavg none=1",
+        "experiment=quickstart seed=0,1",
+        "hydra.launcher._target_=other.Launcher",
+        "hydra.sweeper._target_=other.Sweeper",
+    ],
 )
 def test_a_refused_sweep_leaves_no_folder(monkeypatch, tmp_path, capsys, words):
     """Neither its own, nor those above; one that the user made stays."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "argv", ["fl_app", "-m", *words.split(), "experiment.seeds=[3]"])
     assert main() == 2
-    assert "All jobs in one report" not in capsys.readouterr().out
+    told = capsys.readouterr()
+    assert "All jobs in one report" not in told.out
+    assert ("other." in words) == ("experiment.parallel runs side by side" in told.err)
     assert not list(tmp_path.iterdir())
     (tmp_path / "named").mkdir()
     monkeypatch.setattr(sys, "argv", [*sys.argv, "hydra.sweep.dir=named"])
