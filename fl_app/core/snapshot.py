@@ -2,7 +2,8 @@
 
 A pickle can call anything that its reader lets it call. Here it may name `KEPT` and nothing else:
 collections, the records of a run, and functions that make an array or a random generator of plain
-data. So a file from elsewhere can do no harm. An object that occurs twice is one object again.
+data. So a file from elsewhere runs no code of its own, but it can set attributes of what it names,
+and spoil what this process does later. An object that occurs twice is one object again.
 """
 
 import io
@@ -42,7 +43,7 @@ class Remembers(Protocol):
             vars(self)[name] = copy(value)  # of a frozen dataclass, too
 
 
-class Unkeepable(TypeError):
+class Unkeepable(ValueError):
     """A value that no checkpoint can hold."""
 
 

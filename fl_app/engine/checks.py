@@ -1,5 +1,6 @@
 """Checks of what clients upload and of what a strategy returns. None of them changes any state."""
 
+from copy import copy
 from numbers import Real
 
 import numpy as np
@@ -7,6 +8,7 @@ import numpy as np
 from fl_app.core.algorithm import Algorithm
 from fl_app.core.errors import Diverged, RunError, is_number
 from fl_app.core.layout import check_extra, check_returned, check_shape, names_of
+from fl_app.core.snapshot import Remembers, dumps
 from fl_app.core.types import (
     KINDS,
     NO_EXTRA,
@@ -25,6 +27,19 @@ from fl_app.core.vector import all_finite, read_only
 LEAST_RATE, MOST_RATE = 1e-18, 1e18
 
 LIKELY_CAUSE = ", most likely since a learning rate is too large: try a tenth of it"
+
+
+def require_keepable(strategy: Algorithm, schedule: Remembers) -> None:
+    """Refuse what a run would lose hours later, at a checkpoint or when it goes on.
+
+    Raises:
+        ValueError: naming the attribute or the method.
+    """
+    kept = copy(strategy).state_dict()  # the strategy itself may note what a checkpoint holds
+    dumps({"strategy": kept, "schedule": schedule.state_dict()})
+    if "state" not in kept and type(strategy).load_state_dict is Remembers.load_state_dict:
+        told = "must return attributes, `state` among them: `return super().state_dict() | {...}`"
+        raise ValueError(f"state_dict of {type(strategy).__name__} {told}")
 
 
 def malformed(strategy: Algorithm, model: GlobalModel, order: Order, upload: Upload) -> str:

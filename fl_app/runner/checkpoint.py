@@ -39,7 +39,7 @@ class Checkpoints:
 
         Raises:
             RunError: it cannot be written.
-            TypeError: the state holds a value that no checkpoint can hold.
+            ValueError: the state holds a value that no checkpoint can hold.
         """
         content = FORMAT + dumps(state)
         path = self._folder / f"version-{version:09d}{SUFFIX}"

@@ -18,6 +18,7 @@ from fl_app.client.untrained import Untrained
 from fl_app.core.events import Sink
 from fl_app.core.layout import Layout
 from fl_app.core.types import Order, Vector
+from fl_app.engine.checks import require_keepable
 from fl_app.engine.clock import Clock, Mailbox
 from fl_app.engine.engine import Engine, Stop
 from fl_app.engine.guard import Intake
@@ -92,6 +93,8 @@ def build_engine(
         strategy.prepare(server_gradient(trainer))
     if told := strategy.memory_cost(layout.num_trainable, config.num_clients or 0):
         log.info(told)
+    if checkpoint is not None:
+        require_keepable(strategy, components.schedule)
     return Engine(
         strategy=strategy,
         schedule=components.schedule,

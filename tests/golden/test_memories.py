@@ -90,6 +90,7 @@ from fl_app.algorithms.fedstaleasync import FedStaleAsync
 from fl_app.algorithms.fedstaleweight import FedStaleWeight
 from fl_app.client.build import chain
 from fl_app.core.types import RESIDUAL, GlobalModel, Update
+from fl_app.engine.checks import require_keepable
 from fl_app.engine.guard import Guard
 from fl_app.schedule import Buffered
 
@@ -329,6 +330,7 @@ def test_orders_say_after_which_upload_the_next_one_counts():
         config = strategy.dispatch(model, 0)[1]
         return [config[key] for key in ("after", "checkpoint", "checkpoint_before")]
 
+    require_keepable(strategy, Buffered(1, 1))  # this saves nothing
     assert named() == [0, 0, 0]
     strategy.admit(model, residual(0, 0, 4, 0, 3))
     assert named() == [3, 3, 3]

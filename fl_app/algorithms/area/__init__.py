@@ -131,7 +131,7 @@ class AREA(AsyncStrategy):
         now = dict(self.state["accepted"])
         marks = self.state["checkpointed"]
         # Of the checkpoints of a run the last two are kept, as the last one may be torn.
-        self.state["checkpointed"] = [marks[-1] if marks else now, now]
+        self.state = self.state | {"checkpointed": [marks[-1] if marks else now, now]}
         return super().state_dict()
 
     def _know_first(self, model: GlobalModel) -> Vector:

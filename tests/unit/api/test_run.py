@@ -166,6 +166,15 @@ def test_bad_settings_are_refused(settings, message, tmp_path):
     assert not (tmp_path / "run").exists()
 
 
+def test_what_no_checkpoint_can_hold_is_refused_before_the_run(tmp_path):
+    strategy = Mean()
+    strategy.rule = lambda update: update
+    with pytest.raises(ValueError, match=r"^strategy\.rule is a function, which a checkpoint can"):
+        run(strategy, "runtime.workers=1", output=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+    assert multiprocessing.active_children() == []
+
+
 @pytest.mark.parametrize("override", ["task.model=cnn", "num_clients=7"])
 def test_what_a_task_object_decides_is_no_override(override, task, tmp_path):
     text = f"^{override} has no effect here: leave it out, because task= is an object"

@@ -14,6 +14,7 @@ from fl_app.core.snapshot import dumps, loads
 from fl_app.core.types import Upload
 from fl_app.devices.compute import UniformRatio
 from fl_app.devices.fleet import Fleet
+from fl_app.engine.checks import require_keepable
 from fl_app.engine.clock import Joined, Left
 from fl_app.engine.engine import Engine, Stop
 from fl_app.engine.federation import Federation
@@ -531,15 +532,44 @@ def test_attributes_of_an_author_go_on_from_a_checkpoint():
     assert again.strategy.velocity.tobytes() == whole.strategy.velocity.tobytes()
 
 
-def test_an_attribute_that_no_checkpoint_can_hold_ends_the_run_before_it_is_lost():
-    class Opaque(Momentum):
-        transient = ()
+class Opaque(Momentum):
+    transient = ()
 
-    ended, states = kept(Opaque())
-    assert states == []
-    assert ended.outcome.version == 2
-    assert "strategy.cache is a object, which a checkpoint cannot hold" in ended.outcome.stopped
-    assert "in the `transient` of its class" in ended.outcome.stopped
+
+class Unruly(Buffered):
+    """Has an attribute that no checkpoint can hold."""
+
+    def __init__(self):
+        super().__init__(2, 2)
+        self.order = lambda client_id: client_id
+
+
+class OldPattern(MeanDelta):
+    """What it returns would be restored as attributes."""
+
+    def state_dict(self):
+        return self.state
+
+
+@pytest.mark.parametrize(
+    ("parts", "told"),
+    [
+        ({"strategy": Opaque()}, "^strategy.cache is a object, which .* the `transient` of its"),
+        ({"schedule": Unruly()}, "^schedule.order is a function, which a checkpoint cannot hold"),
+        ({"strategy": OldPattern()}, "^state_dict of OldPattern must return attributes, `state` "),
+    ],
+)
+def test_what_no_checkpoint_can_hold_is_refused_before_the_run(parts, told):
+    with pytest.raises(ValueError, match=told):
+        require_keepable(**{"strategy": MeanDelta(), "schedule": SCHEDULE, **parts})
+
+
+def test_a_strategy_that_restores_by_itself_returns_what_it_likes():
+    class Own(OldPattern):
+        def load_state_dict(self, state):
+            self.state = dict(state)
+
+    require_keepable(Own(), SCHEDULE)
 
 
 class Mailbox(Inline):
