@@ -11,16 +11,7 @@ from typing import Any
 import numpy as np
 
 from fl_app.core.pool import ClientPool
-from fl_app.core.types import (
-    NO_EXTRA,
-    Config,
-    Extra,
-    GlobalModel,
-    Order,
-    State,
-    Update,
-    Vector,
-)
+from fl_app.core.types import NO_EXTRA, Config, Extra, GlobalModel, Order, State, Update, Vector
 from fl_app.core.vector import all_finite
 
 NO_STATE: State = {}

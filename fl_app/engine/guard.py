@@ -15,15 +15,7 @@ from typing import Any
 import numpy as np
 
 from fl_app.core.errors import is_number, require
-from fl_app.core.hyper import (
-    POSITIVE,
-    Bound,
-    at_least,
-    bounded,
-    check_bounds,
-    count,
-    or_none,
-)
+from fl_app.core.hyper import POSITIVE, Bound, at_least, bounded, check_bounds, count, or_none
 from fl_app.core.snapshot import Remembers
 from fl_app.core.types import RESIDUAL, GlobalModel, Update
 from fl_app.core.vector import norm

@@ -37,13 +37,7 @@ from typing import ClassVar
 import numpy as np
 
 from fl_app.core.hyper import POSITIVE, bounded, count, or_none
-from fl_app.core.types import (
-    TRAINED,
-    Extra,
-    GlobalModel,
-    Update,
-    Vector,
-)
+from fl_app.core.types import TRAINED, Extra, GlobalModel, Update, Vector
 from fl_app.core.vector import read_only, weighted_sum
 from fl_app.schedule import Schedule, synchronous
 from fl_app.strategy import AsyncStrategy
