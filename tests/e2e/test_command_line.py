@@ -162,7 +162,7 @@ def test_another_run_neither_replaces_it_nor_goes_on_there(untouched, capsys):
     error = capsys.readouterr().err
     assert "holds a run of another configuration (" in error
     assert "algorithm." in error
-    assert "give another folder, or remove it" in error
+    assert "give them as before, or another folder" in error
     assert given(untouched, QUICKSTART, "resume=auto") == 2
     assert f"{untouched} holds a run, whose files would be lost" in capsys.readouterr().err
 
