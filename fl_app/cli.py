@@ -191,6 +191,11 @@ def refuse_dots(overrides: Sequence[str]) -> None:
     Raises:
         ValueError: naming the override to use instead.
     """
+    for folder in folders(overrides)[1:]:  # Hydra would take this project's, without a word
+        for path in folder.rglob("*.yaml"):
+            own = CONF / path.relative_to(folder)
+            if own.exists() and not own.samefile(path):
+                raise ValueError(f"{path} has the name of an option of this project: rename it")
     for override in overrides:
         key, _, value = override.lstrip("+").partition("=")
         group = key.replace(".", "/")

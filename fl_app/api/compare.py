@@ -18,7 +18,7 @@ from fl_app.api.settings import Setting, plan_of, without
 from fl_app.core.errors import require
 from fl_app.core.extras import told_if_missing
 from fl_app.record.summary import told_of_trouble
-from fl_app.report import TARGET_ACCURACY, Table
+from fl_app.report import Table, target_of
 from fl_app.report.cells import Cell, group, read_run
 from fl_app.report.table import make_table
 from fl_app.runner.run import Plan
@@ -156,7 +156,7 @@ class Comparison:
         with told_if_missing():
             from fl_app.api.plot import plot  # altair takes a second to import
 
-        return plot(self._cells, self._target)
+        return plot(self._cells, target_of(self._cells))
 
     def __repr__(self) -> str:
         out = io.StringIO()
@@ -171,11 +171,6 @@ class Comparison:
     def _repr_html_(self) -> str:
         return f"<pre>{escape(repr(self))}</pre>{self.plot().html()}"
 
-    @property
-    def _target(self) -> float:
-        told = (cell.summary.get("report_accuracy") for cell in self._cells)
-        return next(filter(None, told), TARGET_ACCURACY)
-
     @cached_property
     def _rows(self) -> Table:
-        return make_table(self._cells, self._target)
+        return make_table(self._cells, target_of(self._cells))

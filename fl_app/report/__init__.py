@@ -1,12 +1,12 @@
 """Table, page and figures of a run that ended or still goes on: `python -m fl_app.report`."""
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from fl_app.core.errors import is_number, require
 from fl_app.core.extras import lacking
-from fl_app.report.cells import read_run
+from fl_app.report.cells import Cell, read_run
 from fl_app.report.table import Table, make_table
 
 __all__ = ["PAGE", "Table", "no_pictures", "where", "write_report"]
@@ -44,7 +44,7 @@ def write_report(
 
     Args:
         run_folder: a folder with a folder per cell, or the folder of a single cell.
-        target_accuracy: in (0, 1], the accuracy to which times are measured; None = 0.9.
+        target_accuracy: in (0, 1], the accuracy to which times are measured; None = the run's own.
         figures: whether to write the pictures, which takes seconds.
         pdf: whether each picture is also written as PDF.
         tell: receives the table before anything is drawn.
@@ -56,9 +56,8 @@ def write_report(
     Raises:
         ValueError: the folder holds no cell, or an argument is out of its range.
     """
-    target = TARGET_ACCURACY if target_accuracy is None else target_accuracy
-    require_target(target)
     cells = read_run(run_folder)
+    target = target_of(cells, target_accuracy)
     table = make_table(cells, target)
     table.write(run_folder / "table.csv")
     if tell is not None:
@@ -76,6 +75,18 @@ def write_report(
             raise
         log.warning("The report has not all pictures: %s: %s", type(error).__name__, error)
     return table
+
+
+def target_of(cells: Sequence[Cell], given: float | None = None) -> float:
+    """The accuracy that is given, else that of the runs (``experiment.report_accuracy``).
+
+    Raises:
+        ValueError: as `require_target`.
+    """
+    told = (cell.get("experiment.report_accuracy") for cell in cells)
+    target = next(filter(None, told), TARGET_ACCURACY) if given is None else given
+    require_target(target)
+    return float(target)
 
 
 def require_target(accuracy: float, key: str = "target_accuracy") -> None:

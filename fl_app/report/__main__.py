@@ -3,7 +3,7 @@
 import argparse
 from pathlib import Path
 
-from fl_app.report import PAGE, TARGET_ACCURACY, Table, no_pictures, require_target, write_report
+from fl_app.report import PAGE, Table, no_pictures, target_of, write_report
 from fl_app.report.cells import read_run
 from fl_app.report.table import make_table
 
@@ -17,8 +17,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument(
         "--target-accuracy",
         type=float,
-        default=TARGET_ACCURACY,
-        help="accuracy to which times are measured, in (0, 1] (default: %(default)s)",
+        help="accuracy to which times are measured, in (0, 1] (default: that of the run)",
     )
     parser.add_argument(
         "--last",
@@ -33,8 +32,8 @@ def main(arguments: list[str] | None = None) -> None:
         parser.exit(2, f"error: {told}\n")
     try:
         if options.last is not None:
-            require_target(options.target_accuracy)
-            make_table(read_run(folder), options.target_accuracy, options.last).print()
+            cells = read_run(folder)
+            make_table(cells, target_of(cells, options.target_accuracy), options.last).print()
             return
         write_report(folder, options.target_accuracy, pdf=options.pdf, tell=Table.print)
     except ValueError as error:

@@ -51,8 +51,8 @@ def enter(folder: Path, cells: Mapping[str, DictConfig]) -> dict[str, dict[str, 
     if mixed:
         raise ValueError(
             f"{mixed[0]} is a run of a cell that is not to run now: it would be in the cell's "
-            "means; give all of its seeds (resume=auto runs those that lack) or another folder, or "
-            "remove it"
+            "means; give all of its seeds (resume=auto runs those that lack; one alone is not in "
+            "the folder's name) or another folder, or remove it"
         )
     return {name: summary for name, summary in done.items() if summary is not None}
 

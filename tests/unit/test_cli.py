@@ -236,6 +236,10 @@ def test_own_options_are_in_help_and_among_what_may_be_meant(own, monkeypatch, c
     monkeypatch.setattr(sys, "argv", ["fl-app", folder, "algorithm=min"])
     assert main() == 2
     assert "did you mean mine" in capsys.readouterr().err
+    (own / "algorithm/fedbuff.yaml").write_text("name: other")
+    monkeypatch.setattr(sys, "argv", ["fl-app", folder, "algorithm=fedbuff"])
+    assert main() == 2
+    assert "fedbuff.yaml has the name of an option of this project" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("name", [*options("algorithm"), "my-own", "mine/deep"])

@@ -185,6 +185,13 @@ def test_reports_that_are_refused(tmp_path, options, told):
         write_report(tmp_path, figures=False, **options)
 
 
+def test_a_report_has_the_targets_of_its_runs(tmp_path):
+    write_cell(tmp_path, events=ROUNDS)
+    (tmp_path / "config.yaml").write_text("experiment: {report_accuracy: 0.5}")
+    assert write_report(tmp_path, figures=False).target_accuracy == 0.5
+    assert write_report(tmp_path, 0.7, figures=False).target_accuracy == 0.7
+
+
 def test_command_refuses_a_folder_without_cells(tmp_path, capsys):
     with pytest.raises(SystemExit, match="2"):
         main([str(tmp_path)])
