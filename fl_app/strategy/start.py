@@ -78,7 +78,8 @@ def run(
         require_positive("timeout", timeout, "every order would be late")
         schedule = deepcopy(strategy.schedule) if schedule is None else schedule
         bound, why = "a fl_app.schedule.Schedule, such as k_async(2)", "it says who trains when"
-        require(hasattr(schedule, "take"), "schedule", schedule, bound, why)
+        made = hasattr(schedule, "take") and not isinstance(schedule, type)
+        require(made, "schedule", schedule, bound, why)
         strategy.validate_run(num_versions, schedule)
         if guard is not None:
             guard.validate_kinds(strategy.takes)

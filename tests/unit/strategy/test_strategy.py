@@ -28,6 +28,7 @@ from fl_app.algorithms.wkafl import WKAFL
 from fl_app.core.hyper import bounded, within
 from fl_app.core.snapshot import dumps, loads
 from fl_app.core.types import GlobalModel, Update
+from fl_app.schedule import Buffered
 from fl_app.strategy import AsyncStrategy, strategy
 from fl_app.strategy.asynchronous import Asynchronous
 from fl_app.strategy.memories import Memories
@@ -111,6 +112,7 @@ def test_the_summary_tells_the_settings(caplog):
             {"schedule": 2},
             "schedule=2 must be a fl_app.schedule.Schedule, such as k_async(2): it says",
         ),
+        ({"schedule": Buffered}, "must be a fl_app.schedule.Schedule, such as k_async(2): it says"),
         ({"initial_arrays": None}, "initial_arrays=NoneType must be an ArrayRecord, such as "),
     ],
 )
