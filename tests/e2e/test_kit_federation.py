@@ -128,7 +128,7 @@ def test_a_masked_run_outlives_its_helper_and_the_doctor_finds_nothing(federatio
     wait_for(lambda: "no other run is submitted" in federation.log("same"), "it is found")
     same.terminate()  # as Ctrl-C, which a shell's background jobs do not hear
     same.wait(10)
-    assert "The run goes on" in federation.log("same")
+    assert "A run that is under way goes on" in federation.log("same")
     assert "submitted: " not in federation.log("same")
     for name, doctor in doctors.items():
         assert doctor.wait(100) == 0, federation.log(f"doctor-{name}")
