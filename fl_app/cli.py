@@ -191,11 +191,6 @@ def refuse_dots(overrides: Sequence[str]) -> None:
     Raises:
         ValueError: naming the override to use instead.
     """
-    for folder in folders(overrides)[1:]:  # Hydra would take this project's, without a word
-        for path in folder.rglob("*.yaml"):
-            own = CONF / path.relative_to(folder)
-            if own.exists() and not own.samefile(path):
-                raise ValueError(f"{path} has the name of an option of this project: rename it")
     for override in overrides:
         key, _, value = override.lstrip("+").partition("=")
         group = key.replace(".", "/")
@@ -230,6 +225,19 @@ def _compose_options(overrides: Sequence[str]) -> DictConfig:
 def folders(words: Sequence[str]) -> list[Path]:
     """Where options are: in this project, and in the folders that the words of a command name."""
     return [CONF, *(Path(a or b) for a, b in OWN.findall(" ".join(words)))]
+
+
+def refuse_twins(words: Sequence[str]) -> None:
+    """Refuse an option of the user's that this project has, too: Hydra would take this project's.
+
+    Raises:
+        ValueError: naming its file.
+    """
+    for folder in folders(words)[1:]:
+        for path in folder.rglob("*.yaml"):
+            own = CONF / path.relative_to(folder)
+            if own.exists() and not own.samefile(path):
+                raise ValueError(f"{path} has the name of an option of this project: rename it")
 
 
 def options(group: str, words: Sequence[str] = ()) -> list[str]:

@@ -17,7 +17,7 @@ from hydra.types import RunMode
 from omegaconf import DictConfig
 from yaml import YAMLError
 
-from fl_app.cli import CONF, explain, refuse_dots, refuse_surplus
+from fl_app.cli import CONF, explain, refuse_dots, refuse_surplus, refuse_twins
 from fl_app.core.errors import Interrupted, RunError
 from fl_app.core.files import unwritable
 from fl_app.help import help_on, version
@@ -137,6 +137,7 @@ def _command(words: Sequence[str]) -> int:
             print(help_on(words))
             return 0
         refuse_dots(words)
+        refuse_twins(words)
         app()
     except Ended as ended:
         return _failed(ended.__cause__, words)

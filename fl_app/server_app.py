@@ -21,14 +21,13 @@ with told_beside_flower():
     from hydra.errors import HydraException
 
     from fl_app.cli import CONF, explain, refuse_dots, refuse_surplus
+    from fl_app.record.folder import REFUSED
     from fl_app.runner.run import run
 
 KEYS = ("algorithm", "task", "num-clients", "num-versions", "seed")
 # Of a run of which neither the length nor an override is given: a quarter of a minute on the two
 # nodes that Flower simulates, which do at most ten orders a second each.
 SHORT = ("num_versions=null", "max_updates=250")
-
-REFUSED = "refused.txt"  # of a run on real nodes, for its supervisor (`fl_app.field.runs`)
 
 log = logging.getLogger("flwr")
 

@@ -45,14 +45,11 @@ class ACE(RemembersClients):
     `max_age` it also keeps their sums by version: 8 d bytes for each of at most N versions.
 
     Args:
-        server_lr: the server's rate.
         max_age: ACED's bound, versions; None = any age (ACE). Begin with 2 N, or 2 N / K with K
             updates a version.
         over: N' counts the clients ``"heard"`` that count, or ``"all"`` N.
         num_clients: N; None = the clients whose uploads were aggregated so far.
         memory_dtype: type of the kept numbers, ``"float32"`` or ``"float16"``.
-        clip_norm: largest norm of an upload's trainable part, > 0; None = any length.
-        lr_schedule: how the server's rate falls; None = constant.
 
     Examples:
         >>> model = GlobalModel(np.zeros(2, np.float32), version=3)

@@ -36,11 +36,9 @@ class AFL(WeightedGradientsOrModels):
     """One step along the mean of K gradients, weighted by numbers of examples.
 
     Args:
-        server_lr: the server's rate.
         form: ``"gradient"``, or ``"model"``: models are mixed, and `server_lr` is not used.
         mixing: alpha of the model form.
         clip_norm: largest norm of an upload's trainable part in the gradient form; None = any.
-        lr_schedule: how the server's rate falls; None = constant.
 
     Examples:
         >>> model = GlobalModel(np.zeros(2, np.float32), version=3)

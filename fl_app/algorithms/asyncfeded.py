@@ -43,7 +43,6 @@ class AsyncFedED(Stepped):
     """Adds each arrival's displacement, weighted by its length over the model's since then.
 
     Args:
-        server_lr: the server's rate.
         offset: eps.
         adapt_epochs: whether the clients' numbers of local epochs follow gamma; `local_steps` stay
             as they are.
@@ -51,8 +50,6 @@ class AsyncFedED(Stepped):
         target_distance: gamma_bar, at which a client keeps its number of epochs.
         epoch_rate: kappa.
         max_epochs: most local epochs of a client [A].
-        clip_norm: largest norm of a displacement's trainable part, > 0; None = any length.
-        lr_schedule: how the server's rate falls; None = constant.
 
     Examples:
         >>> start = np.zeros(2, np.float32)

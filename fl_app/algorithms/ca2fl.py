@@ -43,14 +43,11 @@ class CA2FL(RemembersClients, AveragesVersions):
     The server keeps the last gradient of every client: 4 N d bytes, or 2 N d.
 
     Args:
-        server_lr: the server's rate.
         calibration: beta; 1 = CA2FL, between 0 and 1 FedStale, 0 = no correction.
         over: ``"all"`` (the mean of the memories is over N) or ``"heard"``.
         num_clients: N; None = the clients whose uploads were aggregated so far.
         memory_dtype: type of the kept numbers, ``"float32"`` or ``"float16"``.
         averaging: how much more later versions count in their mean; None = the last one is tested.
-        clip_norm: largest norm of an upload's trainable part, > 0; None = any length.
-        lr_schedule: how the server's rate falls; None = constant.
 
     Examples:
         >>> model = GlobalModel(np.zeros(2, np.float32), version=3)

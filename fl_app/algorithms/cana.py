@@ -82,7 +82,6 @@ class CANA(RemembersClients, AveragesVersions):
     version: 8 d bytes for each of at most N versions.
 
     Args:
-        server_lr: the server's rate.
         exponent: how fast weights fall with age; 0 = not at all.
         memory_span: A K / N, where A is the greatest age of a memory that counts; None = any age.
         calibration: beta; None = it is measured.
@@ -94,8 +93,6 @@ class CANA(RemembersClients, AveragesVersions):
         averaging: how much more later versions count in their mean; None = the last one is tested.
         num_clients: N; None = the clients whose uploads were aggregated so far.
         memory_dtype: type of the kept numbers, ``"float32"`` or ``"float16"``.
-        clip_norm: largest norm of an upload's trainable part, > 0; None = any length.
-        lr_schedule: how the server's rate falls; None = constant.
 
     Examples:
         >>> model = GlobalModel(np.zeros(2, np.float32), version=3)

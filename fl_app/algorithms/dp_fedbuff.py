@@ -44,14 +44,12 @@ class DPFedBuff(Stepped):
     """FedBuff's step along clipped displacements and noise; reports the epsilon that was spent.
 
     Args:
-        server_lr: the server's rate.
         clip_norm: C, the longest displacement that counts in full.
         noise_multiplier: z, standard deviation of the noise over C.
         delta: of (epsilon, delta); well below 1 / number of clients.
         max_epsilon: a run that would spend more is refused; None = any.
         noise_seed: seed of the noise; None = from the operating system, which privacy requires. A
             known seed allows the noise to be removed.
-        lr_schedule: how the server's rate falls; None = constant.
 
     Examples:
         >>> model = GlobalModel(np.zeros(2, np.float32), version=3)

@@ -39,12 +39,9 @@ class DynSGD(WeightedGradients, AveragesVersions):
     """One step along the mean of K gradients, weighted by a power of 1 / staleness.
 
     Args:
-        server_lr: the server's rate.
         exponent: how fast weights fall with age; 0 = not at all.
         normalise: whether the weights are divided by their sum.
         averaging: how much more later versions count in their mean; None = the last one is tested.
-        clip_norm: largest norm of an upload's trainable part, > 0; None = any length.
-        lr_schedule: how the server's rate falls; None = constant.
 
     Examples:
         >>> model = GlobalModel(np.zeros(2, np.float32), version=3)

@@ -63,13 +63,10 @@ class EAFL(Stepped):
     of 0 to 255; 1.5 is for inputs of 0 to 1 [A]. The server keeps every client's latest gradient.
 
     Args:
-        server_lr: the server's rate.
         num_clusters: N.
         recluster_every: R, iterations.
         participation: phi, the share of a cluster that the server waits for.
         normalise: whether the weights within a cluster are divided by their sum.
-        clip_norm: largest norm of an upload's trainable part, > 0; None = any length.
-        lr_schedule: how the server's rate falls; None = constant.
         recluster: False forms clusters only once.
         staleness: False sets tau_i = 1.
         synchronous: False aggregates each cluster when its own quorum has reported.

@@ -43,15 +43,12 @@ class FADAS(Stepped):
     The server keeps three vectors beside the model: 12 d bytes.
 
     Args:
-        server_lr: the server's rate.
         momentum: b1.
         second_momentum: b2.
         epsilon: eps, added to the root of the second moment.
         delay_adaptive: False = the rate does not depend on ages.
         delay_threshold: tau_c, the greatest age at which the rate is eta, versions.
         delay_rule: ``"printed"`` (min(eta, 1 / max tau)) or ``"ratio"`` (eta / max tau).
-        clip_norm: largest norm of a displacement's trainable part, > 0; None = any length.
-        lr_schedule: how the server's rate falls; None = constant.
 
     Examples:
         >>> model = GlobalModel(np.zeros(2, np.float32), version=3)

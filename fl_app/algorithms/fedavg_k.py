@@ -39,8 +39,6 @@ class FedAvgK(WeightedGradients, AveragesVersions):
             eta = local_lr x local steps does so.
         weighting: ``"uniform"`` (1/K) or ``"examples"`` (n_i/n).
         averaging: how much more later versions count in their mean; None = the last one is tested.
-        clip_norm: largest norm of an upload's trainable part, > 0; None = any length.
-        lr_schedule: how the server's rate falls; None = constant.
 
     Examples:
         >>> model = GlobalModel(np.zeros(2, np.float32), version=3)

@@ -33,11 +33,8 @@ class FedBuff(AveragesVersions):
     """A server step along the mean of K displacements, each discounted by its age.
 
     Args:
-        server_lr: the server's rate.
         staleness_function: ``"polynomial"`` or ``"constant"``.
         averaging: how much more later versions count in their mean; None = the last one is tested.
-        clip_norm: largest norm of a displacement's trainable part, > 0; None = any length.
-        lr_schedule: how the server's rate falls; None = constant.
 
     Examples:
         >>> model = GlobalModel(np.zeros(2, np.float32), version=3)

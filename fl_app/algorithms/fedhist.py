@@ -68,7 +68,6 @@ class FedHist(AveragesVersions):
     The server keeps the last ``h K`` uploads and the last h steps: 4 h (K + 1) d bytes.
 
     Args:
-        server_lr: the server's rate.
         buffer_length: h, rounds.
         fusion: alpha, how much of the most opposite past step is added.
         utility_weight: lambda; a utility lies between -(1 + |c_0|) |S| and (1 + |c_0|) |S|.
@@ -76,8 +75,6 @@ class FedHist(AveragesVersions):
         norm_decay: mu, per round.
         norm_floor: floor of INA; None = 0.05, and a run that reaches 1 - mu r <= 0 is refused.
         similarity_threshold: c_0.
-        clip_norm: largest norm of an upload's trainable part, > 0; None = any length.
-        lr_schedule: how the server's rate falls; None = constant.
         egs: False sets alpha = 0.
         haa: False sets lambda = 0.
         ina: False leaves the length of g as it is.

@@ -52,14 +52,11 @@ class FedStaleAsync(RemembersClients):
     version: 8 d bytes for each version that a memory was computed on, at most N.
 
     Args:
-        server_lr: the server's rate.
         upload_exponent: a, how fast an upload's weight falls with its age.
         memory_exponent: b, how fast a memory's weight falls with its age.
         participation_rate: rho, of the running means p_c; 0 = p_c stays K / N.
         num_clients: N; None = the clients whose uploads were aggregated so far.
         memory_dtype: type of the kept numbers, ``"float32"`` or ``"float16"``.
-        clip_norm: largest norm of an upload's trainable part, > 0; None = any length.
-        lr_schedule: how the server's rate falls; None = constant.
 
     Examples:
         >>> model = GlobalModel(np.zeros(2, np.float32), version=3)

@@ -36,12 +36,9 @@ class FedStaleWeight(WeightedGradients, AveragesVersions):
     """One step along the mean of K gradients, weighted by their clients' mean ages.
 
     Args:
-        server_lr: the server's rate.
         rate: rho, the share of an upload in its client's mean age.
         scale_by_buffer: whether a mean age is multiplied by K.
         averaging: how much more later versions count in their mean; None = the last one is tested.
-        clip_norm: largest norm of an upload's trainable part, > 0; None = any length.
-        lr_schedule: how the server's rate falls; None = constant.
 
     Examples:
         >>> model = GlobalModel(np.zeros(2, np.float32), version=3)

@@ -38,12 +38,9 @@ class GSGM(Stepped):
     """One step along the mean of K gradients and the mean step of the round before.
 
     Args:
-        server_lr: the server's rate.
         momentum: alpha, the weight of the mean step of the round before.
         accumulate: ``"mean"`` (acc is the mean step of a round) or ``"code"`` (1 / K of it).
         apply_momentum: False = the model moves by gm, without the momentum.
-        clip_norm: largest norm of an upload's trainable part, > 0; None = any length.
-        lr_schedule: how the server's rate falls; None = constant.
 
     Examples:
         >>> model = GlobalModel(np.zeros(2, np.float32), version=3)

@@ -46,8 +46,6 @@ class PORT(Stepped):
         staleness_bound: Omega, versions.
         reference: what an update's direction is compared with: the global displacement since its
             ``"base"`` version, or over the last two (``"two_back"``).
-        clip_norm: largest norm of a displacement's trainable part, > 0; None = any length.
-        lr_schedule: how the server's rate falls; None = constant.
 
     Examples:
         >>> course = np.array([1, 0], np.float32)

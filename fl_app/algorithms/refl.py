@@ -40,12 +40,9 @@ class REFL(AveragesVersions):
     """One step along the mean of K gradients, weighted by age and deviation from the fresh ones.
 
     Args:
-        server_lr: the server's rate.
         boost: b, share of the deviation in a stale update's weight.
         scale: divides the exponential of the deviation.
         averaging: how much more later versions count in their mean; None = the last one is tested.
-        clip_norm: largest norm of an upload's trainable part, > 0; None = any length.
-        lr_schedule: how the server's rate falls; None = constant.
 
     Examples:
         >>> model = GlobalModel(np.zeros(2, np.float32), version=3)

@@ -42,12 +42,9 @@ class Ringmaster(WeightedGradients):
     """A step along each gradient that is young enough; older ones are refused.
 
     Args:
-        server_lr: the server's rate.
         delay_threshold: R, versions; None = by `noise` and `target`.
         noise: sigma^2, with `delay_threshold` None.
         target: epsilon, > 0, with `delay_threshold` None.
-        clip_norm: largest norm of an upload's trainable part, > 0; None = any length.
-        lr_schedule: how the server's rate falls; None = constant.
 
     Attributes:
         threshold: R.

@@ -40,11 +40,9 @@ class SAFL(WeightedGradientsOrModels):
     """One step along the sum of K gradients, weighted by examples over staleness.
 
     Args:
-        server_lr: the server's rate.
         form: ``"gradient"``, or ``"model"``: models are mixed, and `server_lr` is not used.
         mixing: alpha of the model form.
         clip_norm: largest norm of an upload's trainable part in the gradient form; None = any.
-        lr_schedule: how the server's rate falls; None = constant.
 
     Examples:
         >>> model = GlobalModel(np.zeros(2, np.float32), version=3)

@@ -38,10 +38,7 @@ class SASGD(WeightedGradients):
     """One step along the sum of K gradients, each divided by K and by its staleness.
 
     Args:
-        server_lr: the server's rate.
         normalise: whether the weights are divided by their sum.
-        clip_norm: largest norm of an upload's trainable part, > 0; None = any length.
-        lr_schedule: how the server's rate falls; None = constant.
 
     Examples:
         >>> model = GlobalModel(np.zeros(2, np.float32), version=3)

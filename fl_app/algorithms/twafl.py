@@ -37,10 +37,7 @@ class TWAFL(WeightedGradients):
     """One step along the mean of K gradients, weighted by (e/2)^(-staleness).
 
     Args:
-        server_lr: the server's rate.
         normalise: whether the weights are divided by their sum.
-        clip_norm: largest norm of an upload's trainable part, > 0; None = any length.
-        lr_schedule: how the server's rate falls; None = constant.
 
     Examples:
         >>> model = GlobalModel(np.zeros(2, np.float32), version=3)

@@ -57,7 +57,6 @@ class WKAFL(Stepped):
     and clip_norm 100 for inputs of 0 to 255; the values here are for inputs of 0 to 1 [A].
 
     Args:
-        server_lr: the server's rate.
         momentum: alpha.
         similarity_sharpness: beta.
         lr_decay: gamma, the fall of the rate with the smallest age.
@@ -69,7 +68,6 @@ class WKAFL(Stepped):
         stage_two_loss: eps, the mean loss that begins stage two.
         momentum_source: what becomes G, ``"estimated"`` (gbar) or ``"aggregated"`` (sum_i p_i g_i).
         reuse_staleness_weight: whether q_i is multiplied by a_i.
-        lr_schedule: how the server's rate falls; None = constant.
         select: False = no selection and no stage two: the step is along gbar.
         staleness: False sets a_i = 1 and gamma = 0.
         history: False sets alpha = 0.

@@ -40,14 +40,11 @@ class Zeno(Stepped):
     """A step of the server's length along each gradient that agrees with the server's.
 
     Args:
-        server_lr: the server's rate.
         penalty: rho, what the square of the step's length costs.
         tolerance: epsilon, how far the score may be below 0.
         validate_every: k, versions between two gradients of the server.
         held_examples: examples that the server holds, drawn from those of all clients.
         batch_size: examples of one gradient of the server; all of them if it holds fewer.
-        clip_norm: largest norm of an upload's trainable part, > 0; None = any length.
-        lr_schedule: how the server's rate falls; None = constant.
 
     Raises:
         RunError: it runs where the server has no training examples.

@@ -4,7 +4,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import pandas as pd
 import torch
 from numpy.typing import NDArray
@@ -41,30 +40,21 @@ def predict(
     settings = config.task
     settings.update({"path": None, "schema": str(folder / SCHEMA)})
     task: Task = instantiate(settings, leave_out=COMMON_KEYS)()
+    if settings.loss is not None:  # with which a model predicts numbers as they are
+        task = task.with_loss(settings.loss)
     schema: Schema | None = task.schema
     assert schema is not None
-    if isinstance(inputs, pd.DataFrame) != bool(schema.columns):
-        raise ValueError(
-            f"inputs must be {'a table' if schema.columns else 'an array'}, as trained"
-        )
-    if isinstance(inputs, pd.DataFrame):
+    of_table = isinstance(inputs, pd.DataFrame)
+    if of_table != bool(schema.columns):
+        told = "a table" if schema.columns else "an array"
+        raise ValueError(f"inputs must be {told}, as the model was trained on")
+    if of_table:
         names = [column.name for column in schema.columns]
         if lacking := {*names} - {*inputs}:
             raise ValueError(f"inputs must have the columns {', '.join(sorted(lacking))}")
         rule = "median" if schema.missing == "median" else "refuse"
-        whole, _ = completed(inputs, names, [], rule, "inputs", fixed=True)
-        inputs = whole[names]
+        inputs, _ = completed(inputs, names, [], rule, "inputs", fixed=True)
     given = encoded_inputs(Part("inputs", inputs, pd.DataFrame()), schema)
-    model = task.model().eval()
+    model = task.model()
     model.load_state_dict({name: torch.from_numpy(array) for name, array in arrays.items()})
-    with torch.no_grad():
-        chunks: Any = torch.split(torch.from_numpy(given), task.test_chunk)
-        prepared = [chunk if task.prepare is None else task.prepare(chunk) for chunk in chunks]
-        outputs: NDArray[Any] = torch.cat([model(chunk) for chunk in prepared]).numpy()
-    if schema.kind == "classification":
-        classes: NDArray[Any] = np.asarray(schema.outputs)[outputs.argmax(1)]
-        return classes
-    numbers: NDArray[Any] = outputs.reshape(len(outputs), -1)
-    if schema.target_mean:
-        numbers = numbers * np.array(schema.target_deviation) + np.array(schema.target_mean)
-    return numbers
+    return task.answers(model, torch.from_numpy(given))

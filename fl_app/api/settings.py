@@ -25,8 +25,8 @@ Setting: TypeAlias = Union[str, AsyncStrategy, Schedule, "Callable[..., LocalTra
 
 BASE = "fedbuff"  # its client trains for strategies that are not of `fl_app.algorithms`
 
-# Keys of the command line that Python says otherwise.
 TARGET = "experiment.report_accuracy"
+# Other keys of the command line that Python says otherwise.
 ELSEWHERE = {
     "hydra": "give the folder as output=",
     "experiment": "compare runs with fl_app.compare",

@@ -17,7 +17,6 @@ import math
 from collections.abc import Sequence
 from copy import copy
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
@@ -269,8 +268,7 @@ class _Steps:
         inputs, target = self._examples(step, active, width)
         weights = self._weights[step, :active, :width]
         outputs = self._forward(params, inputs).flatten(0, 1)
-        of_task: Any = trainer.task
-        losses: Tensor = of_task.losses(outputs, target).view(weights.shape)
+        losses = trainer.task.losses(outputs, target).view(weights.shape)
         grad = list(torch.autograd.grad(losses, params, weights))
         with torch.no_grad():
             loss = (losses * weights).sum(1)
@@ -432,7 +430,4 @@ def obstacle(trainer: Trainer) -> str:
         return f"{name} does not say that its clients can be trained together (batches)"
     if stacked_forward(trainer.model.module, trainer.model.trained) is None:
         return "the model is not a chain of linear layers that are all trained"
-    if not hasattr(trainer.task, "losses"):
-        return "the task has no loss of each example"
-    mixed: str = getattr(trainer.task, "mixed", "")
-    return mixed
+    return trainer.task.mixed

@@ -27,6 +27,11 @@ computing = threading.Lock()
 ORDERS_PER_WORKER = 2
 
 
+def batch_of(trainer: Trainer) -> int:
+    """How many orders a trainer carries out at once."""
+    return getattr(trainer, "batch", 1) if hasattr(trainer, "train_together") else 1
+
+
 class Inline:
     """Trains in this process, when the engine asks: slow, simple, and open to a debugger.
 
@@ -38,7 +43,7 @@ class Inline:
     """
 
     def __init__(self, trainer: Trainer) -> None:
-        self.batch: int = getattr(trainer, "batch", 1) if hasattr(trainer, "train_together") else 1
+        self.batch = batch_of(trainer)
         self._trainer = trainer
         self._batches: deque[Sequence[Order]] = deque()
 
@@ -100,7 +105,7 @@ class Workers:
     """
 
     def __init__(self, trainer: Trainer, num_workers: int, size: int, *, vectors: int = 1) -> None:
-        self.batch = Inline(trainer).batch
+        self.batch = batch_of(trainer)
         self._trainer = trainer
         self._vectors = vectors
         self._arena = Arena(size)

@@ -14,6 +14,7 @@ from omegaconf import OmegaConf
 from fl_app.core.errors import RunError, require
 from fl_app.core.events import Failed
 from fl_app.field.control import SuperLink, Unreachable
+from fl_app.record.folder import EVENTS, REFUSED, SUMMARY
 from fl_app.record.history import History
 from fl_app.record.log import Log
 from fl_app.record.progress import Progress
@@ -23,8 +24,6 @@ EVERY = 60.0  # seconds between two lines about a run
 AGAIN = 5.0  # seconds until a run is submitted again; doubled after an attempt without progress
 ATTEMPTS = 3  # attempts in a row without progress, after which the supervisor gives up
 RESUME = "resume=auto"
-REFUSED = "refused.txt"  # what `fl_app.server_app` writes of a run that it refuses
-EVENTS = "events.jsonl"
 
 Answer = TypeVar("Answer")
 
@@ -207,7 +206,7 @@ def _log_of(output: Path) -> tuple[int, int]:
 
 def _reason_of_end(output: Path) -> str | None:
     """Return why the run in `output` ended; None if it has not, or was only interrupted."""
-    summary = output / "summary.json"
+    summary = output / SUMMARY
     if not summary.exists():
         return None
     stopped: str = json.loads(summary.read_text())["stopped"]

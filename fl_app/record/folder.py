@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 EVENTS, SUMMARY, MODEL = "events.jsonl", "summary.json", "model.npz"
 TABLE, PARTITION, SCHEMA = "metrics.csv", "partition.csv", "schema.json"
+REFUSED = "refused.txt"  # of a run on real nodes: why its configuration was refused
 
 
 def require_free(folder: Path) -> None:

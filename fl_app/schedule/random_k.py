@@ -76,8 +76,8 @@ class RandomK(Schedule):
         while not upcoming or upcoming[0] <= now:
             if upcoming:
                 upcoming.popleft()
-                continue
-            self._iteration += 1
-            for drawn in self._rng.choice(self.num_clients, self.buffer_size, replace=False):
-                self._draws[int(drawn)].append(self._iteration)
+            else:
+                self._iteration += 1
+                for drawn in self._rng.choice(self.num_clients, self.buffer_size, replace=False):
+                    self._draws[int(drawn)].append(self._iteration)
         return Parts(0.0, upcoming.popleft() - now, 0.0)

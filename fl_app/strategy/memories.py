@@ -172,11 +172,8 @@ class RemembersClients(Stepped):
     A gradient is the trainable part of an upload as a descent direction, after the clip.
 
     Args:
-        server_lr: the server's rate.
         num_clients: N; None = the clients whose uploads were aggregated so far.
         memory_dtype: type of the numbers, ``"float32"`` or ``"float16"``.
-        clip_norm: largest norm of an upload's trainable part, > 0; None = any length.
-        lr_schedule: how the server's rate falls; None = constant.
     """
 
     schedule: ClassVar[Schedule] = k_async(10)

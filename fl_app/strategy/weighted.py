@@ -42,13 +42,7 @@ class Stepped(AsyncStrategy):
 
 @dataclass(kw_only=True)
 class WeightedGradients(Stepped):
-    """One step along a weighted sum of K gradients: w_{t+1} = w_t - eta sum_i p_i g_i.
-
-    Args:
-        server_lr: the server's rate.
-        clip_norm: largest norm of an upload's trainable part, > 0; None = any length.
-        lr_schedule: how the server's rate falls; None = constant.
-    """
+    """One step along a weighted sum of K gradients: w_{t+1} = w_t - eta sum_i p_i g_i."""
 
     schedule: ClassVar[Schedule] = k_async(10)
 
@@ -86,11 +80,9 @@ class WeightedGradientsOrModels(WeightedGradients):
     With ``form="model"``: w_{t+1} = (1 - alpha) w_t + alpha sum_i p_i w_i / sum_i p_i.
 
     Args:
-        server_lr: the server's rate.
         form: ``"gradient"``, or ``"model"``: models are mixed, and `server_lr` is not used.
         mixing: alpha of the model form.
         clip_norm: largest norm of an upload's trainable part in the gradient form; None = any.
-        lr_schedule: how the server's rate falls; None = constant.
     """
 
     form: str = bounded("gradient", one_of("gradient", "model"), "no other form is known")

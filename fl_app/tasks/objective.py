@@ -81,6 +81,10 @@ class Objective(ABC):
     def strata(self, targets: Tensor) -> NDArray[np.int64]:
         """A class for each example, by which a partition distributes them, shape ``(n,)``."""
 
+    def answers(self, output: Tensor) -> NDArray[Any]:
+        """What outputs say in the words or units of the data, shape ``(n, ...)``."""
+        return output.numpy()
+
     @abstractmethod
     def counts(self, output: Tensor, target: Tensor) -> Tensor:
         """Sums over a batch from which `figures` follow; those of several batches add up."""
@@ -128,6 +132,10 @@ class Classification(Objective):
             return np.zeros(len(targets), np.int64)
         classes: NDArray[np.int64] = targets.numpy()
         return classes
+
+    def answers(self, output: Tensor) -> NDArray[Any]:
+        names: NDArray[Any] = np.asarray(self.classes or range(self.num_outputs))
+        return names.take(output.argmax(-1).numpy())
 
     def counts(self, output: Tensor, target: Tensor) -> Tensor:
         """Correct and all predictions by class, shape ``(2, C)``."""
@@ -188,13 +196,16 @@ class Regression(Objective):
         bounds = np.quantile(first, np.arange(1, NUM_STRATA) / NUM_STRATA)
         return np.searchsorted(bounds, first).astype(np.int64)
 
+    def answers(self, output: Tensor) -> NDArray[Any]:
+        output = output.double().reshape(len(output), -1)
+        if self.mean:
+            output = output * output.new_tensor(self.deviation) + output.new_tensor(self.mean)
+        return output.numpy()
+
     def counts(self, output: Tensor, target: Tensor) -> Tensor:
         """Sums over examples for each output, shape ``(5, num_outputs)``."""
-        output, target = output.cpu().double(), target.cpu().double()
-        output = output.reshape(target.shape)
-        if self.mean:  # in the unit of the targets
-            output = output * output.new_tensor(self.deviation) + output.new_tensor(self.mean)
-        error = output - target
+        target = target.cpu().double()
+        error = torch.from_numpy(self.answers(output.cpu())).view_as(target) - target
         parts = (error.square(), error.abs(), target, target.square(), torch.ones_like(target))
         return torch.stack([part.sum(0) for part in parts])
 

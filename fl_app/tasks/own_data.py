@@ -141,10 +141,7 @@ class OwnData(TaskKind):
         tested = choose_test(groups, 0 if test else self.test_share, where)
         if schema is None:
             schema = _fitted(train, ~tested, targets, kind, outputs, self.rule)
-            plain = train.inputs
-            if not isinstance(plain, np.ndarray):  # what the user calls names is no number
-                plain = plain.drop(columns=[*train.categories])
-            notes += table.doubts(plain, kind, outputs, where)
+            notes += table.doubts(train.inputs, train.categories, kind, outputs, where)
         inputs = encoded_inputs(train, schema)
         arrays = {"inputs": inputs[~tested], "targets": targets[~tested]}
         if train.owners is not None:
@@ -155,10 +152,8 @@ class OwnData(TaskKind):
             arrays["test_targets"] = table.encode_targets(test.targets, kind, outputs, test.where)
         elif tested.any():
             arrays |= {"test_inputs": inputs[tested], "test_targets": targets[tested]}
-        found = table.described(schema.input_shape, kind, outputs, train.owners)
-        about = json.dumps(
-            {"schema": schema.to_json(), "notes": notes, "found": f"{where}: {found}"}
-        )
+        found = table.overview(schema.input_shape, kind, outputs, train.owners, where)
+        about = json.dumps({"schema": schema.to_json(), "notes": notes, "found": found})
         return {**arrays, "about": np.frombuffer(about.encode(), np.uint8)}
 
     def __call__(self, *, seed: int = 0) -> "Task":

@@ -63,18 +63,18 @@ class Csv(TableData):
         with reading(f"{key}={file}", expected), warnings.catch_warnings():
             # A line with more values than columns.
             warnings.simplefilter("error", pd.errors.ParserWarning)
-            first = pd.read_csv(file, sep=sign, header=None, nrows=1, dtype=str).iloc[0]
+            options: dict[str, Any] = {"sep": sign, "skipinitialspace": True}
+            first = pd.read_csv(file, header=None, nrows=1, dtype=str, **options).iloc[0]
             head, *more = names = first.fillna("").str.strip()
             others = [other for other in OTHERS if other in head and not more]
             if others:
                 raise ValueError(f'its first line is {head!r}: give "task.separator={others[0]!r}"')
             table = pd.read_csv(
                 file,
-                sep=sign,
                 dtype=dict.fromkeys(self.texts(), "str"),
-                skipinitialspace=True,
                 index_col=False,
                 low_memory=False,  # the types of columns must not depend on the size of a chunk
+                **options,
             )
         table.columns = table.columns.str.strip()
         twice = names[names.duplicated() & (names != "")]

@@ -92,18 +92,21 @@ def refuse_commas(table: pd.DataFrame, where: str) -> None:
             )
 
 
-def doubts(inputs: Any, kind: str, outputs: Sequence[str], where: str) -> list[str]:
+def doubts(
+    inputs: Any, categories: Sequence[str], kind: str, outputs: Sequence[str], where: str
+) -> list[str]:
     """Sentences on what is most likely a mistake in a table: an identity, a unit, a spelling.
 
     Args:
         inputs: columns of a table, or an array, of which there is nothing to say.
+        categories: columns whose values are names, whatever they look like.
         kind: of the targets.
         outputs: names of the model's outputs.
         where: the data, for messages.
     """
-    columns = dict(inputs.items()) if isinstance(inputs, pd.DataFrame) else {}
+    columns = inputs.items() if isinstance(inputs, pd.DataFrame) else ()
     told = []
-    for name, values in columns.items():
+    for name, values in ((name, values) for name, values in columns if name not in categories):
         texts = values.dropna().astype(str)
         out = f"task.ignore=[{name}] leaves it out"
         if pd.api.types.is_integer_dtype(values) and values.is_unique and len(values) > FEW:
@@ -120,13 +123,17 @@ def doubts(inputs: Any, kind: str, outputs: Sequence[str], where: str) -> list[s
     return [f"{where}: {each}" for each in told]
 
 
-def described(
-    input_shape: Sequence[int], kind: str, outputs: Sequence[str], owners: "pd.Series | None"
+def overview(
+    input_shape: Sequence[int],
+    kind: str,
+    outputs: Sequence[str],
+    owners: "pd.Series | None",
+    where: str,
 ) -> str:
     """What was made of a user's data, in a line."""
     what = "classes" if kind == "classification" else "numbers to predict:"
     shown = ", ".join(outputs[:SHOWN]) + ", ..." * (len(outputs) > SHOWN)
-    line = f"{'x'.join(map(str, input_shape))} inputs, {what} {shown}"
+    line = f"{where}: {'x'.join(map(str, input_shape))} inputs, {what} {shown}"
     if owners is not None:
         names = texts_of(owners)
         sizes = names.value_counts()

@@ -445,6 +445,13 @@ class Task:
         )
         return self._measure(model, chunks)[0], int(own.size)
 
+    def answers(self, model: nn.Module, inputs: Tensor) -> NDArray[Any]:
+        """What a model says of inputs such as this task's: `Objective.answers`."""
+        model.eval()
+        with torch.no_grad():
+            outputs = [model(self._ready(chunk)) for chunk in torch.split(inputs, self.test_chunk)]
+        return self.objective.answers(torch.cat(outputs))
+
     def _measure(
         self, model: nn.Module, chunks: Iterable[tuple[Tensor, Tensor]]
     ) -> tuple[dict[str, float], Tensor]:

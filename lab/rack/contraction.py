@@ -1,4 +1,4 @@
-"""How much a cycle of Overlap-FedAvg contracts.
+"""How much a cycle of Overlap-FedAvg contracts, beside accuracies over rate and momentum.
 
     python -m lab.rack.contraction FOLDER
 
@@ -20,6 +20,7 @@ Where local training itself is not stable, small differences grow in it. Then c 
 """
 
 import argparse
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -36,6 +37,7 @@ Model = NDArray[np.float32]
 
 ITERATIONS = 12
 LENGTH = 1e-2  # of a difference; the models have norms of about 10
+RATE, MOMENTUM = "algorithm.client.local_lr", "algorithm.strategy.momentum"
 
 
 def cycle(trainer: LocalTrainer, num_clients: int) -> Callable[[Model], Model]:
@@ -106,8 +108,55 @@ def measured(folder: Path, cycles: int) -> dict[float, float]:
     return dict(sorted(found.items()))
 
 
+def draw(folder: Path, found: dict[float, float]) -> Path:
+    """The accuracies over rate and momentum, with the bound 1 - c of a rate as a red line.
+
+    A rate whose contraction lies outside of [0, 1] has no line.
+    """
+    import altair as alt
+    import pandas as pd
+
+    from fl_app.report.cells import read_cell
+    from fl_app.report.figures import data, save
+
+    path = folder / "stability.png"
+    cells = pd.DataFrame(
+        {
+            "rate": cell.get(RATE),
+            "momentum": cell.get(MOMENTUM),
+            "accuracy": cell.summary["last10_accuracy"],
+        }
+        for cell in map(read_cell, sorted(path.parent for path in folder.rglob("config.yaml")))
+    )
+    momenta = sorted(cells.momentum.unique())
+    bounds = pd.DataFrame(
+        [
+            (column, column + 1, np.interp(1 - contracts, momenta, range(len(momenta))) + 0.5)
+            for column, contracts in enumerate(found.values())
+            if 0 <= contracts <= 1
+        ],
+        columns=["left", "right", "height"],
+    )
+    across, up = (alt.Scale(domain=[0, n], nice=False) for n in (len(found), len(momenta)))
+    lines = alt.Chart(data(bounds)).mark_rule(color="red", strokeWidth=2)
+    lines = lines.encode(
+        x=alt.X("left:Q", scale=across, axis=None),
+        x2="right:Q",
+        y=alt.Y("height:Q", scale=up, axis=None),
+    )
+    places = alt.Chart(data(cells)).encode(
+        x=alt.X("rate:O", title="local rate"), y=alt.Y("momentum:O", sort="descending")
+    )
+    colour = alt.Color("mean(accuracy):Q", legend=None).scale(scheme="yellowgreen")
+    squares = places.mark_rect().encode(color=colour)
+    texts = places.mark_text().encode(text=alt.Text("mean(accuracy):Q", format=".0%"))
+    chart = alt.layer(alt.layer(squares, texts), lines).properties(width=400, height=400)
+    save(chart.resolve_scale(x="independent", y="independent"), path)
+    return path
+
+
 def main(words: Sequence[str] | None = None) -> None:
-    """Read the command line, measure, and print a table."""
+    """Read the command line, measure, print a table and draw."""
     parser = argparse.ArgumentParser(prog="python -m lab.rack.contraction")
     parser.add_argument("folder", type=Path, help="of a sweep over rate and momentum")
     parser.add_argument("--cycles", type=int, default=5, help="of FedAvg before (default: 5)")
@@ -121,6 +170,7 @@ def main(words: Sequence[str] | None = None) -> None:
     for rate, value in found.items():
         bound = f"{1 - value:.2f}" if 0 <= value <= 1 else "-"
         print(f"| {rate:g} | {value:.3g} | {bound} |")
+    print(f"figure: {draw(folder, found)}", file=sys.stderr)
 
 
 if __name__ == "__main__":

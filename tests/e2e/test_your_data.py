@@ -205,7 +205,7 @@ def test_a_run_on_a_schema_keeps_its_contents(folder, capsys):
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-def test_a_model_predicts_in_the_words_and_units_of_its_data(folder):
+def test_a_model_predicts_in_the_words_and_units_of_its_data(folder, monkeypatch):
     words, table = own_table(folder), pd.read_csv("table.csv").iloc[::-1]
     longer = ["num_versions=60", "algorithm.client.local_lr=0.1"]
     digest(folder / "classes", *words, *longer)
@@ -215,6 +215,14 @@ def test_a_model_predicts_in_the_words_and_units_of_its_data(folder):
     prices = fl_app.Result(folder / "numbers").predict(table)
     assert prices.shape == (ROWS, 1)
     assert abs(prices[:, 0] - table["price"]).mean() < table["price"].std() / 4
+    Path("my_loss.py").write_text("def loss(out, y):\n    return (out - y / 1e5).square().mean()\n")
+    monkeypatch.syspath_prepend(folder)
+    own = [*words, *longer, "task.target=price", "task.ignore=[bought,city]"]
+    digest(folder / "own", *own, "task.loss=my_loss:loss")
+    own_units = fl_app.Result(folder / "own").predict(table)  # what the loss compares with prices
+    assert abs(own_units[:, 0] - table["price"] / 1e5).mean() < 0.5
+    with pytest.raises(ValueError, match="inputs must be a table, as the model was trained on"):
+        found.predict(np.zeros((2, 4), np.float32))
     with pytest.raises(ValueError, match="inputs must have the columns second"):
         found.predict(table[["first", "city"]])
     (folder / "classes" / "schema.json").unlink()
