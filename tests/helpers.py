@@ -92,6 +92,7 @@ class Quadratic:
 
     name = "quadratic"
     has_test_set = True
+    mixed = ""
     objective = SimpleNamespace(score="accuracy")
 
     def __init__(self, points):
