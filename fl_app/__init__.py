@@ -14,15 +14,19 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from fl_app.api.compare import Comparison as Comparison
     from fl_app.api.compare import compare as compare
+    from fl_app.api.plan import Prediction as Prediction
+    from fl_app.api.plan import plan as plan
     from fl_app.api.result import Result as Result
     from fl_app.api.run import run as run
     from fl_app.tasks.task import Task as Task
 
 _FROM = {
     "Comparison": "fl_app.api.compare",
+    "Prediction": "fl_app.api.plan",
     "Result": "fl_app.api.result",
     "Task": "fl_app.tasks.task",
     "compare": "fl_app.api.compare",
+    "plan": "fl_app.api.plan",
     "run": "fl_app.api.run",
 }
 

@@ -1,0 +1,468 @@
+"""What a federation will do, by theory: throughput, ages and loads, without a run.
+
+An order of client i takes s_i seconds on average, transfers and the server's handling included.
+Symbols: M concurrency, K buffer_size, N clients, X updates a second.
+
+**Freed places are refilled at once.** M clients are at work, and a freed place goes to any idle
+client with equal probability. The set B of clients at work has the probability
+
+    P(B) ~ prod_{i in B} s_i        (product form; it holds for any distribution of the seconds)
+
+so that, with e_k the elementary symmetric polynomials of s, and e_k^i those without s_i,
+
+    P(i at work) = s_i e_{M-1}^i / e_M,              X_i = P(i at work) / s_i
+    X = (N - M + 1) e_{M-1} / e_M                    (Little: X times the mean seconds at work is M)
+    X^i = (N - M + 1) e_{M-2}^i / e_{M-1}^i          (the others' updates while i is at work)
+    age of i = s_i X^i / K,                          mean age = (M - 1) / K
+
+The others' arrivals during an order are taken as Poisson for the 95 % of ages [A].
+
+**Freed places are refilled after the aggregation.** The mean age is (M - K) / K. There is no closed
+form for X, since it depends on the distribution: a loop of drawn seconds stands for it, without
+models and messages. With K = M these are rounds, each as long as the largest of M draws.
+
+**A server whose work takes seconds** is one station of M/M/1 type among M orders (mean value
+analysis). An order ends when its client goes offline or misses the deadline, and then brings no
+update. A share a of the clients is online, and M of them are at work as M / a of all would be [A].
+
+**Starts by the clock** (`Periodic`) are a loss system D/M/M/M: with q_j = exp(j period / s) - 1, a
+start finds no place with the probability p = 1 / (1 + sum_k C(M, k) prod_{j<=k} q_j), which holds
+for exponential seconds [A]. The mean age is E[ceil(seconds / period)] - 1 - M p / (1 - p): as many
+clients are at work after an arrival as a start finds that finds a place.
+"""
+
+import heapq
+import math
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, TypeAlias, cast
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from fl_app.api.settings import Setting, plan_of
+from fl_app.client.build import asks_for_masks, instantiate
+from fl_app.core.errors import require
+from fl_app.devices.fleet import Churn, Fleet, Overlapping
+from fl_app.devices.table import boards_of
+from fl_app.engine.server import Server
+from fl_app.runner.components import Components, build_components
+from fl_app.schedule.buffered import Buffered
+from fl_app.schedule.periodic import Periodic
+
+if TYPE_CHECKING:
+    from fl_app.api.plot import Plot
+    from fl_app.tasks.task import Task
+
+Numbers: TypeAlias = NDArray[np.float64]
+Planned: TypeAlias = Buffered | Periodic
+
+DRAWS = 40_000  # seconds drawn, of all clients together
+LOOP = 20_000  # arrivals in a loop of drawn seconds
+ROUGH = 2_000  # the same for a row of the grid
+ENOUGH = 0.99  # of the most updates a second: more clients at work would not help
+BUFFERS = (1, 2, 5, 10, 20, 50)  # of the grid
+LATER = "after_aggregation"
+
+
+@dataclass(frozen=True)
+class Orders:
+    """What the orders of a federation take, without the waits for a place or the server.
+
+    Attributes:
+        draws: seconds of orders of every client, shape ``(N, draws)``.
+        success: probability that an order brings an update, shape ``(N,)``.
+        brought: mean seconds of orders that bring an update, shape ``(N,)``.
+        online: share of the clients that are online.
+        per_update: seconds of the server's work for an update.
+        per_version: seconds of the server's work for a version.
+        joules: of an order of every client, shape ``(N,)``; NaN = unknown.
+    """
+
+    draws: Numbers
+    success: Numbers
+    brought: Numbers
+    online: float
+    per_update: float
+    per_version: float
+    joules: Numbers
+
+    @cached_property
+    def seconds(self) -> Numbers:
+        """s_i, shape ``(N,)``."""
+        means: Numbers = self.draws.mean(axis=1)
+        return means
+
+
+@dataclass(frozen=True)
+class Steady:
+    """The long run of a schedule.
+
+    Attributes:
+        orders: of every client, a second, shape ``(N,)``.
+        updates: of every client, a second, shape ``(N,)``.
+        ages: mean age of every client's updates, versions, shape ``(N,)``.
+        measures: of all clients together, by name; seconds, versions, bytes, joules.
+    """
+
+    orders: Numbers
+    updates: Numbers
+    ages: Numbers
+    measures: dict[str, float]
+
+
+def steady(orders: Orders, schedule: Planned, arrivals: int = LOOP) -> Steady:
+    """The long run of a federation under a schedule.
+
+    Args:
+        orders: of its clients.
+        schedule: `Buffered` or `Periodic`.
+        arrivals: in the loop of drawn seconds, if the schedule needs one.
+    """
+    size, online = len(orders.seconds), orders.online
+    buffer = schedule.buffer_size if isinstance(schedule, Buffered) else 1
+    most = min(schedule.concurrency or size, max(1, round(size * online)))
+    work = orders.per_update + orders.per_version / buffer
+    waits = server_seconds(float(orders.seconds.mean()), work, most) if work else 0.0
+    seconds = orders.seconds + waits
+    if isinstance(schedule, Buffered) and schedule.refill == "after_aggregation":
+        draws = orders.draws + waits
+        attempts, ages = looped(draws, most, buffer, arrivals)
+        updates = attempts
+        waiting = most - float(attempts @ seconds)
+    else:
+        of_all = min(round(most / online), size)
+        busy, others = product_form(seconds, of_all)
+        attempts = busy / seconds * most / of_all
+        others *= (most - 1) / max(of_all - 1, 1)
+        if isinstance(schedule, Periodic):
+            attempts /= attempts.sum()
+            lost = loss(schedule.period, float(attempts @ seconds), most)
+            # Each arrival leaves as many at work as a start finds that finds a place.
+            found = attempts @ np.ceil((orders.draws + waits) / schedule.period).mean(axis=1) - 1
+            age = max(found - most * lost / (1 - lost), 0)
+            others *= age / max(attempts @ (seconds * others), 1e-12)
+            attempts *= (1 - lost) / schedule.period
+        updates = attempts * orders.success
+        ages = (orders.brought + waits) * others * float(updates.sum() / attempts.sum()) / buffer
+        waiting = (buffer - 1) / 2
+    total = float(updates.sum())
+    measures = {
+        "concurrency": most,
+        "buffer_size": buffer,
+        "updates_per_second": total,
+        "versions_per_second": total / buffer,
+        "mean_age": float(updates @ ages) / total,
+        "clients_at_work": float(attempts @ seconds),
+        "seconds_in_buffer": waiting / total,
+        "server_load": total * work,  # share of its time; above 0.8 queues decide
+        "joules_per_update": float(attempts @ orders.joules) / total,
+    }
+    return Steady(attempts, updates, ages, measures)
+
+
+def product_form(seconds: Numbers, concurrency: int) -> tuple[Numbers, Numbers]:
+    """Of every client the probability that it is at work, and X^i, the others' updates a second.
+
+    Args:
+        seconds: s_i, all > 0, shape ``(N,)``.
+        concurrency: M, 1 <= M <= N.
+    """
+    size, most = seconds.size, concurrency
+    if most == size:
+        rates = 1 / seconds
+        return np.ones(size), rates.sum() - rates
+    # Scaled so that independent clients would be at work M at a time: the polynomials are then the
+    # probabilities of a sum of coins, and none is too small or too large for a float.
+    low, high = -50.0, 50.0
+    relative = np.log(seconds / np.exp(np.log(seconds).mean()))
+    for _ in range(100):
+        middle = (low + high) / 2
+        coins = 1 / (1 + np.exp(-relative - middle))
+        low, high = (middle, high) if coins.sum() < most else (low, middle)
+    sums = np.zeros(size + 1)
+    sums[0] = 1.0
+    for coin in coins:
+        sums[1:] = sums[1:] * (1 - coin) + sums[:-1] * coin
+        sums[0] *= 1 - coin
+    # Of the other clients: from no client at work upwards, or from all of them downwards, whichever
+    # does not magnify rounding.
+    up, odds = coins <= 0.5, coins / (1 - coins)
+    less, same = np.zeros(size), np.zeros(size)
+    for number in range(most):
+        less, same = same, np.where(up, (sums[number] - coins * same) / (1 - coins), 0)
+    above = np.zeros(size)
+    for number in range(size, most - 1, -1):
+        above = np.where(up, 0, (sums[number] - (1 - coins) * above) / coins)
+    below = np.where(up, 0, (sums[most - 1] - (1 - coins) * above) / coins)
+    less, same = np.where(up, less, below), np.where(up, same, above)
+    busy = np.clip(coins * same / sums[most], 0, 1)
+    others = (size - most + 1) * (odds / seconds) * less / same
+    return busy, others
+
+
+def loss(period: float, seconds: float, places: int) -> float:
+    """Probability that a start, one every `period`, finds none of the `places` (D/M/M/M)."""
+    terms, product = 1.0, 1.0
+    for number in range(1, places + 1):
+        product *= math.expm1(min(number * period / seconds, 700.0))
+        terms += math.comb(places, number) * product
+        if terms > 1e300:
+            return 0.0
+    return 1 / terms
+
+
+def looped(
+    draws: Numbers, concurrency: int, buffer_size: int, arrivals: int
+) -> tuple[Numbers, Numbers]:
+    """Of every client updates a second and their mean age, of a loop of drawn seconds.
+
+    Args:
+        draws: seconds of orders of every client, shape ``(N, draws)``.
+        concurrency: M, K <= M <= N.
+        buffer_size: K.
+        arrivals: in the loop.
+    """
+    size, each = draws.shape
+    place = np.random.default_rng(0).random(concurrency + arrivals)
+    idle, under_way = [*range(size)], list[tuple[float, int, int]]()  # a heap
+    updates, ages, now, orders = np.zeros(size), np.zeros(size), 0.0, 0
+    for version in range(arrivals // buffer_size):
+        while len(under_way) < concurrency:
+            client = idle.pop(int(place[orders] * len(idle)))
+            heapq.heappush(under_way, (now + draws[client, orders % each], client, version))
+            orders += 1
+        for _ in range(buffer_size):
+            now, client, base = heapq.heappop(under_way)
+            updates[client] += 1
+            ages[client] += version - base
+            idle.append(client)
+    return updates / now, ages / np.maximum(updates, 1)
+
+
+def server_seconds(think: float, work: float, orders: int) -> float:
+    """Mean seconds of an order at a server that is one queue (mean value analysis).
+
+    Args:
+        think: mean seconds of an order elsewhere.
+        work: seconds of the server's work for an order.
+        orders: under way.
+    """
+    queue = at_server = 0.0
+    for number in range(1, orders + 1):
+        at_server = work * (1 + queue)
+        queue = number * at_server / (think + at_server)
+    return at_server
+
+
+def orders_of(
+    devices: Fleet | Overlapping,
+    size: int,
+    stays: Churn | None = None,
+    server: Server | None = None,
+    *,
+    fresh: bool = False,
+    eval_every: int = 1,
+) -> Orders:
+    """Draw what the orders of a run take.
+
+    Args:
+        devices: of all clients.
+        size: N.
+        stays: when clients are online; None = always.
+        server: what its own work takes; None = no time.
+        fresh: whether a client downloads a second model while it trains.
+        eval_every: versions between two evaluations on the server.
+    """
+    numbers = range(1, 1 + min(max(DRAWS // size, 4), 400))
+    parts = np.array([[devices.parts(i, n, 0.0)[:3] for n in numbers] for i in range(size)])
+    draws, success, online = parts.sum(axis=2), np.ones(size), 1.0
+    if fresh:
+        draws += parts[:, :, 0]
+    brought = draws.mean(axis=1)
+    if stays is not None:
+        mean = stays.mean_online
+        online = mean / (mean + stays.mean_offline)
+        survive = np.exp(-draws / mean)
+        success, brought = survive.mean(axis=1), (draws * survive).sum(axis=1) / survive.sum(axis=1)
+        draws = -mean * np.expm1(-draws / mean)
+    server = server or Server()
+    return Orders(
+        draws + server.poll / 2,
+        success,
+        brought + server.poll / 2,
+        online,
+        server.dispatch + server.receipt,
+        server.aggregation + server.evaluation / eval_every,
+        np.array([devices.joules(client_id, 1, 0.0) for client_id in range(size)], float),
+    )
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """What a federation will do.
+
+    Attributes:
+        measures: of the configured schedule, by name; seconds, versions, bytes, joules.
+        classes: a row for each kind of board, or third of the clients by speed.
+        grid: a row for each concurrency and buffer that was compared.
+        best: the row of `grid` that the aim prefers; None = no row fulfils it.
+    """
+
+    measures: dict[str, float]
+    classes: pd.DataFrame
+    grid: pd.DataFrame
+    best: "pd.Series[float] | None"
+
+    def __str__(self) -> str:
+        known = {name: each for name, each in self.measures.items() if not math.isnan(each)}
+        lines = [f"{name.replace('_', ' '):22}{each:10.4g}" for name, each in known.items()]
+        told = "No concurrency and buffer fulfils the aim."
+        if self.best is not None:
+            told = (
+                "Best: concurrency={concurrency:.0f} buffer_size={buffer_size:.0f}, with "
+                "{updates_per_second:.4g} updates a second of mean age {mean_age:.3g}"
+            ).format(**self.best)
+        table = self.classes.to_string(float_format="{:.4g}".format)
+        return "\n".join([*lines, "", table, "", told])
+
+    def plot(self) -> "Plot":
+        """Updates a second and their mean age over concurrency and buffer; a frame = the best."""
+        import altair as alt  # of the extra "report"
+
+        from fl_app.api.plot import Plot
+
+        best = self.grid.iloc[:0] if self.best is None else self.best.to_frame().T
+        panels = []
+        for name in ("updates_per_second", "mean_age"):
+            shown = alt.Chart(self.grid, title=name.replace("_", " "), width=300).encode(
+                alt.X("buffer_size:O").axis(labelAngle=0),
+                alt.Y("concurrency:O").sort("descending"),
+            )
+            colour = alt.Color(f"{name}:Q").scale(type="sqrt", range=["#eee", "#4c78a8"])
+            cells = shown.mark_rect().encode(colour.legend(None))
+            frame = shown.mark_rect(stroke="black", strokeWidth=2, fillOpacity=0)
+            text = shown.mark_text().encode(alt.Text(f"{name}:Q", format=".3~g"))
+            panels.append(alt.layer(cells, frame.properties(data=best), text))
+        return Plot(alt.hconcat(*panels).resolve_scale(color="independent"))
+
+
+def plan(*settings: Setting, task: "Task | None" = None, aim: str = "updates") -> Prediction:
+    """Predict a run's throughput, ages and loads from its configuration.
+
+    Args:
+        settings: as of `fl_app.run`.
+        task: as of `fl_app.run`.
+        aim: what is best in the grid: ``"updates"`` (a second, with the fewest clients at work),
+            ``"age<=A"`` (the most updates a second of such a mean age), or ``"energy"`` (the
+            fewest joules an update).
+
+    Raises:
+        ValueError: a setting is refused, or theory does not cover the run.
+    """
+    aimed = re.fullmatch(r"updates|energy|age<=(\d+(?:\.\d*)?)", aim)
+    if aimed is None:
+        raise ValueError(f"aim={aim} must be updates, energy, or age<=A such as age<=2.5")
+    made = plan_of(settings, task)
+    components = build_components(made.config, task, made.given)
+    schedule, config, size = _planned(components), components.config, components.config.num_clients
+    assert components.devices is not None
+    stays, server = (config.devices.get(part) for part in ("availability", "server"))
+    orders = orders_of(
+        components.devices,
+        size,
+        stays and instantiate(stays, {"seed": config.seed}),
+        server and instantiate(server),
+        fresh=components.trainer.pauses,
+        eval_every=config.eval_every,
+    )
+    long_run = steady(orders, schedule)
+    measures = {
+        **long_run.measures,
+        "bytes_down_per_second": float(long_run.orders.sum()) * components.sizes.order,
+        "bytes_up_per_second": float(long_run.updates.sum()) * components.sizes.upload,
+    }
+    varied = _varied(schedule, size)
+    grid = pd.DataFrame(steady(orders, each, ROUGH).measures for each in varied)
+    best = _best(grid, aim == "energy", float(aimed[1] or "inf"))
+    if "boards" in config.devices:
+        names = np.array(boards_of(config.devices.table, config.devices.boards, size)[0])
+    else:
+        thirds = np.argsort(np.argsort(orders.seconds)) * 3 // size
+        names = np.array(["fast third", "middle third", "slow third"])[thirds]
+    return Prediction(measures, _classes(orders, long_run, names), grid, best)
+
+
+def _planned(components: Components) -> Planned:
+    """The schedule.
+
+    Raises:
+        ValueError: what happens does not follow from seconds alone.
+    """
+    config, schedule = components.config, components.schedule
+    if getattr(schedule, "burst", 1) > 1:
+        reason = "algorithm.schedule.burst: several clients start at a time"
+    elif components.devices is None or type(schedule) not in (Buffered, Periodic):
+        reason = f"algorithm.schedule={type(schedule).__name__}: it looks at more than seconds"
+    elif config.deadline is not None:
+        reason = f"deadline={config.deadline}: a late client stays at work"
+    elif config.client_eval_every is not None:
+        reason = f"client_eval_every={config.client_eval_every}: evaluations keep clients busy"
+    elif asks_for_masks(config):
+        reason = "secure_aggregation: updates wait for their group"
+    elif config.devices.get("availability") and getattr(schedule, "refill", "") == LATER:
+        reason = "devices.availability with refill=after_aggregation: places wait for clients"
+    else:
+        return cast(Planned, schedule)
+    raise ValueError(f"{reason}; theory does not cover it: run it with runtime.train=false")
+
+
+def _varied(schedule: Planned, size: int) -> Iterator[Planned]:
+    """The schedule with each concurrency and buffer that is compared."""
+    spread = sorted({max(1, round(size ** (step / 7))) for step in range(8)})
+    for concurrency in [size] if schedule.concurrency is None else spread:
+        if isinstance(schedule, Periodic):
+            yield replace(schedule, concurrency=concurrency)
+        else:
+            rounds = schedule.refill == LATER and schedule.buffer_size == schedule.concurrency
+            for buffer in [concurrency] if rounds else BUFFERS:
+                if buffer <= concurrency:
+                    yield replace(schedule, concurrency=concurrency, buffer_size=buffer)
+
+
+def _best(grid: pd.DataFrame, energy: bool, oldest: float) -> "pd.Series[float] | None":
+    """The row that is best; of equally good ones that with the fewest clients at work."""
+    if (allowed := grid[grid.mean_age <= oldest]).empty:
+        return None
+    if energy:
+        least = allowed.joules_per_update.min()
+        require(least > 0, "aim", "energy", "used with devices/energy", "joules are unknown")
+        good = allowed[allowed.joules_per_update <= least / ENOUGH]
+        return good.sort_values("updates_per_second").iloc[-1]
+    good = allowed[allowed.updates_per_second >= ENOUGH * allowed.updates_per_second.max()]
+    return good.sort_values(["clients_at_work", "mean_age"]).iloc[0]
+
+
+def _classes(orders: Orders, long_run: Steady, names: NDArray[np.str_]) -> pd.DataFrame:
+    """A row for each class of clients; `names` are the classes of all clients."""
+    buffer = round(long_run.measures["buffer_size"])
+    rows = {}
+    for name in np.unique(names):
+        who = names == name
+        updates = long_run.updates[who]
+        # The others' arrivals during an order are Poisson [A]; the buffer's place is uniform.
+        rng = np.random.default_rng(0)
+        mean = (long_run.ages[who] / orders.seconds[who])[:, None] * orders.draws[who]
+        ages = np.floor(rng.poisson(mean * buffer) / buffer + rng.random(mean.shape))
+        weights = np.broadcast_to(updates[:, None], mean.shape)
+        rows[name] = {
+            "clients": who.sum(),
+            "seconds": orders.seconds[who].mean(),
+            "share": updates.sum() / long_run.updates.sum(),
+            "mean_age": updates @ long_run.ages[who] / updates.sum(),
+            "age_95": np.quantile(ages, 0.95, weights=weights, method="inverted_cdf"),
+        }
+    return pd.DataFrame.from_dict(rows, orient="index")

@@ -1,0 +1,44 @@
+"""Predicts a run's throughput, ages and loads by theory, without a run.
+
+    python -m fl_app.plan algorithm=fedbuff devices=exponential num_clients=100 --aim 'age<=2'
+
+It takes the same overrides as a run, and compares concurrencies and buffers. docs/devices.md tells
+what theory cannot say.
+"""
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from fl_app.core.extras import told_if_missing
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Print a prediction; returns 0, or 2 if the overrides are refused."""
+    parser = argparse.ArgumentParser(
+        prog="python -m fl_app.plan",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE")
+    parser.add_argument("--aim", default="updates", help="updates, age<=A, or energy")
+    parser.add_argument("--picture", type=Path, metavar="FILE.png", help="draw the comparison")
+    options = parser.parse_intermixed_args(arguments)
+    try:
+        with told_if_missing():
+            from fl_app.api.plan import plan
+
+            prediction = plan(*options.overrides, aim=options.aim)
+            print(prediction)
+            if options.picture is not None:
+                options.picture.write_bytes(prediction.plot()._repr_png_())
+                print(f"Picture: {options.picture}")
+    except (ValueError, OSError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,181 @@
+"""The long run of a federation by theory: by hand for the smallest, then against the clock."""
+
+import numpy as np
+import pytest
+from helpers import run
+
+import fl_app
+from fl_app.api.plan import Orders, loss, orders_of, product_form, server_seconds, steady
+from fl_app.devices.compute import Exponential, LogNormal, MeasuredPhones, UniformRatio
+from fl_app.devices.fleet import Churn, Fleet
+from fl_app.devices.network import Relative
+from fl_app.engine.server import Server
+from fl_app.schedule import Buffered, fully_async, k_async, synchronous
+from fl_app.schedule.periodic import Periodic
+
+
+def fixed(*seconds):
+    """Clients whose orders always take so long."""
+    size = len(seconds)
+    draws = np.repeat(np.array(seconds, float)[:, None], 2, axis=1)
+    return Orders(draws, np.ones(size), draws[:, 0], 1.0, 0.0, 0.0, np.full(size, np.nan))
+
+
+# -- by hand --------------------------------------------------------------------------------------
+
+
+def test_one_of_two_clients_works_in_proportion_to_its_seconds():
+    # Seconds 1 and 3 in turn, drawn with equal probability: 3 of 4 seconds are the second client's.
+    busy, others = product_form(np.array([1.0, 3.0]), 1)
+    np.testing.assert_allclose(busy, [1 / 4, 3 / 4])
+    np.testing.assert_allclose(others, 0, atol=1e-12)  # alone at work
+
+
+def test_two_of_three_clients():
+    # P(B) ~ prod s: {1,2} 2, {1,4} 4, {2,4} 8, of 14.
+    seconds = np.array([1.0, 2.0, 4.0])
+    busy, others = product_form(seconds, 2)
+    np.testing.assert_allclose(busy, [6 / 14, 10 / 14, 12 / 14])
+    # While 1 works, 2 and 4 take turns at one place: 2 orders in 6 seconds.
+    np.testing.assert_allclose(others, [2 / 6, 2 / 5, 2 / 3])
+    # X = 6/14 + 5/14 + 3/14 = 1; mean age M - 1 = 1: 6/14 / 3 + 5/14 4/5 + 3/14 8/3 = 1.
+    found = steady(fixed(*seconds), fully_async(2)).measures
+    assert found["updates_per_second"] == pytest.approx(1)
+    assert found["mean_age"] == pytest.approx(1)
+    assert found["clients_at_work"] == pytest.approx(2)
+
+
+@pytest.mark.parametrize("concurrency", [1, 37, 199, 200])
+def test_polynomials_of_many_unequal_clients_neither_overflow_nor_cancel(concurrency):
+    seconds = np.geomspace(1e-3, 1e3, 200)
+    busy, others = product_form(seconds, concurrency)
+    assert busy.sum() == pytest.approx(concurrency)
+    assert ((busy > 0) & (busy <= 1)).all()
+    # Mean age over arrivals: M - 1, whoever is slow.
+    arrivals = busy / seconds
+    assert arrivals @ (seconds * others) / arrivals.sum() == pytest.approx(
+        concurrency - 1, abs=1e-6
+    )
+
+
+def test_rounds_last_as_long_as_their_slowest_client():
+    found = steady(fixed(1.0, 2.0, 4.0), synchronous(3)).measures
+    assert found["updates_per_second"] == pytest.approx(3 / 4, rel=1e-3)
+    assert found["mean_age"] == 0
+    # 3, 2 and 0 seconds, which is 5 of 12 of the seconds of three clients.
+    assert found["seconds_in_buffer"] == pytest.approx(5 / 3, rel=1e-2)
+
+
+def test_starts_by_the_clock_that_find_no_place():
+    assert loss(2.0, 1.0, 1) == pytest.approx(np.exp(-2))  # the one before still works
+    q1, q2 = np.exp(0.5) - 1, np.exp(1.0) - 1
+    assert loss(0.5, 1.0, 2) == pytest.approx(1 / (1 + 2 * q1 + q1 * q2))
+
+
+def test_orders_queue_at_a_busy_server():
+    assert server_seconds(9.0, 1.0, 1) == 1.0
+    # The second order finds the first at the server for 1 of 10 seconds.
+    assert server_seconds(9.0, 1.0, 2) == pytest.approx(1.1)
+
+
+# -- against the clock ----------------------------------------------------------------------------
+
+SCHEDULES = {
+    "at once": lambda m, k: Buffered(m, k),
+    "one by one": lambda m, k: fully_async(m),
+    "after": lambda m, k: Buffered(m, k, refill="after_aggregation"),
+    "all": lambda m, k: k_async(k),
+    "rounds": lambda m, k: synchronous(k),
+    "clock": lambda m, k: Periodic(1.5, 1, m),
+}
+ARRIVALS = 3000
+
+
+def fleet(rng, number):
+    """Random devices, of four kinds in turn, every other with links; and their number."""
+    size, seed = int(rng.integers(8, 60)), int(rng.integers(1000))
+    kinds = (
+        lambda: UniformRatio(ratio=float(rng.uniform(1, 20)), num_clients=size, seed=seed),
+        lambda: Exponential(num_clients=size, seed=seed),
+        lambda: LogNormal(sigma=float(rng.uniform(0.1, 1.5)), num_clients=size, seed=seed),
+        lambda: MeasuredPhones(num_clients=size, seed=seed),
+    )
+    compute = kinds[number % 4]()
+    links = None
+    if number % 8 >= 4:
+        links = Relative(mean_seconds=compute.mean_seconds, slowdown=10)
+    return Fleet(compute, links), size
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("more", ["", "availability", "server"])
+@pytest.mark.parametrize("name", SCHEDULES)
+def test_the_clock_agrees_with_theory(name, more):
+    """Random fleets: arrivals a second and ages within 1 % on average, and each within its scatter.
+
+    The server is nearly idle: where it queues, mean values hold for exponential times alone.
+    """
+    if more == "availability" and name in ("after", "all", "rounds"):
+        pytest.skip("no theory: places wait for clients that are online")
+    rng = np.random.default_rng(7)
+    speeds, ages = [], []
+    for number in range(14):
+        # Starts by the clock are a loss system for exponential seconds alone.
+        devices, size = fleet(rng, 1 if name == "clock" else number)
+        concurrency = int(rng.integers(2, max(3, size // 3)))
+        schedule = SCHEDULES[name](concurrency, int(rng.integers(1, concurrency + 1)))
+        stays = Churn(mean_online=60, mean_offline=30, seed=number) if "av" in more else None
+        server = Server(receipt=0.004) if "server" in more else None
+        theory = steady(orders_of(devices, size, stays, server), schedule).measures
+        ran = run(
+            schedule,
+            num_clients=size,
+            num_versions=ARRIVALS // getattr(schedule, "buffer_size", 1),
+            devices=devices,
+            availability=stays,
+            server=server,
+        )
+        arrivals = ran.kind("arrival")[ARRIVALS // 4 :]
+        seconds = arrivals[-1]["t"] - arrivals[0]["t"]
+        speeds.append((len(arrivals) - 1) / seconds / theory["updates_per_second"])
+        age = np.mean([arrival["age"] for arrival in arrivals])
+        ages.append((age + 1) / (theory["mean_age"] + 1))
+    assert np.mean(speeds) == pytest.approx(1, abs=0.01)
+    assert np.mean(ages) == pytest.approx(1, abs=0.01)
+    np.testing.assert_allclose(speeds, 1, atol=0.1)
+    np.testing.assert_allclose(ages, 1, atol=0.05)
+
+
+def test_classes_are_those_of_a_run(tmp_path):
+    settings = ("algorithm.schedule.buffer_size=2", "devices.ratio=10", "num_clients=30")
+    theory = fl_app.plan(*settings).classes
+    ran = fl_app.run(
+        *settings, "num_versions=2000", "runtime.train=false", "eval_every=2000",
+        output=tmp_path / "run", progress=False,
+    )  # fmt: skip
+    seen = ran.events[ran.events.kind == "arrival"]
+    orders = ran.events[ran.events.kind == "dispatch"].set_index("order").t
+    seconds = (seen.t - seen.order.map(orders)).groupby(seen.client).mean()
+    third = np.argsort(np.argsort(seconds.to_numpy())) * 3 // 30
+    for number, (_, row) in enumerate(theory.iterrows()):
+        own = seen[seen.client.isin(seconds.index[third == number])]
+        assert len(own) / len(seen) == pytest.approx(row.share, abs=0.01)
+        assert own.age.mean() == pytest.approx(row.mean_age, rel=0.05)
+        assert own.age.quantile(0.95) == pytest.approx(row.age_95, abs=1)
+
+
+def test_refusals_and_aims():
+    with pytest.raises(ValueError, match="ClusteredQuorum: it looks at more than seconds"):
+        fl_app.plan("algorithm=eafl")
+    with pytest.raises(ValueError, match="deadline=9"):
+        fl_app.plan("deadline=9")
+    with pytest.raises(ValueError, match="aim=energy must be used with devices/energy"):
+        fl_app.plan(aim="energy")
+    with pytest.raises(ValueError, match="aim=speed must be"):
+        fl_app.plan(aim="speed")
+    found = fl_app.plan("devices/energy=phone", aim="age<=0.5")
+    assert found.best.mean_age <= 0.5
+    allowed = found.grid[found.grid.mean_age <= 0.5]
+    assert found.best.updates_per_second == allowed.updates_per_second.max()
+    assert found.classes.share.sum() == pytest.approx(1)
+    assert found.plot().html().startswith("<img")
