@@ -8,6 +8,10 @@ Server, once K uploads have arrived:
 
     w_{t+1} = w_t - eta sum_i p_i g_i,    p_i = 1/K  or  n_i / n,  n = sum_i n_i
 
+or, of clients that are drawn with probabilities q_i (schedule `Routed`), without bias:
+
+    p_i = 1 / (K N q_i)        with K = 1 Generalized AsyncSGD (Leconte et al., arXiv:2405.00017)
+
 Client: g_i = (w_o - w_i) / (sum of local learning rates) after local SGD from w_o, or the gradient
 of one mini-batch at w_o.
 
@@ -23,9 +27,11 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from fl_app.core.errors import require
 from fl_app.core.hyper import bounded, one_of
 from fl_app.core.types import GlobalModel, Update
 from fl_app.core.weighting import Weighting, by_examples
+from fl_app.schedule import Schedule
 from fl_app.strategy.weighted import AveragesVersions, WeightedGradients
 
 
@@ -37,7 +43,7 @@ class FedAvgK(WeightedGradients, AveragesVersions):
         server_lr: the server's rate. The default moves the model by the clients' mean
             displacement if they upload models. With ``"pseudo"`` uploads, which are mean gradients,
             eta = local_lr x local steps does so.
-        weighting: ``"uniform"`` (1/K) or ``"examples"`` (n_i/n).
+        weighting: ``"uniform"`` (1/K), ``"examples"`` (n_i/n) or ``"unbiased"`` (1/(K N q_i)).
         averaging: how much more later versions count in their mean; None = the last one is tested.
 
     Examples:
@@ -50,7 +56,14 @@ class FedAvgK(WeightedGradients, AveragesVersions):
 
     linear_in: ClassVar[Sequence[str]] = ("pseudo", "gradient")
 
-    weighting: str = bounded("uniform", one_of("uniform", "examples"), "no other weighting exists")
+    weighting: str = bounded(
+        "uniform", one_of("uniform", "examples", "unbiased"), "no other weighting exists"
+    )
+
+    def validate_run(self, num_versions: float, schedule: Schedule) -> None:
+        key, told = "algorithm.strategy.weighting", "nobody knows how often each client is drawn"
+        drawn = self.weighting != "unbiased" or bool(schedule.shares)
+        require(drawn, key, self.weighting, "used with algorithm/schedule=routed", told)
 
     def public_weights(self) -> Weighting:
         return Weighting(by_examples=self.weighting == "examples")
@@ -58,4 +71,7 @@ class FedAvgK(WeightedGradients, AveragesVersions):
     def weights(self, model: GlobalModel, updates: Sequence[Update]) -> NDArray[np.float64]:
         if self.weighting == "examples":
             return by_examples(updates)
-        return np.full(len(updates), 1 / len(updates))
+        shares = np.ones(len(updates))
+        if self.weighting == "unbiased":
+            shares = np.array([self.shares[update.client_id] for update in updates])
+        return 1 / (len(updates) * shares)

@@ -406,7 +406,7 @@ def _planned(components: Components) -> Planned:
     if getattr(schedule, "burst", 1) > 1:
         reason = "algorithm.schedule.burst: several clients start at a time"
     elif components.devices is None or type(schedule) not in (Buffered, Periodic):
-        reason = f"algorithm.schedule={type(schedule).__name__}: it looks at more than seconds"
+        reason = f"algorithm.schedule={type(schedule).__name__}: it goes by more than seconds"
     elif config.deadline is not None:
         reason = f"deadline={config.deadline}: a late client stays at work"
     elif config.client_eval_every is not None:

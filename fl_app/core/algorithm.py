@@ -73,6 +73,7 @@ class Algorithm(Remembers, ABC):
             check_bounds("algorithm.strategy", self)
         self.state: dict[str, Any] = {}
         self.report: dict[str, Any] = {}
+        self.shares: Sequence[float] = ()  # of the schedule (`Schedule.shares`), set before a run
 
     @abstractmethod
     def aggregate(self, model: GlobalModel, updates: Sequence[Update]) -> Vector:
@@ -161,7 +162,12 @@ class Algorithm(Remembers, ABC):
         and refuses anything else.
         """
         state = super().state_dict()
-        for name in ("report", "schedule", "lr_schedule"):  # kept by itself, or the configuration's
+        for name in (
+            "report",
+            "schedule",
+            "lr_schedule",
+            "shares",
+        ):  # kept by itself, or the configuration's
             state.pop(name, None)
         return state
 

@@ -80,6 +80,7 @@ class Engine(Versions):
             raise ValueError(f"initial model: {problem}")
         if not self.upload_bytes:
             self.upload_bytes = initial.nbytes * (1 + len(self.strategy.upload_extra))
+        self.strategy.shares = self.schedule.shares
         self._outbox = Outbox(sinks)
         self._emit = self._outbox.emit
         size = initial.size if num_trainable is None else num_trainable

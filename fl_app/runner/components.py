@@ -127,6 +127,7 @@ def build_components(
     devices = None
     if config.runtime.name != "deployment" and schedule.devices is None:
         devices = _build_devices(config, trainer, sizes)
+        schedule.settle(devices.parts, devices.joules)
     if isinstance(devices, Overlapping):
         # These devices know how many local epochs cover a transfer.
         config = deepcopy(config)

@@ -32,6 +32,7 @@ from fl_app.report import require_target
 from fl_app.runner.cells import compose_cells
 from fl_app.runner.settings import RUNTIMES, RunSettings, TaskSettings
 from fl_app.schedule import Schedule
+from fl_app.schedule.routed import Routed
 from fl_app.strategy import AsyncStrategy
 from fl_app.targets import keys
 from fl_app.tasks.encoding import inline_schema
@@ -166,6 +167,11 @@ def validate_config(config: DictConfig, given: Given = NOTHING) -> None:
         raise ValueError(
             f"algorithm/schedule=random_k draws how long orders take, so "
             f"devices/{parts[0]} would have no effect: leave it out with '~devices/{parts[0]}'"
+        )
+    if real and isinstance(schedule, Routed):
+        raise ValueError(
+            "algorithm/schedule=routed must be another one with runtime=deployment: its "
+            "probabilities are those of simulated devices"
         )
     if not real:  # there, as many clients as nodes connect
         schedule.validate_population(config.num_clients)

@@ -12,7 +12,7 @@ aggregation:
 """
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Protocol, TypeAlias
 
 from numpy.random import Generator
@@ -20,7 +20,7 @@ from numpy.random import Generator
 from fl_app.core.errors import require
 from fl_app.core.pool import ClientPool
 from fl_app.core.snapshot import Remembers
-from fl_app.core.types import Devices, Order, Update
+from fl_app.core.types import Devices, Order, Parts, Update
 
 Ids: TypeAlias = Collection[int]
 Updates: TypeAlias = Sequence[Update]
@@ -37,7 +37,12 @@ class Schedule(Remembers, Protocol):
     """Decides when clients start and when updates are aggregated; never how.
 
     Schedules subclass it to inherit the defaults of the methods that few of them need.
+
+    Attributes:
+        shares: how often each client is drawn, of mean 1; empty = all alike.
     """
+
+    shares: Sequence[float] = ()
 
     def start(self, idle: ClientPool, busy: Ids, buffer: Updates, rng: Generator) -> Sequence[int]:
         """Clients that begin now, out of `idle`.
@@ -97,6 +102,15 @@ class Schedule(Remembers, Protocol):
         """
         del busy, version
         return ()
+
+    def settle(self, parts: Callable[..., Parts], joules: Callable[..., float | None]) -> None:
+        """Learn what orders take on simulated devices, before the first.
+
+        Args:
+            parts: `Devices.parts`.
+            joules: of the same arguments; None = unknown.
+        """
+        del parts, joules
 
     @property
     def devices(self) -> Devices | None:

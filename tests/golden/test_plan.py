@@ -165,7 +165,7 @@ def test_classes_are_those_of_a_run(tmp_path):
 
 
 def test_refusals_and_aims():
-    with pytest.raises(ValueError, match="ClusteredQuorum: it looks at more than seconds"):
+    with pytest.raises(ValueError, match="ClusteredQuorum: it goes by more than seconds"):
         fl_app.plan("algorithm=eafl")
     with pytest.raises(ValueError, match="deadline=9"):
         fl_app.plan("deadline=9")

@@ -1,0 +1,136 @@
+"""Clients are drawn with unequal probabilities: the routing of Generalized AsyncSGD."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.random import Generator
+from numpy.typing import NDArray
+
+from fl_app.core.hyper import bounded, check_bounds, count, one_of
+from fl_app.core.pool import ClientPool
+from fl_app.core.types import Parts
+from fl_app.schedule.base import Ids, Schedule, Updates
+
+Numbers = NDArray[np.float64]
+
+LEAST = 0.1  # of an equal share [A]: 1 / (N p_i), the factor of a client's step, is at most 10
+ORDERS = 50  # whose mean is a client's seconds
+
+
+@dataclass(eq=False)
+class Routed(Schedule):
+    """Keep `concurrency` orders given; each new one is client i's with probability p_i.
+
+    A client that is drawn while it is at work, or offline, has its orders wait, and takes the
+    newest model when it begins. Every arrival makes a version. With exponential times these are
+    queues in product form: with theta_i = p_i s_i and h_m the complete symmetric polynomials,
+
+        X = h_{M-1}(theta) / h_M(theta)
+
+    Sources: Leconte, Jonckheere, Samsonov, Moulines, arXiv:2405.00017; Alahyane, Comte,
+    Jonckheere, Moulines, arXiv:2502.08206. Deviations: in both, a waiting order keeps the model of
+    its draw. The aims are X, and X over the mean joules of an order [A]; theirs are bounds on
+    convergence, whose constants nobody knows before a run. No p_i is below 0.1 / N [A].
+
+    Args:
+        num_clients: N.
+        concurrency: M, orders given at a time, >= 1.
+        aim: ``"equal"`` (p_i = 1 / N), ``"throughput"``, or ``"energy"``.
+
+    Attributes:
+        shares: N p_i of every client, of mean 1.
+
+    Raises:
+        ValueError: a value is out of its bounds.
+    """
+
+    num_clients: int
+    concurrency: int = bounded(10, count(), "no client would ever start")
+    aim: str = bounded("equal", one_of("equal", "throughput", "energy"), "nothing else is known")
+
+    transient = ("shares",)
+
+    def __post_init__(self) -> None:
+        check_bounds("algorithm.schedule", self)
+        self.shares: Sequence[float] = [1.0] * self.num_clients
+        self._waiting: list[int] = []  # clients drawn, whose order has not begun
+
+    def settle(self, parts: Callable[..., Parts], joules: Callable[..., float | None]) -> None:
+        """Choose p_i for devices, before the first order.
+
+        Raises:
+            ValueError: the aim is energy, and nobody knows what an order costs.
+        """
+        if self.aim == "equal":
+            return
+        clients = range(self.num_clients)
+        seconds = np.array(
+            [np.mean([parts(i, n, 0.0).seconds for n in range(1, ORDERS)]) for i in clients]
+        )
+        costs = np.ones(self.num_clients)
+        if self.aim == "energy":
+            known = [joules(i, 1, 0.0) for i in clients]
+            if None in known:
+                raise ValueError(
+                    "algorithm.schedule.aim=energy must be used with devices/energy: nobody knows "
+                    "what an order costs"
+                )
+            costs = np.array(known, float)
+        self.shares = (self.num_clients * best(seconds, costs, self.concurrency)).tolist()
+
+    def start(self, idle: ClientPool, busy: Ids, buffer: Updates, rng: Generator) -> Sequence[int]:
+        del buffer
+        free = self.concurrency - len(busy) - len(self._waiting)
+        bounds = np.cumsum(self.shares)
+        drawn = np.searchsorted(bounds, rng.random(max(free, 0)) * bounds[-1], side="right")
+        self._waiting += drawn.tolist()
+        begin = list(dict.fromkeys(each for each in self._waiting if each in idle))
+        for client_id in begin:
+            self._waiting.remove(client_id)
+        return begin
+
+    def take(self, buffer: Updates) -> Updates:
+        return buffer[:1]
+
+
+def queues(loads: Numbers, orders: int) -> tuple[float, Numbers, Numbers]:
+    """Throughput, and mean orders at each client with all of them and with one less.
+
+    Args:
+        loads: p_i s_i, shape ``(N,)``.
+        orders: M >= 1.
+    """
+    length = less = np.zeros_like(loads)
+    throughput = 0.0
+    for number in range(1, orders + 1):  # mean value analysis
+        stay = loads * (1 + length)
+        throughput = number / float(stay.sum())
+        length, less = throughput * stay, length
+    return throughput, length, less
+
+
+def best(seconds: Numbers, joules: Numbers, orders: int) -> Numbers:
+    """p_i with the most updates a second over the mean joules of an order, shape ``(N,)``.
+
+    Args:
+        seconds: mean seconds of every client's orders, > 0.
+        joules: of every client's orders, > 0.
+        orders: M.
+    """
+    from scipy.optimize import minimize  # of the extra "server"
+
+    def chances(free: Numbers) -> tuple[Numbers, Numbers]:
+        weights = np.exp(free - free.max())
+        weights /= weights.sum()
+        return weights, LEAST / free.size + (1 - LEAST) * weights
+
+    def loss(free: Numbers) -> tuple[float, Numbers]:
+        weights, p = chances(free)
+        throughput, length, less = queues(p * seconds, orders)
+        cost = float(p @ joules)
+        slope = (length - less) / p + joules / cost  # of log(cost / throughput)
+        return np.log(cost / throughput), (1 - LEAST) * weights * (slope - weights @ slope)
+
+    found = minimize(loss, -np.log(seconds), jac=True, method="L-BFGS-B")
+    return chances(found.x)[1]
