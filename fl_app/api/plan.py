@@ -22,8 +22,8 @@ form for X, since it depends on the distribution: a loop of drawn seconds stands
 models and messages. With K = M these are rounds, each as long as the largest of M draws.
 
 **A server whose work takes seconds** is one station of M/M/1 type among M orders (mean value
-analysis). An order ends when its client goes offline or misses the deadline, and then brings no
-update. A share a of the clients is online, and M of them are at work as M / a of all would be [A].
+analysis). An order ends when its client goes offline, and then brings no update. A share a of
+the clients is online, and M of them are at work as M / a of all would be [A].
 
 **Starts by the clock** (`Periodic`) are a loss system D/M/M/M: with q_j = exp(j period / s) - 1, a
 start finds no place with the probability p = 1 / (1 + sum_k C(M, k) prod_{j<=k} q_j), which holds
@@ -36,7 +36,6 @@ import math
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import TYPE_CHECKING, TypeAlias, cast
 
 import numpy as np
@@ -52,13 +51,15 @@ from fl_app.engine.server import Server
 from fl_app.runner.components import Components, build_components
 from fl_app.schedule.buffered import Buffered
 from fl_app.schedule.periodic import Periodic
+from fl_app.schedule.routed import Routed
 
 if TYPE_CHECKING:
     from fl_app.api.plot import Plot
     from fl_app.tasks.task import Task
 
 Numbers: TypeAlias = NDArray[np.float64]
-Planned: TypeAlias = Buffered | Periodic
+Planned: TypeAlias = Buffered | Periodic | Routed
+PLANNED = Buffered, Periodic, Routed
 
 DRAWS = 40_000  # seconds drawn, of all clients together
 LOOP = 20_000  # arrivals in a loop of drawn seconds
@@ -74,6 +75,7 @@ class Orders:
 
     Attributes:
         draws: seconds of orders of every client, shape ``(N, draws)``.
+        seconds: s_i, their means, shape ``(N,)``.
         success: probability that an order brings an update, shape ``(N,)``.
         brought: mean seconds of orders that bring an update, shape ``(N,)``.
         online: share of the clients that are online.
@@ -83,18 +85,13 @@ class Orders:
     """
 
     draws: Numbers
+    seconds: Numbers
     success: Numbers
     brought: Numbers
     online: float
     per_update: float
     per_version: float
     joules: Numbers
-
-    @cached_property
-    def seconds(self) -> Numbers:
-        """s_i, shape ``(N,)``."""
-        means: Numbers = self.draws.mean(axis=1)
-        return means
 
 
 @dataclass(frozen=True)
@@ -124,26 +121,30 @@ def steady(orders: Orders, schedule: Planned, arrivals: int = LOOP) -> Steady:
     """
     size, online = len(orders.seconds), orders.online
     buffer = schedule.buffer_size if isinstance(schedule, Buffered) else 1
-    most = min(schedule.concurrency or size, max(1, round(size * online)))
+    places = min(schedule.concurrency or size, max(1, round(size * online)))
     work = orders.per_update + orders.per_version / buffer
-    waits = server_seconds(float(orders.seconds.mean()), work, most) if work else 0.0
+    waits = server_seconds(float(orders.seconds.mean()), work, places) if work else 0.0
     seconds = orders.seconds + waits
-    if isinstance(schedule, Buffered) and schedule.refill == "after_aggregation":
+    if isinstance(schedule, Buffered) and schedule.refill == LATER:
         draws = orders.draws + waits
-        attempts, ages = looped(draws, most, buffer, arrivals)
+        attempts, ages = looped(draws, places, buffer, arrivals)
         updates = attempts
-        waiting = most - float(attempts @ seconds)
+        waiting = places - float(attempts @ seconds)
+    elif isinstance(schedule, Routed):
+        schedule.route(seconds, orders.joules)
+        (updates, ages), waiting = schedule.long_run(seconds), 0.0
+        attempts = updates
     else:
-        of_all = min(round(most / online), size)
+        of_all = min(round(places / online), size)
         busy, others = product_form(seconds, of_all)
-        attempts = busy / seconds * most / of_all
-        others *= (most - 1) / max(of_all - 1, 1)
+        attempts = busy / seconds * places / of_all
+        others *= (places - 1) / max(of_all - 1, 1)
         if isinstance(schedule, Periodic):
             attempts /= attempts.sum()
-            lost = loss(schedule.period, float(attempts @ seconds), most)
+            lost = loss(schedule.period, float(attempts @ seconds), places)
             # Each arrival leaves as many at work as a start finds that finds a place.
-            found = attempts @ np.ceil((orders.draws + waits) / schedule.period).mean(axis=1) - 1
-            age = max(found - most * lost / (1 - lost), 0)
+            at_work = attempts @ np.ceil((orders.draws + waits) / schedule.period).mean(axis=1) - 1
+            age = max(at_work - places * lost / (1 - lost), 0)
             others *= age / max(attempts @ (seconds * others), 1e-12)
             attempts *= (1 - lost) / schedule.period
         updates = attempts * orders.success
@@ -151,7 +152,7 @@ def steady(orders: Orders, schedule: Planned, arrivals: int = LOOP) -> Steady:
         waiting = (buffer - 1) / 2
     total = float(updates.sum())
     measures = {
-        "concurrency": most,
+        "concurrency": places,
         "buffer_size": buffer,
         "updates_per_second": total,
         "versions_per_second": total / buffer,
@@ -171,8 +172,8 @@ def product_form(seconds: Numbers, concurrency: int) -> tuple[Numbers, Numbers]:
         seconds: s_i, all > 0, shape ``(N,)``.
         concurrency: M, 1 <= M <= N.
     """
-    size, most = seconds.size, concurrency
-    if most == size:
+    size, places = seconds.size, concurrency
+    if places == size:
         rates = 1 / seconds
         return np.ones(size), rates.sum() - rates
     # Scaled so that independent clients would be at work M at a time: the polynomials are then the
@@ -182,25 +183,23 @@ def product_form(seconds: Numbers, concurrency: int) -> tuple[Numbers, Numbers]:
     for _ in range(100):
         middle = (low + high) / 2
         coins = 1 / (1 + np.exp(-relative - middle))
-        low, high = (middle, high) if coins.sum() < most else (low, middle)
-    sums = np.zeros(size + 1)
-    sums[0] = 1.0
+        low, high = (middle, high) if coins.sum() < places else (low, middle)
+    sums = np.append(1.0, np.zeros(size))
     for coin in coins:
         sums[1:] = sums[1:] * (1 - coin) + sums[:-1] * coin
         sums[0] *= 1 - coin
     # Of the other clients: from no client at work upwards, or from all of them downwards, whichever
     # does not magnify rounding.
     up, odds = coins <= 0.5, coins / (1 - coins)
-    less, same = np.zeros(size), np.zeros(size)
-    for number in range(most):
+    less = same = above = np.zeros(size)
+    for number in range(places):
         less, same = same, np.where(up, (sums[number] - coins * same) / (1 - coins), 0)
-    above = np.zeros(size)
-    for number in range(size, most - 1, -1):
+    for number in range(size, places - 1, -1):
         above = np.where(up, 0, (sums[number] - (1 - coins) * above) / coins)
-    below = np.where(up, 0, (sums[most - 1] - (1 - coins) * above) / coins)
+    below = np.where(up, 0, (sums[places - 1] - (1 - coins) * above) / coins)
     less, same = np.where(up, less, below), np.where(up, same, above)
-    busy = np.clip(coins * same / sums[most], 0, 1)
-    others = (size - most + 1) * (odds / seconds) * less / same
+    busy = np.clip(coins * same / sums[places], 0, 1)
+    others = (size - places + 1) * (odds / seconds) * less / same
     return busy, others
 
 
@@ -279,9 +278,7 @@ def orders_of(
     """
     numbers = range(1, 1 + min(max(DRAWS // size, 4), 400))
     parts = np.array([[devices.parts(i, n, 0.0)[:3] for n in numbers] for i in range(size)])
-    draws, success, online = parts.sum(axis=2), np.ones(size), 1.0
-    if fresh:
-        draws += parts[:, :, 0]
+    draws, success, online = parts.sum(axis=2) + fresh * parts[:, :, 0], np.ones(size), 1.0
     brought = draws.mean(axis=1)
     if stays is not None:
         mean = stays.mean_online
@@ -290,8 +287,10 @@ def orders_of(
         success, brought = survive.mean(axis=1), (draws * survive).sum(axis=1) / survive.sum(axis=1)
         draws = -mean * np.expm1(-draws / mean)
     server = server or Server()
+    draws += server.poll / 2
     return Orders(
-        draws + server.poll / 2,
+        draws,
+        draws.mean(axis=1),
         success,
         brought + server.poll / 2,
         online,
@@ -320,14 +319,14 @@ class Prediction:
     def __str__(self) -> str:
         known = {name: each for name, each in self.measures.items() if not math.isnan(each)}
         lines = [f"{name.replace('_', ' '):22}{each:10.4g}" for name, each in known.items()]
-        told = "No concurrency and buffer fulfils the aim."
+        line = "No concurrency and buffer fulfils the aim."
         if self.best is not None:
-            told = (
+            line = (
                 "Best: concurrency={concurrency:.0f} buffer_size={buffer_size:.0f}, with "
                 "{updates_per_second:.4g} updates a second of mean age {mean_age:.3g}"
             ).format(**self.best)
-        table = self.classes.to_string(float_format="{:.4g}".format)
-        return "\n".join([*lines, "", table, "", told])
+        lines += ["", self.classes.to_string(float_format="{:.4g}".format), "", line]
+        return "\n".join(lines)
 
     def plot(self) -> "Plot":
         """Updates a second and their mean age over concurrency and buffer; a frame = the best."""
@@ -385,8 +384,7 @@ def plan(*settings: Setting, task: "Task | None" = None, aim: str = "updates") -
         "bytes_down_per_second": float(long_run.orders.sum()) * components.sizes.order,
         "bytes_up_per_second": float(long_run.updates.sum()) * components.sizes.upload,
     }
-    varied = _varied(schedule, size)
-    grid = pd.DataFrame(steady(orders, each, ROUGH).measures for each in varied)
+    grid = pd.DataFrame(steady(orders, each, ROUGH).measures for each in _varied(schedule, size))
     best = _best(grid, aim == "energy", float(aimed[1] or "inf"))
     if "boards" in config.devices:
         names = np.array(boards_of(config.devices.table, config.devices.boards, size)[0])
@@ -403,9 +401,10 @@ def _planned(components: Components) -> Planned:
         ValueError: what happens does not follow from seconds alone.
     """
     config, schedule = components.config, components.schedule
+    waits = isinstance(schedule, Routed) or getattr(schedule, "refill", "") == LATER
     if getattr(schedule, "burst", 1) > 1:
         reason = "algorithm.schedule.burst: several clients start at a time"
-    elif components.devices is None or type(schedule) not in (Buffered, Periodic):
+    elif components.devices is None or type(schedule) not in PLANNED:
         reason = f"algorithm.schedule={type(schedule).__name__}: it goes by more than seconds"
     elif config.deadline is not None:
         reason = f"deadline={config.deadline}: a late client stays at work"
@@ -413,8 +412,8 @@ def _planned(components: Components) -> Planned:
         reason = f"client_eval_every={config.client_eval_every}: evaluations keep clients busy"
     elif asks_for_masks(config):
         reason = "secure_aggregation: updates wait for their group"
-    elif config.devices.get("availability") and getattr(schedule, "refill", "") == LATER:
-        reason = "devices.availability with refill=after_aggregation: places wait for clients"
+    elif waits and config.devices.get("availability"):
+        reason = f"devices.availability with {type(schedule).__name__}: places wait for clients"
     else:
         return cast(Planned, schedule)
     raise ValueError(f"{reason}; theory does not cover it: run it with runtime.train=false")
@@ -424,7 +423,7 @@ def _varied(schedule: Planned, size: int) -> Iterator[Planned]:
     """The schedule with each concurrency and buffer that is compared."""
     spread = sorted({max(1, round(size ** (step / 7))) for step in range(8)})
     for concurrency in [size] if schedule.concurrency is None else spread:
-        if isinstance(schedule, Periodic):
+        if not isinstance(schedule, Buffered):
             yield replace(schedule, concurrency=concurrency)
         else:
             rounds = schedule.refill == LATER and schedule.buffer_size == schedule.concurrency

@@ -7,6 +7,7 @@ import numpy as np
 from numpy.random import Generator
 from numpy.typing import NDArray
 
+from fl_app.core.errors import require
 from fl_app.core.hyper import bounded, check_bounds, count, one_of
 from fl_app.core.pool import ClientPool
 from fl_app.core.types import Parts
@@ -62,22 +63,31 @@ class Routed(Schedule):
         Raises:
             ValueError: the aim is energy, and nobody knows what an order costs.
         """
-        if self.aim == "equal":
-            return
         clients = range(self.num_clients)
         seconds = np.array(
             [np.mean([parts(i, n, 0.0).seconds for n in range(1, ORDERS)]) for i in clients]
         )
-        costs = np.ones(self.num_clients)
-        if self.aim == "energy":
-            known = [joules(i, 1, 0.0) for i in clients]
-            if None in known:
-                raise ValueError(
-                    "algorithm.schedule.aim=energy must be used with devices/energy: nobody knows "
-                    "what an order costs"
-                )
-            costs = np.array(known, float)
-        self.shares = (self.num_clients * best(seconds, costs, self.concurrency)).tolist()
+        costs = np.array([joules(i, 1, 0.0) for i in clients], float)
+        key, told = "algorithm.schedule.aim", "nobody knows what an order costs"
+        known = self.aim != "energy" or bool(np.isfinite(costs).all())
+        require(known, key, self.aim, "used with devices/energy", told)
+        self.route(seconds, costs)
+
+    def route(self, seconds: Numbers, joules: Numbers) -> None:
+        """Choose p_i for clients' mean seconds and joules of an order, shape ``(N,)``."""
+        if self.aim != "equal":
+            costs = joules if self.aim == "energy" else np.ones_like(seconds)
+            self.shares = (self.num_clients * best(seconds, costs, self.concurrency)).tolist()
+
+    def long_run(self, seconds: Numbers) -> tuple[Numbers, Numbers]:
+        """Of every client updates a second, X p_i, and their mean age, (1 - p_i) s_i X_{M-1}.
+
+        While i is at work, the others' updates are those of M - 1 orders [exponential times].
+        """
+        p = np.array(self.shares) / self.num_clients
+        throughput, _, _ = queues(p * seconds, self.concurrency)
+        others, _, _ = queues(p * seconds, self.concurrency - 1)
+        return throughput * p, (1 - p) * seconds * others
 
     def start(self, idle: ClientPool, busy: Ids, buffer: Updates, rng: Generator) -> Sequence[int]:
         del buffer
@@ -132,5 +142,5 @@ def best(seconds: Numbers, joules: Numbers, orders: int) -> Numbers:
         slope = (length - less) / p + joules / cost  # of log(cost / throughput)
         return np.log(cost / throughput), (1 - LEAST) * weights * (slope - weights @ slope)
 
-    found = minimize(loss, -np.log(seconds), jac=True, method="L-BFGS-B")
-    return chances(found.x)[1]
+    result = minimize(loss, -np.log(seconds), jac=True, method="L-BFGS-B")
+    return chances(result.x)[1]

@@ -18,7 +18,7 @@ def fixed(*seconds):
     """Clients whose orders always take so long."""
     size = len(seconds)
     draws = np.repeat(np.array(seconds, float)[:, None], 2, axis=1)
-    return Orders(draws, np.ones(size), draws[:, 0], 1.0, 0.0, 0.0, np.full(size, np.nan))
+    return Orders(draws, draws[:, 0], np.ones(size), draws[:, 0], 1.0, 0.0, 0.0, np.full(size, np.nan))
 
 
 # -- by hand --------------------------------------------------------------------------------------

@@ -59,10 +59,13 @@ def test_a_run_has_the_throughput_and_the_shares_of_theory():
     strategy = MeanDelta()
     ran = run(schedule, num_clients=size, num_versions=20000, devices=Slower(), strategy=strategy)
     arrivals = ran.kind("arrival")
-    expected = queues(p * np.array(factor, float), orders)[0]
-    assert len(arrivals) / arrivals[-1]["t"] == pytest.approx(expected, rel=0.02)
-    counts = np.bincount([each["client"] for each in arrivals]) / len(arrivals)
-    np.testing.assert_allclose(counts, p, atol=0.01)
+    updates, expected = schedule.long_run(np.array(factor, float))
+    assert len(arrivals) / arrivals[-1]["t"] == pytest.approx(updates.sum(), rel=0.02)
+    clients = np.array([each["client"] for each in arrivals])
+    np.testing.assert_allclose(np.bincount(clients) / len(arrivals), p, atol=0.01)
+    ages = np.array([each["age"] for each in arrivals])
+    means = [ages[clients == client_id].mean() for client_id in range(size)]
+    np.testing.assert_allclose(means, expected, rtol=0.05)
     assert strategy.shares == schedule.shares
 
 
