@@ -5,7 +5,15 @@ import pytest
 from helpers import run
 
 import fl_app
-from fl_app.api.plan import Orders, loss, orders_of, product_form, server_seconds, steady
+from fl_app.api.plan import (
+    Orders,
+    loss,
+    orders_of,
+    plan,
+    product_form,
+    server_seconds,
+    steady,
+)
 from fl_app.devices.compute import Exponential, LogNormal, MeasuredPhones, UniformRatio
 from fl_app.devices.fleet import Churn, Fleet
 from fl_app.devices.network import Relative
@@ -18,7 +26,9 @@ def fixed(*seconds):
     """Clients whose orders always take so long."""
     size = len(seconds)
     draws = np.repeat(np.array(seconds, float)[:, None], 2, axis=1)
-    return Orders(draws, draws[:, 0], np.ones(size), draws[:, 0], 1.0, 0.0, 0.0, np.full(size, np.nan))
+    return Orders(
+        draws, draws[:, 0], np.ones(size), draws[:, 0], 1.0, 0.0, 0.0, np.full(size, np.nan)
+    )
 
 
 # -- by hand --------------------------------------------------------------------------------------
@@ -148,7 +158,7 @@ def test_the_clock_agrees_with_theory(name, more):
 
 def test_classes_are_those_of_a_run(tmp_path):
     settings = ("algorithm.schedule.buffer_size=2", "devices.ratio=10", "num_clients=30")
-    theory = fl_app.plan(*settings).classes
+    theory = plan(*settings).classes
     ran = fl_app.run(
         *settings, "num_versions=2000", "runtime.train=false", "eval_every=2000",
         output=tmp_path / "run", progress=False,
@@ -166,14 +176,14 @@ def test_classes_are_those_of_a_run(tmp_path):
 
 def test_refusals_and_aims():
     with pytest.raises(ValueError, match="ClusteredQuorum: it goes by more than seconds"):
-        fl_app.plan("algorithm=eafl")
+        plan("algorithm=eafl")
     with pytest.raises(ValueError, match="deadline=9"):
-        fl_app.plan("deadline=9")
+        plan("deadline=9")
     with pytest.raises(ValueError, match="aim=energy must be used with devices/energy"):
-        fl_app.plan(aim="energy")
+        plan(aim="energy")
     with pytest.raises(ValueError, match="aim=speed must be"):
-        fl_app.plan(aim="speed")
-    found = fl_app.plan("devices/energy=phone", aim="age<=0.5")
+        plan(aim="speed")
+    found = plan("devices/energy=phone", aim="age<=0.5")
     assert found.best.mean_age <= 0.5
     allowed = found.grid[found.grid.mean_age <= 0.5]
     assert found.best.updates_per_second == allowed.updates_per_second.max()
