@@ -162,12 +162,8 @@ class Algorithm(Remembers, ABC):
         and refuses anything else.
         """
         state = super().state_dict()
-        for name in (
-            "report",
-            "schedule",
-            "lr_schedule",
-            "shares",
-        ):  # kept by itself, or the configuration's
+        # What is kept by itself, or follows from the configuration.
+        for name in ("report", "schedule", "lr_schedule", "shares"):
             state.pop(name, None)
         return state
 

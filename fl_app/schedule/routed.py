@@ -65,7 +65,7 @@ class Routed(Schedule):
         """
         clients = range(self.num_clients)
         seconds = np.array(
-            [np.mean([parts(i, n, 0.0).seconds for n in range(1, ORDERS)]) for i in clients]
+            [np.mean([parts(i, n, 0.0).seconds for n in range(1, ORDERS + 1)]) for i in clients]
         )
         costs = np.array([joules(i, 1, 0.0) for i in clients], float)
         key, told = "algorithm.schedule.aim", "nobody knows what an order costs"
@@ -109,7 +109,7 @@ def queues(loads: Numbers, orders: int) -> tuple[float, Numbers, Numbers]:
 
     Args:
         loads: p_i s_i, shape ``(N,)``.
-        orders: M >= 1.
+        orders: M >= 0.
     """
     length = less = np.zeros_like(loads)
     throughput = 0.0
