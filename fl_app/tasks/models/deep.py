@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from fl_app.tasks.models import Shape, require_shape
-from fl_app.tasks.models.plain import MaxPool2d, dense
+from fl_app.tasks.models.plain import dense
 
 
 class Block(nn.Module):
@@ -87,8 +87,8 @@ def alexnet(shape: Shape, num_classes: int) -> nn.Module:
     """
     channels, height, width = shape
     require_shape("alexnet", shape, height >= 32 and width >= 32, "at least 32x32")
-    layers: list[nn.Module] = [nn.Conv2d(channels, 64, 11, 4, 5), nn.ReLU(), MaxPool2d()]
-    layers += [nn.Conv2d(64, 192, 5, 1, 2), nn.ReLU(), MaxPool2d()]
+    layers: list[nn.Module] = [nn.Conv2d(channels, 64, 11, 4, 5), nn.ReLU(), nn.MaxPool2d(2)]
+    layers += [nn.Conv2d(64, 192, 5, 1, 2), nn.ReLU(), nn.MaxPool2d(2)]
     for inner, outer in ((192, 384), (384, 256), (256, 256)):
         layers += [nn.Conv2d(inner, outer, 3, 1, 1), nn.ReLU()]
     return nn.Sequential(*layers, nn.AdaptiveMaxPool2d(1), *dense([256, num_classes]))
@@ -120,10 +120,7 @@ def vgg_r(shape: Shape, num_classes: int) -> nn.Module:
     for layer in layers:
         if isinstance(layer, nn.Conv2d):
             nn.init.normal_(layer.weight, 0.0, math.sqrt(2.0 / (9 * layer.out_channels)))
-    return nn.Sequential(
-        *layers,
-        *dense([256, 256, 256, num_classes]),
-    )
+    return nn.Sequential(*layers, *dense([256, 256, 256, num_classes]))
 
 
 def _convolutions(channels: int, plan: tuple[int | str, ...], *, norm: bool) -> list[nn.Module]:
@@ -131,7 +128,7 @@ def _convolutions(channels: int, plan: tuple[int | str, ...], *, norm: bool) -> 
     layers: list[nn.Module] = []
     for step in plan:
         if isinstance(step, str):
-            layers.append(MaxPool2d())
+            layers.append(nn.MaxPool2d(2))
             continue
         layers.append(nn.Conv2d(channels, step, 3, 1, 1))
         if norm:

@@ -4,37 +4,11 @@ from collections.abc import Sequence
 from itertools import pairwise
 from math import prod
 
-import torch
-from torch import Tensor, nn
+from torch import nn
 
 from fl_app.tasks.models import Shape, require_shape
 
 CHANNELS = (64, 128, 256)  # of `cnn_bn`
-
-
-class MaxPool2d(nn.MaxPool2d):
-    """Windows of 2x2, with the outputs of `torch.nn.MaxPool2d`, faster in `torch.inference_mode`.
-
-    torch's pooling on the processor takes one entry after the other, because it notes for the
-    backward pass where each maximum was. In inference mode there is no backward pass, and windows
-    of 2x2 are the maximum of two rows and then of two columns, several entries at a time. With a
-    backward pass of our own, which finds the first maximum of a window as torch's does, training
-    would be slower than torch's pooling.
-    """
-
-    def __init__(self) -> None:
-        super().__init__(2)
-
-    def forward(self, images: Tensor) -> Tensor:
-        """Images of shape ``(n, channels, height, width)``."""
-        # torch.compile knows whether there are gradients, and cannot ask for the inference mode.
-        tests = not torch.is_grad_enabled() and torch.is_inference_mode_enabled()
-        if not tests or images.device.type != "cpu":
-            pooled: Tensor = super().forward(images)
-            return pooled
-        height, width = (size // 2 * 2 for size in images.shape[-2:])
-        rows = torch.maximum(images[..., 0:height:2, :], images[..., 1:height:2, :])
-        return torch.maximum(rows[..., 0:width:2], rows[..., 1:width:2])
 
 
 def dense(sizes: Sequence[int]) -> list[nn.Module]:
@@ -47,7 +21,7 @@ def dense(sizes: Sequence[int]) -> list[nn.Module]:
 
 def pooled(channels: int, wide: int, kernel: int, padding: int = 0) -> list[nn.Module]:
     """A convolution with ReLU, and 2x2 max pooling."""
-    return [nn.Conv2d(channels, wide, kernel, padding=padding), nn.ReLU(), MaxPool2d()]
+    return [nn.Conv2d(channels, wide, kernel, padding=padding), nn.ReLU(), nn.MaxPool2d(2)]
 
 
 def logistic(shape: Shape, num_classes: int) -> nn.Sequential:
@@ -116,7 +90,7 @@ def mnistnet(shape: Shape, num_classes: int) -> nn.Sequential:
     NOTE: its code ends in a log-softmax. It is left out, as cross-entropy after it is the same.
     """
     require_shape("mnistnet", shape, shape == (1, 28, 28), "1x28x28")
-    layers = [nn.Conv2d(1, 32, 3), nn.ReLU(), nn.Conv2d(32, 64, 3), MaxPool2d()]
+    layers = [nn.Conv2d(1, 32, 3), nn.ReLU(), nn.Conv2d(32, 64, 3), nn.MaxPool2d(2)]
     return nn.Sequential(*layers, *dense([9216, 128, num_classes]))
 
 
@@ -129,21 +103,6 @@ def cnn_cifar(shape: Shape, num_classes: int) -> nn.Sequential:
 def cnn_cifar_quirk(shape: Shape, num_classes: int) -> nn.Sequential:
     """CNNCifar of its authors' code: ReLU and softmax on the logits, before the loss's softmax."""
     return cnn_cifar(shape, num_classes).extend([nn.ReLU(), nn.Softmax(-1)])
-
-
-class ChannelsLast(nn.Sequential):
-    """Layers whose tensors lie in memory with the channels last.
-
-    A step takes 0.75 times as long on a processor: without it torch copies the output of every
-    convolution from one order to the other.
-    """
-
-    def forward(self, inputs: Tensor) -> Tensor:
-        """Outputs of a batch of images, shape ``(m, C)``."""
-        values = inputs.contiguous(memory_format=torch.channels_last)
-        for layer in self:
-            values = layer(values)
-        return values
 
 
 def cnn_bn(shape: Shape, num_classes: int) -> nn.Module:
@@ -165,6 +124,6 @@ def cnn_bn(shape: Shape, num_classes: int) -> nn.Module:
         if place < 2:
             layers.append(nn.MaxPool2d(2))
         channels = wide
-    return ChannelsLast(
+    return nn.Sequential(
         *layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(channels, num_classes)
     )

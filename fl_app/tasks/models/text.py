@@ -8,6 +8,8 @@ from torch.nn import functional as F
 
 from fl_app.tasks.models import Shape, require_shape
 
+SIZE = 200  # of the transformer's vectors
+
 
 class TextCNN(nn.Module):
     """Convolutions of several widths over word vectors, their maxima over time, one classifier.
@@ -15,19 +17,12 @@ class TextCNN(nn.Module):
     Kim (2014), "Convolutional Neural Networks for Sentence Classification". Token 0 is padding.
     """
 
-    def __init__(
-        self,
-        vocabulary: int,
-        num_classes: int,
-        size: int = 100,
-        widths: tuple[int, ...] = (3, 4, 5),
-        dropout: float = 0.5,
-    ) -> None:
+    def __init__(self, vocabulary: int, num_classes: int) -> None:
         super().__init__()
-        self.embedding = nn.Embedding(vocabulary, size, padding_idx=0)
-        self.convolutions = nn.ModuleList(nn.Conv1d(size, size, width) for width in widths)
-        self.dropout = nn.Dropout(dropout)
-        self.classifier = nn.Linear(size * len(widths), num_classes)
+        self.embedding = nn.Embedding(vocabulary, 100, padding_idx=0)
+        self.convolutions = nn.ModuleList(nn.Conv1d(100, 100, width) for width in (3, 4, 5))
+        self.dropout = nn.Dropout(0.5)
+        self.classifier = nn.Linear(300, num_classes)
 
     def forward(self, tokens: Tensor) -> Tensor:
         """Logits ``(n, num_classes)`` of tokens ``(n, length)``."""
@@ -44,36 +39,26 @@ class LanguageModel(nn.Module):
     and an output layer that does not share the embedding's weights.
     """
 
-    def __init__(
-        self,
-        length: int,
-        vocabulary: int,
-        size: int = 200,
-        heads: int = 2,
-        hidden: int = 200,
-        layers: int = 2,
-        dropout: float = 0.2,
-    ) -> None:
+    def __init__(self, length: int, vocabulary: int) -> None:
         super().__init__()
-        self.embedding = nn.Embedding(vocabulary, size)
+        self.embedding = nn.Embedding(vocabulary, SIZE)
         nn.init.uniform_(self.embedding.weight, -0.1, 0.1)
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = nn.Dropout(0.2)
         self.layers = nn.ModuleList(
-            nn.TransformerEncoderLayer(size, heads, hidden, dropout, batch_first=True)
-            for _ in range(layers)
+            nn.TransformerEncoderLayer(SIZE, 2, SIZE, 0.2, batch_first=True) for _ in range(2)
         )
-        self.output = nn.Linear(size, vocabulary)
+        self.output = nn.Linear(SIZE, vocabulary)
         nn.init.uniform_(self.output.weight, -0.1, 0.1)
         nn.init.zeros_(self.output.bias)
         # Neither is part of the global model, because both follow from the sizes.
         mask = nn.Transformer.generate_square_subsequent_mask(length)
         self.register_buffer("mask", mask, persistent=False)
-        self.register_buffer("places", _places(length, size), persistent=False)
+        self.register_buffer("places", _places(length), persistent=False)
 
     def forward(self, tokens: Tensor) -> Tensor:
         """Logits ``(n, length, vocabulary)`` of the next tokens after tokens ``(n, length)``."""
         mask: Tensor = self.get_buffer("mask")
-        vectors = self.embedding(tokens) * math.sqrt(self.embedding.embedding_dim)
+        vectors = self.embedding(tokens) * math.sqrt(SIZE)
         vectors = self.dropout(vectors + self.get_buffer("places"))
         for layer in self.layers:
             vectors = layer(vectors, src_mask=mask, is_causal=True)
@@ -81,10 +66,10 @@ class LanguageModel(nn.Module):
         return logits
 
 
-def _places(length: int, size: int) -> Tensor:
-    """Sines and cosines of geometric wavelengths, shape ``(length, size)``."""
+def _places(length: int) -> Tensor:
+    """Sines and cosines of geometric wavelengths, shape ``(length, SIZE)``."""
     angles = torch.arange(length)[:, None] * torch.exp(
-        torch.arange(0, size, 2) * (-math.log(10_000.0) / size)
+        torch.arange(0, SIZE, 2) * (-math.log(10_000.0) / SIZE)
     )
     return torch.stack([angles.sin(), angles.cos()], 2).flatten(1)
 
@@ -101,10 +86,6 @@ def textcnn(shape: Shape, num_classes: int) -> nn.Module:
 
 def transformer(shape: Shape, num_classes: int) -> nn.Module:
     """Overlap-FedAvg's Transformer; 13,828,478 parameters with a vocabulary of 33,278."""
-    require_shape(
-        "transformer",
-        shape,
-        shape[1] == num_classes,
-        "whose classes are their vocabulary",
-    )
+    fits = shape[1] == num_classes
+    require_shape("transformer", shape, fits, "whose classes are their vocabulary")
     return LanguageModel(*shape)

@@ -1,6 +1,5 @@
 """Models: sizes, layers, statistics, what they see; and those of torchvision and of a user."""
 
-import math
 import pickle
 import re
 
@@ -14,7 +13,6 @@ from fl_app.client.flat import FlatModel
 from fl_app.runner.validate import validate_config
 from fl_app.tasks.models import architecture, torchvision_models
 from fl_app.tasks.models.deep import Block
-from fl_app.tasks.models.plain import MaxPool2d
 from fl_app.tasks.vision import torchvision
 
 DIGIT, GREY, COLOUR, FACE, TINY = (1, 8, 8), (1, 28, 28), (3, 32, 32), (3, 84, 84), (3, 64, 64)
@@ -92,33 +90,6 @@ def test_cnn_cifars_quirk_gives_shares_in_place_of_logits():
     plain.load_state_dict(quirk.state_dict())
     inputs = inputs_of(COLOUR, 3)
     assert torch.allclose(quirk(inputs), plain(inputs).relu().softmax(1))
-
-
-def drawn(*shape):
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(0))
-
-
-@pytest.mark.parametrize(
-    "images",
-    [
-        drawn(2, 5, 7, 9),
-        drawn(2, 1, 3, 2),
-        drawn(3, 6, 8, 8).contiguous(memory_format=torch.channels_last),
-        drawn(3, 6, 8, 8).round(),  # ties
-        torch.where(drawn(2, 3, 8, 8) > 1, math.inf, -math.inf),
-        torch.where(drawn(2, 3, 8, 8) > 1, math.nan, 1.0),
-    ],
-)
-def test_max_pooling_is_torchs_in_training_and_in_tests(images):
-    own, theirs = MaxPool2d(), nn.MaxPool2d(2)
-    with torch.inference_mode():
-        torch.testing.assert_close(own(images), theirs(images), rtol=0, atol=0, equal_nan=True)
-    gradients = []
-    for pool in (own, theirs):
-        given = images.clone().requires_grad_()
-        result = pool(given)
-        gradients += torch.autograd.grad(result, given, drawn(*result.shape))
-    assert torch.equal(*gradients)
 
 
 @pytest.mark.parametrize(
