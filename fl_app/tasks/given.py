@@ -193,25 +193,22 @@ def _targets(y: Array, name: str, objective: Objective) -> Tensor:
 
 
 def partition_of(clients: Any, num_examples: int) -> list[Indices]:
-    """Each client's indices in ascending order, from ids or index arrays.
+    """Each client's indices in ascending order.
 
     Args:
         clients: a client id for each example, shape ``(n,)``, numbers or texts; each distinct id is
-            a client, in the order of the ids. Or one index array for each client.
+            a client, in the order of the ids.
         num_examples: n.
 
     Raises:
-        ValueError: the number of ids is another, an id is missing, an index is out of range, or a
-            client has no examples.
+        ValueError: the number of ids is another, or an id is missing.
     """
-    if isinstance(clients, list | tuple) and any(np.ndim(own) == 1 for own in clients):
-        return [_indices(own, client_id, num_examples) for client_id, own in enumerate(clients)]
     ids = np.asarray(clients)
     if ids.shape not in ((num_examples,), (num_examples, 1)):
         raise ValueError(
             f"clients has the shape {ids.shape} and must have ({num_examples},), a client id for "
-            "each training example, or be a list of index arrays; without clients=, the words "
-            "partition= and num_clients= of a run deal the examples out"
+            "each training example; without it, the words partition= and num_clients= of a run "
+            "deal the examples out"
         )
     ids = ids.reshape(-1)
     missing = pd.isna(ids)
@@ -219,18 +216,6 @@ def partition_of(clients: Any, num_examples: int) -> list[Indices]:
         row = missing.argmax()
         raise ValueError(f"clients[{row}] is {ids[row]}: nobody would have this example")
     return by_owner(ids.astype(str) if ids.dtype.kind == "O" else ids)
-
-
-def _indices(own: Sequence[int], client_id: int, num_examples: int) -> Indices:
-    indices = np.asarray(own)
-    whole = indices.ndim == 1 and indices.size > 0 and indices.dtype.kind in "iu"
-    distinct = whole and np.unique(indices).size == indices.size
-    if not distinct or indices.min() < 0 or indices.max() >= num_examples:
-        raise ValueError(
-            f"clients[{client_id}] must be an array of distinct indices of training examples, from "
-            f"0 to {num_examples - 1}, at least one"
-        )
-    return np.sort(indices).astype(np.int64)
 
 
 # -- data sets -------------------------------------------------------------------------------------

@@ -96,8 +96,8 @@ class Task:
             model: makes a new `torch.nn.Module`; called without arguments, or with the shape of one
                 input and the number of outputs if it takes them. Or a module, of which each model
                 is a copy, weights included; or a name as of the key ``task.model``.
-            clients: who has which training examples: an array with a client id for each example, or
-                one index array for each client; None = the run's ``partition`` and ``num_clients``.
+            clients: a client id for each training example; None = the run's ``partition`` and
+                ``num_clients``.
             objective: ``"classification"``, ``"regression"``, or an `Objective`; None = it follows
                 from `y_train`.
             loss: maps outputs and targets of a batch to their mean loss; None = cross-entropy or
