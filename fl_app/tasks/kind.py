@@ -7,11 +7,10 @@ loaded.
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
-from math import prod
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from fl_app.core.hyper import check_bounds
-from fl_app.tasks.models import FLAT_MODELS, Shape, architecture, check_model, chunk_of
+from fl_app.tasks.models import Shape, architecture, check_model, chunk_of
 
 if TYPE_CHECKING:
     from fl_app.tasks.objective import Objective
@@ -67,9 +66,7 @@ class TaskKind(ABC):
         from fl_app.tasks.task import Task
 
         model = self.model or ("cnn" if len(shape) == 3 else "mlp")
-        # These take inputs of any shape; two sizes would be taken for those of a text.
-        taken = (prod(shape),) if model in FLAT_MODELS else shape
         fields = {"test_chunk": chunk_of(shape), **fields}
         fields |= {name: torch.as_tensor(array) for name, array in arrays.items()}
-        make = architecture(model, taken, objective.num_outputs)
+        make = architecture(model, shape, objective.num_outputs)
         return Task(objective=objective, architecture=make, **fields)

@@ -1,6 +1,6 @@
 """A task: the data of all clients in one tensor, their partition, the model and the objective."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Self
@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from fl_app.tasks import given
 from fl_app.tasks.encoding import Schema
-from fl_app.tasks.models import CHUNK, MODELS, TEXT_MODELS, architecture, chunk_of
+from fl_app.tasks.models import CHUNK, MODELS, architecture, chunk_of
 from fl_app.tasks.models.foreign import imported, maker_of, require_fit
 from fl_app.tasks.objective import Classification, Loss, Objective
 from fl_app.tasks.partition import Natural, Partitioner, make_partition
@@ -85,7 +85,7 @@ class Task:
 
         Inputs: floating point becomes float32. Bytes (uint8) with more than two dimensions are
         pixels and reach the model as numbers in [0, 1]. Other integers are tokens of a text and
-        reach it as int64, unless `model` is the name of a model that takes numbers.
+        reach it as int64, unless `model` is a name.
 
         Args:
             x_train: training inputs, shape ``(n, ...)``, n >= 1.
@@ -111,12 +111,14 @@ class Task:
         Raises:
             ValueError: data, clients or model are refused, with what was needed.
         """
-        tokens = model not in MODELS or model in TEXT_MODELS
+        # Models of a user may take tokens; those of a name take numbers here.
+        tokens = model not in MODELS
         fields = given.examples_of(x_train, y_train, x_test, y_test, objective, loss, tokens=tokens)
         inputs: Tensor = fields["inputs"]
+        make: Callable[..., Any] = architecture if isinstance(model, str) else maker_of
         task = cls(
             name=name,
-            architecture=_architecture(model, fields),
+            architecture=make(model, tuple(inputs.shape[1:]), fields["objective"].num_outputs),
             prepare=make_scaling("unit", 255.0) if inputs.dtype == torch.uint8 else None,
             augment=augment,
             test_chunk=chunk_of(inputs.shape[1:]),
@@ -474,18 +476,3 @@ class Task:
             module.training = True
         summed = torch.stack(counts).sum(0)
         return objective.figures(summed, sum(losses) / total, total), summed
-
-
-def _architecture(model: Any, fields: Mapping[str, Any]) -> Callable[[], nn.Module]:
-    """The model of `Task.from_arrays` as a callable without arguments."""
-    inputs, test_inputs = fields["inputs"], fields["test_inputs"]
-    shape, num_outputs = tuple(inputs.shape[1:]), fields["objective"].num_outputs
-    if not isinstance(model, str):
-        return maker_of(model, shape, num_outputs)
-    tokens = inputs.dtype == torch.int64 and len(shape) == 1
-    if tokens:
-        texts = inputs if test_inputs is None else torch.cat((inputs, test_inputs))
-        if (least := int(texts.min())) < 0:
-            raise ValueError(f"x_train or x_test has the token {least} and must have tokens >= 0")
-        shape = (*shape, 1 + int(texts.max()))
-    return architecture(model, shape, num_outputs, tokens=tokens)

@@ -63,9 +63,7 @@ def torchvision_models() -> set[str]:
     return {*re.findall(r"@register_model\(\)\n.*?^def (\w+)", text, re.MULTILINE | re.DOTALL)}
 
 
-def architecture(
-    name: str, shape: Shape, num_outputs: int, *, tokens: bool | None = None
-) -> "Callable[[], nn.Module]":
+def architecture(name: str, shape: Shape, num_outputs: int) -> "Callable[[], nn.Module]":
     """A callable that makes new models, with weights from torch's global random state.
 
     Args:
@@ -75,26 +73,26 @@ def architecture(
             of a sequence of tokens, (d,) of a row of a table.
         num_outputs: of the model for one input, such as logits; for a language model, the
             vocabulary size.
-        tokens: whether inputs are sequences of tokens; None = if the shape has two dimensions.
 
     Raises:
-        ValueError: no model has this name, it does not accept such inputs, or it cannot be
-            imported. The callable raises it if the model does not accept inputs of this size.
+        ValueError: the model does not accept such inputs, or it cannot be imported. The callable
+            raises it if no model has this name, or it does not accept inputs of this size.
     """
     # Imported here, because they load torch.
     from fl_app.tasks.models import deep, foreign, plain, text
 
-    tokens = len(shape) == 2 if tokens is None else tokens
-    check_model(name, text=tokens)
     if ":" in name:
         return foreign.maker_of(foreign.imported("task.model", name), shape, num_outputs)
     if name not in MODELS:
         return partial(foreign.torchvision_model, name, num_outputs)
-    if not tokens and len(shape) != 3 and name not in FLAT_MODELS:
+    of_text = name in TEXT_MODELS
+    if name in FLAT_MODELS:
+        shape = (prod(shape),)
+    elif len(shape) != (2 if of_text else 3):
+        needed = "a public data set of texts" if of_text else "images (channels, height, width)"
         raise ValueError(
-            f"task.model={name} needs images (channels, height, width), the task's inputs are "
-            f"{'x'.join(map(str, shape))}: use {', '.join(FLAT_MODELS)}, or give images of one "
-            "channel a dimension for it"
+            f"task.model={name} needs {needed}, the task's inputs are "
+            f"{'x'.join(map(str, shape))}: {', '.join(FLAT_MODELS)} take any numbers"
         )
     modules: tuple[Any, ...] = (plain, deep, text)
     make = next(getattr(module, name) for module in modules if hasattr(module, name))

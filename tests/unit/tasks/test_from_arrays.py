@@ -48,7 +48,7 @@ def test_bytes_of_images_are_pixels_and_other_integers_tokens():
     task = made(images)
     np.testing.assert_allclose(task.batch(np.array([3]))[0][0], images[3] / 255, rtol=1e-6)
     tokens = RNG.integers(30, size=(40, 7))
-    assert made(tokens, model="textcnn").model()(torch.from_numpy(tokens)).shape == (40, 4)
+    assert made(tokens, model=lambda: Words(30, 4)).inputs.tolist() == tokens.tolist()
     assert made(tokens, model="logistic").inputs.dtype == torch.float32
     assert made(Y[:, None] > 2).inputs.dtype == torch.float32
     tests = made(X, Y, X.round().astype(int), Y).test_inputs
@@ -90,6 +90,10 @@ def test_classes_are_their_places_in_order():
     assert (ten.targets.tolist(), ten.objective.num_outputs) == (Y.tolist(), 10)
     words = made(y=Y[:, None].repeat(3, 1), objective=Classification(4, sequences=True), model=Row)
     assert words.targets.shape == (40, 3)
+
+
+class Words(nn.EmbeddingBag):
+    """Logits of words."""
 
 
 class Row(nn.Module):
@@ -266,6 +270,8 @@ BYTES = PLANES.astype(np.uint8)
         ({"model": lambda: nn.Linear(7, 4)}, "the model cannot process inputs of shape (2, 3)"),
         ({"model": lambda a, b, c: None}, "model needs the arguments a, b, c"),
         ({"model": "lenet"}, "task.model=lenet needs images (channels, height, width), the task's"),
+        ({"model": "textcnn"}, "task.model=textcnn needs a public data set of texts"),
+        ({"model": "lenett"}, "lenett"),
         ({"y": NUMBERS, "loss": squares}, "loss must give one number that depends on the output"),
         ({"loss": nn.functional.mse_loss}, "loss cannot process outputs of shape (2, 4) and targ"),
         ({"test": (X,)}, "x_test and y_test belong together"),
