@@ -349,7 +349,6 @@ def _setting(cells: Sequence[Cell]) -> list[tuple[str, str]]:
         "devices": ["real"] if real else [_kind(cell, "devices") for cell in cells],
         "network": [_kind(cell, "devices.network") for cell in cells],
         "seeds": [cell.seed for cell in cells],
-        "scale": [cell.get("experiment.scale") for cell in cells],
         "state": running if "" in ends else sorted(f"ended by {end}" for end in ends),
     }
     return [(label, text) for label, values in facts.items() if (text := _values(values))]

@@ -4,7 +4,6 @@ import logging
 import secrets
 from collections.abc import Sequence
 from contextlib import ExitStack, closing
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -33,8 +32,6 @@ if TYPE_CHECKING:
     from fl_app.tasks.task import Task
 
 log = logging.getLogger(__name__)
-
-SMOKE_TESTS = 20  # test examples
 
 
 def run_cell(
@@ -69,7 +66,7 @@ def run_cell(
     real = config.runtime.name == "deployment"
     if not real:
         prepare_process()
-    task = _build_task(config) if given.task is None else complete_task(config, given.task)
+    task = build_task(config) if given.task is None else complete_task(config, given.task)
     score = Score(task.objective.score, task.objective.higher_is_better)
     components = build_components(config, task, given)
     model = components.trainer.model
@@ -138,15 +135,6 @@ def run_cell(
     arrays = model.named(outcome.params)
     target = config.experiment.report_accuracy
     return outcome, files.finish(outcome, arrays, about, target, score)
-
-
-def _build_task(config: DictConfig) -> "Task":
-    task = build_task(config)
-    if config.experiment.scale == "smoke":
-        tests = (task.test_inputs, task.test_targets)
-        inputs, targets = (None if test is None else test[:SMOKE_TESTS] for test in tests)
-        task = replace(task, test_inputs=inputs, test_targets=targets)
-    return task
 
 
 def _partition(config: DictConfig, task: "Task") -> Any:

@@ -10,23 +10,6 @@ from omegaconf import DictConfig, OmegaConf
 from fl_app.core.errors import require, require_count
 from fl_app.runner.settings import ExperimentSettings
 
-# Values with experiment.scale=smoke, for the keys that a cell has and the user does not set.
-SMOKE = {
-    "experiment.scale": "smoke",
-    "num_versions": 2,
-    "eval_every": 2,
-    "algorithm.client.local_steps": 1,
-    "algorithm.client.batch_size": 2,
-    "task.made_up": True,
-    "runtime.workers": 0,
-}
-SMOKE_SLOTS = {  # for clients that pause between local epochs: steps would have no pauses
-    "algorithm.client.local_steps": None,
-    "algorithm.client.local_epochs": 2,
-    "algorithm.client.batch_size": 64,
-    "algorithm.schedule.concurrency": 2,
-}
-SMOKE_CLIENTS = 100  # at most
 # Of compare=equal: why algorithms and schedules cannot do as the others.
 ROUNDS = "synchronous"
 ALL = "all clients are at work"
@@ -60,8 +43,8 @@ def compose_cells(config: DictConfig, overrides: Sequence[str]) -> dict[str, Dic
         overrides: the user's.
 
     Raises:
-        ValueError: as `equalise`; the experiment has no such cell or scale, sets the algorithm
-            itself, has seeds beside a seed, or cannot run so many cells at a time.
+        ValueError: as `equalise`; the experiment has no such cell, sets the algorithm itself, has
+            seeds beside a seed, or cannot run so many cells at a time.
     """
     experiment = config.experiment
     _check(experiment, config.runtime)
@@ -95,8 +78,6 @@ def compose_cells(config: DictConfig, overrides: Sequence[str]) -> dict[str, Dic
     seeds = experiment.seeds or [None]
     each = len(set(seeds)) == len(seeds)
     require(each, "experiment.seeds", seeds, "seeds, each once", "runs would be equal")
-    if experiment.scale == "smoke" and "experiment.seeds" not in given:
-        seeds = seeds[:1]
     cells = {}
     for name in names:
         for seed in seeds:
@@ -105,8 +86,6 @@ def compose_cells(config: DictConfig, overrides: Sequence[str]) -> dict[str, Dic
             words = [*experiment.overrides, *own[name], *mine, *overrides]
             cells[name + suffix] = cell = compose("config", overrides=words)
             equalise(cell, given)
-            if experiment.scale == "smoke":
-                shrink(cell, given)
     return cells
 
 
@@ -129,7 +108,7 @@ def _kept(named: DictConfig) -> dict[str, Sequence[str]]:
 
 
 def _check(experiment: DictConfig, runtime: DictConfig) -> None:
-    known = ("seeds", "only", "parallel", "scale")
+    known = ("seeds", "only", "parallel")
     ExperimentSettings(**{key: experiment[key] for key in known})
     if experiment.cells:
         require(
@@ -142,7 +121,6 @@ def _check(experiment: DictConfig, runtime: DictConfig) -> None:
         return
     for key, usual, why in (
         ("parallel", 1, "there are no cells; runtime.workers trains clients side by side"),
-        ("scale", "full", "there are no cells to make small"),
         ("seeds", None, "there are no cells; use seed=, or -m seed=0,1,2"),
         ("only", None, "there are no cells"),
     ):
@@ -166,21 +144,6 @@ def _named(word: str, names: Collection[str]) -> list[str]:
             f"experiment.only names {word!r}, which is none of the cells {', '.join(names)}"
         )
     return found
-
-
-def shrink(cell: DictConfig, given: Collection[str] = ()) -> None:
-    """Shorten a cell's run to about a second on made-up data; keys that are `given` stay."""
-    small = {**SMOKE}
-    if cell.num_clients is not None:  # else as many as the data have owners
-        small["num_clients"] = min(cell.num_clients, SMOKE_CLIENTS)
-    if "slot" in cell.algorithm.client:
-        small |= SMOKE_SLOTS
-    if cell.runtime.name == "ray":
-        small["runtime.workers"] = 1
-    for key, value in small.items():
-        node, _, leaf = key.rpartition(".")
-        if key not in given and leaf in (OmegaConf.select(cell, node) if node else cell):
-            OmegaConf.update(cell, key, value)
 
 
 def equalise(cell: DictConfig, given: Collection[str] = (), *, own_schedule: bool = False) -> None:

@@ -24,7 +24,7 @@ def settings(config: DictConfig) -> dict[str, Any]:
     for key, usual in (("batch", 1), ("train", True)):  # keys of one runtime
         same[f"runtime.{key}"] = config.runtime.get(key, usual)
     # A cell is the same run whatever other cells there are.
-    same["experiment"] = {key: config.experiment[key] for key in ("scale", "report_accuracy")}
+    same["experiment"] = {"report_accuracy": config.experiment.report_accuracy}
     return {**same, "virtual": config.runtime.name != "deployment"}
 
 

@@ -106,7 +106,6 @@ class ExperimentSettings:
     seeds: Sequence[int] | None = bounded(None, or_none(LIST), "every entry is one of several")
     only: Sequence[str] | None = bounded(None, or_none(LIST), "every entry is one of several")
     parallel: int = bounded(1, count(), "no cell would run")
-    scale: str = bounded("full", one_of("full", "smoke"), "no other size is known")
 
     def __post_init__(self) -> None:
         check_bounds("experiment", self)

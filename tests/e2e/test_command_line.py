@@ -215,8 +215,7 @@ partition.alpha=-1
 devices.ratio=-1
 experiment=quickstart algorithm.client.momentum=2
 experiment=quickstart experiment.parallel=0
-experiment=quickstart experiment.scale=tiny
-experiment.scale=smoke
+experiment.only=[fedbuff]
 algorithm=moon algorithm.strategy.temperature=0
 task.model=foo
 task=cifar10 task.scaling=foo

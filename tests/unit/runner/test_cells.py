@@ -44,18 +44,6 @@ def test_keys_without_effect_or_of_another_form(words, told):
         composed_cells(*words)
 
 
-def test_keys_that_the_user_gives_stay_in_a_smoke_run():
-    for words in (
-        ("++algorithm.client.local_steps=3", "++num_versions=5"),
-        ("algorithm.client={local_steps:3}", "num_versions=5"),
-    ):
-        only = "experiment.only=[fedbuff]"
-        own = ("experiment=quickstart", "experiment.scale=smoke", only, *words)
-        for cell in composed_cells(*own).values():
-            assert (cell.num_versions, cell.algorithm.client.local_steps) == (5, 3)
-    assert len(composed_cells(*own, "experiment.seeds=[4,5]")) == 2
-
-
 # -- compare=equal --------------------------------------------------------------------------------
 
 EPOCHS = (3, None)

@@ -121,7 +121,6 @@ def test_every_kind_of_target_runs_with_and_without_a_test_set(tmp_path, kind, t
         "task=arrays",
         f"task.path={tmp_path}/data.npz",
         f"task.test_share={test_share}",
-        "experiment.scale=smoke",
         "task.holdout=0.2",
     )
     validate_config(config)
