@@ -18,7 +18,7 @@ from fl_app.core.errors import is_number
 FORMAT = 1  # of the file
 KINDS = ("classification", "regression")
 MISSING = ("refuse", "median", "drop")  # what becomes of rows of a table that lack a value
-COMMAND = "python -m fl_app.schema task=... task.path=... -o schema.json"
+COMMAND = "python -m fl_app.schema task=... task.path=... > schema.json"
 
 
 @dataclass(frozen=True)

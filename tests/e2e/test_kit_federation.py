@@ -226,8 +226,8 @@ def test_nodes_with_a_table_each_and_one_that_cannot_be_read(federation, tmp_pat
     sample, schema = tmp_path / "sample.csv", tmp_path / "schema.json"
     write_table(sample, (0, 1, 2))
     words = ["task=csv", f"task.path={sample}", "task.target=species"]
-    command = [sys.executable, "-m", "fl_app.schema", *words, "-o", str(schema)]
-    subprocess.run(command, check=True, capture_output=True)
+    command = [sys.executable, "-m", "fl_app.schema", *words]
+    schema.write_text(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
     (federation.server / "my_model.py").write_text(MODEL)
     named = ["task.model=my_model:make", "task.loss=my_model:loss"]
     for i, path in enumerate(tables):

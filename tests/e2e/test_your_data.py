@@ -195,8 +195,8 @@ def test_nothing_is_begun_with_data_that_do_not_fit(folder, capsys):
 @pytest.mark.timeout(300)
 def test_a_run_on_a_schema_keeps_its_contents(folder, capsys):
     words, schema = own_table(folder), "task.schema=schema.json"
-    assert schema_command.main([*words, "-o", "schema.json"]) == 0
-    assert "schema.json: classification, inputs 4, outputs no, yes" in capsys.readouterr().out
+    assert schema_command.main(words) == 0
+    Path("schema.json").write_text(capsys.readouterr().out)
     assert digest(folder / "run", *words, schema) == digest(folder / "plain", *words)
     kept = OmegaConf.load(folder / "run" / "config.yaml").task.schema
     assert read_schema(kept) == read_schema("schema.json")
@@ -234,13 +234,10 @@ def test_the_schema_command_prints_and_refuses(folder, capsys):
     words = own_arrays(folder)
     assert schema_command.main(words) == 0
     assert read_schema(capsys.readouterr().out).input_shape == (3,)
-    Path("there.json").touch()
     for arguments, message in (
         (["task=digits"], "error: task=digits has no schema"),
         (["task=arrays"], "error: task.path=null must be the place of the data"),
         (["task=array"], "error: task=array does not exist; did you mean arrays?"),
-        ([*words, "-o", "no/such/folder.json"], "error: -o no/such/folder.json: No such file"),
-        ([*words, "-o", "there.json"], "error: -o there.json: File exists"),
     ):
         assert schema_command.main(arguments) == 2
         assert message in capsys.readouterr().err
