@@ -15,12 +15,11 @@ from omegaconf import OmegaConf
 
 from fl_app.core.events import ClientsEvaluated, Evaluated, Event
 from fl_app.core.files import atomic_write
-from fl_app.record import measures
 from fl_app.record.history import History
 from fl_app.record.log import JsonLines, read_events
 from fl_app.record.provenance import provenance
 from fl_app.record.score import Score
-from fl_app.record.summary import of_outcome
+from fl_app.record.summary import columns, of_outcome
 
 if TYPE_CHECKING:
     from fl_app.engine.engine import Outcome
@@ -156,7 +155,7 @@ class RunFolder:
             case _:
                 return
         about = {"version": event.version, "t": event.t}
-        row = {**about, **metrics, **measures.columns(self._history)}
+        row = {**about, **metrics, **columns(self._history)}
         self._rows.append({key: _field(value) for key, value in row.items()})
 
     def state_dict(self) -> dict[str, Any]:

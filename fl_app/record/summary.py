@@ -1,19 +1,25 @@
-"""The contents of ``summary.json``."""
+"""The contents of ``summary.json``, and the measures in it: functions of a run's `History`."""
 
 import hashlib
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
 
 from fl_app.core.events import Failed, Rejected
-from fl_app.record import measures
-from fl_app.record.history import History
+from fl_app.record.history import Evaluation, History
 from fl_app.record.score import ACCURACY, Score, score_of
 
 if TYPE_CHECKING:
     from fl_app.engine.engine import Outcome
+
+COLLAPSED_AT = 0.99  # of the test examples put into one class
+LEAST_R2 = 0.02  # share of the targets' variance that a model explains at least
+STABILITY_WINDOW = 10  # evaluations
+WINDOW = 5  # evaluations of a running mean
 
 SMALLER = "a tenth of algorithm.client.local_lr may help"
 
@@ -27,9 +33,11 @@ def of_outcome(
 ) -> dict[str, Any]:
     """The results of a run in ``summary.json``.
 
-    They are the keys below, those of `measures.of_run`, those of `measures.of_last_evaluation`
-    that the task and the configured ``metrics`` give, and those of `measures.of_clients`. The keys
-    of the score end with its name.
+    They are the keys below, those of `of_target` where accuracy is the score, those of
+    `of_last_evaluation` that the task and the configured ``metrics`` give, and those of
+    `of_clients`. The keys of the score end with its name; None is unknown or never happened.
+    ``aggregation`` has, by name, the mean of every number that the strategy reported of its
+    aggregations.
 
     Args:
         outcome: of the run.
@@ -43,6 +51,8 @@ def of_outcome(
     name = (score or ACCURACY).name
     scores = [numbers[name] for numbers in measured if name in numbers]
     losses = [numbers["loss"] for numbers in measured if "loss" in numbers]
+    log, plain = stability([each.value(name) for each in history.evaluations])
+    of_accuracy = name == ACCURACY.name
     return {
         "num_versions": outcome.version,
         "client_updates": history.client_updates,
@@ -56,9 +66,9 @@ def of_outcome(
         f"last10_{name}": _finite(scores[-10:]),
         "final_loss": _finite(losses[-1:]),
         "model_sha256": hashlib.sha256(outcome.params.tobytes()).hexdigest(),
-        "mean_staleness": measures.mean_age(history.ages) if history.ages else None,
-        "median_staleness": measures.age_quantile(history.ages, 0.5) if history.ages else None,
-        "p90_staleness": measures.age_quantile(history.ages, 0.9) if history.ages else None,
+        "mean_staleness": mean_age(history.ages) if history.ages else None,
+        "median_staleness": age_quantile(history.ages, 0.5) if history.ages else None,
+        "p90_staleness": age_quantile(history.ages, 0.9) if history.ages else None,
         "max_staleness": max(history.ages, default=None),
         "bytes_up": history.bytes_up,
         "bytes_down": history.bytes_down,
@@ -69,9 +79,14 @@ def of_outcome(
         **_first("first_rejection", history.first_rejection),
         "stopped": outcome.stopped,
         **outcome.totals,
-        **measures.of_run(history, report_accuracy, name),
-        **measures.of_last_evaluation(measured[-1] if measured else {}),
-        **measures.of_clients(history),
+        **({"last10_log10_accuracy_std": _known(log)} if of_accuracy else {}),
+        f"last10_{name}_std": _known(plain),
+        **(of_target(history.evaluations, report_accuracy) if of_accuracy else {}),
+        "joules": history.joules,
+        "orders_wasted": history.orders_wasted,
+        "aggregation": {key: total / n for key, (total, n) in history.reported.items()},
+        **of_last_evaluation(measured[-1] if measured else {}),
+        **of_clients(history),
     }
 
 
@@ -84,8 +99,132 @@ def _first(key: str, event: Failed | Rejected | None) -> dict[str, str]:
 
 def _finite(values: Sequence[float]) -> float | None:
     """Mean of the values; None if it is unknown or not finite, since JSON has no NaN."""
-    mean = float(np.mean(values)) if values else math.nan
-    return mean if math.isfinite(mean) else None
+    return _known(float(np.mean(values))) if values else None
+
+
+def stability(accuracies: Sequence[float]) -> tuple[float, float]:
+    """Standard deviation of the last ten accuracies; small values mean steady training.
+
+    Returns:
+        Population standard deviation of log10(accuracy), the measure of WKAFL's Table 3, and of the
+        accuracy. Both are NaN for fewer than two accuracies, the former also if an accuracy is 0.
+    """
+    last = np.array(accuracies[-STABILITY_WINDOW:], float)
+    if last.size < 2:
+        return math.nan, math.nan
+    log = float(np.log10(last).std()) if (last > 0).all() else math.nan
+    return log, float(last.std())
+
+
+def mean_age(ages: Counter[int]) -> float:
+    """Mean staleness in versions, of ages and how many updates had each; there must be some."""
+    return sum(age * count for age, count in ages.items()) / ages.total()
+
+
+def age_quantile(ages: Counter[int], share: float) -> int:
+    """The smallest age that at least a share of the updates does not exceed.
+
+    Args:
+        ages: how many updates had each age; there must be some.
+        share: of the updates, in (0, 1].
+    """
+    return int(np.quantile([*ages.elements()], share, method="inverted_cdf"))
+
+
+def columns(history: History) -> dict[str, float]:
+    """The totals so far, which are columns of ``metrics.csv``."""
+    columns: dict[str, float] = {
+        "client_updates": history.client_updates,
+        "bytes_down": history.bytes_down,
+        "bytes_up": history.bytes_up,
+        "orders_wasted": history.orders_wasted,
+    }
+    if history.joules is not None:
+        columns["joules"] = history.joules
+    return columns
+
+
+def of_clients(history: History) -> dict[str, float | None]:
+    """Keys of ``summary.json`` from the last evaluation on clients, if there is one.
+
+    Returns:
+        ``client_eval_version``, ``client_eval_clients``, ``client_eval_examples``, for every metric
+        ``client_eval_<metric>_mean``, ``_std`` and ``_worst_decile``, and ``client_eval_seconds``,
+        what all evaluations took of the clients' time.
+    """
+    if not history.client_evaluations:
+        return {}
+    last = history.client_evaluations[-1]
+    return {
+        "client_eval_version": last.version,
+        "client_eval_clients": last.clients,
+        "client_eval_examples": last.num_examples,
+        **{f"client_eval_{key}": _known(value) for key, value in last.metrics.items()},
+        "client_eval_seconds": history.seconds_evaluating,
+    }
+
+
+def of_target(evaluations: Sequence[Evaluation], target_accuracy: float) -> dict[str, Any]:
+    """Keys of ``summary.json``: when a run reached its target accuracy."""
+    reached = first_at(evaluations, target_accuracy)
+    stays = stays_at(evaluations, target_accuracy)
+    return {
+        "report_accuracy": target_accuracy,
+        "seconds_to_target": reached and reached.t,
+        "updates_to_target": reached and reached.client_updates,
+        "versions_to_target": reached and reached.version,
+        "seconds_to_stay_at_target": stays and stays.t,
+        "updates_to_stay_at_target": stays and stays.client_updates,
+        "versions_to_stay_at_target": stays and stays.version,
+    }
+
+
+def first_at(evaluations: Sequence[Evaluation], target: float) -> Evaluation | None:
+    """The first evaluation whose accuracy reaches `target`."""
+    return next((each for each in evaluations if each.accuracy >= target), None)
+
+
+def stays_at(evaluations: Sequence[Evaluation], target: float) -> Evaluation | None:
+    """The evaluation from which the mean of the last five accuracies is never below `target`.
+
+    A noisy curve may reach a target first in one lucky evaluation, which says little. This is None
+    if the last mean is below `target`, or if there are fewer than five evaluations.
+    """
+    if len(evaluations) < WINDOW:
+        return None
+    accuracies = [evaluation.accuracy for evaluation in evaluations]
+    means = sliding_window_view(accuracies, WINDOW).mean(axis=1)
+    below = np.flatnonzero(~(means >= target))  # also where the accuracy is unknown
+    first = below[-1] + 1 if below.size else 0
+    return evaluations[first + WINDOW - 1] if first < means.size else None
+
+
+def of_last_evaluation(metrics: Mapping[str, float]) -> dict[str, Any]:
+    """Keys of ``summary.json`` from the metrics of the last evaluation, if it has them.
+
+    Returns:
+        ``collapsed``: whether the model predicts (nearly) always the same class although its loss
+        is finite, or numbers no better than their mean; ``final_perplexity``; ``recall``, a list
+        over the classes.
+    """
+    summary: dict[str, Any] = {}
+    if "commonest_prediction" in metrics:
+        summary["collapsed"] = metrics["commonest_prediction"] >= COLLAPSED_AT and math.isfinite(
+            metrics["loss"]
+        )
+    if "r2" in metrics:
+        summary["collapsed"] = metrics["r2"] < LEAST_R2
+    if "perplexity" in metrics:
+        summary["final_perplexity"] = _known(metrics["perplexity"])
+    recall = [_known(value) for key, value in metrics.items() if key.startswith("recall_")]
+    if recall:
+        summary["recall"] = recall
+    return summary
+
+
+def _known(value: float) -> float | None:
+    """None for a number that is not finite, since JSON has no NaN."""
+    return value if math.isfinite(value) else None
 
 
 def told_of_trouble(summaries: Mapping[str, Mapping[str, Any]]) -> str:

@@ -21,9 +21,8 @@ from markupsafe import Markup
 
 from fl_app.core.events import Failed, Rejected
 from fl_app.core.files import atomic_write, cache_folder
-from fl_app.record.measures import WINDOW
 from fl_app.record.score import ACCURACY, LOSS
-from fl_app.record.summary import told_of_trouble
+from fl_app.record.summary import WINDOW, told_of_trouble
 from fl_app.report import figures
 from fl_app.report.cells import Cell, group, headline, scores_of
 from fl_app.report.figures import Chart, apart, save, seconds, specification
