@@ -1,4 +1,4 @@
-"""What a server needs beside its components, built from them: clock, mailbox and engine.
+"""What a server needs beside its components: clock, mailbox, evaluation and engine.
 
 A node needs `fl_app.client.build` alone.
 """
@@ -6,15 +6,18 @@ A node needs `fl_app.client.build` alone.
 import logging
 import math
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from copy import copy
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
-from omegaconf import OmegaConf
+from omegaconf import DictConfig, OmegaConf
 
 from fl_app.client.build import asks_for_masks, instantiate, together
 from fl_app.client.untrained import Untrained
+from fl_app.core.errors import require
 from fl_app.core.events import Sink
 from fl_app.core.layout import Layout
 from fl_app.core.types import Order, Vector
@@ -22,20 +25,20 @@ from fl_app.engine.checks import require_keepable
 from fl_app.engine.clock import Clock, Mailbox
 from fl_app.engine.engine import Engine, Stop
 from fl_app.engine.guard import Intake
+from fl_app.engine.outbox import Evaluate, Metrics
 from fl_app.engine.virtual import VirtualClock
 from fl_app.engine.wall import WallClock
-from fl_app.engine.workers import Inline, Workers
+from fl_app.engine.workers import Inline, Workers, computing
 from fl_app.flower import names, patches
 from fl_app.flower.grid import AnyNode, GridMailbox
 from fl_app.runner.components import Components
-from fl_app.runner.evaluation import build_evaluation
 from fl_app.runner.validate import build_client_evaluation, build_guard
 
 if TYPE_CHECKING:
     from flwr.serverapp import Grid
 
     from fl_app.client import LocalTrainer
-
+    from fl_app.tasks.task import Task
 
 log = logging.getLogger(__name__)
 
@@ -107,7 +110,7 @@ def build_engine(
             target_accuracy=_unlimited(config.target_accuracy),
             updates=_unlimited(config.max_updates),
         ),
-        evaluate=build_evaluation(trainer, config, components.workers),
+        evaluate=_evaluation(components),
         eval_every=config.eval_every,
         client_evaluation=build_client_evaluation(config),
         guard=build_guard(config),
@@ -119,6 +122,70 @@ def build_engine(
         sinks=sinks,
         seed=config.seed,
     )
+
+
+def _evaluation(components: Components) -> Evaluate | None:
+    """Evaluation on the server's test set; None if there is none.
+
+    Beside worker processes, a thread of this process evaluates, so that no worker waits for it.
+
+    Raises:
+        ValueError: a key asks for a metric that the task does not have.
+    """
+    config, trainer = components.config, components.trainer
+    task = trainer.task
+    _check_measures(task, config)
+    if not task.has_test_set:
+        return None
+    if not config.runtime.get("train", True):
+        return lambda version, vector: {}
+    test = task.test
+    if config.metrics:
+        task.label_counts()  # refuses a task without single classes
+        test = partial(test, recall=True)
+    model, beside = trainer.model, None
+    if components.workers:
+        from fl_app.client.initial import build_model
+
+        model = build_model(task, config.seed, trainer.device, private=trainer.private)
+        beside = ThreadPoolExecutor(1)
+
+    def measured() -> Metrics:
+        with computing:
+            return test(model.module)
+
+    def measure(version: int, vector: Vector) -> Metrics | Future[Metrics]:
+        model.load(vector)
+        model.load_private({})  # a server has none of the clients'
+        return beside.submit(measured) if beside else measured()
+
+    return measure
+
+
+def _check_measures(task: "Task", config: DictConfig) -> None:
+    further, target = list(config.metrics), config.target_accuracy
+    no_test_set = "" if task.has_test_set else f"task={task.name} has no test set"
+    require(
+        not (no_test_set and further),
+        "metrics",
+        further,
+        "[]",
+        f"{no_test_set}, on which they are measured",
+    )
+    on_clients = config.client_eval_every is not None
+    if task.objective.score != "accuracy":
+        unknown = f"task={task.name} measures no accuracy but {task.objective.score}"
+    else:
+        unknown = "" if on_clients else no_test_set
+    require(
+        target is None or not unknown,
+        "target_accuracy",
+        target,
+        "null, with num_versions=, max_updates= or max_seconds= to end the run",
+        unknown,
+    )
+    if no_test_set and not on_clients:
+        log.warning("%s, and client_eval_every=null: no version is evaluated", no_test_set)
 
 
 def _intake(components: Components, size: int, run: str) -> Intake:
