@@ -1,22 +1,25 @@
 """The command line: ``python -m fl_app [overrides]`` or ``fl-app [overrides]``; ``-m`` sweeps."""
 
 import os
+import signal
 import sys
-
-from fl_app.runner import signals
 
 
 def main() -> int:
     """Run the command line and return its exit status.
 
-    0: success. 1: a run failed. 2: the command was refused. 130 or 143: Ctrl-C or SIGTERM.
+    0: success. 1: a run failed. 2: the command was refused. 130 or 143: Ctrl-C or SIGTERM during a
+    run. At other times these end the process itself, for which a shell has the same numbers.
     """
-    # The other imports take seconds. They follow the handler, because Ctrl-C may come during them.
-    signals.received = None
-    with signals.ending_at_once():
-        from fl_app.command import command
+    # No exception: imports and callbacks of libraries swallow it or print a traceback. No file is
+    # left half written, because files are replaced only when they are complete.
+    before = signal.signal(signal.SIGINT, signal.SIG_DFL)
+    try:
+        from fl_app.command import command  # imports of seconds
 
         return command(sys.argv[1:])
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def console() -> None:

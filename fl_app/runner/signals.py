@@ -1,16 +1,11 @@
-"""Ctrl-C and SIGTERM: they end a run between two events, and anything else at once.
-
-This module needs the standard library only, because `fl_app.__main__` uses it before all other
-imports.
-"""
+"""Ctrl-C and SIGTERM end a run between two events."""
 
 import os
 import signal
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from types import FrameType
 
 PATIENCE = 1.0  # seconds between a signal and KeyboardInterrupt
@@ -32,27 +27,6 @@ _stop = _nothing  # what a signal calls in such a process
 def exit_status() -> int:
     """The exit status of a command that the last signal ended: 130 for Ctrl-C."""
     return 128 + (received or signal.SIGINT)
-
-
-@contextmanager
-def ending_at_once() -> Iterator[None]:
-    """A context in which Ctrl-C and SIGTERM end this process at once, with one line.
-
-    An exception is not enough: imports and callbacks of libraries swallow it or print a traceback.
-    No file is left half written, because files are replaced only when they are complete.
-    """
-
-    def end(number: int, frame: FrameType | None) -> None:
-        global received
-        received = number
-        with suppress(OSError, RuntimeError, ValueError):  # it may be closed, or inside a write
-            sys.stdout.flush()
-        with suppress(OSError):
-            os.write(2, b"\ninterrupted\n" if os.isatty(2) else b"interrupted\n")
-        os._exit(exit_status())
-
-    with _handled_by(end):
-        yield
 
 
 def follow() -> None:
@@ -148,18 +122,10 @@ def interruptible(stop: Callable[[], None], patience: float = PATIENCE) -> Itera
         finally:
             patient = False
 
-    with _handled_by(handle):
-        try:
-            yield undisturbed
-        finally:
-            cancel()
-
-
-@contextmanager
-def _handled_by(handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
-    before = [signal.signal(number, handler) for number in HANDLED]
+    before = [signal.signal(number, handle) for number in HANDLED]
     try:
-        yield
+        yield undisturbed
     finally:
         for number, previous in zip(HANDLED, before, strict=True):
             signal.signal(number, previous)
+        cancel()

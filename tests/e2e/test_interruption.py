@@ -1,4 +1,4 @@
-"""Commands that are interrupted or killed: one line, the expected status, no loss."""
+"""Commands that are interrupted or killed: at most one line, the expected status, no loss."""
 
 import json
 import os
@@ -41,19 +41,18 @@ def stopped(folder):
 
 @slow
 @pytest.mark.parametrize(
-    ("module", "number", "status"),
-    [("hydra.errors", signal.SIGINT, 130), ("torch._C", signal.SIGTERM, 143)],
+    ("module", "number"), [("hydra.errors", signal.SIGINT), ("torch._C", signal.SIGTERM)]
 )
-def test_one_line_while_modules_are_imported(tmp_path, module, number, status):
+def test_no_word_while_modules_are_imported(tmp_path, module, number):
     with started(f"hydra.run.dir={tmp_path}", options=("-X", "importtime")) as process:
         assert process.stderr is not None
         for line in process.stderr:
             if line.startswith("import time:") and line.split("|")[-1].strip() == module:
                 process.send_signal(number)
                 break
-        _, rest = ended(process, status)
+        _, rest = ended(process, -number)  # 130 or 143 in a shell
     told = [line for line in rest.splitlines() if not line.startswith("import time:")]
-    assert told == ["interrupted"]
+    assert not told
 
 
 @slow
