@@ -68,7 +68,7 @@ def equal(*overrides):
     [
         ("wkafl", (20, 4, *EPOCHS), ["local work"]),
         ("fedhist", (20, 4, *EPOCHS), []),
-        ("fedasmu", (20, None, *EPOCHS), ["concurrency", "buffer_size"]),
+        ("fedasmu", (20, None, *EPOCHS), ["buffer_size"]),
         ("overlap_fedavg", (None, 50, 5, None), ["concurrency", "buffer_size", "local work"]),
         ("eafl", (None, None, *EPOCHS), ["concurrency", "buffer_size", "local work"]),
         ("fedavg", (None, 20, *EPOCHS), ["buffer_size"]),
@@ -91,7 +91,7 @@ def test_uploads_that_are_displacements_train_like_others_and_pauses_need_epochs
     words = ("algorithm.client.upload=pseudo", "compare.local_steps=7")
     assert values(equal("algorithm=wkafl", *words)) == ((50, 10, 5, 7), [])
     (*_, epochs, steps), kept = values(equal("algorithm=fedasmu", "compare.local_steps=7"))
-    assert (epochs, steps, kept) == (5, None, ["concurrency", "buffer_size", "local work"])
+    assert (epochs, steps, kept) == (5, None, ["buffer_size", "local work"])
 
 
 def test_keys_that_the_user_gives_win_and_these_win_over_those_of_an_experiment():
