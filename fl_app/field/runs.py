@@ -177,7 +177,8 @@ class Supervisor:
         versions = None
         with suppress(OSError):
             versions = OmegaConf.select(OmegaConf.load(output / "config.yaml"), "num_versions")
-        return Progress(self.history, versions, f"run {run_id}", every=EVERY, wall=self.wall)
+        limits = (versions, None, None)
+        return Progress(self.history, f"run {run_id}", limits, every=EVERY, wall=self.wall)
 
     def _answer(self, question: Callable[[], Answer]) -> Answer:
         """Repeat a question until the SuperLink answers; it may be restarting."""

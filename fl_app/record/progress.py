@@ -3,7 +3,7 @@
 import math
 import multiprocessing
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from rich.console import Console
@@ -27,10 +27,9 @@ class Progress:
 
     Args:
         history: of the run; takes in every event before this sink does.
-        total_versions: versions after which the run ends; None = no limit.
         label: of the run, such as the name of its cell.
-        updates: client updates after which the run ends; None = no limit.
-        seconds: on the run's clock, after which the run ends; None = no limit.
+        limits: versions, client updates, and seconds on the run's clock after which the run ends;
+            None = no limit.
         score: metric to show; None = accuracy or, if it was not measured, another one.
         every: wall seconds between lines where a bar cannot be drawn.
         console: to draw on; default standard output.
@@ -40,18 +39,15 @@ class Progress:
     def __init__(
         self,
         history: History,
-        total_versions: float | None,
         label: str,
+        limits: Sequence[float | None],
         *,
-        updates: float | None = None,
-        seconds: float | None = None,
         score: Score | None = None,
         every: float = LINE_EVERY,
         console: Console | None = None,
         wall: Callable[[], float] = time.monotonic,
     ) -> None:
         self._history = history
-        limits = (total_versions, updates, seconds)
         self._limits = [math.inf if limit is None else limit for limit in limits]
         self._label = label
         self._score = score

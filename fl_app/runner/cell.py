@@ -108,14 +108,8 @@ def run_cell(
             (folder / SCHEMA).write_text(task.schema.to_json(), encoding="utf-8")
         sinks.append(files)
         if show:
-            progress = Progress(
-                history,
-                config.num_versions,
-                label,
-                updates=config.max_updates,
-                seconds=config.max_seconds,
-                score=score,
-            )
+            limits = (config.num_versions, config.max_updates, config.max_seconds)
+            progress = Progress(history, label, limits, score=score)
             stack.callback(progress.close)
             sinks.append(progress)
         with interruptible(engine.ask_to_stop) as uninterrupted:

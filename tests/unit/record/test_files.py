@@ -146,7 +146,7 @@ def work(order, version=None):
 def watched(total, label, **settings):
     """A progress display, and how to tell it and its history of an event."""
     history = History()
-    sink = Progress(history, total, label, **settings)
+    sink = Progress(history, label, (total, None, None), **settings)
 
     def tell(event):
         history.emit(event)
