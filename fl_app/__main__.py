@@ -4,6 +4,8 @@ import os
 import signal
 import sys
 
+PIPE_CLOSED = 141  # a shell's exit status for a command that writes to a closed pipe
+
 
 def main() -> int:
     """Run the command line and return its exit status.
@@ -27,7 +29,11 @@ def console() -> None:
     # As with ``python -m``, so that ``task.model=my_models:make`` finds a file of this folder.
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
-    status = main()
+    try:
+        status = main()
+        sys.stdout.flush()
+    except BrokenPipeError:  # such as of `| head`
+        os._exit(PIPE_CLOSED)
     if status > 128 and "torch" in sys.modules:
         # All files are written, and a normal exit would unload torch and Flower for seconds.
         sys.stdout.flush()

@@ -23,8 +23,6 @@ from fl_app.core.files import unwritable
 from fl_app.help import help_on, version
 from fl_app.runner import signals
 
-PIPE_CLOSED = 141  # a shell's exit status for a command that writes to a closed pipe
-
 _made: list[Path] = []  # folders that the command makes, each before its parent
 _failures: list[int] = []  # exit status of each job of a sweep that failed
 _hydra: Any = None  # Hydra's own configuration, of the sweep or of the latest job; None = none ran
@@ -69,7 +67,7 @@ def app(config: DictConfig) -> None:
         _run(config)
     except Interrupted as error:
         raise Ended from error
-    except (ValueError, RunError, BrokenPipeError) as error:
+    except (ValueError, RunError) as error:
         if job.mode != RunMode.MULTIRUN:
             raise Ended from error
         with suppress(OSError):  # it holds files
@@ -113,19 +111,8 @@ def _run(config: DictConfig) -> None:
 
 def command(words: Sequence[str]) -> int:
     """Run the command that consists of these words; return its exit status."""
-    try:
-        status = _command(words)
-        sys.stdout.flush()
-    except BrokenPipeError:  # such as of `| head`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return PIPE_CLOSED
-    return status
-
-
-def _command(words: Sequence[str]) -> int:
-    # With this, Hydra raises its errors instead of printing them.
     global _hydra
-    os.environ["HYDRA_FULL_ERROR"] = "1"
+    os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra raises its errors instead of printing them
     _hydra = None
     _made.clear()
     _failures.clear()
@@ -162,8 +149,6 @@ def _command(words: Sequence[str]) -> int:
 
 
 def _failed(error: BaseException | None, words: Sequence[str]) -> int:
-    if isinstance(error, BrokenPipeError):
-        raise error
     if isinstance(error, Interrupted):
         print(f"interrupted; to go on: {_again(words)}", file=sys.stderr)
         return signals.exit_status()
