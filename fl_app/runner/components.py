@@ -2,7 +2,7 @@
 
 import os
 from copy import deepcopy
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from omegaconf import DictConfig, OmegaConf
@@ -39,7 +39,9 @@ def placement(config: DictConfig) -> tuple[str, int]:
     device, workers = chosen(str(runtime.device)), runtime.workers
     may_fork = hasattr(os, "fork") and device == CPU
     if workers == AUTO:
-        workers = len(os.sched_getaffinity(0)) if may_fork else 0
+        # Cells side by side share the cores; with one core a cell needs no worker.
+        share = len(os.sched_getaffinity(0)) // config.experiment.parallel
+        workers = share if may_fork and share > 1 else 0
     require(
         may_fork or workers == 0,
         "runtime.workers",
@@ -49,21 +51,6 @@ def placement(config: DictConfig) -> tuple[str, int]:
         "runtime.gpus_per_worker=1 has workers on GPUs",
     )
     return device, int(workers)
-
-
-@dataclass(frozen=True)
-class Sizes:
-    """Bytes per message, extra vectors included; the same for every client.
-
-    Attributes:
-        model: of a model's vector.
-        order: of an order.
-        upload: of an upload.
-    """
-
-    model: int
-    order: int
-    upload: int
 
 
 @dataclass(frozen=True)
@@ -77,7 +64,7 @@ class Components:
         schedule: when clients start and updates are aggregated.
         devices: of all clients; None where the schedule or real nodes decide how long orders take.
         initial: w_0.
-        sizes: of messages.
+        upload_bytes: of every client's uploads, extra vectors included.
         workers: worker processes; 0 = this process trains.
         given: objects in place of parts of the configuration.
     """
@@ -88,7 +75,7 @@ class Components:
     schedule: Schedule
     devices: Fleet | Overlapping | None
     initial: Vector
-    sizes: Sizes
+    upload_bytes: int
     workers: int
     given: Given = NOTHING
 
@@ -120,49 +107,41 @@ def build_components(
     prepare(device)
     trainer = build_trainer(config, task, given.trainer, device)
     strategy, schedule = build_strategy(config, given), build_schedule(config, given)
-    sizes = build_sizes(strategy, trainer)
+    order_bytes, upload_bytes = message_bytes(strategy, trainer)
     if masked:
         secure.refuse_buffers(trainer.model.layout)
-        sizes = replace(sizes, upload=sizes.upload + SEAL_BYTES)
+        upload_bytes += SEAL_BYTES
     devices = None
     if config.runtime.name != "deployment" and schedule.devices is None:
-        devices = _build_devices(config, trainer, sizes)
+        devices = _build_devices(config, trainer, order_bytes, upload_bytes)
         schedule.settle(devices.parts, devices.joules)
     if isinstance(devices, Overlapping):
         # These devices know how many local epochs cover a transfer.
         config = deepcopy(config)
         config.algorithm.client.local_epochs = devices.local_epochs
         trainer = build_trainer(config, task, given.trainer, device)
+    initial = trainer.model.read()
     return Components(
-        config, trainer, strategy, schedule, devices, trainer.model.read(), sizes, workers, given
+        config, trainer, strategy, schedule, devices, initial, upload_bytes, workers, given
     )
 
 
-def build_sizes(strategy: Algorithm, trainer: "LocalTrainer") -> Sizes:
-    """The bytes of an algorithm's orders and uploads, known before the first order.
-
-    Args:
-        strategy: of the run.
-        trainer: as a client builds it.
-    """
-    layout = trainer.model.layout
-    return Sizes(
-        model=4 * layout.size,
-        order=4 * layout.size * (1 + len(strategy.order_extra)),
-        upload=trainer.compressed.num_bytes * (1 + len(strategy.upload_extra)),
-    )
+def message_bytes(strategy: Algorithm, trainer: "LocalTrainer") -> tuple[int, int]:
+    """The bytes of an algorithm's orders, and of its uploads, known before the first order."""
+    order_bytes = 4 * trainer.model.layout.size * (1 + len(strategy.order_extra))
+    return order_bytes, trainer.compressed.num_bytes * (1 + len(strategy.upload_extra))
 
 
 def _build_devices(
-    config: DictConfig, trainer: "LocalTrainer", sizes: Sizes
+    config: DictConfig, trainer: "LocalTrainer", order_bytes: int, upload_bytes: int
 ) -> Fleet | Overlapping:
-    task, settings = trainer.task, config.devices
+    task, settings, model_bytes = trainer.task, config.devices, 4 * trainer.model.layout.size
     facts = {
         "num_clients": config.num_clients,
         "seed": config.seed,
-        "num_bytes": sizes.model,
-        "download_share": sizes.order / sizes.model,
-        "upload_share": sizes.upload / sizes.model,
+        "num_bytes": model_bytes,
+        "download_share": order_bytes / model_bytes,
+        "upload_share": upload_bytes / model_bytes,
         "num_examples": [task.train_indices(i).size for i in range(config.num_clients)],
     }
     own = [key for key in settings if key not in PARTS]

@@ -116,7 +116,7 @@ def build_engine(
         guard=build_guard(config),
         tolerates=config.failures == "tolerate" or config.runtime.name == "deployment",
         intake=_intake(components, layout.size, run),
-        upload_bytes=components.sizes.upload,
+        upload_bytes=components.upload_bytes,
         checkpoint=checkpoint,
         checkpoint_every=config.checkpoint_every,
         sinks=sinks,

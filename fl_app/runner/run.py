@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +18,6 @@ from omegaconf import DictConfig
 
 import fl_app.cli  # noqa: F401 - registers the resolvers of conf/, also in a spawned process
 from fl_app import report
-from fl_app.client.gpus import CPU, chosen
 from fl_app.core.errors import Interrupted, RunError
 from fl_app.core.files import disk_errors_as_run_errors
 from fl_app.record.summary import told_of_trouble
@@ -188,10 +187,7 @@ def run_cells(
             if name not in done
         }
         parallel = min(parallel, max(len(labels), 1))
-        jobs = {
-            name: (_with_its_share(plans[name], parallel), folder / name, label, show)
-            for name, label in labels.items()
-        }
+        jobs = {name: (plans[name], folder / name, label, show) for name, label in labels.items()}
         ends = _side_by_side(jobs, parallel) if parallel > 1 else _one_by_one(jobs, grid)
         summaries, problems, left = dict(done), dict[str, RunError](), {*jobs}
         refused: ValueError | None = None
@@ -258,17 +254,6 @@ def _one_by_one(jobs: Mapping[str, Job], grid: "Grid | None" = None) -> Iterator
             yield name, ended
         if ended is None or ended.stops:
             return
-
-
-def _with_its_share(plan: Plan, parallel: int) -> Plan:
-    """The plan, with worker processes for its share of the cores; with one core it needs none."""
-    runtime = plan.config.runtime
-    if parallel == 1 or runtime.get("workers") != "auto" or chosen(str(runtime.device)) != CPU:
-        return plan
-    config = plan.config.copy()
-    cores = len(os.sched_getaffinity(0)) // parallel
-    config.runtime.workers = cores if cores > 1 else 0
-    return replace(plan, config=config)
 
 
 def _side_by_side(jobs: Mapping[str, Job], parallel: int) -> Iterator[tuple[str, Ended]]:

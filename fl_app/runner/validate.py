@@ -22,10 +22,7 @@ from fl_app.client.build import (
 )
 from fl_app.client.gpus import GPU, chosen
 from fl_app.client.settings import TrainingSettings
-from fl_app.core.errors import (
-    require,
-    require_count,
-)
+from fl_app.core.errors import require, require_count
 from fl_app.engine.client_evaluation import ClientEvaluation
 from fl_app.engine.guard import Guard
 from fl_app.report import require_target

@@ -53,7 +53,7 @@ def search(settings: Settings, words: Sequence[str], folder: Path, resume: bool)
     """
     compose(words)  # which explains a mistyped key
     with hydra.initialize_config_dir(str(CONF), version_base="1.3"):
-        own = [*words, "experiment.seeds=null"]
+        own = [*words, "experiment.seeds=null", f"experiment.parallel={settings.parallel}"]
         own += [] if settings.updates is None else [f"max_updates={settings.updates}"]
         cells = cells_of(words, own)
         budget = budget_of(settings, cells)

@@ -19,9 +19,8 @@ from fl_app.cli import CONF
 from fl_app.client import LocalTrainer
 from fl_app.core.errors import ClientError, Interrupted, RunError, ServerError
 from fl_app.record.summary import told_of_trouble
-from fl_app.runner import run as runs
 from fl_app.runner.cell import run_cell
-from fl_app.runner.run import Plan, Ran, _with_its_share, run_cells
+from fl_app.runner.run import Plan, Ran, run_cells
 from fl_app.runner.validate import Given, checked_cells, validate_config
 
 ONE = "algorithm.client.local_steps=1"
@@ -30,15 +29,6 @@ ONE = "algorithm.client.local_steps=1"
 def plan(*words, **objects):
     words = ("algorithm=fedbuff", "max_updates=20", "runtime.workers=0", ONE, *words)
     return Plan(composed(*words), given=Given(**objects))
-
-
-def test_cores_are_shared_and_gpus_are_not(monkeypatch):
-    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)))
-    auto = plan("runtime.workers=auto")
-    for parallel, workers in ((2, 4), (8, 0), (1, "auto")):
-        assert _with_its_share(auto, parallel).config.runtime.workers == workers
-    monkeypatch.setattr(runs, "chosen", lambda _: "cuda:0")
-    assert _with_its_share(auto, 2) is auto
 
 
 class InterruptedAtTheEnd(FedAvgK):

@@ -8,11 +8,12 @@ from configs import composed
 from helpers import HeadedQuadratic, Recorder
 
 from fl_app.runner.cell import run_cell
-from fl_app.runner.components import Sizes, build_components, build_sizes, placement
+from fl_app.runner.components import build_components, message_bytes, placement
 from fl_app.runner.factory import build_engine
 from fl_app.runner.validate import validate_config
 
 CORES = len(os.sched_getaffinity(0))
+WORKERS = CORES if CORES > 1 else 0
 
 
 def placed(*overrides):
@@ -26,13 +27,13 @@ def visible(monkeypatch, count):
 @pytest.mark.parametrize(
     ("count", "words", "expected"),
     [
-        *((0, [f"device={device}"], ("cpu", CORES)) for device in ("cpu", "auto")),
+        *((0, [f"device={device}"], ("cpu", WORKERS)) for device in ("cpu", "auto")),
         (0, ["device=auto", "workers=0"], ("cpu", 0)),
         (0, ["device=auto", "workers=3"], ("cpu", 3)),
         (3, ["device=cuda"], ("cuda:0", 0)),
         (3, ["device=auto"], ("cuda:0", 0)),
         (3, ["device=cuda:2", "workers=0"], ("cuda:2", 0)),
-        (3, ["device=cpu"], ("cpu", CORES)),
+        (3, ["device=cpu"], ("cpu", WORKERS)),
         (3, ["device=meta"], ("meta", 0)),  # as any other device
     ],
     ids=str,
@@ -40,6 +41,12 @@ def visible(monkeypatch, count):
 def test_a_run_trains_where_gpus_are_and_workers(count, words, expected, monkeypatch):
     visible(monkeypatch, count)
     assert placed(*words) == expected
+
+
+def test_cores_are_shared_and_one_of_them_needs_no_worker(monkeypatch):
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)))
+    for parallel, workers in ((1, 8), (2, 4), (8, 0), (9, 0)):
+        assert placement(composed(f"experiment.parallel={parallel}")) == ("cpu", workers)
 
 
 def test_the_main_process_of_a_cluster_has_data_that_can_be_sent(monkeypatch):
@@ -142,12 +149,13 @@ def test_the_bytes_of_vectors_beside_the_model_are_known_before_the_run(settings
     def build(algorithm):
         config = composed(f"algorithm={algorithm}", "num_clients=10", *more)
         components = build_components(config)
-        sizes = build_sizes(components.strategy, components.trainer)
-        return sizes, components.devices.parts(3, 0, 0.0).seconds
+        sizes = message_bytes(components.strategy, components.trainer)
+        d = components.trainer.model.layout.size
+        assert components.upload_bytes == sizes[1]
+        return sizes[0] // d, sizes[1] // d, components.devices.parts(3, 0, 0.0).seconds
 
-    sizes, seconds = build("scaffold")
-    d = sizes.model // 4
-    assert sizes == Sizes(model=4 * d, order=8 * d, upload=upload * d)
-    plain, shorter = build("fedbuff")
-    assert plain == Sizes(model=4 * d, order=4 * d, upload=upload // 2 * d)
+    *sizes, seconds = build("scaffold")
+    assert sizes == [8, upload]
+    *plain, shorter = build("fedbuff")
+    assert plain == [4, upload // 2]
     assert seconds == pytest.approx(2 * shorter, rel=0.01)
