@@ -126,11 +126,11 @@ def _docstring(module: Path) -> str:
 
 def _table(rows: Mapping[str, str]) -> list[str]:
     left = max(map(len, rows)) + 2
-    lines = []
-    for name, text in rows.items():
-        cell = textwrap.wrap(text, max(_width() - left, 30), break_on_hyphens=False) or [""]
-        lines += [f"{name:{left}}{cell[0]}", *(" " * left + line for line in cell[1:])]
-    return lines
+    rest = " " * left
+    return [
+        textwrap.fill(f"{name:{left}}{text}", _width(), subsequent_indent=rest)
+        for name, text in rows.items()
+    ]
 
 
 def _width() -> int:

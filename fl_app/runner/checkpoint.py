@@ -4,7 +4,6 @@ import hashlib
 from pathlib import Path
 from typing import Any
 
-from fl_app.core.errors import RunError
 from fl_app.core.files import atomic_write
 from fl_app.core.snapshot import dumps, loads
 
@@ -38,23 +37,15 @@ class Checkpoints:
             The file.
 
         Raises:
-            RunError: it cannot be written.
+            OSError: it cannot be written.
             ValueError: the state holds a value that no checkpoint can hold.
         """
         content = FORMAT + dumps(state)
         path = self._folder / f"version-{version:09d}{SUFFIX}"
-        try:
-            self._folder.mkdir(parents=True, exist_ok=True)
-            with atomic_write(path) as file:
-                file.write(_checksum(content))
-                file.write(content)
-        except OSError as error:
-            last = next((file.name for file in self._files()), None)
-            raise RunError(
-                f"the checkpoint of version {version} cannot be written ({error}): the run ends, "
-                f"and what was done since {last or 'its beginning'} is lost to a run that goes on"
-                + (f"; {last} stands" if last else "")
-            ) from error
+        self._folder.mkdir(parents=True, exist_ok=True)
+        with atomic_write(path) as file:
+            file.write(_checksum(content))
+            file.write(content)
         for old in self._files()[KEPT:]:
             old.unlink()
         return path
