@@ -72,18 +72,16 @@ def _on(word: str, words: Sequence[str]) -> str:
         raise ValueError(
             f"--help {word}: no group is called {group!r}{nearest(group, [*groups()])}"
         )
-    known = options(group, words)
-    # Of two files of one name Hydra takes the first.
-    files = {
-        path.stem: path
-        for each in reversed(folders(words))
-        for path in (each / group).glob("*.yaml")
-    }
+    paths = [path for each in folders(words) for path in (each / group).glob("*.yaml")]
+    files = {path.stem: path for path in sorted(paths, key=lambda path: path.stem)}
     if not option:
-        return f"{group}=\n\n{_indented(_table({name: purpose(files[name]) for name in known}))}"
-    if option not in known:
-        raise ValueError(f"--help {word}: {group} has no such option{nearest(option, known)}")
-    return f"{word}\n\n{_indented(_keys(files[option].read_text(), f'{package(group)}.'))}"
+        lines = _table({name: purpose(path) for name, path in files.items()})
+    elif option in files:
+        lines = _keys(files[option].read_text(), f"{package(group)}.")
+    else:
+        raise ValueError(f"--help {word}: {group} has no such option{nearest(option, [*files])}")
+    title = word if option else f"{group}="
+    return f"{title}\n\n{_indented(lines)}"
 
 
 def package(group: str) -> str:

@@ -161,7 +161,6 @@ class History:
         version: of the global model.
         server_evaluations: those on the server's test set, oldest first.
         client_evaluations: those on clients whose scores have all come, by version.
-        seconds_evaluating: of clients, in evaluate orders that ended.
         client_updates: updates that arrived.
         num_orders: that were given, evaluate orders among them.
         failures: orders that failed.
@@ -192,7 +191,6 @@ class History:
         self.version = 0
         self.server_evaluations: list[Evaluation] = []
         self.client_evaluations: list[EvaluationOnClients] = []
-        self.seconds_evaluating = 0.0
         self.client_updates = 0
         self.num_orders = 0
         self.failures = 0
@@ -362,9 +360,6 @@ class History:
         order = None if event.client is None else self._evaluating.get(event.client)
         if order is None or order.number != event.order:
             return False
-        since = order.start if order.end is None else order.end
-        self.seconds_evaluating += event.t - since
-        order.end = event.t
         self._spend(order, event.t)
         return True
 

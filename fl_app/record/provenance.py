@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 SOURCE = Path(__file__).resolve().parents[2]
+GIT = ("git", "--no-optional-locks")
 TIMEOUT = 5.0  # seconds for git
 
 
@@ -54,14 +55,10 @@ def source_commit(folder: Path) -> tuple[str | None, bool | None]:
     """
     if not (folder / ".git").exists():
         return None, None
-    # Within a git hook these variables would name the repository of the hook.
-    environment = {k: v for k, v in os.environ.items() if not k.startswith("GIT_")}
     try:
         status = subprocess.run(
-            ["git", "status", "--porcelain=v2", "--branch", "--", "fl_app", "conf"],
+            [*GIT, "status", "--porcelain=v2", "--branch", "--", "fl_app", "conf"],
             cwd=folder,
-            env={**environment, "GIT_OPTIONAL_LOCKS": "0"},
-            stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
             timeout=TIMEOUT,
@@ -70,8 +67,6 @@ def source_commit(folder: Path) -> tuple[str | None, bool | None]:
     except (OSError, subprocess.SubprocessError):
         return None, None
     (commit,) = (line.split()[-1] for line in status if line.startswith("# branch.oid "))
-    if commit == "(initial)":  # a repository without a commit
-        return None, None
     return commit, any(not line.startswith("#") for line in status)
 
 

@@ -148,9 +148,8 @@ def of_clients(history: History) -> dict[str, float | None]:
     """Keys of ``summary.json`` from the last evaluation on clients, if there is one.
 
     Returns:
-        ``client_eval_version``, ``client_eval_clients``, ``client_eval_examples``, for every metric
-        ``client_eval_<metric>_mean``, ``_std`` and ``_worst_decile``, and ``client_eval_seconds``,
-        what all evaluations took of the clients' time.
+        ``client_eval_version``, ``client_eval_clients``, ``client_eval_examples``, and for every
+        metric ``client_eval_<metric>_mean``, ``_std`` and ``_worst_decile``.
     """
     if not history.client_evaluations:
         return {}
@@ -160,7 +159,6 @@ def of_clients(history: History) -> dict[str, float | None]:
         "client_eval_clients": last.clients,
         "client_eval_examples": last.num_examples,
         **{f"client_eval_{key}": _known(value) for key, value in last.metrics.items()},
-        "client_eval_seconds": history.seconds_evaluating,
     }
 
 
