@@ -6,6 +6,7 @@ import sys
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
+from signal import SIGINT
 from traceback import walk_tb
 from typing import Any
 
@@ -151,7 +152,7 @@ def command(words: Sequence[str]) -> int:
 def _failed(error: BaseException | None, words: Sequence[str]) -> int:
     if isinstance(error, Interrupted):
         print(f"interrupted; to go on: {_again(words)}", file=sys.stderr)
-        return signals.exit_status()
+        return 128 + (signals.received or SIGINT)
     _remove_made()
     text = explain(error, words) if isinstance(error, HydraException) else _sentence(error)
     print(f"error: {text}", file=sys.stderr)

@@ -111,7 +111,6 @@ class RunFolder:
     def begin(
         self,
         settings: object,
-        *,
         partition: tuple[Sequence[str], NDArray[np.int64]] | None = None,
     ) -> None:
         """Write the configuration.

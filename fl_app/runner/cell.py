@@ -29,7 +29,6 @@ from fl_app.runner.validate import NOTHING, Given
 if TYPE_CHECKING:
     from flwr.serverapp import Grid
 
-    from fl_app.tasks.task import Task
 
 log = logging.getLogger(__name__)
 
@@ -103,7 +102,8 @@ def run_cell(
         with require_writable(folder):
             files.lock()  # before anything changes that a run of another process needs
         stack.callback(files.close)
-        files.begin(config, partition=_partition(config, task))
+        known = task.num_clients == config.num_clients  # else only the nodes know what they have
+        files.begin(config, (task.classes()[1], task.class_counts()) if known else None)
         if task.schema is not None:  # what reads the model's inputs and outputs later
             (folder / SCHEMA).write_text(task.schema.to_json(), encoding="utf-8")
         sinks.append(files)
@@ -129,10 +129,3 @@ def run_cell(
     arrays = model.named(outcome.params)
     target = config.experiment.report_accuracy
     return outcome, files.finish(outcome, arrays, about, target, score)
-
-
-def _partition(config: DictConfig, task: "Task") -> Any:
-    """The partition as of `RunFolder.begin`; None if only the nodes know what they have."""
-    if task.num_clients != config.num_clients:
-        return None
-    return task.classes()[1], task.class_counts()

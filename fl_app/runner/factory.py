@@ -221,19 +221,14 @@ def _clock(components: Components, layout: Layout, grid: "Grid | None", run: str
             f"algorithm/schedule=random_k knows how long an order takes, and not its parts: "
             f"algorithm={config.algorithm.name} needs devices, and another schedule"
         )
-    return _virtual_clock(components, _mailbox(components, layout, grid, settings))
-
-
-def _virtual_clock(components: Components, mailbox: Mailbox) -> VirtualClock:
-    config, trainer, schedule = components.config, components.trainer, components.schedule
     devices = schedule.devices or components.devices
     assert devices is not None
     availability, server = (config.devices.get(part) for part in ("availability", "server"))
     return VirtualClock(
-        mailbox,
+        _mailbox(components, layout, grid, settings),
         devices,
         config.num_clients,
-        deadline=_unlimited(config.deadline),
+        deadline=deadline,
         seed=config.seed,
         availability=availability and instantiate(availability, {"seed": config.seed}),
         epochs=trainer.epochs,

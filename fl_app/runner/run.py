@@ -52,6 +52,9 @@ class Plan:
     given: Given = NOTHING
 
 
+Job = tuple[Plan, Path, str, bool]  # with its folder, its label on the console, and if it shows it
+
+
 @dataclass(frozen=True)
 class Ended:
     """How a run ended.
@@ -181,13 +184,13 @@ def run_cells(
             print(line)
     with disk_errors_as_run_errors(folder):
         done = earlier.enter(folder, {name: plan.config for name, plan in plans.items()})
-        labels = {
-            name: f"{name}, cell {number} of {len(plans)}" if name else plan.config.algorithm.name
-            for number, (name, plan) in enumerate(plans.items(), 1)
-            if name not in done
-        }
-        parallel = min(parallel, max(len(labels), 1))
-        jobs = {name: (plans[name], folder / name, label, show) for name, label in labels.items()}
+        jobs: dict[str, Job] = {}
+        for number, (name, plan) in enumerate(plans.items(), 1):
+            if name not in done:
+                label = f"{name}, cell {number} of {len(plans)}"
+                label = label if name else plan.config.algorithm.name
+                jobs[name] = plan, folder / name, label, show
+        parallel = min(parallel, len(jobs))
         ends = _side_by_side(jobs, parallel) if parallel > 1 else _one_by_one(jobs, grid)
         summaries, problems, left = dict(done), dict[str, RunError](), {*jobs}
         refused: ValueError | None = None
@@ -198,7 +201,7 @@ def run_cells(
             if isinstance(ended.problem, ValueError):
                 refused = ended.problem
                 problems[name] = RunError(str(refused))
-                if parallel == 1 and not summaries:
+                if parallel <= 1 and not summaries:
                     break
             elif ended.problem is not None:
                 problems[name] = ended.problem
@@ -216,9 +219,6 @@ def run_cells(
         {name: problems[name] for name in plans if name in problems},
         interrupted,
     )
-
-
-Job = tuple[Plan, Path, str, bool]  # with its folder, its label on the console, and if it shows it
 
 
 def _run(

@@ -24,11 +24,6 @@ def _nothing() -> None: ...
 _stop = _nothing  # what a signal calls in such a process
 
 
-def exit_status() -> int:
-    """The exit status of a command that the last signal ended: 130 for Ctrl-C."""
-    return 128 + (received or signal.SIGINT)
-
-
 def follow() -> None:
     """Let a main process decide about the runs of this process.
 
