@@ -48,7 +48,7 @@ from fl_app.core.errors import require
 from fl_app.devices.fleet import Churn, Fleet, Overlapping
 from fl_app.devices.table import boards_of
 from fl_app.engine.server import Server
-from fl_app.runner.components import Components, build_components
+from fl_app.runner.components import Components, build_components, message_bytes
 from fl_app.schedule.buffered import Buffered
 from fl_app.schedule.periodic import Periodic
 from fl_app.schedule.routed import Routed
@@ -379,10 +379,10 @@ def plan(*settings: Setting, task: "Task | None" = None, aim: str = "updates") -
         eval_every=config.eval_every,
     )
     long_run = steady(orders, schedule)
-    measures = {
-        **long_run.measures,
-        "bytes_down_per_second": float(long_run.orders.sum()) * components.sizes.order,
-        "bytes_up_per_second": float(long_run.updates.sum()) * components.sizes.upload,
+    order_bytes, upload_bytes = message_bytes(components.strategy, components.trainer)
+    measures = long_run.measures | {
+        "bytes_down_per_second": float(long_run.orders.sum()) * order_bytes,
+        "bytes_up_per_second": float(long_run.updates.sum()) * upload_bytes,
     }
     grid = pd.DataFrame(steady(orders, each, ROUGH).measures for each in _varied(schedule, size))
     best = _best(grid, aim == "energy", float(aimed[1] or "inf"))
