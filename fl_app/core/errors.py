@@ -1,7 +1,7 @@
 """Checks of configuration values and the errors of a run."""
 
 import math
-from numbers import Integral, Real
+from numbers import Real
 
 
 def require(condition: bool, key: str, value: object, bound: str, consequence: str) -> None:
@@ -14,40 +14,6 @@ def require(condition: bool, key: str, value: object, bound: str, consequence: s
         as_text = isinstance(value, str) and value.isdigit()  # else "2 must be an integer"
         told = repr(value) if as_text else value
         raise ValueError(f"{key}={told} must be {bound}: {consequence}")
-
-
-def require_positive(key: str, value: float, consequence: str) -> None:
-    """Refuse a value that is not a finite number above 0.
-
-    Raises:
-        ValueError: as `require`.
-    """
-    require(is_number(value) and value > 0, key, value, "a finite number above 0", consequence)
-
-
-def require_at_least(key: str, value: float, bound: float, consequence: str) -> None:
-    """Refuse a value that is not a finite number of at least `bound`.
-
-    Raises:
-        ValueError: as `require`.
-    """
-    require(
-        is_number(value) and value >= bound,
-        key,
-        value,
-        f"a finite number >= {bound:g}",
-        consequence,
-    )
-
-
-def require_count(key: str, value: float | None, consequence: str) -> None:
-    """Refuse a value that is not a whole number of at least 1.
-
-    Raises:
-        ValueError: as `require`.
-    """
-    whole = isinstance(value, Integral) and not isinstance(value, bool)
-    require(whole and value is not None and value >= 1, key, value, "an integer >= 1", consequence)
 
 
 def is_number(value: object) -> bool:

@@ -16,6 +16,14 @@ class Bound:
     text: str
     holds: Callable[[Any], bool]
 
+    def check(self, key: str, value: object, consequence: str) -> None:
+        """Refuse a value that violates the bound.
+
+        Raises:
+            ValueError: naming key, value, bound and consequence.
+        """
+        require(self.holds(value), key, value, self.text, consequence)
+
 
 SWITCH = Bound("true or false", lambda value: isinstance(value, bool))
 PATTERNS = Bound(
@@ -90,9 +98,5 @@ def check_bounds(group: str, owner: object) -> None:
     """
     for declared in fields(owner):  # type: ignore[arg-type]  # any dataclass
         if "bound" in declared.metadata:
-            value, bound = getattr(owner, declared.name), declared.metadata["bound"]
-            key, consequence = (
-                f"{group}.{declared.name}".lstrip("."),
-                declared.metadata["consequence"],
-            )
-            require(bound.holds(value), key, value, bound.text, consequence)
+            key, value = f"{group}.{declared.name}".lstrip("."), getattr(owner, declared.name)
+            declared.metadata["bound"].check(key, value, declared.metadata["consequence"])

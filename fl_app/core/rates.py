@@ -2,8 +2,7 @@
 
 from dataclasses import dataclass
 
-from fl_app.core.errors import require_count
-from fl_app.core.hyper import bounded, check_bounds, within
+from fl_app.core.hyper import bounded, check_bounds, count, within
 
 
 @dataclass(frozen=True)
@@ -24,11 +23,8 @@ class LinearDecay:
     def __post_init__(self) -> None:
         check_bounds("algorithm.strategy.lr_schedule", self)
         if self.to < 1 or self.versions is not None:
-            require_count(
-                "algorithm.strategy.lr_schedule.versions",
-                self.versions,
-                "the rate falls over so many (with num_versions=null it must be given)",
-            )
+            told = "the rate falls over so many (with num_versions=null it must be given)"
+            count().check("algorithm.strategy.lr_schedule.versions", self.versions, told)
 
     def factor(self, version: int) -> float:
         """What the rate is multiplied by in the update of this version, in [0, 1]."""

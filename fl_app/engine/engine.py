@@ -12,8 +12,9 @@ from contextlib import suppress
 from dataclasses import InitVar, dataclass
 from typing import Any
 
-from fl_app.core.errors import RunError, ServerError, Stalled, require_at_least
+from fl_app.core.errors import RunError, ServerError, Stalled
 from fl_app.core.events import Checkpointed, Dispatched, Rejected, Sink
+from fl_app.core.hyper import at_least
 from fl_app.core.layout import check_vector
 from fl_app.core.types import Order, Vector
 from fl_app.engine import checks
@@ -75,7 +76,7 @@ class Engine(Versions):
         self, initial: Vector, num_trainable: int | None, sinks: Sequence[Sink], seed: int
     ) -> None:
         key = "eval_every"
-        require_at_least(key, self.eval_every, 1, "versions cannot be evaluated more than once")
+        at_least(1).check(key, self.eval_every, "versions cannot be evaluated more than once")
         if problem := check_vector(initial, initial.size):
             raise ValueError(f"initial model: {problem}")
         if not self.upload_bytes:

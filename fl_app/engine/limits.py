@@ -3,7 +3,8 @@
 import math
 from dataclasses import dataclass, field
 
-from fl_app.core.errors import RunError, require_at_least
+from fl_app.core.errors import RunError
+from fl_app.core.hyper import at_least
 from fl_app.core.types import Vector
 
 
@@ -29,7 +30,7 @@ class Stop:
         for key, bound in bounds.items():
             value = getattr(self, key)
             if value != math.inf:
-                require_at_least(key, value, bound, "there would be nothing to run")
+                at_least(bound).check(key, value, "there would be nothing to run")
         if self.num_versions == self.seconds == self.updates == math.inf:
             raise ValueError(
                 "num_versions, seconds and updates are all unlimited: the run would never end"

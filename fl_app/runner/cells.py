@@ -7,7 +7,8 @@ from hydra import compose
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import DictConfig, OmegaConf
 
-from fl_app.core.errors import require, require_count
+from fl_app.core.errors import require
+from fl_app.core.hyper import count
 from fl_app.runner.settings import ExperimentSettings
 
 
@@ -138,7 +139,7 @@ def equalise(cell: DictConfig, given: Collection[str] = (), *, own_schedule: boo
         return
     for key in ("concurrency", "buffer_size", "local_epochs", "local_steps"):
         if compare[key] is not None or key in ("buffer_size", "local_epochs"):
-            require_count(f"compare.{key}", compare[key], "all algorithms would have it")
+            count().check(f"compare.{key}", compare[key], "all algorithms would have it")
     client, schedule = cell.algorithm.client, cell.algorithm.schedule
     places = {key: key for key in ("concurrency", "buffer_size") if key in schedule}
     work = {key: key for key in ("local_epochs", "local_steps") if key in client}

@@ -22,7 +22,8 @@ from fl_app.client.build import (
 )
 from fl_app.client.gpus import GPU, chosen
 from fl_app.client.settings import TrainingSettings
-from fl_app.core.errors import require, require_count
+from fl_app.core.errors import require
+from fl_app.core.hyper import count
 from fl_app.engine.client_evaluation import ClientEvaluation
 from fl_app.engine.guard import Guard
 from fl_app.report import require_target
@@ -110,7 +111,7 @@ def validate_config(config: DictConfig, given: Given = NOTHING) -> None:
     real = config.runtime.name == "deployment"
     if config.num_clients is not None or not real:
         told = "there would be nothing to run; with runtime=deployment real nodes are the clients"
-        require_count("num_clients", config.num_clients, told)
+        count().check("num_clients", config.num_clients, told)
     _check(RunSettings, config)
     if config.experiment.report_accuracy is not None:
         require_target(config.experiment.report_accuracy, "experiment.report_accuracy")

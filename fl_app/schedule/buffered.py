@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from numpy.random import Generator
 
-from fl_app.core.errors import require, require_count
+from fl_app.core.errors import require
 from fl_app.core.hyper import bounded, check_bounds, count, one_of
 from fl_app.core.pool import ClientPool
 from fl_app.schedule.base import Ids, Schedule, Updates
@@ -37,7 +37,7 @@ class Buffered(Schedule):
         if self.concurrency is None:
             return
         key = "algorithm.schedule.concurrency"
-        require_count(key, self.concurrency, "no client would ever start")
+        count().check(key, self.concurrency, "no client would ever start")
         require(
             self.buffer_size <= self.concurrency,
             "algorithm.schedule.buffer_size",

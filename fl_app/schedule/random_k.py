@@ -7,7 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.random import Generator
 
-from fl_app.core.errors import require, require_count
+from fl_app.core.errors import require
+from fl_app.core.hyper import count
 from fl_app.core.pool import ClientPool
 from fl_app.core.types import Parts
 from fl_app.schedule.base import Ids, Schedule, Updates, not_waiting
@@ -36,7 +37,7 @@ class RandomK(Schedule):
 
     def __post_init__(self) -> None:
         key, nothing = "algorithm.schedule.buffer_size", "versions would be made out of nothing"
-        require_count(key, self.buffer_size, nothing)
+        count().check(key, self.buffer_size, nothing)
         require(
             self.buffer_size <= self.num_clients,
             key,

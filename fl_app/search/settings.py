@@ -8,7 +8,8 @@ from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
 from fl_app.cli import nearest
-from fl_app.core.errors import require, require_count
+from fl_app.core.errors import require
+from fl_app.core.hyper import count
 
 BEST = "best.yaml"  # in a search's folder: the best setting of each cell
 MEASURES = ("last10", "final", "best")  # beginnings of keys of summary.json
@@ -47,8 +48,8 @@ class Settings:
     folder: str = ""
 
     def __post_init__(self) -> None:
-        require_count("search.trials", self.trials, "nothing would be tried")
-        require_count("search.parallel", self.parallel, "nothing would run")
+        count().check("search.trials", self.trials, "nothing would be tried")
+        count().check("search.parallel", self.parallel, "nothing would run")
         require(self.grid >= 0, "search.grid", self.grid, "an integer >= 0", "it counts trials")
         known = ", ".join(MEASURES)
         told = "no other measure is known"

@@ -9,7 +9,7 @@ from typing import Protocol
 
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
-from fl_app.core.errors import require_at_least
+from fl_app.core.hyper import at_least
 from fl_app.secure.integers import Integers, hides_all, integer_weights, sum_of_masks
 from fl_app.secure.ledger import Ledger
 from fl_app.secure.request import Member, Refused, Request
@@ -60,7 +60,7 @@ class Helper:
 
     def __post_init__(self) -> None:
         key, shown = "--min-clients", "the sum over one client would be its upload"
-        require_at_least(key, self.least, LEAST, shown)
+        at_least(LEAST).check(key, self.least, shown)
 
     def sum(self, request: Request) -> Integers:
         """sum_i a_i PRG(seed_i) modulo 2^32, shape ``(d,)``.

@@ -5,7 +5,8 @@ from copy import deepcopy
 from omegaconf import DictConfig, OmegaConf, open_dict
 
 from fl_app.core.algorithm import Algorithm
-from fl_app.core.errors import require, require_positive
+from fl_app.core.errors import require
+from fl_app.core.hyper import POSITIVE
 from fl_app.core.layout import Layout
 from fl_app.schedule import Buffered, RandomK, Schedule
 from fl_app.secure.helper import LEAST, Helper
@@ -82,7 +83,7 @@ def settled(config: DictConfig, strategy: Algorithm, schedule: Schedule) -> Dict
     members, clip = schedule.buffer_size, strategy.clip_norm
     if secure.clip_norm is not None:
         key, lost = "secure_aggregation.clip_norm", "nothing would be left of an upload"
-        require_positive(key, secure.clip_norm, lost)
+        POSITIVE.check(key, secure.clip_norm, lost)
     require(
         members >= LEAST,
         "algorithm.schedule.buffer_size",

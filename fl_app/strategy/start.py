@@ -14,7 +14,7 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result
 
 from fl_app import report
-from fl_app.core.errors import require, require_at_least, require_positive
+from fl_app.core.errors import require
 from fl_app.core.events import (
     Aggregated,
     Arrived,
@@ -26,6 +26,7 @@ from fl_app.core.events import (
     Sink,
 )
 from fl_app.core.files import disk_errors_as_run_errors
+from fl_app.core.hyper import POSITIVE, at_least
 from fl_app.core.layout import Layout
 from fl_app.core.types import Vector
 from fl_app.engine.client_evaluation import ClientEvaluation
@@ -74,8 +75,8 @@ def run(
     with ExitStack() as stack:
         for sink in sinks:
             stack.callback(sink.close)
-        require_at_least("num_rounds", num_versions, 1, "nothing would be trained")
-        require_positive("timeout", timeout, "every order would be late")
+        at_least(1).check("num_rounds", num_versions, "nothing would be trained")
+        POSITIVE.check("timeout", timeout, "every order would be late")
         schedule = deepcopy(strategy.schedule) if schedule is None else schedule
         bound, why = "a fl_app.schedule.Schedule, such as k_async(2)", "it says who trains when"
         made = hasattr(schedule, "take") and not isinstance(schedule, type)

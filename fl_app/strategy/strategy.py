@@ -11,8 +11,9 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
 
 from fl_app.core.algorithm import Algorithm
-from fl_app.core.errors import RunError, require_at_least
+from fl_app.core.errors import RunError
 from fl_app.core.events import Sink
+from fl_app.core.hyper import at_least
 from fl_app.core.layout import Layout, check_returned, check_vector
 from fl_app.core.types import KINDS, RESIDUAL, GlobalModel, Scalar, Update
 from fl_app.flower import codec, names
@@ -239,7 +240,7 @@ def _update_of(reply: Message, layout: Layout, node: int, version: int, needs: s
     if reply.has_error():
         raise ValueError(reply.error.reason)
     upload = codec.read_upload(reply, layout, needs)
-    require_at_least("num-examples", upload.num_examples, 1, "it would have no weight")
+    at_least(1).check("num-examples", upload.num_examples, "it would have no weight")
     problem = check_vector(upload.vector, layout.size)
     if problem:
         raise ValueError(problem)

@@ -10,8 +10,8 @@ import torch
 from fl_app.algorithms.fedasmu.server import MERGE, RATE, TELL_MERGE, TELL_RATE
 from fl_app.algorithms.fedasmu.slots import STAY, learn_slot, next_slot
 from fl_app.client import LocalTrainer
-from fl_app.core.errors import require, require_count
-from fl_app.core.hyper import POSITIVE, at_least, bounded, one_of, within
+from fl_app.core.errors import require
+from fl_app.core.hyper import POSITIVE, at_least, bounded, count, one_of, within
 from fl_app.core.types import Config, Order, Upload, Vector
 
 Q_LR, Q_DISCOUNT = 0.1, 0.9  # Q-learning's phi and psi [A]
@@ -84,9 +84,8 @@ class FedASMUTrainer(LocalTrainer):
             "null",
             "a client pauses at the end of a local epoch",
         )
-        require_count(
-            "algorithm.client.local_epochs - 1", self.local_epochs - 1, "there would be no slot"
-        )
+        key = "algorithm.client.local_epochs - 1"
+        count().check(key, self.local_epochs - 1, "there would be no slot")
 
     def train(self, order: Order) -> Upload:
         """See `LocalTrainer.train`; adds what the order asks to be told beside the upload."""

@@ -22,8 +22,8 @@ from typing import ClassVar, Protocol, TypeAlias, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from fl_app.core.errors import require, require_at_least
-from fl_app.core.hyper import bounded, check_bounds, count, or_none
+from fl_app.core.errors import require
+from fl_app.core.hyper import at_least, bounded, check_bounds, count, or_none
 
 Indices: TypeAlias = NDArray[np.int64]
 Rng: TypeAlias = np.random.Generator
@@ -88,7 +88,7 @@ def make_partition(
     if num_clients is None and not getattr(partitioner, "decides", False):
         num_clients = USUAL_CLIENTS
     if num_clients is not None:
-        require_at_least("num_clients", num_clients, 1, "there would be no client to train")
+        at_least(1).check("num_clients", num_clients, "there would be no client to train")
         bound = f"at most {labels.size}, the number of training examples"
         fits = num_clients <= labels.size
         require(fits, "num_clients", num_clients, bound, "some clients would have no data")

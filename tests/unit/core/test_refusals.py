@@ -5,7 +5,6 @@ import re
 import sys
 import tomllib
 from dataclasses import dataclass
-from functools import partial
 from importlib.metadata import packages_distributions
 from pathlib import Path
 
@@ -13,7 +12,7 @@ import numpy as np
 import pytest
 
 from fl_app.core.bugs import place_of, traceback_of, warn_of_misspelt
-from fl_app.core.errors import Diverged, require_at_least, require_count, require_positive
+from fl_app.core.errors import Diverged
 from fl_app.core.extras import EXTRAS, MissingExtra, lacking, require_installed, told_if_missing
 from fl_app.core.hyper import (
     POSITIVE,
@@ -63,22 +62,18 @@ def test_a_value_beyond_its_bound_is_told_with_its_consequence():
 
 
 @pytest.mark.parametrize(
-    ("refuse", "values", "bound"),
+    ("bound", "values", "text"),
     [
-        (
-            require_positive,
-            [0, -1.0, math.nan, math.inf, True, "1", None],
-            "a finite number above 0",
-        ),
-        (partial(require_at_least, bound=1), [0.5, math.nan, True, None], "a finite number >= 1"),
-        (require_count, [0, 2.0, 2.5, math.nan, True, "2", None], "an integer >= 1"),
+        (POSITIVE, [0, -1.0, math.nan, math.inf, True, "1", None], "a finite number above 0"),
+        (at_least(1), [0.5, math.nan, True, None], "a finite number >= 1"),
+        (count(), [0, 2.0, 2.5, math.nan, True, "2", None], "an integer >= 1"),
     ],
 )
-def test_numbers_that_are_refused(refuse, values, bound):
+def test_numbers_that_are_refused(bound, values, text):
     for value in values:
-        with pytest.raises(ValueError, match=f"^lr={value!r} must be {bound}: none$"):
-            refuse("lr", value, consequence="none")
-    refuse("lr", 1, consequence="none")
+        with pytest.raises(ValueError, match=f"^lr={value!r} must be {text}: none$"):
+            bound.check("lr", value, "none")
+    bound.check("lr", 1, "none")
 
 
 # -- which errors are bugs of users, and what they must install ------------------------------------

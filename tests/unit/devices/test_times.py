@@ -117,7 +117,7 @@ def test_joules_of_the_first_seconds_of_an_order(elapsed, joules):
     ("kind", "values", "told"),
     [
         (UniformRatio, {"ratio": 0.5}, "devices.ratio=0.5 must be a finite number >= 1"),
-        (TwoSpeed, {"slow_share": 0.0}, "slow_share=0.0 must be above 0 and at most 1"),
+        (TwoSpeed, {"slow_share": 0.0}, "slow_share=0.0 must be in (0, 1]"),
         (Exponential, {"base_seconds": 0.0}, "devices.base_seconds=0.0 must be a finite number"),
         (Link, {"jitter": 1.0}, "devices.network.jitter=1.0 must be in [0, 1)"),
         (Energy, {"radio_watts": -1.0}, "devices.energy.radio_watts=-1.0"),

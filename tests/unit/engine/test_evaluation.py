@@ -124,8 +124,8 @@ def test_scores_that_cannot_be_counted():
     [
         ({"every": 0}, r"client_eval_every=0 must be an integer >= 1"),
         ({"every": 2.5}, r"client_eval_every=2\.5 must be an integer >= 1"),
-        ({"every": 5, "fraction": 0.0}, r"client_eval_fraction=0\.0 must be above 0 and at most 1"),
-        ({"every": 5, "fraction": 20}, r"client_eval_fraction=20 must be above 0 and at most 1"),
+        ({"every": 5, "fraction": 0.0}, r"client_eval_fraction=0\.0 must be in \(0, 1\]"),
+        ({"every": 5, "fraction": 20}, r"client_eval_fraction=20 must be in \(0, 1\]"),
     ],
 )
 def test_bad_settings_are_refused(settings, message):
