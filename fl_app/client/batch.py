@@ -15,6 +15,7 @@ because sums are taken in another order.
 
 import math
 from collections.abc import Sequence
+from contextlib import suppress
 from copy import copy
 from dataclasses import dataclass
 
@@ -57,6 +58,8 @@ class BatchTrainer:
         self._forward = forward
         self._rows = torch.empty(0, trainer.model.layout.size, device=trainer.processor)
         self._models: list[_OfRow] = []
+        # One for each order, since orders and hooks leave something in it between two steps.
+        self._trainers = [copy(trainer) for _ in range(batch)]
 
     def train_together(self, orders: Sequence[Order]) -> list[Upload | None]:
         """The uploads of training orders of different clients.
@@ -70,10 +73,8 @@ class BatchTrainer:
         """
         clients: list[_Client] = []
         for place, order in enumerate(orders):
-            try:
+            with suppress(ValueError):  # trained alone, it says what is wrong
                 clients.append(self._client(place, order))
-            except ValueError:  # trained alone, it says what is wrong
-                continue
         uploads: list[Upload | None] = [None] * len(orders)
         if len(clients) > 1:
             clients.sort(key=lambda client: -client.steps)  # stable
@@ -83,29 +84,21 @@ class BatchTrainer:
         return uploads
 
     def _client(self, place: int, order: Order) -> "_Client":
-        trainer = self._trainer
-        if type(trainer) is not LocalTrainer:  # it may keep something between its steps
-            trainer = copy(trainer)
-        given, order = order, trainer.basis(order)
-        indices, rng, _ = trainer._take(order)  # nothing is drawn from torch's generators
+        trainer = self._trainers[place]
+        basis = trainer.basis(order)
+        indices, rng, _ = trainer._take(basis)  # nothing is drawn from torch's generators
         steps = 1
         if trainer.upload != "gradient":
-            _, steps = trainer.lengths(indices.size, order.config)
-        rate, proximal = trainer.rate(order.config), trainer._proximal
-        return _Client(place, given, order, trainer, indices, rng, steps, rate, proximal)
+            _, steps = trainer.lengths(indices.size, basis.config)
+        return _Client(place, order, basis, trainer, indices, rng, steps)
 
     def _trained(self, clients: Sequence["_Client"]) -> list[Upload]:
         """The uploads of clients, those with more steps first."""
         rows = self._load(clients)
-        if clients[0].trainer is not self._trainer:
-            for client, model in zip(clients, self._models, strict=False):
-                client.trainer.model = model  # type: ignore[assignment]
-                client.trainer.begin(client.order.config, client.rng)
-        batches = mini_batches(
-            [(client.indices, client.rng, client.steps) for client in clients],
-            self._trainer.batch_size,
-        )
-        steps = _Steps(self._trainer, self._forward, clients, rows, batches)
+        for client, model in zip(clients, self._models, strict=False):
+            client.trainer.model = model  # type: ignore[assignment]
+            client.trainer.begin(client.order.config, client.rng)
+        steps = _Steps(self._trainer, self._forward, clients, rows)
         if self._trainer.upload == "gradient":
             losses, gradient = steps.gradient()
             ends = gradient.cpu().numpy()
@@ -134,16 +127,13 @@ class BatchTrainer:
 
     def _upload(self, client: "_Client", end: Vector, loss: float) -> Upload:
         """One client's upload, as `LocalTrainer` makes it."""
-        order, kind = client.order, self._trainer.upload
+        trainer, count = client.trainer, int(client.indices.size)
         vector, rate_sum = end.copy(), 1.0
-        if kind != "gradient":
-            rate_sum = client.rate * client.steps
-            vector = self._trainer._result(vector, order.vector, rate_sum)
-        state = client.trainer.state
-        if client.trainer is self._trainer:  # which has had several orders since
-            state = dict(order.state)
-        upload = Upload(vector, kind, int(client.indices.size), loss, rate_sum, state=state)
-        return client.trainer.finish(client.given, upload)
+        if trainer.upload != "gradient":
+            rate_sum = trainer.rate(client.order.config) * client.steps
+            vector = trainer._result(vector, client.order.vector, rate_sum)
+        upload = Upload(vector, trainer.upload, count, loss, rate_sum, state=trainer.state)
+        return trainer.finish(client.given, upload)
 
 
 @dataclass(eq=False, slots=True)
@@ -154,12 +144,10 @@ class _Client:
         place: of its order among all.
         given: its order.
         order: that is trained in its place (`LocalTrainer.basis`).
-        trainer: a copy for this client, if hooks of its class are called.
+        trainer: a copy, which this client has in this batch.
         indices: its training examples.
         rng: of its order.
         steps: number of mini-batches.
-        rate: the learning rate.
-        proximal: mu.
     """
 
     place: int
@@ -169,8 +157,6 @@ class _Client:
     indices: NDArray[np.int64]
     rng: np.random.Generator
     steps: int
-    rate: float
-    proximal: float
 
 
 class _OfRow:
@@ -200,7 +186,6 @@ class _Steps:
         forward: pass of stacked models.
         clients: those with more steps first.
         rows: of the models, shape ``(B, d)``; they are changed.
-        batches: the mini-batches.
     """
 
     def __init__(
@@ -209,18 +194,17 @@ class _Steps:
         forward: Forward,
         clients: Sequence[_Client],
         rows: Tensor,
-        batches: "MiniBatches",
     ) -> None:
         self._trainer = trainer
         self._forward = forward
         self._clients = clients
         self._rows = rows
         self._corrected = type(trainer).correct is not LocalTrainer.correct
-        self._batches = batches
-        self._indices = batches.indices
-        self._weights = torch.from_numpy(batches.weights).to(rows.device)
-        self._rates = [client.rate for client in clients]
-        self._pulls = [client.proximal for client in clients]
+        drawn = [(client.indices, client.rng, client.steps) for client in clients]
+        self._batches = mini_batches(drawn, trainer.batch_size)
+        self._weights = torch.from_numpy(self._batches.weights).to(rows.device)
+        self._rates = [client.trainer.rate(client.order.config) for client in clients]
+        self._pulls = [client.trainer._proximal for client in clients]
         self._ahead: tuple[range, Tensor, Tensor] | None = None  # examples of some steps
         self._params: list[Tensor] = []
         self._anchor: list[Tensor] = []
@@ -290,9 +274,9 @@ class _Steps:
         """
         trainer = self._trainer
         if self._ahead is None or step not in self._ahead[0]:
-            _, clients, most = self._indices.shape
-            steps = range(step, step + max(1, FETCHED // (clients * most)))
-            chosen = self._indices[step : steps.stop]
+            indices = self._batches.indices
+            steps = range(step, step + max(1, FETCHED // indices[0].size))
+            chosen = indices[step : steps.stop]
             inputs, target = (
                 part.view(*chosen.shape, *part.shape[1:])
                 for part in trainer.examples(chosen.reshape(-1))
