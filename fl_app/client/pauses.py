@@ -21,13 +21,11 @@ class Progress:
     """How much of an order is done.
 
     Attributes:
-        anchor: the received parameters, if the proximal term or the penalty needs them.
         velocity: of momentum, if there is one; steps change it.
         steps: number of steps.
         loss: sum of their losses.
     """
 
-    anchor: list[Tensor] | None
     velocity: list[Tensor] | None
     steps: int = 0
     loss: float = 0.0
@@ -39,50 +37,40 @@ class Paused:
 
     Attributes:
         model: the client's model, shape ``(d,)``.
-        received: w_o, from which the upload is computed; None if it is the model itself.
+        received: w_o, shape ``(d,)``.
         extra: the order's extra vectors.
         progress: of the order.
     """
 
     model: NDArray[Any]
-    received: NDArray[Any] | None
+    received: NDArray[Any]
     extra: Extra
     progress: Progress
 
     def to_state(self) -> dict[str, NDArray[Any]]:
         """Arrays by name for the client's state."""
         progress = self.progress
-        state = {PAUSED: self.model, "paused_at": np.array([progress.steps, progress.loss])}
-        if self.received is not None:
-            state["paused_received"] = self.received
+        state = {PAUSED: self.model, "paused_received": self.received}
+        state["paused_at"] = np.array([progress.steps, progress.loss])
         state |= {EXTRA + name: vector for name, vector in self.extra.items()}
-        if progress.anchor is not None:
-            state["paused_anchor"] = to_vector(progress.anchor)
         if progress.velocity is not None:
             state["paused_velocity"] = to_vector(progress.velocity)
         return state
 
     @classmethod
-    def of_state(
-        cls, state: State, params: Sequence[Tensor], trained: Sequence[Tensor]
-    ) -> "Paused":
+    def of_state(cls, state: State, trained: Sequence[Tensor]) -> "Paused":
         """The inverse of `to_state`.
 
         Args:
             state: in which an order paused.
-            params: of the model, with the shapes of the anchor.
             trained: of the model, with the shapes of the velocity.
         """
         steps, loss = state["paused_at"]
-        anchor, velocity = state.get("paused_anchor"), state.get("paused_velocity")
-        progress = Progress(
-            None if anchor is None else to_tensors(anchor, params),
-            None if velocity is None else to_tensors(velocity, trained),
-            int(steps),
-            float(loss),
-        )
+        velocity = state.get("paused_velocity")
+        tensors = None if velocity is None else to_tensors(velocity, trained)
+        progress = Progress(tensors, int(steps), float(loss))
         extra = {k.removeprefix(EXTRA): v for k, v in state.items() if k.startswith(EXTRA)}
-        return cls(state[PAUSED], state.get("paused_received"), extra, progress)
+        return cls(state[PAUSED], state["paused_received"], extra, progress)
 
 
 def without_pause(state: State) -> dict[str, NDArray[Any]]:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fl_app.client import gpus
-from fl_app.client.flat import to_vector
+from fl_app.client.flat import to_tensors, to_vector
 from fl_app.client.initial import build_model
 from fl_app.client.pauses import NOTHING, PAUSED, Paused, Progress, without_pause
 from fl_app.client.settings import TrainingSettings
@@ -187,7 +187,8 @@ class LocalTrainer(TrainingSettings):
         self.begin(order.config, rng)
         if self.upload == "gradient":
             return self._gradient(order.vector, indices, rng)
-        return self._descend(order, indices, rng, self._start())
+        velocity = [torch.zeros_like(p) for p in self.model.trained] if self.momentum else None
+        return self._descend(order, indices, rng, Progress(velocity))
 
     def _take(self, order: Order) -> tuple[NDArray[np.int64], np.random.Generator, int]:
         """Make an order the current one.
@@ -216,7 +217,7 @@ class LocalTrainer(TrainingSettings):
     ) -> Upload:
         """The gradient of one mini-batch, and what the forward pass changed the buffers by."""
         chosen = rng.permutation(indices)[: self.batch_size]
-        loss, grad = self._loss_and_grad(chosen, self._start().anchor, step=0)
+        loss, grad = self._loss_and_grad(chosen, self._anchor(received), step=0)
         vector = np.empty(self.model.layout.size, np.float32)
         split = self.model.layout.num_trainable
         vector[:split] = to_vector(grad)
@@ -235,10 +236,10 @@ class LocalTrainer(TrainingSettings):
         lr = self.rate(order.config)
         per_epoch, steps = self.lengths(indices.size, order.config)
         may_pause = self._pauses and not progress.steps
-        losses = []
+        anchor, losses = self._anchor(order.vector), []
         batches = self._batches(indices, rng, progress.steps, steps)
         for step, chosen in enumerate(batches, progress.steps):
-            loss, grad = self._loss_and_grad(chosen, progress.anchor, step)
+            loss, grad = self._loss_and_grad(chosen, anchor, step)
             if step == 0 and order.base_version == 0:
                 _require_gradient(loss, grad)
             self._step(grad, progress.velocity, lr)
@@ -314,13 +315,11 @@ class LocalTrainer(TrainingSettings):
                 permuted = rng.permutation(indices)
             yield permuted[place : place + self.batch_size]
 
-    def _start(self) -> Progress:
-        """Before the first step."""
-        anchored = bool(self._proximal) or self._penalised
-        return Progress(
-            anchor=[p.detach().clone() for p in self.model.params] if anchored else None,
-            velocity=[torch.zeros_like(p) for p in self.model.trained] if self.momentum else None,
-        )
+    def _anchor(self, received: Vector) -> list[Tensor] | None:
+        """The received parameters, if the proximal term or the penalty needs them."""
+        if not self._proximal and not self._penalised:
+            return None
+        return to_tensors(received[: self.model.layout.num_trainable], self.model.params)
 
     def _result(self, vector: Vector, received: Vector, rate_sum: float) -> Vector:
         """The upload's vector, in place of that of the model after the last step."""
@@ -346,8 +345,8 @@ class LocalTrainer(TrainingSettings):
 
     def _pause(self, order: Order, reached: Progress, share: float, num_examples: int) -> Upload:
         """Save in `state` what the rest of the order needs, and ask for a fresh model."""
-        received = None if self.upload == "model" else order.vector.copy()
-        self.state |= Paused(self.model.read(), received, self.extra, reached).to_state()
+        paused = Paused(self.model.read(), order.vector.copy(), self.extra, reached)
+        self.state |= paused.to_state()
         return Upload(
             NOTHING,
             self.upload,
@@ -369,13 +368,12 @@ class LocalTrainer(TrainingSettings):
             raise ValueError(
                 f"client {self.client_id} is to continue an order, but has none that paused"
             )
-        paused = Paused.of_state(self.state, self.model.params, self.model.trained)
+        paused = Paused.of_state(self.state, self.model.trained)
         self.state = without_pause(self.state)
         self.extra = self.extra or paused.extra
         self.model.load(paused.model)
         metrics = self.merge(order.vector, order.config, rng) if order.vector.size else {}
-        paused.progress.anchor = paused.progress.anchor or self._start().anchor
-        rest = replace(order, vector=paused.model if paused.received is None else paused.received)
+        rest = replace(order, vector=paused.received)
         upload = self._descend(rest, indices, rng, paused.progress)
         return replace(upload, metrics=metrics)
 

@@ -300,7 +300,7 @@ def test_a_device_beyond_the_clamp_keeps_its_model_and_goes_on_learning():
     upsilon falls, and comes back to where there is something to merge.
     """
     device = trainer(merge_scale=2.0, upsilon0=4.0, gamma_lr=0.0, upsilon_lr=0.1)
-    aside = {"paused": vec(1.52), "paused_at": np.array([2, 0.0])}
+    aside = {"paused": vec(1.52), "paused_received": vec(0), "paused_at": np.array([2, 0.0])}
     rest = {"version": 1, "slot": 2, "continues": True, "fresh_version": 4}
     done = device.train(order_for(0, 0, vec(5.02), rest, state=aside))
     assert done.metrics["merge_weight"] == done.metrics["reward"] == 0.0

@@ -344,7 +344,7 @@ def test_the_rest_of_a_paused_order_is_the_same_however_often_it_is_computed(upl
     trainer = Pausing(task, upload=upload, local_epochs=3, batch_size=4, momentum=0.5, proximal=0.1)
     state = trainer.train(order_for(0, 0, vec(0, 0, 0), {})).state
     before = {name: array.copy() for name, array in state.items()}
-    assert {"paused_velocity", "paused_anchor"} <= before.keys()
+    assert {"paused_velocity", "paused_received"} <= before.keys()
     first, again = (
         trainer.train(order_for(0, 0, vec(), {"continues": True}, state=state)).vector
         for _ in range(2)
