@@ -84,7 +84,7 @@ class Layout:
             start += entry.size
         return places
 
-    def flatten(self, arrays: Sequence[NDArray[np.generic]], out: Vector | None = None) -> Vector:
+    def flatten(self, arrays: Sequence[NDArray[np.generic]]) -> Vector:
         """One vector of shape ``(d,)`` from arrays in the order of `entries`.
 
         Raises:
@@ -92,7 +92,7 @@ class Layout:
         """
         if len(arrays) != len(self.entries):
             raise ValueError(f"got {len(arrays)} arrays, the model has {len(self.entries)}")
-        vector = np.empty(self.size, np.float32) if out is None else out
+        vector = np.empty(self.size, np.float32)
         for entry, array in zip(self.entries, arrays, strict=True):
             if tuple(array.shape) != entry.shape:
                 raise ValueError(

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
@@ -57,7 +57,7 @@ class Weighting:
 
     @classmethod
     def of(cls, plain: Mapping[str, Any]) -> "Weighting":
-        """The inverse of `plain`.
+        """The inverse of `dataclasses.asdict`.
 
         Raises:
             ValueError: a key is unknown or missing, or a value is out of its bounds.
@@ -69,11 +69,6 @@ class Weighting:
                 f"{', '.join(sorted(known))}: the weights would be others than those meant"
             )
         return cls(**plain)
-
-    @property
-    def plain(self) -> dict[str, Any]:
-        """The fields by name."""
-        return asdict(self)
 
     def weights(self, ages: Sequence[int], examples: Sequence[int]) -> NDArray[np.float64]:
         """Weights of K >= 1 updates, up to a common factor, shape ``(K,)``, each > 0.

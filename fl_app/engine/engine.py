@@ -239,8 +239,9 @@ class Engine(Versions):
         match event:
             case Replied(order, reply):
                 if self._take(order, reply):
-                    self._settle()
-                    self._count_updates()
+                    self._settle()  # the aggregations that the last update allows come first
+                    if fed.updates >= self.stop.updates:
+                        self._end("updates")
             case Expired(order):
                 self._lose(order, "deadline passed")
             case Returned(order):
@@ -261,11 +262,6 @@ class Engine(Versions):
                     self._lose(order, reason, traceback)
                 self.client_evaluation.tell()
 
-    def _count_updates(self) -> None:
-        """End the run if enough updates arrived; called after the aggregations they allowed."""
-        if self._fed.updates >= self.stop.updates:
-            self._end("updates")
-
     # -- begin and end ----------------------------------------------------------------------------
 
     def _checkpoint_if_due(self) -> None:
@@ -275,11 +271,7 @@ class Engine(Versions):
         if due:
             fed.checkpointed = fed.version
             self._emit(Checkpointed(self.clock.now, fed.version))
-        if due or self.outcome.asked_to_stop:
-            self._save()
-
-    def _save(self) -> None:
-        if self.checkpoint is not None:
+        if self.checkpoint is not None and (due or self.outcome.asked_to_stop):
             self._outbox.settle()  # a checkpoint knows how far the files have been written
             self.checkpoint(self._fed.version)
 

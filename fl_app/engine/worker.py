@@ -46,15 +46,15 @@ def _alone(trainer: Trainer, order: Order) -> Reply:
     except Exception as error:
         reason = f"{type(error).__name__}: {error}"
         return Reply(order.number, error=reason, traceback=traceback_of(error))
-    if order.evaluates and isinstance(result, Scores):
+    wanted: Any = Scores if order.evaluates else Upload
+    if not isinstance(result, wanted):
+        problem = f"the client returned {type(result).__name__}, expected {wanted.__name__}"
+    elif order.evaluates:
         return Reply(order.number, scores=result)
-    problem = f"the client returned {type(result).__name__} instead of "
-    problem += "Scores" if order.evaluates else "an Upload"
-    if not order.evaluates and isinstance(result, Upload):
-        if isinstance(result.extra, Mapping):
-            return Reply(order.number, result)
-        kind = type(result.extra).__name__
-        problem = f"the upload's extra is a {kind} instead of a mapping"
+    elif isinstance(result.extra, Mapping):
+        return Reply(order.number, result)
+    else:
+        problem = f"the upload's extra is a {type(result.extra).__name__} instead of a mapping"
     return Reply(order.number, error=problem, traceback=problem)
 
 

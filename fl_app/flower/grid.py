@@ -70,7 +70,9 @@ class AnyNode:
 
     def push(self, order: Order) -> None:
         while self._free:
-            if self._send(order, self._free.pop()):
+            node = self._free.pop()
+            if message_id := send(self._grid, self._packer.pack(order), node, kind_of(order)):
+                self._under_way[message_id] = order, node
                 return
         raise RunError("no node accepts an order: are any still connected?")
 
@@ -95,13 +97,6 @@ class AnyNode:
 
     def close(self) -> None:
         self._under_way.clear()
-
-    def _send(self, order: Order, node: int) -> bool:
-        """Give an order to a node; returns whether the node can be reached."""
-        message_id = send(self._grid, self._packer.pack(order), node, kind_of(order))
-        if message_id:
-            self._under_way[message_id] = order, node
-        return bool(message_id)
 
     def _look(self) -> None:
         """Add nodes that joined, drop nodes that left; orders on the latter end as errors."""

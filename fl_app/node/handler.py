@@ -4,7 +4,7 @@ import logging
 import math
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,7 +21,6 @@ from fl_app.node import memory
 if TYPE_CHECKING:
     from omegaconf import DictConfig
 
-    from fl_app.client.flat import FlatModel
     from fl_app.client.numpy_client import TrainerClient
     from fl_app.tasks.task import Task
 
@@ -52,8 +51,13 @@ class MessageHandler:
             client = self._prepare(config, context)
             trainer = client.trainer
             folder = None if any_node else memory.folder_of(context, _run_of(context, config))
-            if names.FROZEN in config:
-                _require_same_frozen(trainer.model, config[names.FROZEN])
+            traces = config.get(names.FROZEN)
+            if traces is not None and (differing := trainer.model.differing(traces)):
+                raise ValueError(
+                    f"the frozen or private parameters {names_of(differing)} are not the server's: "
+                    "this node needs the file of task.weights under the same path, and the same "
+                    "model"
+                )
             order = replace(codec.read_order(message, trainer.model.layout), client_id=client_id)
             done = _carry_out(client, order, folder)
             if folder is not None:
@@ -120,23 +124,6 @@ def _carry_out(client: "TrainerClient", order: Order, folder: Path | None) -> Up
     if not upload.done or all_finite(upload.state.values()):
         memory.save(path, upload.state)
     return replace(upload, state={})
-
-
-def _require_same_frozen(model: "FlatModel", traces: Sequence[float]) -> None:
-    """Refuse to train with frozen or first private parameters that are not the server's.
-
-    Args:
-        model: of the node, built from configuration and seed.
-        traces: of the server's model.
-
-    Raises:
-        ValueError: naming the parameters that differ.
-    """
-    if differing := model.differing(traces):
-        raise ValueError(
-            f"the frozen or private parameters {names_of(differing)} are not the server's: this "
-            "node needs the file of task.weights under the same path, and the same model"
-        )
 
 
 def _tell(order: Order, done: Upload | Scores, seconds: float) -> None:

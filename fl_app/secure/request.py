@@ -157,7 +157,7 @@ class Request:
         plain = {
             "terms": asdict(self.terms),
             "version": self.version,
-            "weighting": self.weighting.plain,
+            "weighting": asdict(self.weighting),
             "members": [[*member[:3], member.seal.to_bytes().hex()] for member in self.members],
         }
         return json.dumps(plain, sort_keys=True).encode()

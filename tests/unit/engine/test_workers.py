@@ -179,7 +179,7 @@ def full(client_id, sequence, received):
     raise OSError(f"disk of client {client_id} is full")
 
 
-NO_UPLOAD = "the client returned NoneType instead of an Upload"
+NO_UPLOAD = "the client returned NoneType, expected Upload"
 NO_EXTRA = "the upload's extra is a NoneType instead of a mapping"
 REFUSED = [
     ({"vector": vec(0, np.nan)}, "payload has non-finite entries"),
