@@ -141,6 +141,17 @@ class Schedule(Remembers, Protocol):
         return ()
 
 
+class Attentive(Schedule):
+    """A schedule that remembers what `observe` told last."""
+
+    transient = ("_evaluating", "_failing")
+    _evaluating: Ids = ()
+    _failing: Ids = ()
+
+    def observe(self, evaluating: Ids, failing: Ids) -> None:
+        self._evaluating, self._failing = evaluating, failing
+
+
 def not_waiting(idle: ClientPool, buffer: Updates) -> Sequence[int]:
     """Idle clients without an update in the buffer."""
     if not idle:

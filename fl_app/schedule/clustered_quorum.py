@@ -10,11 +10,11 @@ from numpy.random import Generator
 from fl_app.core.hyper import bounded, check_bounds, count, within
 from fl_app.core.pool import ClientPool
 from fl_app.core.types import Update
-from fl_app.schedule.base import Ids, Schedule, Updates, not_waiting
+from fl_app.schedule.base import Attentive, Ids, Updates, not_waiting
 
 
 @dataclass
-class ClusteredQuorum(Schedule):
+class ClusteredQuorum(Attentive):
     """EAFL's schedule: all clients work; the server aggregates each cluster's first updates.
 
     A cluster X_n has a quorum of max(1, round(phi |X_n|)) updates. An update beyond the quorum
@@ -46,14 +46,10 @@ class ClusteredQuorum(Schedule):
     synchronous: bool = True
     recluster: bool = True
 
-    transient = ("_evaluating", "_failing")
-
     def __post_init__(self) -> None:
         check_bounds("algorithm.schedule", self)
         self._clusters: Mapping[int, int] | None = None
         self._due = 0  # version at which clusters are formed next
-        self._evaluating: Ids = ()
-        self._failing: Ids = ()
         self._expected: set[int] = set()  # clients that the server waits for
         self._counted: set[int] = set()  # clients by which `_quorums` was computed
         self._quorums: dict[int, int] = {}  # cluster -> updates to wait for
@@ -63,9 +59,6 @@ class ClusteredQuorum(Schedule):
         del rng
         self._expected = {*idle, *busy, *self._evaluating}.difference(self._failing)
         return not_waiting(idle, buffer)
-
-    def observe(self, evaluating: Ids, failing: Ids) -> None:
-        self._evaluating, self._failing = evaluating, failing
 
     def survey(self, version: int, buffer: Updates) -> bool:
         if self._clusters is None:

@@ -8,11 +8,11 @@ from numpy.random import Generator
 
 from fl_app.core.hyper import bounded, check_bounds, count
 from fl_app.core.pool import ClientPool
-from fl_app.schedule.base import Ids, Schedule, Updates, not_waiting
+from fl_app.schedule.base import Attentive, Ids, Updates, not_waiting
 
 
 @dataclass(eq=False)
-class RoundBlocking(Schedule):
+class RoundBlocking(Attentive):
     """K-asynchronous in rounds: every client's update is taken once before any is taken again.
 
     GSGM's schedule (Li et al. 2019). All clients are at work, participants restart after the
@@ -29,13 +29,9 @@ class RoundBlocking(Schedule):
 
     buffer_size: int = bounded(10, count(), "the server would make versions out of nothing")
 
-    transient = ("_evaluating", "_failing")
-
     def __post_init__(self) -> None:
         check_bounds("algorithm.schedule", self)
         self._used: set[int] = set()  # in this round
-        self._evaluating: Ids = ()
-        self._failing: Ids = ()
         self._present: float = math.inf  # clients that are idle, at work or evaluating
         self._failed: set[int] = set()  # those of them whose last order brought nothing
 
@@ -46,9 +42,6 @@ class RoundBlocking(Schedule):
         self._present = len(idle) + len(at_work)
         self._failed = {c for c in self._failing if c in idle or c in at_work}
         return not_waiting(idle, buffer)
-
-    def observe(self, evaluating: Ids, failing: Ids) -> None:
-        self._evaluating, self._failing = evaluating, failing
 
     def take(self, buffer: Updates) -> Updates:
         """The first K updates of clients not taken in this round, which counts them as taken."""
