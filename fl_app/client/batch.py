@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fl_app.client.flat import FlatModel, shared
-from fl_app.client.stacked import Forward, stacked_forward
+from fl_app.client.stacked import stacked_forward
 from fl_app.client.trainer import LocalTrainer
 from fl_app.client.transform import Transformed
 from fl_app.core.layout import Layout
@@ -44,18 +44,19 @@ class BatchTrainer:
         batch: largest number of orders that are to be trained together.
 
     Attributes:
+        trainer: as given.
         batch: as given.
+        forward: pass of stacked models.
         train: of the trainer, for an order alone.
         score: of the trainer.
     """
 
     def __init__(self, trainer: LocalTrainer, batch: int) -> None:
         self.batch, self.train, self.score = batch, trainer.train, trainer.score
-        self._trainer = trainer
-        self._model = trainer.model
+        self.trainer = trainer
         forward = stacked_forward(trainer.model.module, trainer.model.trained)
         assert forward is not None
-        self._forward = forward
+        self.forward = forward
         self._rows = torch.empty(0, trainer.model.layout.size, device=trainer.processor)
         self._models: list[_OfRow] = []
         # One for each order, since orders and hooks leave something in it between two steps.
@@ -98,8 +99,8 @@ class BatchTrainer:
         for client, model in zip(clients, self._models, strict=False):
             client.trainer.model = model  # type: ignore[assignment]
             client.trainer.begin(client.order.config, client.rng)
-        steps = _Steps(self._trainer, self._forward, clients, rows)
-        if self._trainer.upload == "gradient":
+        steps = _Steps(self, clients, rows)
+        if self.trainer.upload == "gradient":
             losses, gradient = steps.gradient()
             ends = gradient.cpu().numpy()
         else:
@@ -113,10 +114,10 @@ class BatchTrainer:
 
     def _load(self, clients: Sequence["_Client"]) -> Tensor:
         """The received models, shape ``(B, d)``."""
-        count, size = len(clients), self._model.layout.size
+        count, size = len(clients), self.trainer.model.layout.size
         if len(self._rows) < count:
             self._rows = torch.empty(count, size, device=self._rows.device)
-            self._models = [_OfRow(self._model, row) for row in self._rows]
+            self._models = [_OfRow(self.trainer.model, row) for row in self._rows]
         rows = self._rows[:count]
         received = [client.order.vector for client in clients]
         if rows.device.type == "cpu":
@@ -182,28 +183,22 @@ class _Steps:
     """The steps of a batch, on the rows of the clients that still train.
 
     Args:
-        trainer: its settings.
-        forward: pass of stacked models.
+        whole: has the settings, and the forward pass of stacked models.
         clients: those with more steps first.
         rows: of the models, shape ``(B, d)``; they are changed.
     """
 
-    def __init__(
-        self,
-        trainer: LocalTrainer,
-        forward: Forward,
-        clients: Sequence[_Client],
-        rows: Tensor,
-    ) -> None:
+    def __init__(self, whole: BatchTrainer, clients: Sequence[_Client], rows: Tensor) -> None:
+        trainer, self._forward = whole.trainer, whole.forward
         self._trainer = trainer
-        self._forward = forward
         self._clients = clients
         self._rows = rows
         self._corrected = type(trainer).correct is not LocalTrainer.correct
         drawn = [(client.indices, client.rng, client.steps) for client in clients]
         self._batches = mini_batches(drawn, trainer.batch_size)
         self._weights = torch.from_numpy(self._batches.weights).to(rows.device)
-        self._rates = [client.trainer.rate(client.order.config) for client in clients]
+        # Negative, as steps go against the gradient.
+        self._rates = [-client.trainer.rate(client.order.config) for client in clients]
         self._pulls = [client.trainer._proximal for client in clients]
         self._ahead: tuple[range, Tensor, Tensor] | None = None  # examples of some steps
         self._params: list[Tensor] = []
@@ -234,7 +229,7 @@ class _Steps:
                     else:
                         self._velocity = [g.clone() for g in grad]
                     grad = self._velocity
-                _add(self._params, grad, self._rates, -1.0)
+                _add(self._params, grad, self._rates)
         return losses
 
     def _keep(self, active: int) -> None:
@@ -264,7 +259,7 @@ class _Steps:
                 grad = list(torch._foreach_add(grad, params, alpha=trainer.weight_decay))
             if any(self._pulls):
                 grad = [part.clone() for part in grad]
-                _add(grad, list(torch._foreach_sub(params, self._anchor)), self._pulls, 1.0)
+                _add(grad, list(torch._foreach_sub(params, self._anchor)), self._pulls)
         return loss, grad
 
     def _examples(self, step: int, active: int, width: int) -> tuple[Tensor, Tensor]:
@@ -296,16 +291,14 @@ class _Steps:
         return [torch.stack(parts) for parts in zip(*corrected, strict=True)]
 
 
-def _add(
-    tensors: list[Tensor], others: list[Tensor], factors: Sequence[float], sign: float
-) -> None:
-    """Add the others times sign and each client's factor, in place; rows are the first clients."""
+def _add(tensors: list[Tensor], others: list[Tensor], factors: Sequence[float]) -> None:
+    """Add the others times each client's factor, in place; rows are the first clients."""
     if len(set(factors)) == 1:
-        torch._foreach_add_(tensors, others, alpha=sign * factors[0])
+        torch._foreach_add_(tensors, others, alpha=factors[0])
         return
     values = tensors[0].new_tensor(factors)
     for tensor, other in zip(tensors, others, strict=True):
-        tensor.addcmul_(other, _shaped(values[: len(tensor)], tensor), value=sign)
+        tensor.addcmul_(other, _shaped(values[: len(tensor)], tensor))
 
 
 def _clipped(grad: Sequence[Tensor], longest: float) -> list[Tensor]:

@@ -98,5 +98,6 @@ def check_bounds(group: str, owner: object) -> None:
     """
     for declared in fields(owner):  # type: ignore[arg-type]  # any dataclass
         if "bound" in declared.metadata:
-            key, value = f"{group}.{declared.name}".lstrip("."), getattr(owner, declared.name)
-            declared.metadata["bound"].check(key, value, declared.metadata["consequence"])
+            key = f"{group}.{declared.name}".lstrip(".")
+            consequence = declared.metadata["consequence"]
+            declared.metadata["bound"].check(key, getattr(owner, declared.name), consequence)
