@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from fl_app.cli import compose
 from fl_app.core.errors import RunError
@@ -24,7 +24,7 @@ from fl_app.field.control import SuperLink, Unreachable
 from fl_app.field.kit import Kit
 from fl_app.field.make import new_kit
 from fl_app.field.runs import Supervisor
-from lab.faults.link import HOST, free_ports
+from lab.faults.link import HOST, Link, free_ports
 
 LIMIT = 600.0  # seconds from start to end
 GRACE = 15.0  # seconds from SIGTERM to SIGKILL
@@ -43,16 +43,23 @@ class Federation:
         nodes: number of SuperNodes.
         limit: seconds from start to end.
         app: folder of the Flower app that runs; None = this project.
+        linked: whether every node has a link of its own.
 
     Attributes:
         kit: the server's folder.
         link: requests to the SuperLink.
+        links: of the nodes to the SuperLink.
     """
 
     _start = 'exec sh "$0"'
 
     def __init__(
-        self, folder: Path, nodes: int, limit: float = LIMIT, app: Path | None = None
+        self,
+        folder: Path,
+        nodes: int,
+        limit: float = LIMIT,
+        app: Path | None = None,
+        linked: bool = False,
     ) -> None:
         self.folder, self._nodes = folder.resolve(), nodes
         new_kit(self.folder / "kit", nodes=nodes, hosts=[HOST])
@@ -60,19 +67,33 @@ class Federation:
         (port,) = free_ports(1)
         self.kit = self._kit("server", SUPERLINK=f"{HOST}:{port}")
         self.link = SuperLink(self.kit, app)
+        self.links = [Link(port) for _ in range(nodes)] if linked else []
         self._limit, self._until = limit, time.monotonic() + limit
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
         # Every process and its descendants, also those in other process groups, inherit the
         # pipe's write end. The read end reports the end of the last of them.
         self._gone, self._alive = os.pipe()
 
-    def start(self, node_configs: Sequence[str] = (), superlinks: Sequence[str] = ()) -> None:
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *problem: object) -> None:
+        """End every process.
+
+        Raises:
+            RunError: one is left.
+        """
+        for disturbance in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(disturbance, signal.SIG_IGN)  # a second one would leave processes
+        if not self.stop():
+            raise RunError("a process did not end")
+
+    def start(self, node_configs: Sequence[str] = ()) -> None:
         """Start all processes, and wait until all nodes are online.
 
         Args:
             node_configs: node config of each node beside its partition, such as
                 ``state-dir='/path'``; () = none has any.
-            superlinks: addresses to which the nodes connect; () = the SuperLink's.
 
         Raises:
             RunError: a process ended, or the nodes are not online in time.
@@ -85,7 +106,7 @@ class Federation:
             config = f"partition-id={i} num-partitions={self._nodes}"
             if node_configs:
                 config += f" {node_configs[i]}"
-            address = superlinks[i] if superlinks else self.kit.address
+            address = f"{HOST}:{self.links[i].port}" if self.links else self.kit.address
             own = {"SUPERLINK": address, "PORT": str(port), "NODE_CONFIG": config}
             self._spawn(f"node-{i}", self._kit(f"node-{i}", **own))
         online = 0
@@ -124,8 +145,10 @@ class Federation:
         return (self.folder / "logs" / f"{name}.log").read_text(errors="replace")
 
     def stop(self) -> bool:
-        """End every process; return whether none is left."""
+        """End every process and link; return whether no process is left."""
         end(*self._processes.values())
+        for link in self.links:
+            link.close()
         os.close(self._alive)
         ended, _, _ = select.select([self._gone], [], [], GRACE)
         os.close(self._gone)
@@ -215,11 +238,11 @@ def main() -> int:
         parser.error(str(error))
     folder = Path(f"outputs/superlink-demo-{time.strftime('%Y-%m-%d-%H-%M-%S')}").resolve()
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C
-    federation = Federation(folder, arguments.nodes)
     status = 1
     try:
-        federation.start()
-        summary = federation.run(folder / "run", overrides)
+        with Federation(folder, arguments.nodes) as federation:
+            federation.start()
+            summary = federation.run(folder / "run", overrides)
         if summary["failures"]:
             raise RunError(f"{summary['failures']} orders failed")
         print(
@@ -234,13 +257,7 @@ def main() -> int:
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         status = 130
-    finally:
-        for disturbance in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(disturbance, signal.SIG_IGN)  # a second one would leave processes
-        if not federation.stop():
-            print("error: a process did not end", file=sys.stderr)
-            status = 1
-        print(f"Files: {folder}", flush=True)
+    print(f"Files: {folder}", flush=True)
     return status
 
 

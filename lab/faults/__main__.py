@@ -1,12 +1,10 @@
-"""``python -m lab.faults``: inject faults, one at a time, into federations of real processes.
+"""``python -m lab.faults``: inject faults, one at a time, into a federation of real processes.
 
 Prints a table with what was observed of each fault, and a verdict. Exits with 1 if one failed.
-With ``--random`` processes are killed at random instead.
 """
 
 import argparse
 import json
-import random
 import signal
 import sys
 import time
@@ -25,11 +23,19 @@ from fl_app.core.errors import RunError
 from fl_app.core.events import Aggregated, Arrived, Event
 from fl_app.record.log import read_events
 from lab.demo import Disappointed
-from lab.faults.field import NODES, Field, Run
-from lab.faults.injections import FAULTS, SECONDS, Group, Injection, random_kills
-from lab.faults.link import HOST
+from lab.faults.field import NODES, PATIENCE, SECONDS, Field
+from lab.faults.injections import FAULTS
 
 SILENCE = 3 * SECONDS + 6.0  # seconds that a client without a fault may be without an update
+ESTIMATE = 100.0  # seconds of a fault, from which the number of versions follows
+CYCLE = 8.5  # least seconds of an order: the client sleeps for 8
+EACH = 2  # updates in a version
+OVERRIDES = (
+    *("algorithm=fedbuff", "runtime=deployment", "partition=iid", "deadline=80"),
+    *("task=digits", "task.model=logistic", f"num_clients={NODES}"),
+    *(f"algorithm.schedule.concurrency={NODES}", f"algorithm.schedule.buffer_size={EACH}"),
+    *("algorithm.client.local_epochs=1", "eval_every=1000", "checkpoint_every=1"),
+)
 
 
 @dataclass
@@ -51,39 +57,29 @@ class Row:
     newest: Sequence[Aggregated] = ()
 
 
-def withstand(group: Group, folder: Path) -> list[Row]:
+def withstand(names: Sequence[str], folder: Path) -> list[Row]:
     """Inject faults into one federation and one run; returns a row for each fault.
 
     Args:
-        group: of faults.
+        names: of faults.
         folder: new; for logs and the run's files.
     """
     rows: list[Row] = []
     ended = ""
+    versions = round(ESTIMATE * len(names) * NODES / CYCLE / EACH)
     folder.mkdir(parents=True)
-    federation, everybody = Field(folder), range(NODES)
     try:
-        waits = [f"wait={SECONDS}" for _ in everybody]
-        federation.start(waits, [f"{HOST}:{link.port}" for link in federation.links])
-        run = Run(federation, group.overrides, folder / "run")
-        run.until(lambda: run.answered() == {*everybody}, "every node has answered")
-        for injection in group.injections:
-            rows.append(observe(injection, run))
-            print(
-                f"  {rows[-1].fault}: {'; '.join([rows[-1].seen, *rows[-1].problems])}", flush=True
-            )
-        run.finish()
+        with Field(folder, [*OVERRIDES, f"num_versions={versions}"]) as federation:
+            federation.begin()
+            for name in names:
+                row = observe(name, federation)
+                rows.append(row)
+                print(f"  {name}: {'; '.join([row.seen, *row.problems])}", flush=True)
+            federation.finish(ESTIMATE * len(names) + PATIENCE)
     except (Disappointed, RunError, OSError, ValueError) as error:
         ended = str(error)
         traceback.print_exc()
-    except KeyboardInterrupt:
-        for disturbance in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(disturbance, signal.SIG_IGN)  # otherwise processes would be left
-        raise
-    finally:
-        if not federation.stop():
-            ended = ended or "a process was left behind"
-    rows += [Row(each.name, problems=["never injected"]) for each in group.injections[len(rows) :]]
+    rows += [Row(name, problems=["never injected"]) for name in names[len(rows) :]]
     published = [event for row in rows for event in row.newest]
     problems = [f"the run: {ended}"] if ended else problems_of(folder / "run", published)
     for row in rows:
@@ -91,19 +87,18 @@ def withstand(group: Group, folder: Path) -> list[Row]:
     return rows
 
 
-def observe(injection: Injection, run: Run) -> Row:
+def observe(name: str, federation: Field) -> Row:
     """Inject a fault; returns its row."""
-    newest = [event for event in run.events() if isinstance(event, Aggregated)][-1:]
-    row, start = Row(injection.name, newest=newest), run.now()
+    nodes, inject = FAULTS[name]
+    newest = [event for event in federation.events() if isinstance(event, Aggregated)][-1:]
+    row, start = Row(name, newest=newest), federation.now()
     try:
-        row.seen = injection.inject(run)
+        row.seen = inject(federation)
     except (Disappointed, psutil.Error) as error:
         row.problems.append(str(error))
-    finally:
-        run.field.mend()
-    end, events = run.now(), run.events()
+    end, events = federation.now(), federation.events()
     row.seconds = end - start
-    for client in {*range(NODES)} - {*injection.nodes}:
+    for client in {*range(NODES)} - {*nodes}:
         if (silent := silence(events, client, start, end)) > SILENCE:
             row.problems.append(f"client {client} had no update for {silent:.0f} s")
     return row
@@ -123,14 +118,20 @@ def problems_of(run: Path, published: Iterable[Aggregated]) -> list[str]:
         run: its folder.
         published: versions that were there at some time.
     """
-    events = list(read_events(run / "events.jsonl"))
-    problems = never_arrived(events)
-    versions = {event.version: event for event in events if isinstance(event, Aggregated)}
-    if [e.version for e in events if isinstance(e, Aggregated)] != [*range(1, len(versions) + 1)]:
+    problems = []
+    arrived: set[int] = set()
+    made: list[Aggregated] = []
+    for event in read_events(run / "events.jsonl"):
+        if isinstance(event, Arrived):
+            arrived.add(event.order)
+        elif isinstance(event, Aggregated):
+            made.append(event)
+            if not arrived.issuperset(event.order):
+                problems.append(f"version {event.version} holds an update that was not there")
+            arrived.difference_update(event.order)
+    if [event.version for event in made] != [*range(1, len(made) + 1)]:
         problems.append("the log does not hold every version once")
-    for event in published:
-        if versions.get(event.version) != event:
-            problems.append(f"version {event.version} was rolled back")
+    problems += [f"version {e.version} was rolled back" for e in published if e not in made]
     summary = json.loads((run / "summary.json").read_text())
     if summary["stopped"] != "num_versions":
         problems.append(f"the run stopped with {summary['stopped']}")
@@ -139,40 +140,16 @@ def problems_of(run: Path, published: Iterable[Aggregated]) -> list[str]:
     return problems
 
 
-def never_arrived(events: Iterable[Event]) -> list[str]:
-    """A sentence for every aggregated update that had not arrived, or was aggregated before."""
-    problems = []
-    waiting: set[int] = set()
-    for event in events:
-        if isinstance(event, Arrived):
-            waiting.add(event.order)
-        elif isinstance(event, Aggregated):
-            for client, order, age in zip(event.client, event.order, event.age, strict=True):
-                if order not in waiting:
-                    problems.append(
-                        f"version {event.version} holds an update of client {client} from "
-                        f"version {event.version - 1 - age} that never arrived"
-                    )
-                waiting.discard(order)
-    return problems
-
-
 def main() -> int:
     """The command line; returns 0 if no fault failed, 130 after Ctrl-C, else 1."""
-    known = [each.name for each in FAULTS.injections]
     parser = argparse.ArgumentParser(prog="python -m lab.faults", description=__doc__)
-    parser.add_argument("--only", nargs="+", choices=known, default=known, metavar="NAME",
-                        help=", ".join(known))  # fmt: skip
-    parser.add_argument("--random", type=int, metavar="N", help="kill N processes at random")
-    parser.add_argument("--seed", type=int, default=0, help="of --random")
+    parser.add_argument("--only", nargs="+", choices=FAULTS, default=[*FAULTS], metavar="NAME",
+                        help=", ".join(FAULTS))  # fmt: skip
     options = parser.parse_args()
-    group = FAULTS.only(options.only)
-    if options.random:
-        group = random_kills(options.random, random.Random(options.seed))
     folder = Path(f"outputs/faults-{time.strftime('%Y-%m-%d-%H-%M-%S')}").resolve()
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C: leaves no process
     try:
-        rows = withstand(group, folder)
+        rows = withstand(options.only, folder)
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         return 130

@@ -1,4 +1,4 @@
-"""A federation on one machine whose processes are kept running; every node has a link."""
+"""A federation on one machine whose processes are kept running, and a run on it."""
 
 import math
 import threading
@@ -9,35 +9,54 @@ from pathlib import Path
 
 import psutil
 
-from fl_app.core.errors import RunError
 from fl_app.core.events import Arrived, Event
 from fl_app.field.runs import Supervisor
 from fl_app.record.log import read_events
 from lab.demo import Disappointed, Federation, wait_for
-from lab.faults.link import Link
 
 APP = Path(__file__).with_name("app")
 NODES = 5
+SECONDS = 8.0  # of an order: long enough that clients' rates do not depend on the processor
 PATIENCE = 240.0  # seconds to wait for anything
 
 
 class Field(Federation):
     """A federation whose processes are started again when they end; every node has a link.
 
+    A supervisor in a thread submits its run until that has ended.
+
     Args:
         folder: a new one.
-
-    Attributes:
-        links: to the SuperLink, of every node.
+        overrides: of the run, as of ``python -m fl_app``.
     """
 
     _start = 'trap exit TERM; while :; do sh "$0"; sleep 10; done'
 
-    def __init__(self, folder: Path) -> None:
-        super().__init__(folder, NODES, limit=math.inf, app=APP)
-        port = int(self.kit.address.rpartition(":")[2])
-        self.links = [Link(port) for _ in range(NODES)]
-        self.leaving = threading.Event()
+    def __init__(self, folder: Path, overrides: Sequence[str]) -> None:
+        super().__init__(folder, NODES, limit=math.inf, app=APP, linked=True)
+        self.output = self.folder / "run"
+        self._offset = math.inf  # the run's second 0 on this machine's clock
+        self._problem: BaseException | None = None
+        self._told = ""
+        supervisor = Supervisor(self.link, pause=self.wait, tell=self._tell)
+
+        def complete() -> None:
+            try:
+                supervisor.complete(overrides, self.output)
+            except BaseException as error:  # raised in the main thread
+                self._problem = error
+
+        self._thread = threading.Thread(target=complete, daemon=True)
+
+    def begin(self) -> None:
+        """Start all processes and the run, and wait until every node has answered."""
+        self.start([f"wait={SECONDS}"] * NODES)
+        self._thread.start()
+
+        def answered() -> bool:
+            return len({e.client for e in self.events() if isinstance(e, Arrived)}) == NODES
+
+        self.until(answered, "every node has answered")
 
     def processes(self, where: str, name: str) -> list[psutil.Process]:
         """Processes of ``server`` or ``node-<i>`` whose command line holds `name`."""
@@ -53,56 +72,6 @@ class Field(Federation):
                     found.append(process)
         return found
 
-    def mend(self) -> None:
-        """Remove the faults of every link."""
-        for link in self.links:
-            link.restore()
-
-    def stop(self) -> bool:
-        """End all processes and links; return whether no process is left."""
-        self.leaving.set()
-        ended = super().stop()
-        for link in self.links:
-            link.close()
-        return ended
-
-    def pause(self, seconds: float) -> None:
-        """Sleep, unless the federation is being ended.
-
-        Raises:
-            RunError: it is.
-        """
-        if self.leaving.wait(seconds):
-            raise RunError("the federation is being ended")
-
-
-class Run:
-    """A run under a supervisor in a thread, which submits it until it has ended.
-
-    Args:
-        field: in which it runs.
-        overrides: as of ``python -m fl_app``.
-        output: folder of the run.
-    """
-
-    def __init__(self, field: Field, overrides: Sequence[str], output: Path) -> None:
-        self.field = field
-        self.output = output
-        self._offset = float("inf")  # the run's second 0 on this machine's clock
-        self._problems: list[BaseException] = []
-        self._told = ""
-        supervisor = Supervisor(field.link, pause=field.pause, tell=self._tell)
-
-        def complete() -> None:
-            try:
-                supervisor.complete(overrides, output)
-            except BaseException as error:  # raised in the main thread
-                self._problems.append(error)
-
-        self._thread = threading.Thread(target=complete, daemon=True)
-        self._thread.start()
-        self.until(lambda: any(isinstance(e, Arrived) for e in self.events()), "an update arrives")
-
     def events(self) -> list[Event]:
         """The event log so far."""
         events = list(read_events(self.output / "events.jsonl"))
@@ -114,10 +83,6 @@ class Run:
         """Seconds on the run's clock."""
         self.events()
         return time.monotonic() - self._offset
-
-    def answered(self) -> set[int]:
-        """Clients with at least one arrived update."""
-        return {event.client for event in self.events() if isinstance(event, Arrived)}
 
     def submitted(self) -> int:
         """How often the supervisor has submitted the run."""
@@ -135,32 +100,20 @@ class Run:
             if true():
                 return True
             if not self._thread.is_alive():
-                raise Disappointed(f"the run ended before {what}: {self._problems}")
+                raise Disappointed(f"the run ended before {what}: {self._problem}")
             return False
 
         wait_for(settled, what, seconds)
 
-    def wait(self, seconds: float) -> None:
-        """Wait for so many seconds, or until the run ends."""
-        until = time.monotonic() + seconds
-        with suppress(Disappointed):
-            self.until(lambda: time.monotonic() > until, "time has passed")
-
-    def finish(self) -> None:
+    def finish(self, seconds: float) -> None:
         """Wait for the end of the run.
 
         Raises:
-            Disappointed: the run failed, or its log does not grow any more.
+            Disappointed: the run failed, or takes longer.
         """
-        known, since = 0, time.monotonic()
-        while self._thread.is_alive():
-            self._thread.join(1.0)
-            if (told := len(self.events())) != known:
-                known, since = told, time.monotonic()
-            elif time.monotonic() - since > PATIENCE:
-                raise Disappointed(f"nothing happened for {PATIENCE:g} s")
-        if self._problems:
-            raise Disappointed(f"the run failed: {self._problems[0]}")
+        self.until(lambda: not self._thread.is_alive(), "the run ends", seconds)
+        if self._problem:
+            raise Disappointed(f"the run failed: {self._problem}")
 
     def _tell(self, text: str) -> None:
         self._told += text + "\n"

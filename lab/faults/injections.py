@@ -1,156 +1,99 @@
 """The faults: how each is injected, and how the run must respond.
 
-Every injection acts on a run and returns what it observed. It raises `Disappointed` if the run does
-not respond as it must.
+Every function injects a fault into a run and returns what it observed. It raises `Disappointed` if
+the run does not respond as it must.
 """
 
-import random
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from functools import partial
 
 import psutil
 
-from fl_app.core.events import Aggregated, Event, Failed
+from fl_app.core.events import Aggregated, Failed
 from fl_app.record.history import History, OrderRecord
 from lab.demo import Disappointed
-from lab.faults.field import NODES, Run
+from lab.faults.field import NODES, SECONDS, Field
 
-SECONDS = 8.0  # of an order: long enough that clients' rates do not depend on the processor
-
+CUT = 90.0  # seconds without a link
 ANEW = "the server was started anew"
 
 
-@dataclass(frozen=True)
-class Injection:
-    """A fault of one node, one link or the server.
-
-    Attributes:
-        name: of the fault.
-        inject: injects it; returns what was observed.
-        nodes: that are disturbed; all of them by a fault of the server.
-    """
-
-    name: str
-    inject: Callable[[Run], str]
-    nodes: Sequence[int]
-
-
-# -- processes ------------------------------------------------------------------------------------
-
-
-def client_app_killed(node: int) -> Injection:
-    """SIGKILL of a ClientApp that trains."""
-
-    def inject(run: Run) -> str:
-        process, sequence = _training(run, node)
-        process.kill()
-        order = outcome(run, node, sequence)
-        if order.ended != "failure":
-            raise Disappointed(f"its order ended with {order.ended}")
-        answers_again(run, node, sequence)
-        return _story(order)
-
-    return Injection("client-app-killed", inject, [node])
-
-
-def client_app_hangs(node: int) -> Injection:
+def client_app_hangs(field: Field, *, node: int) -> str:
     """SIGSTOP of a ClientApp that trains, until the order's deadline has passed."""
-
-    def inject(run: Run) -> str:
-        process, sequence = _training(run, node)
-        process.suspend()
-        try:
-            order = outcome(run, node, sequence)
-            expect(order, "failure", "deadline passed")
-        finally:
-            with suppress(psutil.NoSuchProcess):
-                process.resume()
-        answers_again(run, node, sequence)
-        return _story(order)
-
-    return Injection("client-app-hangs", inject, [node])
+    process, sequence = _training(field, node)
+    process.suspend()
+    try:
+        order = _failure(field, node, sequence)
+        if "deadline passed" not in order.reason:
+            raise Disappointed(f"expected a passed deadline, got {order.reason!r}")
+    finally:
+        with suppress(psutil.NoSuchProcess):
+            process.resume()
+    _answers_again(field, node, sequence)
+    return _story(order)
 
 
-def node_killed(node: int) -> Injection:
-    """SIGKILL of a SuperNode, which is started again."""
-
-    def inject(run: Run) -> str:
-        _, sequence = _training(run, node)
-        began = time.monotonic()
-        _kill(run, f"node-{node}", "fl_app.node.warm")
-        order = outcome(run, node, sequence)
-        if order.ended != "failure":
-            raise Disappointed(f"its order ended with {order.ended}")
-        missed = time.monotonic() - began
-        answers_again(run, node, sequence)
-        return (
-            f"failure after {missed:.0f} s: {order.reason}; "
-            f"answers after {time.monotonic() - began:.0f} s"
-        )
-
-    return Injection("node-killed", inject, [node])
+def killed(field: Field, *, node: int, process: str) -> str:
+    """SIGKILL of the ClientApp of a node that trains, or of its SuperNode; both start again."""
+    _, sequence = _training(field, node)
+    began = time.monotonic()
+    _kill(field, f"node-{node}", process)
+    order = _failure(field, node, sequence)
+    missed = time.monotonic() - began
+    _answers_again(field, node, sequence)
+    return (
+        f"failure after {missed:.0f} s: {order.reason}; "
+        f"answers after {time.monotonic() - began:.0f} s"
+    )
 
 
-def server_killed(name: str, process: str) -> Injection:
+def server_killed(field: Field, *, process: str) -> str:
     """SIGKILL of the ServerApp or the SuperLink; the run's supervisor submits it again."""
-
-    def inject(run: Run) -> str:
-        began, version = time.monotonic(), version_of(run)
-        submitted, lost = run.submitted(), _lost(run)
-        _kill(run, "server", process)
-        run.until(lambda: run.submitted() > submitted, "the run is submitted again")
-        again = time.monotonic() - began
-        run.until(lambda: version_of(run) > version + 1, "the run goes on")
-        if not _lost(run) > lost:
-            raise Disappointed("the log does not tell which orders were lost")
-        return (
-            f"killed at version {version}, submitted again after {again:.0f} s, goes on after "
-            f"{time.monotonic() - began:.0f} s; {_lost(run) - lost} failures: {ANEW}"
-        )
-
-    return Injection(name, inject, ALL)
+    began, version = time.monotonic(), _version(field)
+    submitted, lost = field.submitted(), _lost(field)
+    _kill(field, "server", process)
+    field.until(lambda: field.submitted() > submitted, "the run is submitted again")
+    again = time.monotonic() - began
+    field.until(lambda: _version(field) > version + 1, "the run goes on")
+    if not _lost(field) > lost:
+        raise Disappointed("the log does not tell which orders were lost")
+    return (
+        f"killed at version {version}, submitted again after {again:.0f} s, goes on after "
+        f"{time.monotonic() - began:.0f} s; {_lost(field) - lost} failures: {ANEW}"
+    )
 
 
-# -- links ----------------------------------------------------------------------------------------
+def link_cut(field: Field, *, node: int) -> str:
+    """The link is cut for `CUT` seconds."""
+    _, sequence = _training(field, node)
+    field.links[node].cut()
+    time.sleep(CUT)
+    field.links[node].restore()
+    restored = time.monotonic()
+    order = _outcome(field, node, sequence)
+    _answers_again(field, node, len(_orders(field, node)) - 1)
+    return f"{CUT:.0f} s: {_story(order)}; answers {time.monotonic() - restored:.0f} s after"
 
 
-def link_cut(node: int, seconds: float) -> Injection:
-    """The link is cut for `seconds`."""
-
-    def inject(run: Run) -> str:
-        _, sequence = _training(run, node)
-        run.field.links[node].cut()
-        run.wait(seconds)
-        run.field.links[node].restore()
-        restored = time.monotonic()
-        order = outcome(run, node, sequence)
-        answers_again(run, node, last_order(run, node))
-        again = time.monotonic() - restored
-        return f"{seconds:.0f} s: {_story(order)}; answers {again:.0f} s after"
-
-    return Injection("link-cut", inject, [node])
+# Name, nodes that are disturbed, and what injects it, in the order in which they happen.
+FAULTS: dict[str, tuple[Sequence[int], Callable[[Field], str]]] = {
+    "client-app-hangs": ([2], partial(client_app_hangs, node=2)),
+    "link-cut": ([3], partial(link_cut, node=3)),
+    "client-app-killed": ([1], partial(killed, node=1, process="fl_app.node.worker")),
+    "node-killed": ([2], partial(killed, node=2, process="fl_app.node.warm")),
+    "server-app-killed": (range(NODES), partial(server_killed, process="flwr-serverapp")),
+    "superlink-killed": (range(NODES), partial(server_killed, process="flower-superlink")),
+}
 
 
-# -- shared ---------------------------------------------------------------------------------------
-
-
-def orders(events: Iterable[Event], client: int) -> list[OrderRecord]:
+def _orders(field: Field, client: int) -> list[OrderRecord]:
     """The orders of one client in the sequence in which they were given."""
     history = History(keep_orders=True)
-    for event in events:
+    for event in field.events():
         history.emit(event)
     return [order for order in history.orders if order.client == client]
-
-
-def _order(run: Run, node: int, sequence: int) -> OrderRecord:
-    return orders(run.events(), node)[sequence]
-
-
-def last_order(run: Run, node: int) -> int:
-    """Sequence number of a node's last order."""
-    return len(orders(run.events(), node)) - 1
 
 
 def _story(order: OrderRecord) -> str:
@@ -159,131 +102,58 @@ def _story(order: OrderRecord) -> str:
     return f"{order.ended} after {(order.end or order.start) - order.start:.0f} s{reason}"
 
 
-def outcome(run: Run, node: int, sequence: int) -> OrderRecord:
+def _outcome(field: Field, node: int, sequence: int) -> OrderRecord:
     """Wait until an order has ended."""
-    run.until(
-        lambda: last_order(run, node) >= sequence and bool(_order(run, node, sequence).ended),
+    field.until(
+        lambda: any(order.ended for order in _orders(field, node)[sequence : sequence + 1]),
         f"order {sequence} of client {node} ends",
     )
-    return _order(run, node, sequence)
+    return _orders(field, node)[sequence]
 
 
-def expect(order: OrderRecord, kind: str, reason: str) -> None:
-    if order.ended != kind or reason not in order.reason:
-        raise Disappointed(f"expected {kind} {reason!r}, got {order.ended} {order.reason!r}")
+def _failure(field: Field, node: int, sequence: int) -> OrderRecord:
+    """Wait until an order has failed."""
+    order = _outcome(field, node, sequence)
+    if order.ended != "failure":
+        raise Disappointed(f"its order ended with {order.ended}")
+    return order
 
 
-def answers_again(run: Run, node: int, sequence: int) -> None:
+def _answers_again(field: Field, node: int, sequence: int) -> None:
     """Wait for an update of an order after this one."""
+    field.until(
+        lambda: any(o.ended == "arrival" for o in _orders(field, node)[sequence + 1 :]),
+        f"node {node} answers again",
+    )
 
-    def answered() -> bool:
-        return any(o.ended == "arrival" for o in orders(run.events(), node)[sequence + 1 :])
 
-    run.until(answered, f"node {node} answers again")
-
-
-def _training(run: Run, node: int) -> tuple[psutil.Process, int]:
+def _training(field: Field, node: int) -> tuple[psutil.Process, int]:
     """Wait until a node is in the middle of an order: its worker, and the order's number."""
     found: list[tuple[psutil.Process, int]] = []
 
     def training() -> bool:
-        told = orders(run.events(), node)
-        workers = run.field.processes(f"node-{node}", "fl_app.node.worker")
-        passed = run.now() - told[-1].start if told else 0.0
+        told = _orders(field, node)
+        workers = field.processes(f"node-{node}", "fl_app.node.worker")
+        passed = field.now() - told[-1].start if told else 0.0
         if workers and SECONDS / 4 < passed < SECONDS / 2 and not told[-1].ended:
             found.append((workers[0], len(told) - 1))
         return bool(found)
 
-    run.until(training, f"node {node} trains")
+    field.until(training, f"node {node} trains")
     return found[0]
 
 
-def _kill(run: Run, where: str, name: str) -> None:
-    processes = run.field.processes(where, name)
+def _kill(field: Field, where: str, name: str) -> None:
+    processes = field.processes(where, name)
     if not processes:
         raise Disappointed(f"there is no process {name} of {where} to kill")
     for process in processes:
         process.kill()
 
 
-def version_of(run: Run) -> int:
-    return sum(isinstance(event, Aggregated) for event in run.events())
+def _version(field: Field) -> int:
+    return sum(isinstance(event, Aggregated) for event in field.events())
 
 
-def _lost(run: Run) -> int:
-    return sum(isinstance(e, Failed) and e.reason == ANEW for e in run.events())
-
-
-# -- groups ---------------------------------------------------------------------------------------
-
-ALL = range(NODES)
-CYCLE = 8.5  # least seconds of an order: the client sleeps for 8
-EACH = 2  # updates in a version
-
-
-@dataclass(frozen=True)
-class Group:
-    """Faults of one run.
-
-    Attributes:
-        deadline: of an order, seconds.
-        estimate: expected duration in seconds, from which the number of versions is computed.
-        injections: in the order in which they happen.
-    """
-
-    deadline: float
-    estimate: float
-    injections: Sequence[Injection]
-
-    @property
-    def overrides(self) -> list[str]:
-        """Hydra overrides of the run."""
-        versions = round(self.estimate * NODES / CYCLE / EACH)
-        concurrency = f"algorithm.schedule.concurrency={NODES}"
-        return [
-            *("algorithm=fedbuff", "runtime=deployment", "partition=iid"),
-            *("task=digits", "task.model=logistic", f"num_clients={NODES}"),
-            *(concurrency, f"algorithm.schedule.buffer_size={EACH}"),
-            *("algorithm.client.local_epochs=1", "eval_every=1000", "checkpoint_every=1"),
-            *(f"num_versions={versions}", f"deadline={self.deadline}"),
-        ]
-
-    def only(self, names: Sequence[str]) -> "Group":
-        """This group with only the faults in `names`."""
-        chosen = [injection for injection in self.injections if injection.name in names]
-        spent = self.estimate * len(chosen) / len(self.injections)
-        return replace(self, injections=chosen, estimate=spent)
-
-
-FAULTS = Group(
-    deadline=80.0,
-    estimate=600.0,
-    injections=[
-        client_app_hangs(2),
-        link_cut(3, seconds=90.0),
-        client_app_killed(1),
-        node_killed(2),
-        server_killed("server-app-killed", "flwr-serverapp"),
-        server_killed("superlink-killed", "flower-superlink"),
-    ],
-)
-
-RANDOM = 130.0  # expected seconds of a process that is killed at random
-
-
-def random_kills(times: int, rng: random.Random) -> Group:
-    """Processes of a federation, each killed at a random moment."""
-    kills = [client_app_killed(node) for node in ALL]
-    kills += [node_killed(node) for node in ALL]
-    kills.append(server_killed("server-app-killed", "flwr-serverapp"))
-    kills.append(server_killed("superlink-killed", "flower-superlink"))
-
-    def later(kill: Injection, seconds: float) -> Injection:
-        def inject(run: Run) -> str:
-            run.wait(seconds)
-            return kill.inject(run)
-
-        return replace(kill, inject=inject)
-
-    drawn = [later(rng.choice(kills), rng.uniform(0.0, 2 * SECONDS)) for _ in range(times)]
-    return Group(deadline=90.0, estimate=RANDOM * times, injections=drawn)
+def _lost(field: Field) -> int:
+    return sum(isinstance(e, Failed) and e.reason == ANEW for e in field.events())

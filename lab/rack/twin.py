@@ -35,7 +35,6 @@ from fl_app.core.errors import RunError
 from fl_app.runner.cell import run_cell
 from lab.demo import Federation
 from lab.faults.field import APP
-from lab.faults.link import HOST, Link
 from lab.rack.fit import main as fit
 
 # Of every node: seconds that it waits in an order, delay of its link each way, bytes per second.
@@ -79,26 +78,14 @@ def record(folder: Path, seconds: float) -> None:
     Raises:
         RunError: a process or the run failed.
     """
-    federation = Federation(folder, len(NODES), limit=seconds + ONLINE, app=APP)
-    port = int(federation.kit.address.rpartition(":")[2])
-    links: list[Link] = []
-    try:
-        for _, delay, speed in NODES:
-            link = Link(port, speed)
-            link.up.delay = link.down.delay = delay
-            links.append(link)
-        configs = [f"wait={wait}" for wait, *_ in NODES]
-        federation.start(configs, [f"{HOST}:{link.port}" for link in links])
+    limit = seconds + ONLINE
+    with Federation(folder, len(NODES), limit, app=APP, linked=True) as federation:
+        for link, (_, delay, speed) in zip(federation.links, NODES, strict=True):
+            for way in (link.up, link.down):
+                way.delay, way.bytes_per_second = delay, speed
+        federation.start([f"wait={wait}" for wait, *_ in NODES])
         words = [*RUN, "runtime=deployment", f"max_seconds={seconds}"]
         federation.run(folder / "run", words)
-    finally:
-        for disturbance in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(disturbance, signal.SIG_IGN)  # a second one would leave processes
-        ended = federation.stop()
-        for link in links:
-            link.close()
-        if not ended:
-            print("error: a process did not end", file=sys.stderr)
 
 
 def drawn(table: dict[str, Any], number: int) -> dict[str, Any]:
