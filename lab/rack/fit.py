@@ -11,6 +11,7 @@ the seconds, for the server sees only when an order left and when its update cam
 import argparse
 import json
 import math
+import re
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -23,6 +24,8 @@ from fl_app.core.events import to_json
 from fl_app.record.log import read_events
 
 TWO_SIDED = NormalDist().inv_cdf(0.975)
+RANGE = re.compile(r"(\d+)(?:-(\d+))?")
+KIND = re.compile(rf"([^=]+)=((?:{RANGE.pattern},?\b)+)")
 WORK = {  # what a server does between two events
     ("aggregate", "evaluate"): "evaluation",
     ("arrival", "aggregate"): "aggregation",
@@ -110,22 +113,15 @@ def parse_kinds(texts: Sequence[str]) -> dict[int, str]:
     """
     kinds: dict[int, str] = {}
     for text in texts:
-        name, equals, places = text.partition("=")
-        try:
-            if not (name and equals):
-                raise ValueError("no kind")
-            for place in places.split(","):
-                first, dash, last = place.partition("-")
-                clients = range(int(first), int(last if dash else first) + 1)
-                if not clients:
-                    raise ValueError("an empty range")
-                if taken := kinds.keys() & clients:
-                    raise ValueError(f"client {min(taken)} has a kind already")
-                kinds |= dict.fromkeys(clients, name)
-        except ValueError as error:
-            raise ValueError(
-                f"--kinds {text} must be like rpi5=0-9,12, each client of one kind: {error}"
-            ) from error
+        if not (form := KIND.fullmatch(text)):
+            raise ValueError(f"--kinds {text} must be like rpi5=0-9,12")
+        for first, last in RANGE.findall(form[2]):
+            clients = range(int(first), int(last or first) + 1)
+            if not clients or kinds.keys() & clients:
+                raise ValueError(
+                    f"--kinds {text} must name each client once, and have no empty range"
+                )
+            kinds |= dict.fromkeys(clients, form[1])
     return kinds
 
 
@@ -151,14 +147,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if orders.empty:
             raise ValueError("the logs hold no order of this time: there is nothing to fit")
         table = fit(orders, work, f"fitted to {', '.join(path.name for path in given.logs)}")
-        text = json.dumps(table, indent=2) + "\n"
+        text = json.dumps(table, indent=2)
         if given.output is None:
-            print(text, end="")
+            print(text)
         else:
-            given.output.write_text(text)
-            print(
-                f"{given.output}: {(~orders['first']).sum()} orders of {len(table['kinds'])} kinds"
-            )
+            given.output.write_text(text + "\n")
     except (ValueError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
