@@ -14,7 +14,6 @@ import json
 import re
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from itertools import takewhile
 from math import sqrt
 from pathlib import Path
 from statistics import fmean, stdev
@@ -31,7 +30,6 @@ LEVEL = 0.95
 AGES = ("median_staleness", "p90_staleness", "max_staleness")
 COLUMNS = ("method", "setting", "seed", "accuracy", "seconds", "recall", *AGES, "stopped", "chosen")
 LATE = 1.5  # times the median seconds of a setting's methods: takes more time than the others
-MAX_TIED = 6  # methods that are named beside the best one
 USUAL = "num_versions|updates|seconds|"  # why a run ends that was not disturbed
 
 
@@ -58,14 +56,6 @@ def interval(values: Sequence[float]) -> Interval:
     return Interval(mean, mean - half, mean + half)
 
 
-def p_value(values: Sequence[float]) -> float:
-    """Of a t-test that values, one per seed and at least two, have the mean 0."""
-    error = stdev(values) / sqrt(len(values))
-    if error == 0:
-        return float(fmean(values) == 0)
-    return float(2 * t.sf(abs(fmean(values)) / error, len(values) - 1))
-
-
 @dataclass(frozen=True)
 class Benchmark:
     """Results of methods in settings.
@@ -83,13 +73,9 @@ class Benchmark:
     @property
     def missing(self) -> list[str]:
         """Runs without a result that other methods of a setting have, by their folders' names."""
-        lacking = []
-        for setting, ran in self.scores.groupby("setting", sort=False):
-            for method in self.scores.method.unique():
-                own = ran[(ran.method == method) & ran.accuracy.notna()]
-                seeds = sorted({*ran.seed} - {*own.seed})
-                lacking += [f"{method}@{setting}-seed{seed}" for seed in seeds]
-        return lacking
+        wide = self.scores.set_index(["setting", "seed", "method"]).accuracy.unstack()
+        lacks = wide.isna().stack()
+        return [f"{method}@{setting}-seed{seed}" for setting, seed, method in lacks.index[lacks]]
 
     def without(self, names: Collection[str]) -> "Benchmark":
         """The results without some methods and settings."""
@@ -142,19 +128,6 @@ class Benchmark:
         )
         return str(table.mean().sort_values(ascending=False).index[0])
 
-    def not_separated(self, settings: Sequence[str]) -> int:
-        """Number of methods that Holm's correction does not separate from the best one.
-
-        Each is compared with the best one in a paired t-test over the seeds, at `LEVEL` for all
-        comparisons together.
-        """
-        table = self.table(settings)
-        best = self.best(settings)
-        values = sorted(p_value(list(table[name] - table[best])) for name in table if name != best)
-        limits = [(1 - LEVEL) / (len(values) - place) for place in range(len(values))]
-        separated = takewhile(lambda pair: pair[0] <= pair[1], zip(values, limits, strict=True))
-        return len(values) - len([*separated])
-
     def ranks(self) -> dict[str, Interval]:
         """The mean rank of each method over all settings, best first."""
         complete = self.table(self.settings)
@@ -189,7 +162,6 @@ def read(folder: Path) -> Benchmark:
         paths = [path for place in places for path in sorted(folder.glob(place)) if path.is_dir()]
         scores = pd.DataFrame([_row(path) for path in paths], columns=[*COLUMNS, "place"])
         scores = scores.sort_values(["place", "method", "seed"], ignore_index=True)
-    scores = scores.assign(chosen=scores.get("chosen"))  # which older files lack
     told = "the test folder of a search over settings, or a file of --csv"
     good = {*COLUMNS} <= {*scores} and scores.accuracy.notna().any()
     require(good, "folder", folder, told, "it has no results")
@@ -255,7 +227,10 @@ def page(found: Benchmark, against: Sequence[str] = ()) -> str:
     early = found.scores[~found.scores.stopped.str.fullmatch(USUAL)].itertuples()
     rows = [[f"{run.method}@{run.setting}-seed{run.seed}", run.stopped] for run in early]
     rows += [[name, "no result"] for name in found.missing]
-    text = "A run with a reason counts with the evaluations that it had."
+    text = (
+        "A run with a reason counts with the evaluations that it had. A method that lacks a result "
+        "in a setting is left out of the setting's comparison and of means over it."
+    )
     last = _part("Runs that did not reach their end", [text], ["run", "reason"], rows)
     return "".join([*parts, last]).removesuffix("\n")
 
@@ -268,25 +243,18 @@ def _advice(found: Benchmark) -> str:
         late = found.late(settings)
         if late and not (quick := found.without(late)).table(settings).empty:
             rows.append(_choice(quick, f"{name}, in time", settings))
-    lacking = (
-        f"{len(found.missing)} runs have no result (the last table). A method that lacks one in a "
-        "setting is left out of the setting's comparison and of means over it."
-    )
     texts = [
-        *([lacking] if found.missing else []),
         "The method of the highest mean accuracy in each group of settings. Behind each "
         "other method: points ahead of the best one, with the 95 % interval of the paired "
         "differences. A method is tied if its interval reaches 0. Intervals are not "
-        "corrected for the number of comparisons. The last column is: so many methods are "
-        "not separated from the best one at 95 % for all comparisons together (Holm's "
-        "correction of paired t-tests), of so many.",
+        "corrected for the number of comparisons.",
         "All have the same updates, unless a cell ends at a time of its own. They take "
         "different times: some wait for slow clients. "
         f'"In time" leaves out methods that take more than {LATE} times the virtual '
         "seconds of the median method in one of the settings.",
     ]
     header = ["settings", "best", "accuracy, %", "tied with it", "best of those behind it"]
-    return _part("What to choose when", texts, [*header, "not separated (Holm)"], rows)
+    return _part("What to choose when", texts, header, rows)
 
 
 def _choice(found: Benchmark, name: str, settings: Sequence[str]) -> list[str]:
@@ -295,14 +263,12 @@ def _choice(found: Benchmark, name: str, settings: Sequence[str]) -> list[str]:
     score = interval(list(found.table(settings)[best]))
     tied = [f"{m} {d.text()}" for m, d in others.items() if d.high >= 0]
     clear = [f"{m} {d.text()}" for m, d in others.items() if d.high < 0][:1]
-    more = f" and {len(tied) - MAX_TIED} more" if len(tied) > MAX_TIED else ""
     return [
         name,
         best,
         score.text(form="{:.1f}"),
-        "; ".join(tied[:MAX_TIED]) + more or "none",
+        "; ".join(tied) or "none",
         "; ".join(clear) or "none",
-        f"{found.not_separated(settings)} of {len(others)}",
     ]
 
 
@@ -326,7 +292,8 @@ def _ranks(found: Benchmark) -> str:
 
 
 def _of_setting(found: Benchmark, setting: str, against: Sequence[str]) -> str:
-    table, recall = found.table([setting]), found.table([setting], "recall")
+    table = found.table([setting])
+    recalls = 100 * found.table([setting], "recall").agg(["mean", "min", "max"])
     best = found.best([setting])
     runs = found.scores[found.scores.setting == setting].groupby("method")
     seconds = found.table([setting], "seconds").mean()
@@ -342,9 +309,10 @@ def _of_setting(found: Benchmark, setting: str, against: Sequence[str]) -> str:
         ahead = found.ahead_of(rival, [setting])
         columns.append((f"ahead of {title}", {n: each.text() for n, each in ahead.items()}))
     columns += [
+        # With the range: an interval could leave [0, 100].
         (
             "recall of the slow labels, % (lowest to highest seed)",
-            {n: _with_range(list(recall[n])) for n in recall},
+            {n: "{:.1f} ({:.1f} to {:.1f})".format(*recalls[n]) for n in recalls},
         ),
         (
             "ages: median, 90 %, largest",
@@ -355,11 +323,6 @@ def _of_setting(found: Benchmark, setting: str, against: Sequence[str]) -> str:
     shown = [(title, texts) for title, texts in columns if texts]
     rows = [[name, *(texts.get(name, "-") for _, texts in shown)] for name in names]
     return _part(setting, [], ["method", *(title for title, _ in shown)], rows)
-
-
-def _with_range(shares: Sequence[float]) -> str:
-    """A mean in percent with the range of the seeds; an interval could leave [0, 100]."""
-    return f"{100 * fmean(shares):.1f} ({100 * min(shares):.1f} to {100 * max(shares):.1f})"
 
 
 def _short(words: str) -> str:
