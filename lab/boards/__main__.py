@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 from lab.boards import compose, systemd
-from lab.boards.podman import CACHE, Podman
-from lab.boards.steps import Impossible, Row, line
+from lab.boards.podman import CACHE
+from lab.boards.steps import Impossible, Row
 
 Part = Callable[[Path], Iterator[Row]]
 PARTS: Mapping[str, Part] = {"systemd": systemd.run, "compose": compose.run}
@@ -52,13 +52,13 @@ def carry_out(parts: Mapping[str, Part]) -> int:
             work.mkdir(parents=True)
             for row in possible(name, part, work):
                 rows.append(row)
-                print(line(row), flush=True)
+                told = f"{row.part}: {row.what}: {row.verdict}, {row.seconds:.0f} s: {row.detail}"
+                print(told, flush=True)
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         return 130
     finally:
         shutil.rmtree(work, ignore_errors=True)
-        Podman().discard()
     if lacking := [f"{row.part}: {row.what}" for row in rows if row.verdict == "impossible"]:
         print("NOT TRIED, as this machine lacks something (see above):", *lacking, sep="\n  ")
     return int(any(row.verdict == "failed" for row in rows))

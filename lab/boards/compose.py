@@ -8,10 +8,9 @@ import tempfile
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
-from lab.boards.podman import SLIM, SUITE, Podman, make_base
+from lab.boards.podman import SUITE, Podman, make_base
 from lab.boards.steps import PROJECT, Row, ask, attempt, require_programs, told
 from lab.demo import Disappointed, end, wait_for
 from lab.faults.link import Link, free_ports
@@ -24,7 +23,6 @@ SUPERNODE, SUPERLINK = "localhost/fl-app-supernode:latest", "localhost/fl-app-su
 HOST = "host.containers.internal"  # this machine, as containers of Podman know it
 SHORT = "num_versions=4"  # added to the kit's OVERRIDES, whose run would take longer
 SECONDS = 900.0  # that a run may take
-DEVICE_UP = "--env-file node.env up --detach"
 
 
 def run(work: Path) -> Iterator[Row]:
@@ -81,12 +79,7 @@ class Compose:
             )
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *problem: object) -> None:
         end(self._engine)
         if self._link is not None:
             self._link.close()
@@ -104,24 +97,24 @@ class Compose:
         for i in range(NODES):
             change(self._kit / f"node-{i}" / "node.env", f":{port}", f":{self._link.port}")
         change(self._kit / "server" / "server.env", 'OVERRIDES="', f'OVERRIDES="{SHORT} ')
-        own(self._kit)
+        ask(["chown", "-R", f"{UID}:{UID}", str(self._kit)])
         self._type("server", "up --detach")
         for i in range(NODES):
-            self._type(f"node-{i}", DEVICE_UP)
+            self._type(f"node-{i}", "--env-file node.env up --detach")
         self._type("server", "--profile run up --detach")
         run = self._kit / "server" / "run"
         wait_for((run / "summary.json").exists, f"{run} ends", SECONDS, every=2.0)
         return told(run)
 
-    def _type(self, folder: str, words: str) -> str:
+    def _type(self, folder: str, words: str) -> None:
         """Run a command of Docker Compose in a folder of the kit."""
         command = [str(TOOL), *words.split()]
-        return ask(command, environment=self._environment, cwd=self._kit / folder, seconds=200.0)
+        ask(command, environment=self._environment, cwd=self._kit / folder, seconds=200.0)
 
 
 def base(podman: Podman) -> str:
     """Make a base under the name that the Dockerfile expects, so that nothing is pulled."""
-    image = make_base(podman, SLIM)
+    image = make_base(podman, "slim", ("python3", "python3-venv", "ca-certificates"))
     podman.ask("tag", image, PYTHON)
     return f"Debian's {SUITE} with Python, {podman.megabytes(image):,.0f} MB"
 
@@ -133,11 +126,6 @@ def build(podman: Podman) -> str:
         podman.build(image, target)
         sizes.append(f"{target} {podman.megabytes(image):,.0f} MB")
     return f"{', '.join(sizes)}, with the base"
-
-
-def own(folder: Path) -> None:
-    """Give a folder to the images' user."""
-    ask(["chown", "-R", f"{UID}:{UID}", str(folder)])
 
 
 def change(settings: Path, old: str, new: str) -> None:

@@ -8,12 +8,9 @@ import os
 import resource
 import shutil
 import signal
-import zlib
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 from lab.boards.steps import ANSWER, PROJECT, Impossible, ask, require_programs
@@ -44,19 +41,14 @@ MAKING = 900.0  # that making one may take; 65 to 91 were measured
 
 
 class Podman:
-    """Podman's commands. Leaving the ``with`` block removes all containers.
+    """Podman's commands. Leaving the ``with`` block removes all containers and images."""
 
-    Args:
-        cache: folder for the storage, the settings, and the bases of images.
-    """
-
-    def __init__(self, cache: Path = CACHE) -> None:
-        self.cache = cache
-        self.storage = self.cache / "storage"
-        # All storages of a machine share one file of names per network. In two networks of one
-        # name, containers would not find each other.
-        self.network_name = f"{NAME}-{zlib.crc32(str(self.cache).encode()):08x}"
-        self._settings = self.cache / "containers.conf"
+    def __init__(self) -> None:
+        self.storage = CACHE / "storage"
+        self._settings = CACHE / "containers.conf"
+        # In it, containers know each other by name. All storages of a machine share one file of
+        # names per network. In two networks of one name, containers would not find each other.
+        self.network = f"{NAME}-{os.getpid()}"
 
     def __enter__(self) -> Self:
         """Prepare the storage.
@@ -67,41 +59,27 @@ class Podman:
         require_programs(["podman", "runc", "mmdebstrap"], PACKAGES)
         if os.geteuid() != 0:
             raise Impossible("this user is not root, as the bases need it: sudo make boards")
-        self.storage.mkdir(parents=True, exist_ok=True)
-        self._settings.write_text(_settings(_packages(self.cache)))
+        self._settings.write_text(_settings(_packages(CACHE)))
+        self._discard()  # what an earlier process has left
+        self.storage.mkdir(exist_ok=True)
         try:
-            self.ask("info")
+            self.ask("network", "create", self.network)
         except Disappointed as error:
             raise Impossible(f"Podman cannot keep images here: {error}") from None
-        self.clear()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *problem: object) -> None:
         if kind is KeyboardInterrupt:  # a second one would leave containers
             for interruption in (signal.SIGINT, signal.SIGTERM):
                 signal.signal(interruption, signal.SIG_IGN)
-        self.clear()
+        self._discard()
 
-    def clear(self) -> None:
-        """Remove all containers, volumes and networks of this storage."""
-        # Podman 4.3 may wait for itself for ever; what is ended gives its locks back.
-        for _ in range(2):
-            with suppress(Disappointed, OSError):
-                self.ask(*REMOVE, seconds=REMOVAL)
-                break
-        with suppress(Disappointed, OSError):
-            self.ask("network", "prune", "--force")
-
-    def discard(self) -> None:
+    def _discard(self) -> None:
         """Remove the storage with everything in it."""
-        self.clear()
-        with suppress(Disappointed, OSError):
-            self.ask("rmi", "--all", "--force")
+        # Podman 4.3 may wait for itself for ever; what is ended gives its locks back.
+        for words in (REMOVE, REMOVE, ("network", "prune", "--force"), ("rmi", "--all", "--force")):
+            with suppress(Disappointed, OSError):
+                self.ask(*words, seconds=REMOVAL)
         shutil.rmtree(self.storage, ignore_errors=True)
 
     @property
@@ -138,10 +116,6 @@ class Podman:
             name=" ".join(map(str, ["podman", *words])),
         )
 
-    def has(self, image: str) -> bool:
-        """Whether an image is there."""
-        return image in self.ask("images", "--format", "{{.Repository}}:{{.Tag}}").split()
-
     def megabytes(self, image: str) -> float:
         """Size of an image with all its layers."""
         return float(self.ask("image", "inspect", "--format", "{{.Size}}", image)) / 1e6
@@ -151,23 +125,6 @@ class Podman:
         words = ["build", "--network", "host", "--pull-never", "--target", target]
         words += ["--format", "docker"]  # the other format has no health checks
         self.ask(*words, "--tag", image, "--file", FILE, PROJECT, seconds=BUILD)
-
-    def network(self) -> str:
-        """Create a network in which containers know each other by name; return its option."""
-        if self.network_name not in self.ask("network", "ls", "--format", "{{.Name}}").split():
-            self.ask("network", "create", self.network_name)
-        return f"--network={self.network_name}"
-
-    def once(
-        self,
-        image: str,
-        *command: object,
-        options: Sequence[str] = (),
-        seconds: float = ANSWER,
-    ) -> str:
-        """Run a command in a new container to its end; return what it printed."""
-        words = ["run", "--rm", "--timeout", str(int(seconds)), "--pull", "never", *options]
-        return self.ask(*words, image, *command, seconds=seconds + 30)
 
 
 def _settings(mounted: Sequence[str]) -> str:
@@ -215,68 +172,33 @@ def _packages(folder: Path) -> list[str]:
 # -- root file systems that need no registry of images ------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Base:
-    """A root file system.
+def make_base(podman: Podman, name: str, packages: Sequence[str], *hooks: str) -> str:
+    """The image of a root file system, whose file outlasts the image.
 
-    Attributes:
-        name: of its file and its image.
+    Args:
+        podman: that has the image.
+        name: of the file and the image.
         packages: beside the essential ones.
         hooks: commands that change it, where ``$1`` is its folder.
-    """
-
-    name: str
-    packages: Sequence[str]
-    hooks: Sequence[str] = ()
-
-
-SLIM = Base("slim", ("python3", "python3-venv", "ca-certificates"))  # what the Dockerfile needs
-# What Raspberry Pi OS Lite has of what the pages use, and a user as it has: sudo needs no password,
-# and the journal may be read.
-BOARD = Base(
-    "board",
-    (
-        *("systemd", "systemd-sysv", "dbus", "sudo", "python3", "ca-certificates"),
-        *("procps", "iproute2", "curl"),
-    ),
-    (
-        f'chroot "$1" useradd --create-home --shell /bin/bash --groups sudo,adm {USER}',
-        f'echo "{USER} ALL=(ALL) NOPASSWD: ALL" >"$1/etc/sudoers.d/010_{USER}"',
-    ),
-)
-
-
-def make_base(podman: Podman, base: Base) -> str:
-    """The image of a base; it is made only once.
 
     Raises:
         Impossible: this machine cannot make it, or starts no containers.
     """
-    image = f"localhost/{NAME}-{base.name}:latest"
-    if not podman.has(image):
-        podman.ask("import", _archive(podman.cache, base), image, seconds=300)
-        try:
-            podman.once(image, "true", options=[podman.network()])
-        except Disappointed as error:
-            raise Impossible(f"containers cannot be started here: {error}") from None
-    return image
-
-
-def _archive(cache: Path, base: Base) -> Path:
-    """The file of a root file system, which outlasts the images."""
-    path = cache / "bases" / f"{base.name}.tar"
-    if not path.exists():
-        path.parent.mkdir(exist_ok=True)
-        draft = path.with_name(f".{path.name}")
-        command = ["mmdebstrap", "--quiet", "--variant=minbase"]
-        command += [f"--include={','.join(base.packages)}"]
-        command += [f"--customize-hook={hook}" for hook in base.hooks]
-        try:
+    path = CACHE / "bases" / f"{name}.tar"
+    path.parent.mkdir(exist_ok=True)
+    draft = path.with_name(f".{path.name}")
+    command = ["mmdebstrap", "--quiet", "--variant=minbase", f"--include={','.join(packages)}"]
+    command += [f"--customize-hook={hook}" for hook in hooks]
+    image = f"localhost/{NAME}-{name}:latest"
+    try:
+        if not path.exists():
             ask([*command, SUITE, str(draft)], seconds=MAKING)
-        except Disappointed as error:
-            raise Impossible(f"Debian's packages cannot be unpacked here: {error}") from None
-        draft.rename(path)
-    return path
+            draft.rename(path)
+        podman.ask("import", path, image, seconds=300)
+        podman.ask("run", "--rm", f"--network={podman.network}", "--pull", "never", image, "true")
+    except Disappointed as error:
+        raise Impossible(f"containers cannot be made or started here: {error}") from None
+    return image
 
 
 # -- machines with a service manager ------------------------------------------------------------
@@ -295,13 +217,7 @@ class Machine:
         Impossible: it does not boot.
     """
 
-    def __init__(
-        self,
-        podman: Podman,
-        name: str,
-        image: str,
-        options: Sequence[str],
-    ) -> None:
+    def __init__(self, podman: Podman, name: str, image: str, options: Sequence[str]) -> None:
         self.name = name
         self._podman = podman
         self._container = f"{NAME}-{name}"

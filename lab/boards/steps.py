@@ -79,11 +79,6 @@ def attempt(part: str, steps: Sequence[tuple[str, Callable[[], str]]]) -> Iterat
             return
 
 
-def line(row: Row) -> str:
-    """A row as a line of text."""
-    return f"{row.part}: {row.what}: {row.verdict}, {row.seconds:.0f} s: {row.detail}"
-
-
 def ask(
     command: Sequence[str],
     *,

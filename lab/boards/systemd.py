@@ -15,7 +15,7 @@ from pathlib import Path
 
 from fl_app.core.events import Arrived, Event
 from fl_app.record.log import read_events
-from lab.boards.podman import BOARD, SUITE, USER, Machine, Podman, make_base
+from lab.boards.podman import SUITE, USER, Machine, Podman, make_base
 from lab.boards.steps import PROJECT, Row, ask, attempt, told
 from lab.demo import Disappointed, wait_for
 
@@ -26,6 +26,16 @@ TYPING = 1800.0  # seconds that a command may take: one installs everything
 LONG = "num_versions=40"  # added to the kit's OVERRIDES, whose run would take longer
 RUN = "/opt/fl-app/server/run"
 END = 900.0  # seconds from the start of the run to its end, with two power failures
+# What Raspberry Pi OS Lite has of what the pages use, and a user as it has: sudo needs no password,
+# and the journal may be read.
+PACKAGES = (
+    *("systemd", "systemd-sysv", "dbus", "sudo", "python3", "ca-certificates"),
+    *("procps", "iproute2", "curl"),
+)
+HOOKS = (
+    f'chroot "$1" useradd --create-home --shell /bin/bash --groups sudo,adm {USER}',
+    f'echo "{USER} ALL=(ALL) NOPASSWD: ALL" >"$1/etc/sudoers.d/010_{USER}"',
+)
 MEANINGS = {"server": ADDRESS, "device": DEVICE, "user": USER}
 # What is typed where: heading, number of the block below it, machine.
 Stop = tuple[str, int, str]
@@ -76,9 +86,9 @@ class Boards:
 
     def boot(self) -> str:
         """Make the system and boot both machines."""
-        image, network = make_base(self._podman, BOARD), self._podman.network()
+        image = make_base(self._podman, "board", PACKAGES, *HOOKS)
         for name, alias in ((SERVER, ADDRESS), (DEVICE, DEVICE)):
-            options = [network, f"--network-alias={alias}"]
+            options = [f"--network={self._podman.network}", f"--network-alias={alias}"]
             self._machines[name] = Machine(self._podman, name, image, options)
         size = self._podman.megabytes(image)
         return f"Debian's {SUITE}, {size:,.0f} MB; two machines are up"
