@@ -36,7 +36,6 @@ BOOT = 90.0  # seconds that it may take until all services were started
 LIFE = 3000  # seconds after which Podman ends it
 # Without them, systemd in a container silently leaves out the protections of units.
 RIGHTS = ("--cap-add=SYS_ADMIN", "--security-opt=seccomp=unconfined")
-HERE = "---- now in "  # begins the line that says in which folder a command ended
 MAKING = 900.0  # that making one may take; 65 to 91 were measured
 
 
@@ -222,7 +221,6 @@ class Machine:
         self._podman = podman
         self._container = f"{NAME}-{name}"
         self.home = f"/home/{USER}"
-        self._cwd = self.home
         words = ["--systemd", "always", "--timeout", str(LIFE), "--hostname", name]
         words += [*RIGHTS, *options]
         try:  # nothing of this project is in it yet
@@ -236,23 +234,15 @@ class Machine:
         """Wait until it has booted; return the seconds that it took."""
         return wait_for(self._booted, f"{self.name} has booted", BOOT)
 
-    def type(self, command: str, seconds: float) -> str:
-        """Run a command as the user, where the one before has left off; return what it printed.
+    def type(self, commands: str, seconds: float) -> str:
+        """Log in and run commands as the user; return what they printed.
 
         Raises:
-            Disappointed: it failed, or did not end in time.
+            Disappointed: one failed, or they did not end in time.
         """
-        trap = f"trap 'echo; echo \"{HERE}$PWD\"' EXIT"
-        options = ["--user", USER, "--workdir", self._cwd, f"--env=HOME={self.home}"]
-        script = ("bash", "-c", f"{trap}\n{command}\n")
-        told = self._podman.ask("exec", *options, self._container, *script, seconds=seconds)
-        said, _, cwd = told.rstrip().rpartition(HERE)
-        self._cwd = cwd.strip()
-        return said.strip()
-
-    def leave(self) -> None:
-        """Log in anew: the next command begins in the user's home."""
-        self._cwd = self.home
+        options = ["--user", USER, "--workdir", self.home, f"--env=HOME={self.home}"]
+        words = ["exec", *options, self._container, "bash", "-e", "-c", commands]
+        return self._podman.ask(*words, seconds=seconds).strip()
 
     def receive(self, folder: Path) -> None:
         """Copy a folder into the user's home, as ``scp -r`` does."""
@@ -270,7 +260,6 @@ class Machine:
     def switch_on(self) -> None:
         """Boot it again, with the files that it had."""
         self._podman.ask("start", self._container)
-        self._cwd = self.home
         self.wait()
 
     def fetch(self, folder: str, into: Path) -> Path:

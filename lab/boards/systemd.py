@@ -7,7 +7,6 @@ types anything any more.
 
 import os
 import re
-import shlex
 import sys
 from collections.abc import Iterator, Sequence
 from functools import partial
@@ -94,21 +93,21 @@ class Boards:
         return f"Debian's {SUITE}, {size:,.0f} MB; two machines are up"
 
     def follow(self, stops: Sequence[Stop]) -> str:
-        """Type the commands of some blocks, one on every line; each begins with a new login."""
+        """Type the commands of some blocks, each after a new login."""
         said = ""
         for section, number, machine in stops:
-            if machine in self._machines:
-                self._machines[machine].leave()
-            for line in block(PAGE, section, number).splitlines():
-                command = re.sub(r"<(\w+)>", lambda name: MEANINGS[name[1]], line)
-                try:
-                    if machine == MAKER:
-                        said = self._make(command)
-                    else:
-                        said = self._machines[machine].type(command, TYPING)
-                except Disappointed as error:
-                    told = f"{section}, on {machine}: `{command}`: {error}"
-                    raise Disappointed(told) from None
+            commands = re.sub(
+                r"<(\w+)>", lambda name: MEANINGS[name[1]], block(PAGE, section, number)
+            )
+            try:
+                if machine != MAKER:
+                    said = self._machines[machine].type(commands, TYPING)
+                elif commands.startswith("scp "):
+                    said = self._copy(commands)
+                else:
+                    said = self._make(commands)
+            except Disappointed as error:
+                raise Disappointed(f"{section}, on {machine}: {error}") from None
         return said.splitlines()[-1] if said else "nothing is printed"
 
     def begin(self) -> str:
@@ -145,23 +144,23 @@ class Boards:
         wait_for(self._ended, "the run ends", END, every=5.0)
         return told(self._machines[SERVER].fetch(RUN, self._work))
 
-    def _make(self, command: str) -> str:
-        """Type a command on the machine that makes the kit: this one."""
-        if command.startswith("scp "):
-            return self._copy(command)
+    def _make(self, commands: str) -> str:
+        """Type commands on the machine that makes the kit: this one."""
         path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
         environment = {**os.environ, "PATH": path, "PYTHONPATH": str(PROJECT)}
-        said = ask(["bash", "-c", command], environment=environment, cwd=self._work, seconds=TYPING)
+        words = ["bash", "-e", "-c", commands]
+        said = ask(words, environment=environment, cwd=self._work, seconds=TYPING)
         settings = self._work / "out" / "server" / "server.env"
         settings.write_text(settings.read_text().replace('OVERRIDES="', f'OVERRIDES="{LONG} '))
         return said
 
-    def _copy(self, command: str) -> str:
-        """Copy a folder to a machine's user as ``scp -r`` does, without a network."""
-        _, _, source, target = shlex.split(command)
-        host = target.removeprefix(f"{USER}@").removesuffix(":")
-        self._machines[SERVER if host == ADDRESS else host].receive(self._work / source)
-        return f"copied {source}"
+    def _copy(self, commands: str) -> str:
+        """Copy folders to machines' users as ``scp -r`` does, without a network."""
+        for line in commands.splitlines():
+            _, _, source, target = line.split()
+            host = target.removeprefix(f"{USER}@").removesuffix(":")
+            self._machines[SERVER if host == ADDRESS else host].receive(self._work / source)
+        return commands
 
     def _arrived(self) -> list[Event]:
         log = self._work / "events.jsonl"
