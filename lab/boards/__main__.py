@@ -9,15 +9,14 @@ import fcntl
 import shutil
 import signal
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from lab.boards import compose, systemd
 from lab.boards.podman import CACHE
-from lab.boards.steps import Impossible, Row
+from lab.boards.steps import Impossible, Row, attempt
 
-Part = Callable[[Path], Iterator[Row]]
-PARTS: Mapping[str, Part] = {"systemd": systemd.run, "compose": compose.run}
+PARTS = {"systemd": systemd.steps, "compose": compose.steps}
 
 
 def main() -> int:
@@ -35,41 +34,39 @@ def main() -> int:
             parser.error(
                 f"{CACHE} is in use: another `python -m lab.boards` would lose its containers"
             )
-        return carry_out({name: PARTS[name] for name in options.parts or PARTS})
+        return carry_out(options.parts or PARTS)
 
 
-def carry_out(parts: Mapping[str, Part]) -> int:
-    """Carry out parts and print their rows; returns the exit status.
-
-    Args:
-        parts: by name, in their order.
-    """
+def carry_out(parts: Iterable[str]) -> int:
+    """Carry out parts and print their rows; returns the exit status."""
     work = CACHE / "work"
-    rows: list[Row] = []
+    failed, lacking = False, []
     try:
-        for name, part in parts.items():
+        for part in parts:
             shutil.rmtree(work, ignore_errors=True)
             work.mkdir(parents=True)
-            for row in possible(name, part, work):
-                rows.append(row)
-                told = f"{row.part}: {row.what}: {row.verdict}, {row.seconds:.0f} s: {row.detail}"
-                print(told, flush=True)
+            for row in rows(part, work):
+                name = f"{part}: {row.what}"
+                print(f"{name}: {row.verdict}, {row.seconds:.0f} s: {row.detail}", flush=True)
+                failed |= row.verdict == "failed"
+                lacking += [name] if row.verdict == "impossible" else []
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         return 130
     finally:
         shutil.rmtree(work, ignore_errors=True)
-    if lacking := [f"{row.part}: {row.what}" for row in rows if row.verdict == "impossible"]:
+    if lacking:
         print("NOT TRIED, as this machine lacks something (see above):", *lacking, sep="\n  ")
-    return int(any(row.verdict == "failed" for row in rows))
+    return int(failed)
 
 
-def possible(name: str, part: Part, work: Path) -> Iterator[Row]:
+def rows(part: str, work: Path) -> Iterator[Row]:
     """The rows of a part; one row if this machine lacks what all of it needs."""
     try:
-        yield from part(work)
+        with PARTS[part](work) as steps:
+            yield from attempt(steps)
     except Impossible as error:
-        yield Row(name, "all of it", "impossible", 0.0, str(error))
+        yield Row("all of it", "impossible", 0.0, str(error))
 
 
 if __name__ == "__main__":

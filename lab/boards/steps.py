@@ -17,6 +17,7 @@ from lab.demo import Disappointed, end
 PROJECT = Path(__file__).resolve().parents[2]
 ANSWER = 120.0  # seconds that a command may take, unless it is told otherwise
 LAST = 4000  # characters of a failed command's output that are shown
+Steps = Mapping[str, Callable[[], str]]
 Verdict = Literal["passed", "failed", "impossible"]
 # What install.sh, `packages.py` and uv say on a machine that reaches no packages.
 NO_NETWORK = (
@@ -31,14 +32,12 @@ class Row:
     """One thing that was tried.
 
     Attributes:
-        part: name of the part that tried it.
         what: was tried.
         verdict: "impossible" if this machine lacks what it needs.
         seconds: that it took.
         detail: what was seen. If impossible: what is missing, and how to get it.
     """
 
-    part: str
     what: str
     verdict: Verdict
     seconds: float
@@ -49,17 +48,18 @@ class Impossible(Exception):
     """This machine lacks something; the message says what, and how to get it."""
 
 
-def attempt(part: str, steps: Sequence[tuple[str, Callable[[], str]]]) -> Iterator[Row]:
+def attempt(steps: Steps) -> Iterator[Row]:
     """Carry out steps one after the other; yield a row for each.
 
     After a step that failed or is impossible, the others are not carried out, as they need it. One
     row names them.
 
     Args:
-        part: name of the part.
         steps: what is tried, and the function that tries it. It returns what it saw.
     """
-    for i, (what, action) in enumerate(steps):
+    rest = [*steps]
+    for what, action in steps.items():
+        rest.remove(what)
         began = time.monotonic()
         verdict: Verdict = "passed"
         try:
@@ -72,10 +72,10 @@ def attempt(part: str, steps: Sequence[tuple[str, Callable[[], str]]]) -> Iterat
                 verdict = "impossible"
         except (RunError, subprocess.SubprocessError, OSError, ValueError) as error:
             verdict, detail = "failed", str(error)
-        yield Row(part, what, verdict, time.monotonic() - began, detail)
+        yield Row(what, verdict, time.monotonic() - began, detail)
         if verdict != "passed":
-            if rest := [name for name, _ in steps[i + 1 :]]:
-                yield Row(part, "; ".join(rest), verdict, 0.0, f"not tried, for want of: {what}")
+            if rest:
+                yield Row("; ".join(rest), verdict, 0.0, f"not tried, for want of: {what}")
             return
 
 

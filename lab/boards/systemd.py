@@ -9,13 +9,14 @@ import os
 import re
 import sys
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
 from fl_app.core.events import Arrived, Event
 from fl_app.record.log import read_events
 from lab.boards.podman import SUITE, USER, Machine, Podman, make_base
-from lab.boards.steps import PROJECT, Row, ask, attempt, told
+from lab.boards.steps import PROJECT, Steps, ask, told
 from lab.demo import Disappointed, wait_for
 
 PAGE = PROJECT / "docs" / "edge.md"
@@ -49,25 +50,23 @@ STEPS: dict[str, Sequence[Stop]] = {
 }
 
 
-def run(work: Path) -> Iterator[Row]:
-    """Yield a row for everything that is tried.
+@contextmanager
+def steps(work: Path) -> Iterator[Steps]:
+    """What is tried, while Podman is there.
 
     Args:
         work: empty folder for the files of this run.
     """
     with Podman() as podman:
         board = Boards(podman, work)
-        yield from attempt(
-            "systemd",
-            [
-                ("a board's system made of Debian's packages", board.boot),
-                *((f"{PAGE.name}: {step}", partial(board.follow, STEPS[step])) for step in STEPS),
-                ("the run goes on", board.begin),
-                ("the device loses its power, and trains again", board.cut_device),
-                ("the server loses its power, and the run goes on", board.cut_server),
-                ("the run ends", board.end),
-            ],
-        )
+        yield {
+            "a board's system made of Debian's packages": board.boot,
+            **{f"{PAGE.name}: {step}": partial(board.follow, STEPS[step]) for step in STEPS},
+            "the run goes on": board.begin,
+            "the device loses its power, and trains again": board.cut_device,
+            "the server loses its power, and the run goes on": board.cut_server,
+            "the run ends": board.end,
+        }
 
 
 class Boards:
