@@ -1,6 +1,6 @@
 """Real nodes on one machine: FedBuff on the wall clock, on a SuperLink and SuperNodes on loopback.
 
-    python -m lab.demo [--nodes 3] [--versions 4] [overrides]
+    python -m lab.demo [--nodes 3] [overrides]
 
 It starts the folders of a kit, as a federation of machines does; only the addresses differ.
 """
@@ -219,15 +219,13 @@ def main() -> int:
         description="Run FedBuff on a SuperLink and SuperNodes that are processes on this machine.",
     )
     parser.add_argument("--nodes", type=int, default=3, help="SuperNodes to start (3)")
-    parser.add_argument("--versions", type=int, default=4, help="model versions to publish (4)")
     parser.add_argument("overrides", nargs="*", help="more keys, as after `python -m fl_app`")
     arguments = parser.parse_args()
-    if arguments.nodes < 1 or arguments.versions < 1:
-        parser.error("--nodes and --versions must be at least 1")
+    if arguments.nodes < 1:
+        parser.error("--nodes must be at least 1")
     overrides = [
         *("algorithm=fedbuff", "runtime=deployment", "partition=iid", "eval_every=1"),
-        f"num_clients={arguments.nodes}",
-        f"num_versions={arguments.versions}",
+        *("num_versions=4", f"num_clients={arguments.nodes}"),
         f"algorithm.schedule.concurrency={arguments.nodes}",
         f"algorithm.schedule.buffer_size={min(2, arguments.nodes)}",
         *arguments.overrides,

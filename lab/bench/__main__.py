@@ -16,10 +16,7 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=5, help="paired measurements")
     parser.add_argument("--seconds", type=float, default=6.0, help="of each side in one of them")
     parser.add_argument("--batch", type=int, default=16, help="runtime.batch of B1 and B2")
-    parser.add_argument("--quick", action="store_true", help="2 repeats of 2 s")
     options = parser.parse_args()
-    if options.quick:
-        options.repeats, options.seconds = 2, 2.0
     # Spawned: memory and allocator start from nothing, whatever was measured before.
     spawn = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(1, spawn, max_tasks_per_child=1) as fresh:

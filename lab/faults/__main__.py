@@ -47,14 +47,12 @@ class Row:
         seen: what the injection observed.
         problems: why it did not pass.
         seconds: that it lasted.
-        newest: the newest version before it, if there was one.
     """
 
     fault: str
     seen: str = ""
     problems: list[str] = field(default_factory=list)
     seconds: float = 0.0
-    newest: Sequence[Aggregated] = ()
 
 
 def withstand(names: Sequence[str], folder: Path) -> list[Row]:
@@ -80,8 +78,7 @@ def withstand(names: Sequence[str], folder: Path) -> list[Row]:
         ended = str(error)
         traceback.print_exc()
     rows += [Row(name, problems=["never injected"]) for name in names[len(rows) :]]
-    published = [event for row in rows for event in row.newest]
-    problems = [f"the run: {ended}"] if ended else problems_of(folder / "run", published)
+    problems = [f"the run: {ended}"] if ended else problems_of(folder / "run")
     for row in rows:
         row.problems += problems
     return rows
@@ -90,14 +87,15 @@ def withstand(names: Sequence[str], folder: Path) -> list[Row]:
 def observe(name: str, federation: Field) -> Row:
     """Inject a fault; returns its row."""
     nodes, inject = FAULTS[name]
-    newest = [event for event in federation.events() if isinstance(event, Aggregated)][-1:]
-    row, start = Row(name, newest=newest), federation.now()
+    published = [event for event in federation.events() if isinstance(event, Aggregated)]
+    row, start = Row(name), federation.now()
     try:
         row.seen = inject(federation)
     except (Disappointed, psutil.Error) as error:
         row.problems.append(str(error))
     end, events = federation.now(), federation.events()
     row.seconds = end - start
+    row.problems += [f"version {e.version} was rolled back" for e in published if e not in events]
     for client in {*range(NODES)} - {*nodes}:
         if (silent := silence(events, client, start, end)) > SILENCE:
             row.problems.append(f"client {client} had no update for {silent:.0f} s")
@@ -111,27 +109,21 @@ def silence(events: Iterable[Event], client: int, start: float, end: float) -> f
     return max(later - earlier for earlier, later in pairwise(moments))
 
 
-def problems_of(run: Path, published: Iterable[Aggregated]) -> list[str]:
-    """What is wrong in the files of a run that has ended.
-
-    Args:
-        run: its folder.
-        published: versions that were there at some time.
-    """
+def problems_of(run: Path) -> list[str]:
+    """What is wrong in the files of a run that has ended."""
     problems = []
     arrived: set[int] = set()
-    made: list[Aggregated] = []
+    made: list[int] = []
     for event in read_events(run / "events.jsonl"):
         if isinstance(event, Arrived):
             arrived.add(event.order)
         elif isinstance(event, Aggregated):
-            made.append(event)
+            made.append(event.version)
             if not arrived.issuperset(event.order):
                 problems.append(f"version {event.version} holds an update that was not there")
             arrived.difference_update(event.order)
-    if [event.version for event in made] != [*range(1, len(made) + 1)]:
+    if made != [*range(1, len(made) + 1)]:
         problems.append("the log does not hold every version once")
-    problems += [f"version {e.version} was rolled back" for e in published if e not in made]
     summary = json.loads((run / "summary.json").read_text())
     if summary["stopped"] != "num_versions":
         problems.append(f"the run stopped with {summary['stopped']}")

@@ -28,6 +28,10 @@ class Field(Federation):
     Args:
         folder: a new one.
         overrides: of the run, as of ``python -m fl_app``.
+
+    Attributes:
+        output: folder of the run.
+        supervisor: of the run.
     """
 
     _start = 'trap exit TERM; while :; do sh "$0"; sleep 10; done'
@@ -37,12 +41,11 @@ class Field(Federation):
         self.output = self.folder / "run"
         self._offset = math.inf  # the run's second 0 on this machine's clock
         self._problem: BaseException | None = None
-        self._told = ""
-        supervisor = Supervisor(self.link, pause=self.wait, tell=self._tell)
+        self.supervisor = Supervisor(self.link, pause=self.wait)
 
         def complete() -> None:
             try:
-                supervisor.complete(overrides, self.output)
+                self.supervisor.complete(overrides, self.output)
             except BaseException as error:  # raised in the main thread
                 self._problem = error
 
@@ -84,10 +87,6 @@ class Field(Federation):
         self.events()
         return time.monotonic() - self._offset
 
-    def submitted(self) -> int:
-        """How often the supervisor has submitted the run."""
-        return self._told.count(" submitted: ")
-
     def until(self, true: Callable[[], bool], what: str, seconds: float = PATIENCE) -> None:
         """Wait until a condition is true.
 
@@ -114,7 +113,3 @@ class Field(Federation):
         self.until(lambda: not self._thread.is_alive(), "the run ends", seconds)
         if self._problem:
             raise Disappointed(f"the run failed: {self._problem}")
-
-    def _tell(self, text: str) -> None:
-        self._told += text + "\n"
-        print(f"  {text}", flush=True)

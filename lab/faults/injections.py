@@ -52,9 +52,9 @@ def killed(field: Field, *, node: int, process: str) -> str:
 def server_killed(field: Field, *, process: str) -> str:
     """SIGKILL of the ServerApp or the SuperLink; the run's supervisor submits it again."""
     began, version = time.monotonic(), _version(field)
-    submitted, lost = field.submitted(), _lost(field)
+    run_id, lost = field.supervisor.run_id, _lost(field)
     _kill(field, "server", process)
-    field.until(lambda: field.submitted() > submitted, "the run is submitted again")
+    field.until(lambda: field.supervisor.run_id != run_id, "the run is submitted again")
     again = time.monotonic() - began
     field.until(lambda: _version(field) > version + 1, "the run goes on")
     if not _lost(field) > lost:

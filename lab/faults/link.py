@@ -71,11 +71,11 @@ class Link:
 
     def cut(self) -> None:
         """Stop all traffic, as an unplugged cable does: connections stay open."""
-        self._tell(self._whole.clear)
+        self._loop.call_soon_threadsafe(self._whole.clear)
 
     def restore(self) -> None:
         """Resume the traffic, also what was held back."""
-        self._tell(self._whole.set)
+        self._loop.call_soon_threadsafe(self._whole.set)
 
     def close(self) -> None:
         """Abort all connections and stop."""
@@ -91,9 +91,6 @@ class Link:
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
-
-    def _tell(self, action: Callable[[], None]) -> None:
-        self._loop.call_soon_threadsafe(action)
 
     async def _listen(self) -> int:
         self._whole = asyncio.Event()

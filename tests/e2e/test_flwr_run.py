@@ -148,7 +148,7 @@ def logs_of_nodes(folder):
 
 @pytest.mark.parametrize("flower", ["lowest-direct"], indirect=True)
 def test_the_demo_runs_to_its_end_on_the_oldest_flower_as_it_is(flower, tmp_path):
-    process = demo(flower, tmp_path, "0", "--versions", "2", "client_eval_every=2")
+    process = demo(flower, tmp_path, "0", "num_versions=2", "client_eval_every=2")
     output, _ = process.communicate()
     assert process.returncode == 0, output
     assert not processes(tmp_path)
@@ -170,7 +170,7 @@ def test_the_demo_runs_to_its_end_on_the_oldest_flower_as_it_is(flower, tmp_path
 
 @pytest.mark.parametrize("flower", ["highest"], indirect=True)
 def test_an_interrupted_demo_on_the_newest_flower_leaves_no_process_behind(flower, tmp_path):
-    process = demo(flower, tmp_path, "1", "--versions", "1000")
+    process = demo(flower, tmp_path, "1", "num_versions=1000")
     assert process.stdout is not None
     for line in process.stdout:
         if "is running" in line:
