@@ -131,11 +131,10 @@ class Benchmark:
     def ranks(self) -> dict[str, Interval]:
         """The mean rank of each method over all settings, best first."""
         complete = self.table(self.settings)
-        ranked = []
-        for setting in self.settings:
-            ranks = self.table([setting])[complete.columns]
-            ranked.append(ranks.loc[complete.index].rank(axis=1, ascending=False))
-        every = pd.concat(ranked).groupby("seed").mean()
+        index = ["seed", "setting", "method"]
+        wide = self.scores.set_index(index).accuracy.unstack()[complete.columns]
+        ranks = wide.rank(axis=1, ascending=False).loc[complete.index]
+        every = ranks.groupby("seed").mean()
         found = {str(method): interval(list(every[method])) for method in complete}
         return dict(sorted(found.items(), key=lambda item: item[1].mean))
 

@@ -253,12 +253,9 @@ class Machine:
         """Run a command as the harness, not as somebody who follows a page."""
         return self._podman.ask("exec", self._container, *command, seconds=seconds)
 
-    def switch_off(self) -> None:
-        """Cut the power."""
+    def cut(self) -> None:
+        """Cut the power, and boot it again with the files that it had."""
         self._podman.ask("kill", "--signal", "KILL", self._container)
-
-    def switch_on(self) -> None:
-        """Boot it again, with the files that it had."""
         self._podman.ask("start", self._container)
         self.wait()
 

@@ -63,8 +63,8 @@ def steps(work: Path) -> Iterator[Steps]:
             "a board's system made of Debian's packages": board.boot,
             **{f"{PAGE.name}: {step}": partial(board.follow, STEPS[step]) for step in STEPS},
             "the run goes on": board.begin,
-            "the device loses its power, and trains again": board.cut_device,
-            "the server loses its power, and the run goes on": board.cut_server,
+            "the device loses its power, and trains again": partial(board.cut, DEVICE),
+            "the server loses its power, and the run goes on": partial(board.cut, SERVER),
             "the run ends": board.end,
         }
 
@@ -114,28 +114,13 @@ class Boards:
         seconds = wait_for(lambda: len(self._arrived()) > 2, "three updates arrived", 400.0)
         return f"three updates after {seconds:.0f} s"
 
-    def cut_device(self) -> str:
-        """Cut the device's power for a moment."""
-        device = self._machines[DEVICE]
-        device.switch_off()
-        before = len(self._arrived())
-        device.switch_on()
-        seconds = wait_for(
-            lambda: len(self._arrived()) > before, "an update of the device arrived", 400.0
-        )
-        return f"an update arrived {seconds:.0f} s after the boot"
-
-    def cut_server(self) -> str:
-        """Cut the server's power for a moment."""
-        server = self._machines[SERVER]
-        server.switch_off()
-        server.switch_on()
+    def cut(self, name: str) -> str:
+        """Cut a machine's power for a moment."""
+        self._machines[name].cut()
         before = len(self._arrived())
         if self._ended():
             raise Disappointed("the run had ended before the power failed: it is too short")
-        seconds = wait_for(
-            lambda: len(self._arrived()) > before, "an update arrived at the server", 400.0
-        )
+        seconds = wait_for(lambda: len(self._arrived()) > before, "an update arrived", 400.0)
         return f"an update arrived {seconds:.0f} s after the boot"
 
     def end(self) -> str:
