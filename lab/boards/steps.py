@@ -66,12 +66,9 @@ def attempt(steps: Steps) -> Iterator[Row]:
             detail = action()
         except Impossible as error:
             verdict, detail = "impossible", str(error)
-        except Disappointed as error:
-            verdict, detail = "failed", str(error)
-            if any(sign in detail for sign in NO_NETWORK):
-                verdict = "impossible"
-        except (RunError, subprocess.SubprocessError, OSError, ValueError) as error:
-            verdict, detail = "failed", str(error)
+        except (Disappointed, RunError, OSError, ValueError) as error:
+            detail = str(error)
+            verdict = "impossible" if any(sign in detail for sign in NO_NETWORK) else "failed"
         yield Row(what, verdict, time.monotonic() - began, detail)
         if verdict != "passed":
             if rest:

@@ -9,7 +9,7 @@ import os
 import re
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 
@@ -148,18 +148,17 @@ class Boards:
 
     def _arrived(self) -> list[Event]:
         log = self._work / "events.jsonl"
-        try:
-            log.write_text(self._machines[SERVER].root("cat", f"{RUN}/events.jsonl"))
-        except Disappointed:
-            return []
+        log.write_text(self._file("events.jsonl"))
         return [event for event in read_events(log) if isinstance(event, Arrived)]
 
     def _ended(self) -> bool:
-        try:
-            self._machines[SERVER].root("test", "-e", f"{RUN}/summary.json")
-        except Disappointed:
-            return False
-        return True
+        return self._file("summary.json") != ""
+
+    def _file(self, name: str) -> str:
+        """A file of the run; "" if there is none yet."""
+        with suppress(Disappointed):
+            return self._machines[SERVER].root("cat", f"{RUN}/{name}")
+        return ""
 
 
 def block(page: Path, section: str, number: int) -> str:

@@ -143,11 +143,6 @@ def _head(each: griffe.Object) -> str:
     return lines.replace("\N{NO-BREAK SPACE}", " ")
 
 
-def write() -> None:
-    """Write all pages."""
+if __name__ == "__main__":
     for page in PAGES:
         page.write_text(with_signatures(page.read_text()))
-
-
-if __name__ == "__main__":
-    write()

@@ -52,7 +52,6 @@ class Link:
 
     Args:
         port: to which it forwards.
-        bytes_per_second: of all connections together, in each direction.
         host: address on which it listens; "0.0.0.0" = all of this machine's.
 
     Attributes:
@@ -61,9 +60,9 @@ class Link:
         down: direction from the server to the client.
     """
 
-    def __init__(self, port: int, bytes_per_second: float = math.inf, *, host: str = HOST) -> None:
+    def __init__(self, port: int, *, host: str = HOST) -> None:
         self._to, self._host = port, host
-        self.up, self.down = Way(bytes_per_second), Way(bytes_per_second)
+        self.up, self.down = Way(), Way()
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
         self._thread.start()
