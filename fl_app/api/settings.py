@@ -88,7 +88,10 @@ def plan_of(
         config = compose(overrides)
     else:
         config = compose([f"algorithm={_option(strategy) or BASE}", *overrides])
-        _suit(config.algorithm.client, strategy, overrides)
+        client = config.algorithm.client  # trains and uploads what the strategy can use
+        client._target_ = strategy.needs or client._target_
+        if client.upload not in strategy.takes and not _named(overrides, "algorithm.client.upload"):
+            client.upload = strategy.takes[0]
     given = Given(task=task, **objects)
     if config.runtime.name not in ("inprocess", "ray"):
         raise ValueError(
@@ -136,14 +139,6 @@ def _option(strategy: AsyncStrategy) -> str:
     name = strategy._label
     ours = type(strategy).__module__.startswith("fl_app.algorithms.")
     return name if ours and (CONF / "algorithm" / f"{name}.yaml").is_file() else ""
-
-
-def _suit(client: DictConfig, strategy: AsyncStrategy, overrides: Sequence[str]) -> None:
-    """Let clients train and upload what the strategy's equations can use."""
-    if strategy.needs:
-        client._target_ = strategy.needs
-    if client.upload not in strategy.takes and not _named(overrides, "algorithm.client.upload"):
-        client.upload = strategy.takes[0]
 
 
 def _key(override: str) -> str:

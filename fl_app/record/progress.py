@@ -3,8 +3,7 @@
 import math
 import multiprocessing
 import time
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
 
 from rich.console import Console
 from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
@@ -12,7 +11,7 @@ from rich.progress import Progress as RichProgress
 
 from fl_app.core.events import Event
 from fl_app.record.history import History
-from fl_app.record.score import ACCURACY, LOSS, Score
+from fl_app.record.score import ACCURACY, Score, score_of
 
 REFRESH_EVERY = 0.1  # wall seconds between redraws of a progress bar
 FIRST_LINE = 2.0  # wall seconds until the first line where a bar cannot be drawn
@@ -30,7 +29,7 @@ class Progress:
         label: of the run, such as the name of its cell.
         limits: versions, client updates, and seconds on the run's clock after which the run ends;
             None = no limit.
-        score: metric to show; None = accuracy or, if it was not measured, another one.
+        score: metric to show; None = accuracy or, if it was not measured, the loss.
         every: wall seconds between lines where a bar cannot be drawn.
         console: to draw on; default standard output.
         wall: seconds of the wall clock.
@@ -114,7 +113,7 @@ class Progress:
         last = math.nan
         if history.evaluations:
             evaluation = history.evaluations[-1]
-            shown = self._score or _measured(evaluation.metrics)
+            shown = self._score or score_of([evaluation.metrics]) or ACCURACY
             last = evaluation.value(shown.name)
         score = shown.form.format(last) if math.isfinite(last) else "-"
         title = "acc" if shown == ACCURACY else shown.name
@@ -126,13 +125,6 @@ class Progress:
         failed = f"  {history.failures:,} failed" if history.failures else ""
         rejected = f"  {history.rejected:,} rejected" if history.rejected else ""
         return f"{done:>9} versions {work:>24}{time}  {title} {score:>6}{failed}{rejected}"
-
-
-def _measured(metrics: Mapping[str, Any]) -> Score:
-    """The score to show of an evaluation whose task is not known."""
-    if ACCURACY.name in metrics:
-        return ACCURACY
-    return Score(next((name for name in metrics if name != LOSS.name), LOSS.name))
 
 
 def _rate(per_second: float) -> str:

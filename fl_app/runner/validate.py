@@ -131,7 +131,11 @@ def validate_config(config: DictConfig, given: Given = NOTHING) -> None:
     _check(TaskSettings, config.task)
     if given.task is None:
         instantiate(config.task, leave_out=COMMON_KEYS)
-        _require_data(config)
+        if "schema" in config.task and config.task.get("path") is None and not real:
+            raise ValueError(
+                f"task.path=null must be the data with runtime={config.runtime.name}: only real "
+                "nodes, with runtime=deployment, have data of their own"
+            )
     if other := set(config.algorithm) ^ {"name", "strategy", "client", "schedule"}:
         raise ValueError(
             f"algorithm={config.algorithm.get('name')} must have name, strategy, client and "
@@ -173,16 +177,6 @@ def validate_config(config: DictConfig, given: Given = NOTHING) -> None:
         )
     if not real:  # there, as many clients as nodes connect
         schedule.validate_population(config.num_clients)
-
-
-def _require_data(config: DictConfig) -> None:
-    """Refuse a task with a schema and no data where no nodes have data of their own."""
-    task, runtime = config.task, config.runtime.name
-    if "schema" in task and task.get("path") is None and runtime != "deployment":
-        raise ValueError(
-            f"task.path=null must be the data with runtime={runtime}: only real nodes, "
-            "with runtime=deployment, have data of their own"
-        )
 
 
 def _check_devices(config: DictConfig) -> None:
