@@ -6,6 +6,7 @@ import multiprocessing
 import os
 import signal
 import sys
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
@@ -60,7 +61,7 @@ class Ended:
     """How a run ended.
 
     Attributes:
-        summary: of the run; None if it was refused, or ended before it had one.
+        summary: of the run; None if it was refused, or did not begin because of Ctrl-C.
         problem: a `RunError` that ended the run early, or the `ValueError` by which it was refused,
             such as of data that do not fit the clients.
         stops: whether Ctrl-C came during the run, even if too late to end it.
@@ -192,10 +193,9 @@ def run_cells(
                 jobs[name] = plan, folder / name, label, show
         parallel = min(parallel, len(jobs))
         ends = _side_by_side(jobs, parallel) if parallel > 1 else _one_by_one(jobs, grid)
-        summaries, problems, left = dict(done), dict[str, RunError](), {*jobs}
+        summaries, problems = dict(done), dict[str, RunError]()
         refused: ValueError | None = None
         for name, ended in ends:
-            left.remove(name)
             if ended.summary is not None:
                 summaries[name] = ended.summary
             if isinstance(ended.problem, ValueError):
@@ -208,7 +208,7 @@ def run_cells(
         if refused is not None and not summaries:
             raise refused
         # At the end of the last run, Ctrl-C comes too late.
-        interrupted = bool(left) or any(
+        interrupted = not {*jobs} <= {*summaries, *problems} or any(
             summaries[name]["stopped"] == "interrupted" for name in jobs if name in summaries
         )
         if any(is_cell(folder / name) for name in plans):
@@ -221,12 +221,9 @@ def run_cells(
     )
 
 
-def _run(
-    plan: Plan, folder: Path, label: str, show: bool, grid: "Grid | None" = None
-) -> Ended | None:
-    """How a run ended; None if it did not begin, because of Ctrl-C."""
+def _run(plan: Plan, folder: Path, label: str, show: bool, grid: "Grid | None" = None) -> Ended:
     if signals.asked():
-        return None
+        return Ended(stops=True)
     try:
         outcome, summary = run_cell(
             plan.config,
@@ -250,9 +247,8 @@ def _one_by_one(jobs: Mapping[str, Job], grid: "Grid | None" = None) -> Iterator
     """Carry out jobs in this process. After Ctrl-C no further one begins."""
     for name, job in jobs.items():
         ended = _run(*job, grid)
-        if ended is not None:
-            yield name, ended
-        if ended is None or ended.stops:
+        yield name, ended
+        if ended.stops:
             return
 
 
@@ -262,16 +258,11 @@ def _side_by_side(jobs: Mapping[str, Job], parallel: int) -> Iterator[tuple[str,
     Raises:
         OSError: the disk is full or fails.
     """
-    stopping = told = False
-
-    def stop() -> None:
-        nonlocal stopping
-        stopping = True
-
+    stopping = threading.Event()
     levels = {name: logging.getLogger(name).level for name in logging.root.manager.loggerDict}
     context = multiprocessing.get_context("spawn")  # a fork would inherit torch's threads
     with (
-        signals.interruptible(stop) as patient,
+        signals.interruptible(stopping.set) as patient,
         patient(),
         ProcessPoolExecutor(parallel, context, _begin, (levels,)) as pool,
     ):
@@ -286,11 +277,10 @@ def _side_by_side(jobs: Mapping[str, Job], parallel: int) -> Iterator[tuple[str,
             while waiting:
                 done, waiting = wait(waiting, LOOK_EVERY, FIRST_COMPLETED)
                 for future in done:
-                    ended = None if future.cancelled() else _end_of(future)
-                    if ended is not None:
-                        yield futures[future], ended
-                if stopping and not told:
-                    told = True
+                    if not future.cancelled():
+                        yield futures[future], _end_of(future)
+                if stopping.is_set():
+                    stopping.clear()
                     for future in waiting:
                         future.cancel()
                     _send(signal.SIGINT)
@@ -299,7 +289,7 @@ def _side_by_side(jobs: Mapping[str, Job], parallel: int) -> Iterator[tuple[str,
             raise
 
 
-def _end_of(future: "Future[Ended | None]") -> Ended | None:
+def _end_of(future: "Future[Ended]") -> Ended:
     try:
         return future.result()
     except BrokenProcessPool:
