@@ -2,7 +2,6 @@
 
 import inspect
 import os
-import re
 from collections.abc import Sequence
 from pkgutil import resolve_name
 from typing import Any
@@ -91,11 +90,16 @@ class Flwr:
         Raises:
             ValueError: it refuses an argument.
         """
-        known = _partitioners()
-        bound = f"one of {', '.join(known)}"
-        there = self.partitioner in known
+        # Else it would report names of data sets, such as the paths of a user's folders.
+        os.environ.setdefault("FLWR_TELEMETRY_ENABLED", "0")
+        with told_if_missing():  # it takes seconds to import
+            from flwr_datasets import partitioner
+
+        name = f"{self.partitioner.title().replace('_', '')}Partitioner"
+        there = name in partitioner.__all__ and not name.startswith("Vertical")
+        bound = f"one of {', '.join(partitioner.__all__)}, in small letters without Partitioner"
         require(there, "partition.partitioner", self.partitioner, bound, "others do not exist")
-        make, own = known[self.partitioner], dict(self.arguments)
+        make, own = getattr(partitioner, name), dict(self.arguments)
         given = {"num_partitions": num_clients, "partition_by": "label", "seed": seed}
         taken = inspect.signature(make).parameters
         try:
@@ -109,18 +113,3 @@ class Flwr:
                 f"partition={self} is refused by flwr-datasets, whose {make.__name__} takes "
                 f"{', '.join(k for k in taken if k not in given) or 'no arguments'}: {error}"
             ) from error
-
-
-def _partitioners() -> dict[str, Any]:
-    """Classes of partitioners that distribute examples, by name."""
-    # Else it would report names of data sets, such as the paths of a user's folders.
-    os.environ.setdefault("FLWR_TELEMETRY_ENABLED", "0")
-    with told_if_missing():  # it takes seconds to import
-        from flwr_datasets import partitioner
-
-    names = {
-        re.sub(r"(?<=[a-z])(?=[A-Z])", "_", each.removesuffix("Partitioner")).lower(): each
-        for each in partitioner.__all__
-    }
-    kinds = {name: getattr(partitioner, each) for name, each in names.items() if name}
-    return {name: kind for name, kind in kinds.items() if not name.startswith("vertical_")}

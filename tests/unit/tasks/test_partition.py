@@ -179,13 +179,14 @@ def greedy(labels, num_clients, rng):
             lambda: deal(SlowLabels(1.0, [9], others=True), n=144),
             "partition.labels=.* classes of at least 144 examples",
         ),
-        (lambda: Flwr("diri"), "partition.partitioner=diri must be one of continuous, dirichlet"),
+        (lambda: Flwr("diri"), "partitioner=diri must be one of .*, DirichletPartitioner"),
         (lambda: Flwr(alpha=1.0), r"flwr\(iid, alpha=1.0\) is .* takes no arguments.*alpha"),
         (lambda: Flwr("dirichlet"), "DirichletPartitioner takes alpha.* missing .* 'alpha'"),
         (
             lambda: Flwr("id_to_size_fnc", partition_id_to_size_fn="math:none"),
             "module 'math' has no attribute 'none'",
         ),
+        (lambda: Flwr("vertical_even"), "partition.partitioner=vertical_even must be one of"),
         (lambda: deal(Flwr("square"), FIVE, 40), "cannot distribute 200 .*not greater than 0"),
         (
             lambda: make_partition(Flwr("natural_id"), FIVE, 4, 0, OWNERS),
