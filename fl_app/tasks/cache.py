@@ -59,7 +59,11 @@ def cached(name: str, state: object, make: Callable[[], Arrays]) -> Arrays:
 def _load(folder: Path) -> Arrays:
     # Copy on write: torch needs writable arrays, and processes share the pages that nothing writes
     # to.
-    return {path.stem: np.load(path, mmap_mode="c") for path in folder.iterdir()}
+    files = {*folder.iterdir()}
+    arrays = {path.stem: np.load(path, mmap_mode="c") for path in files}
+    if {*folder.iterdir()} != files:  # of an entry that another process has just replaced
+        raise OSError(f"{folder} has changed")
+    return arrays
 
 
 def digest(value: object) -> str:
