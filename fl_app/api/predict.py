@@ -53,7 +53,7 @@ def predict(
         if lacking := {*names} - {*inputs}:
             raise ValueError(f"inputs must have the columns {', '.join(sorted(lacking))}")
         rule = "median" if schema.missing == "median" else "refuse"
-        inputs, _ = completed(inputs, names, [], rule, "inputs", fixed=True)
+        inputs, _ = completed(inputs, names, [], rule, "inputs")
     given = encoded_inputs(Part("inputs", inputs, pd.DataFrame()), schema)
     model = task.model()
     model.load_state_dict({name: torch.from_numpy(array) for name, array in arrays.items()})

@@ -114,11 +114,6 @@ class Schema:
         ):
             _check(fits, key, getattr(self, key), expected)
 
-    @property
-    def num_outputs(self) -> int:
-        """Number of the model's outputs."""
-        return len(self.outputs)
-
     def to_json(self) -> str:
         """The contents of a schema file, which `read_schema` reads."""
         told = asdict(

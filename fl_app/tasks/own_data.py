@@ -140,8 +140,8 @@ class OwnData(TaskKind):
             groups = table.codes_of(train.owners, names, where)
         tested = choose_test(groups, 0 if test else self.test_share, where)
         if schema is None:
-            schema = _fitted(train, ~tested, targets, kind, outputs, self.rule)
-            notes += table.doubts(train.inputs, train.categories, kind, outputs, where)
+            schema = self._fitted(train, ~tested, targets, kind, outputs)
+            notes += table.doubts(train.inputs, train.categories, schema, where)
         inputs = encoded_inputs(train, schema)
         arrays = {"inputs": inputs[~tested], "targets": targets[~tested]}
         if train.owners is not None:
@@ -152,9 +152,38 @@ class OwnData(TaskKind):
             arrays["test_targets"] = table.encode_targets(test.targets, kind, outputs, test.where)
         elif tested.any():
             arrays |= {"test_inputs": inputs[tested], "test_targets": targets[tested]}
-        found = table.overview(schema.input_shape, kind, outputs, train.owners, where)
+        found = table.overview(schema, train.owners, where)
         about = json.dumps({"schema": schema.to_json(), "notes": notes, "found": found})
         return {**arrays, "about": np.frombuffer(about.encode(), np.uint8)}
+
+    def _fitted(
+        self, part: Part, rows: NDArray[np.bool_], targets: NDArray[Any], kind: str, outputs: Any
+    ) -> Schema:
+        """The schema of data, whose moments are those of the training rows.
+
+        Args:
+            part: the data.
+            rows: which examples are for training, shape ``(n,)``.
+            targets: encoded.
+            kind: of the targets.
+            outputs: names of the model's outputs.
+        """
+        from fl_app.tasks.scaling import moments_of  # loads torch
+        from fl_app.tasks.table import fit_column  # loads pandas
+
+        facts: dict[str, Any] = {"targets": (*map(str, part.targets),), "missing": self.rule}
+        if kind == "regression":
+            facts["target_mean"], facts["target_deviation"] = moments_of(targets[rows])
+        if isinstance(part.inputs, np.ndarray):
+            facts["mean"], facts["deviation"] = moments_of(part.inputs[rows])
+            return Schema(kind, part.inputs.shape[1:], outputs, **facts)
+        fill = self.rule == "median"
+        columns = tuple(
+            fit_column(values, rows, str(name) in part.categories, part.where, fill=fill)
+            for name, values in part.inputs.items()
+        )
+        width = sum(column.width for column in columns)
+        return Schema(kind, (width,), outputs, columns=columns, **facts)
 
     def __call__(self, *, seed: int = 0) -> "Task":
         if self.path is None:  # a server whose devices own the data
@@ -182,12 +211,9 @@ class OwnData(TaskKind):
             schema.kind, schema.outputs, schema.target_mean, schema.target_deviation
         )
         if not arrays:
-            whole = schema.kind == "classification"
-            shape = (0,) if whole else (0, schema.num_outputs)
-            arrays = {
-                "inputs": np.empty((0, *schema.input_shape), np.float32),
-                "targets": np.empty(shape, np.int64 if whole else np.float32),
-            }
+            arrays = {"inputs": np.empty((0, *schema.input_shape), np.float32)}
+            classes, numbers = np.empty(0, np.int64), np.empty((0, len(schema.outputs)), np.float32)
+            arrays["targets"] = classes if schema.kind == "classification" else numbers
         scaling = None
         if are_images(arrays["inputs"]):
             scaling = make_scaling("standardised", 255.0, (schema.mean, schema.deviation))
@@ -271,13 +297,13 @@ class TableData(OwnData):
 
         inputs, targets = self._columns(table, where)
         owner, categories = names_of(self.client), names_of(self.categories)
-        by_schema = self.known is not None
-        if not by_schema:
+        if self.known is None:
             refuse_commas(
                 table[[*inputs, *targets]].drop(columns=categories, errors="ignore"), where
             )
         others = [*targets, *owner]
-        whole, notes = completed(table, inputs, others, self.rule, where, fixed=by_schema)
+        rule = self.rule if self.known else self.missing
+        whole, notes = completed(table, inputs, others, rule, where)
         owners = whole[owner[0]] if owner else None
         return Part(where, whole[inputs], whole[targets], owners, categories, notes)
 
@@ -323,41 +349,6 @@ def names_of(value: Names | float | None) -> list[str]:
     return [
         str(each) for each in ([value] if isinstance(value, str | int | float) else value or ())
     ]
-
-
-def _fitted(
-    part: Part,
-    rows: NDArray[np.bool_],
-    targets: NDArray[Any],
-    kind: str,
-    outputs: tuple[str, ...],
-    missing: str,
-) -> Schema:
-    """The schema of data, whose moments are those of the training rows.
-
-    Args:
-        part: the data.
-        rows: which examples are for training, shape ``(n,)``.
-        targets: encoded.
-        kind: of the targets.
-        outputs: names of the model's outputs.
-        missing: one of `MISSING`.
-    """
-    from fl_app.tasks.scaling import moments_of  # loads torch
-    from fl_app.tasks.table import fit_column  # loads pandas
-
-    facts: dict[str, Any] = {"targets": (*map(str, part.targets),), "missing": missing}
-    if kind == "regression":
-        facts["target_mean"], facts["target_deviation"] = moments_of(targets[rows])
-    if isinstance(part.inputs, np.ndarray):
-        facts["mean"], facts["deviation"] = moments_of(part.inputs[rows])
-        return Schema(kind, part.inputs.shape[1:], outputs, **facts)
-    columns = tuple(
-        fit_column(values, rows, str(name) in part.categories, part.where, fill=missing == "median")
-        for name, values in part.inputs.items()
-    )
-    width = sum(column.width for column in columns)
-    return Schema(kind, (width,), outputs, columns=columns, **facts)
 
 
 def encoded_inputs(part: Part, schema: Schema) -> NDArray[Any]:

@@ -13,7 +13,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from fl_app.core.errors import require
-from fl_app.tasks.encoding import Column
+from fl_app.tasks.encoding import Column, Schema
 
 MOST_CATEGORIES = 1000  # of one column: each becomes an input of the model
 FEW = 20  # distinct values that are always taken for categories or classes
@@ -22,13 +22,7 @@ FLAGS = {"true": 1, "false": 0}
 
 
 def completed(
-    table: pd.DataFrame,
-    inputs: Sequence[str],
-    others: Sequence[str],
-    missing: str,
-    where: str,
-    *,
-    fixed: bool = False,
+    table: pd.DataFrame, inputs: Sequence[str], others: Sequence[str], rule: str | None, where: str
 ) -> tuple[pd.DataFrame, list[str]]:
     """The rows of a table that lack no value, or only values that can be filled.
 
@@ -36,9 +30,8 @@ def completed(
         table: a row for each example.
         inputs: names of the columns that can be filled.
         others: those of targets and owners, which cannot.
-        missing: one of `fl_app.tasks.encoding.MISSING`.
+        rule: one of `fl_app.tasks.encoding.MISSING`; None = refuse, and say which keys would help.
         where: the table, for messages.
-        fixed: whether a schema says what `missing` is, which no key can change.
 
     Returns:
         The rows, and sentences on what was left out or filled.
@@ -46,23 +39,20 @@ def completed(
     Raises:
         ValueError: a value is missing, or no row is left.
     """
-    gaps = table[[*inputs, *others] if missing != "median" else [*others]].isna()
+    gaps = table[[*inputs, *others] if rule != "median" else [*others]].isna()
     notes = []
-    if missing == "drop":
+    if rule == "drop":
         lacking = gaps.any(axis=1)
         table = table[~lacking]
         if lacking.any():
             notes.append(f"{where}: task.missing=drop leaves out {lacking.sum()} rows")
     elif gaps.any(axis=None):
         name = gaps.columns[gaps.any()][0]
-        remedy = "fill them in, or leave these rows out with task.missing=drop"
-        if fixed:
-            remedy = "fill them in, remove these rows, or write another schema for all nodes"
-        elif name in inputs:
-            remedy += f" (or task.missing=median, which fills; or task.ignore=[{name}])"
+        keys = f"; or say task.missing=drop, or, of an input, =median or task.ignore=[{name}]"
         raise ValueError(
             f"{where}: column {name!r} has no value (an empty cell, NA or NaN) in row "
-            f"{gaps[name].idxmax() + 1} and {gaps[name].sum()} rows in all: {remedy}"
+            f"{gaps[name].idxmax() + 1} and {gaps[name].sum()} rows in all: fill them in, or "
+            f"remove these rows{keys if rule is None else ''}"
         )
     if len(table) == 0:
         raise ValueError(f"{where} has no rows without a gap: there is nothing to learn from")
@@ -79,7 +69,7 @@ def refuse_commas(table: pd.DataFrame, where: str) -> None:
     """Refuse columns of numbers with a decimal comma, which would be taken for texts.
 
     Raises:
-        ValueError: naming the first one, and a command that mends the file.
+        ValueError: naming the first one, and how to mend the file.
     """
     for name, values in table.select_dtypes(exclude="number").items():
         texts = values.dropna().astype(str).str.strip()
@@ -87,21 +77,18 @@ def refuse_commas(table: pd.DataFrame, where: str) -> None:
         if len(commas) and texts.str.fullmatch(r"[-+]?\d+(,\d+)?").all():
             raise ValueError(
                 f"{where}: column {name!r} has {commas.iloc[0]!r}, whose comma makes it a text: "
-                f"write numbers with a point (pandas.read_csv(FILE, sep=';', decimal=',')"
-                f".to_csv(NEW, index=False)), or take texts for names (task.categories=[{name}])"
+                "write numbers with a point (pandas.read_csv has decimal=','), or take texts for "
+                f"names (task.categories=[{name}])"
             )
 
 
-def doubts(
-    inputs: Any, categories: Sequence[str], kind: str, outputs: Sequence[str], where: str
-) -> list[str]:
+def doubts(inputs: Any, categories: Sequence[str], schema: Schema, where: str) -> list[str]:
     """Sentences on what is most likely a mistake in a table: an identity, a unit, a spelling.
 
     Args:
         inputs: columns of a table, or an array, of which there is nothing to say.
         categories: columns whose values are names, whatever they look like.
-        kind: of the targets.
-        outputs: names of the model's outputs.
+        schema: of the data.
         where: the data, for messages.
     """
     columns = inputs.items() if isinstance(inputs, pd.DataFrame) else ()
@@ -118,30 +105,26 @@ def doubts(
             if starts > 0.5:
                 example = f"{texts.nunique()} texts such as {texts.iloc[0]!r}"
                 told.append(f"{name} has {example}, each an input: make numbers of them; {out}")
-    if kind == "classification" and len({name.casefold() for name in outputs}) < len(outputs):
-        told.append(f"classes differ only in case: {', '.join(outputs[:SHOWN])}")
+    names = schema.outputs
+    if schema.kind == "classification" and len({*map(str.casefold, names)}) < len(names):
+        told.append(f"classes differ only in case: {', '.join(names[:SHOWN])}")
     return [f"{where}: {each}" for each in told]
 
 
-def overview(
-    input_shape: Sequence[int],
-    kind: str,
-    outputs: Sequence[str],
-    owners: "pd.Series | None",
-    where: str,
-) -> str:
+def overview(schema: Schema, owners: "pd.Series | None", where: str) -> str:
     """What was made of a user's data, in a line."""
-    what = "classes" if kind == "classification" else "numbers to predict:"
-    shown = ", ".join(outputs[:SHOWN]) + ", ..." * (len(outputs) > SHOWN)
-    line = f"{where}: {'x'.join(map(str, input_shape))} inputs, {what} {shown}"
+    what = "classes" if schema.kind == "classification" else "numbers to predict:"
+    shape = "x".join(map(str, schema.input_shape))
+    line = f"{where}: {shape} inputs, {what} {_listed(schema.outputs)}"
     if owners is not None:
-        names = texts_of(owners)
-        sizes = names.value_counts()
-        known = in_order(names)
-        listed = ", ".join(f"{name} {sizes[name]}" for name in known[:SHOWN])
-        line += f"; examples of {len(known)} owners, in the order of the clients: {listed}"
-        line += ", ..." * (len(known) > SHOWN)
+        known = in_order(texts_of(owners))
+        line += f"; examples of {len(known)} owners, in the order of the clients: {_listed(known)}"
     return line
+
+
+def _listed(names: Sequence[str]) -> str:
+    """The first names."""
+    return ", ".join(names[:SHOWN]) + ", ..." * (len(names) > SHOWN)
 
 
 # -- values ----------------------------------------------------------------------------------------
@@ -173,11 +156,10 @@ def codes_of(values: pd.Series, known: Sequence[str], where: str) -> NDArray[np.
     codes = pd.Index(known).get_indexer(names)
     if (codes < 0).any():
         place = int((codes < 0).argmax())
-        listed = ", ".join(known[:SHOWN]) + ", ..." * (len(known) > SHOWN)
         raise ValueError(
             f"{where}: column {values.name!r} has {names.iloc[place]!r} in row "
-            f"{values.index[place] + 1}, which is none of {listed}: the model does not know it; "
-            "remove the row, or write a schema from data that have all of them (task.schema)"
+            f"{values.index[place] + 1}, which is none of {_listed(known)}: remove the row, "
+            "or write a schema from data that have all of them (task.schema)"
         )
     return np.asarray(codes, np.int64)
 
