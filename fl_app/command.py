@@ -21,7 +21,8 @@ from yaml import YAMLError
 from fl_app.cli import CONF, explain, refuse_dots, refuse_surplus, refuse_twins
 from fl_app.core.errors import Interrupted, RunError
 from fl_app.core.files import unwritable
-from fl_app.help import help_on, version
+from fl_app.help import help_on
+from fl_app.record.provenance import installed
 from fl_app.runner import signals
 
 _made: list[Path] = []  # folders that the command makes, each before its parent
@@ -118,7 +119,7 @@ def command(words: Sequence[str]) -> int:
     _made.clear()
     _failures.clear()
     if "--version" in words:
-        print(f"fl-app {version()}")
+        print(f"fl-app {installed('fl-app')}")
         return 0
     try:
         if "--help" in words or "-h" in words:

@@ -6,8 +6,6 @@ import re
 import shutil
 import textwrap
 from collections.abc import Mapping, Sequence
-from importlib.metadata import PackageNotFoundError
-from importlib.metadata import version as installed
 from pathlib import Path
 
 import yaml
@@ -34,14 +32,6 @@ Usage: fl-app [-m] [KEY=VALUE ...]      (or: python -m fl_app ...)
   fl-app --shell-completion install=bash    completion, evaluated by the shell: eval "$(...)"
   fl-app --hydra-help             Hydra's own options
 """
-
-
-def version() -> str:
-    """Return the version of this package, or ``unknown`` if it is not installed."""
-    try:
-        return installed("fl-app")
-    except PackageNotFoundError:
-        return "unknown"
 
 
 def help_on(words: Sequence[str]) -> str:

@@ -30,7 +30,7 @@ def provenance(overrides: Sequence[str], began: Mapping[str, Any] | None = None)
     """
     commit, uncommitted_changes = source_commit(SOURCE)
     now: dict[str, Any] = {
-        "version": _installed("fl-app"),
+        "version": installed("fl-app"),
         "commit": commit,
         "uncommitted_changes": uncommitted_changes,
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -76,8 +76,8 @@ def _host() -> dict[str, Any]:
         "processor": processor(),
         "cores": os.cpu_count(),
         "python": platform.python_version(),
-        "torch": _installed("torch"),
-        "flwr": _installed("flwr"),
+        "torch": installed("torch"),
+        "flwr": installed("flwr"),
     }
 
 
@@ -91,7 +91,8 @@ def processor() -> str:
     return next(names, "") or platform.processor() or platform.machine()
 
 
-def _installed(package: str) -> str | None:
+def installed(package: str) -> str | None:
+    """The version of an installed package; None if it is not installed."""
     try:
         return version(package)
     except PackageNotFoundError:
