@@ -5,11 +5,12 @@ Prints a table with what was observed of each fault, and a verdict. Exits with 1
 
 import argparse
 import json
+import random
 import signal
 import sys
 import time
 import traceback
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
@@ -24,7 +25,7 @@ from fl_app.core.events import Aggregated, Arrived, Event
 from fl_app.record.log import read_events
 from lab.demo import Disappointed
 from lab.faults.field import NODES, PATIENCE, SECONDS, Field
-from lab.faults.injections import FAULTS
+from lab.faults.injections import FAULTS, Fault, random_kills
 
 SILENCE = 3 * SECONDS + 6.0  # seconds that a client without a fault may be without an update
 ESTIMATE = 100.0  # seconds of a fault, from which the number of versions follows
@@ -55,38 +56,38 @@ class Row:
     seconds: float = 0.0
 
 
-def withstand(names: Sequence[str], folder: Path) -> list[Row]:
+def withstand(faults: Mapping[str, Fault], folder: Path) -> list[Row]:
     """Inject faults into one federation and one run; returns a row for each fault.
 
     Args:
-        names: of faults.
+        faults: by their names.
         folder: new; for logs and the run's files.
     """
     rows: list[Row] = []
     ended = ""
-    versions = round(ESTIMATE * len(names) * NODES / CYCLE / EACH)
+    versions = round(ESTIMATE * len(faults) * NODES / CYCLE / EACH)
     folder.mkdir(parents=True)
     try:
         with Field(folder, [*OVERRIDES, f"num_versions={versions}"]) as federation:
             federation.begin()
-            for name in names:
-                row = observe(name, federation)
+            for name, fault in faults.items():
+                row = observe(name, fault, federation)
                 rows.append(row)
                 print(f"  {name}: {'; '.join([row.seen, *row.problems])}", flush=True)
-            federation.finish(ESTIMATE * len(names) + PATIENCE)
+            federation.finish(ESTIMATE * len(faults) + PATIENCE)
     except (Disappointed, RunError, OSError, ValueError) as error:
         ended = str(error)
         traceback.print_exc()
-    rows += [Row(name, problems=["never injected"]) for name in names[len(rows) :]]
+    rows += [Row(name, problems=["never injected"]) for name in [*faults][len(rows) :]]
     problems = [f"the run: {ended}"] if ended else problems_of(folder / "run")
     for row in rows:
         row.problems += problems
     return rows
 
 
-def observe(name: str, federation: Field) -> Row:
+def observe(name: str, fault: Fault, federation: Field) -> Row:
     """Inject a fault; returns its row."""
-    nodes, inject = FAULTS[name]
+    nodes, inject = fault
     published = [event for event in federation.events() if isinstance(event, Aggregated)]
     row, start = Row(name), federation.now()
     try:
@@ -137,11 +138,16 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m lab.faults", description=__doc__)
     parser.add_argument("--only", nargs="+", choices=FAULTS, default=[*FAULTS], metavar="NAME",
                         help=", ".join(FAULTS))  # fmt: skip
+    parser.add_argument("--random", type=int, metavar="N", help="kill N random processes instead")
+    parser.add_argument("--seed", type=int, default=0, help="of --random")
     options = parser.parse_args()
+    faults = {name: FAULTS[name] for name in options.only}
+    if options.random:
+        faults = random_kills(options.random, random.Random(options.seed))
     folder = Path(f"outputs/faults-{time.strftime('%Y-%m-%d-%H-%M-%S')}").resolve()
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C: leaves no process
     try:
-        rows = withstand(options.only, folder)
+        rows = withstand(faults, folder)
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         return 130

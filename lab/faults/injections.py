@@ -4,6 +4,7 @@ Every function injects a fault into a run and returns what it observed. It raise
 the run does not respond as it must.
 """
 
+import random
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -77,8 +78,11 @@ def link_cut(field: Field, *, node: int) -> str:
     return f"{CUT:.0f} s: {_story(order)}; answers {time.monotonic() - restored:.0f} s after"
 
 
-# Name, nodes that are disturbed, and what injects it, in the order in which they happen.
-FAULTS: dict[str, tuple[Sequence[int], Callable[[Field], str]]] = {
+# Nodes that are disturbed, and what injects the fault.
+Fault = tuple[Sequence[int], Callable[..., str]]
+
+# By name, in the order in which they happen.
+FAULTS: dict[str, Fault] = {
     "client-app-hangs": ([2], partial(client_app_hangs, node=2)),
     "link-cut": ([3], partial(link_cut, node=3)),
     "client-app-killed": ([1], partial(killed, node=1, process="fl_app.node.worker")),
@@ -86,6 +90,25 @@ FAULTS: dict[str, tuple[Sequence[int], Callable[[Field], str]]] = {
     "server-app-killed": (range(NODES), partial(server_killed, process="flwr-serverapp")),
     "superlink-killed": (range(NODES), partial(server_killed, process="flower-superlink")),
 }
+
+
+def random_kills(times: int, rng: random.Random) -> dict[str, Fault]:
+    """So many faults by name: a random process is killed at a random moment."""
+    kills = {name: fault for name, fault in FAULTS.items() if name.endswith("-killed")}
+
+    def later(field: Field, inject: Callable[..., str], seconds: float) -> str:
+        field.wait(seconds)
+        return inject(field)
+
+    drawn: dict[str, Fault] = {}
+    for number in range(1, times + 1):
+        name, node = rng.choice([*kills]), rng.randrange(NODES)
+        nodes, inject = kills[name]
+        if len(nodes) == 1:
+            nodes, inject = [node], partial(inject, node=node)
+        seconds = rng.uniform(0.0, 2 * SECONDS)
+        drawn[f"{number}-{name}"] = nodes, partial(later, inject=inject, seconds=seconds)
+    return drawn
 
 
 def _orders(field: Field, client: int) -> list[OrderRecord]:
