@@ -14,20 +14,16 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
+from fl_app.tasks.files import said
 from fl_app.tasks.models import Shape
 from fl_app.tasks.objective import Objective
 from fl_app.tasks.vision import torchvision
 
-# During training these give the outputs of further heads, too, unless they are told not to.
-WITH_FURTHER_HEADS = ("googlenet", "inception_v3")
-
 
 def torchvision_model(name: str, num_outputs: int) -> nn.Module:
     """A new classification model of torchvision with random weights."""
-    settings = {"aux_logits": False, "init_weights": True} if name in WITH_FURTHER_HEADS else {}
-    model: nn.Module = torchvision().models.get_model(
-        name, weights=None, num_classes=num_outputs, **settings
-    )
+    models = torchvision().models
+    model: nn.Module = models.get_model(name, weights=None, num_classes=num_outputs)
     return model
 
 
@@ -44,17 +40,11 @@ def imported(key: str, path: str) -> Callable[..., Any]:
     try:
         found = pkgutil.resolve_name(path)
     except Exception as error:  # of any type, in the user's module
-        remedy = ""
-        name = path.partition(":")[0].partition(".")[0]
-        if isinstance(error, ModuleNotFoundError) and error.name == name:
-            remedy = (
-                f"; {name}.py or {name}/ must lie in the folder where the command is started "
-                f"({Path.cwd()}), or be installed; real nodes get it with the app if it lies "
-                "where `python -m fl_app.field run` is started, or in the server's folder"
-            )
         raise ValueError(
-            f"{key}={path} must be package.module:callable, found from where Python looks for "
-            f"modules: {type(error).__name__}: {error}{remedy}"
+            f"{key}={path} must be package.module:callable: {type(error).__name__}: {error}; a "
+            f"module must lie in the folder where the command is started ({Path.cwd()}), or be "
+            "installed; real nodes get it with the app if it lies where `python -m fl_app.field "
+            "run` is started, or in the server's folder"
         ) from error
     if not callable(found):
         raise ValueError(f"{key}={path} is a {type(found).__name__}, which cannot be called")
@@ -66,9 +56,8 @@ def maker_of(model: Any, shape: Shape, num_outputs: int) -> Callable[[], nn.Modu
     """A callable that makes new models without arguments.
 
     Args:
-        model: a callable that takes the shape of one input and the number of outputs (by these
-            places, or as ``input_shape`` and ``num_outputs``), or nothing; or a module, of which
-            each new model is a copy.
+        model: a callable that takes the shape of one input and the number of outputs, or nothing;
+            or a module, of which each new model is a copy.
         shape: of one input.
         num_outputs: of the model.
 
@@ -82,22 +71,16 @@ def maker_of(model: Any, shape: Shape, num_outputs: int) -> Callable[[], nn.Modu
             f"model is a {type(model).__name__} and must be a callable that returns a "
             "torch.nn.Module, or the name of a model"
         )
-    facts = {"input_shape": shape, "num_outputs": num_outputs}
-    parameters = inspect.signature(model).parameters
-    named = {key: fact for key, fact in facts.items() if key in parameters}
-    needed = [
-        name
-        for name, parameter in parameters.items()
-        if parameter.default is parameter.empty
-        and parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
-    ]
-    if set(needed) <= named.keys():
-        return partial(model, **named) if named else model
-    if len(needed) == len(facts):
+    parameters = inspect.signature(model).parameters.values()
+    several = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    needed = [p.name for p in parameters if p.default is p.empty and p.kind not in several]
+    if not needed:
+        return partial(model)
+    if len(needed) == 2:
         return partial(model, shape, num_outputs)
     raise ValueError(
-        f"model needs the arguments {', '.join(needed)}: it can have those two, input_shape and "
-        "num_outputs, or none"
+        f"model needs the arguments {', '.join(needed)}: it can have two, the shape of one input "
+        "and the number of outputs, or none"
     )
 
 
@@ -119,7 +102,16 @@ def require_fit(
     """
     with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of the model, on two examples
-        model = _model(make)
+        model = make()
+        if not isinstance(model, nn.Module):
+            raise ValueError(f"model gives a {type(model).__name__} and no torch.nn.Module")
+        if any(is_lazy(tensor) for tensor in (*model.parameters(), *model.buffers())):
+            raise ValueError(
+                "the model has layers whose size a first batch decides: give the size, "
+                "since server and clients exchange parameters before they train"
+            )
+        if not any(parameter.requires_grad for parameter in model.parameters()):
+            raise ValueError("the model has no parameter that can be trained")
         what = f"inputs of shape {tuple(inputs.shape)} and type {inputs.dtype}"
         remedy = "" if inputs.is_floating_point() else "; integers are taken for tokens"
         with _told(f"the model cannot process {what}: give a model for such inputs{remedy}"):
@@ -144,22 +136,4 @@ def _told(problem: str) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        cause = " ".join(str(error).split())[:300]
-        raise ValueError(f"{problem} ({type(error).__name__}: {cause})") from error
-
-
-def _model(make: Callable[[], nn.Module]) -> nn.Module:
-    model = make()
-    if not isinstance(model, nn.Module):
-        raise ValueError(f"model gives a {type(model).__name__} and must give a torch.nn.Module")
-    for name, layer in model.named_modules():
-        if any(is_lazy(tensor) for tensor in (*layer.parameters(False), *layer.buffers(False))):
-            kind = type(layer).__name__
-            raise ValueError(
-                f"the layer {name or 'of the model'!r} is a {kind}, whose size is known after a "
-                f"first batch only: give its size (in a {kind.removeprefix('Lazy')}), since server "
-                "and clients exchange parameters before they train"
-            )
-    if not any(parameter.requires_grad for parameter in model.parameters()):
-        raise ValueError("the model has no parameter that can be trained: nothing would be learned")
-    return model
+        raise ValueError(f"{problem} ({said(error)})") from error
