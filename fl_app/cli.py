@@ -26,12 +26,8 @@ _PACKAGE = Path(__file__).resolve().parent
 CONF = _PACKAGE / "conf" if (_PACKAGE / "conf").is_dir() else _PACKAGE.parent / "conf"
 
 
-def _at_most(value: float, bound: float | None) -> float:
-    return value if bound is None else min(value, bound)
-
-
 # Defaults in conf/ such as ten clients at work, or all where there are fewer. None = no bound.
-OmegaConf.register_new_resolver("at_most", _at_most, replace=True)
+OmegaConf.register_new_resolver("at_most", lambda v, most: min(v, most or v), replace=True)
 
 
 def _usual_clients(

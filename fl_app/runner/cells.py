@@ -111,11 +111,8 @@ def _named(word: str, names: Collection[str]) -> list[str]:
     Raises:
         ValueError: there are none.
     """
-    found = []
-    for name in names:
-        cell, at, setting = name.partition("@")
-        if word in (name, cell, at + setting):
-            found.append(name)
+    parts = {name: name.partition("@") for name in names}
+    found = [name for name, (cell, *at) in parts.items() if word in (name, cell, "".join(at))]
     if not found:
         raise ValueError(
             f"experiment.only names {word!r}, which is none of the cells {', '.join(names)}"

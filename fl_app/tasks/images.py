@@ -20,7 +20,7 @@ from fl_app.core.hyper import bounded, one_of
 from fl_app.tasks.cache import Arrays
 from fl_app.tasks.files import loaded, stored_images
 from fl_app.tasks.kind import TaskKind
-from fl_app.tasks.public import DataSet, HubSet, PublicTask
+from fl_app.tasks.public import DataSet
 
 if TYPE_CHECKING:
     from fl_app.tasks.task import Task
@@ -45,7 +45,7 @@ class ImageSet(DataSet):
         split: that the class needs.
     """
 
-    kind: str
+    kind: str = ""
     shape: tuple[int, int, int] = (1, 28, 28)
     num_classes: int = 10
     split: str = ""
@@ -68,6 +68,36 @@ class ImageSet(DataSet):
             train, test = ((pixels.transpose(0, 3, 1, 2), t) for pixels, t in (train, test))
         return train, test, None
 
+    def random(self, rng: np.random.Generator) -> Arrays:
+        """Arrays of made-up images, classes and owners."""
+
+        def pair(count: int) -> tuple[Any, Any]:
+            images = rng.integers(256, size=(count, *self.shape), dtype=np.uint8)
+            return images, np.arange(count) % self.num_classes
+
+        number = min(10_000, RANDOM_BYTES // prod(self.shape))
+        return self.arrays(pair(number), pair(number // 5), rng.integers(100, size=number))
+
+    def arrays(self, train: tuple[Any, Any], test: tuple[Any, Any], owners: Any) -> Arrays:
+        """The arrays of images, shape ``(n, *shape)`` or ``(n, height, width)``, and labels.
+
+        These are ``inputs`` and ``test_inputs``, uint8 of shape ``(n, *shape)``, ``targets`` and
+        ``test_targets``, int64 of shape ``(n,)``, ``moments`` of the training set, and, if the
+        person on each image is known, ``owners``, int64 of shape ``(n,)``.
+        """
+        from fl_app.tasks.scaling import moments_of
+
+        arrays: Arrays = {}
+        for part, (images, labels) in (("", train), ("test_", test)):
+            inputs = np.ascontiguousarray(images, np.uint8).reshape(-1, *self.shape)
+            targets = np.asarray(labels, np.int64)
+            if len(inputs) != len(targets) or targets.max() >= self.num_classes:
+                raise ValueError(f"{len(inputs)} {part}images, {len(targets)} labels")
+            arrays |= {f"{part}inputs": inputs, f"{part}targets": targets}
+        if owners is not None:
+            arrays["owners"] = np.asarray(owners, np.int64).reshape(-1)
+        return arrays | {"moments": np.array(moments_of(arrays["inputs"]))}
+
 
 class CelebA(ImageSet):
     """Faces, the persons who own them, and whether they smile."""
@@ -86,15 +116,12 @@ class CelebA(ImageSet):
         return pair(train), pair(test), train.identity
 
 
-@dataclass(frozen=True)
-class HubImages(HubSet):
-    """A set of images on the hub; see `ImageSet`."""
+class HubImages(ImageSet):
+    """A set of images on the hub."""
 
-    shape: tuple[int, int, int] = (3, 64, 64)
-    num_classes: int = 200
+    fetch = DataSet.fetch
 
     def read(self, root: Path) -> Split:
-        """As `ImageSet.read`."""
         from fl_app.tasks.pictures import decode  # loads PIL
 
         def pair(name: str) -> tuple[Any, Any]:
@@ -105,96 +132,65 @@ class HubImages(HubSet):
             return pair("train"), pair("valid"), None
 
 
-COLOUR = (3, 32, 32)
+COLOUR, TINY, FACE = (3, 32, 32), (3, 64, 64), (3, 84, 84)
 _EMNIST = {"byclass": 62, "balanced": 47, "mnist": 10}  # classes by split
-_ALL: tuple[ImageSet | HubImages, ...] = (
-    ImageSet("mnist", "MNIST/raw", "MNIST"),
-    ImageSet("fashion_mnist", "FashionMNIST/raw", "FashionMNIST"),
+_TINY_FOLDER, _TINY_HUB = "tiny-imagenet-200", "zh-plus/tiny-imagenet"
+_ALL = (
+    ImageSet("mnist", "MNIST/raw", kind="MNIST"),
+    ImageSet("fashion_mnist", "FashionMNIST/raw", kind="FashionMNIST"),
     *(
-        ImageSet(f"emnist_{split}", "EMNIST/raw", "EMNIST", num_classes=num, split=split)
+        ImageSet(f"emnist_{split}", "EMNIST/raw", kind="EMNIST", num_classes=num, split=split)
         for split, num in _EMNIST.items()
     ),
-    ImageSet("cifar10", "cifar-10-batches-py", "CIFAR10", COLOUR),
-    ImageSet("cifar100", "cifar-100-python", "CIFAR100", COLOUR, 100),
-    CelebA("celeba", "celeba", "CelebA", (3, 84, 84), 2, "all"),
-    HubImages("tiny_imagenet", "tiny-imagenet-200", "zh-plus/tiny-imagenet"),
+    ImageSet("cifar10", "cifar-10-batches-py", kind="CIFAR10", shape=COLOUR),
+    ImageSet("cifar100", "cifar-100-python", kind="CIFAR100", shape=COLOUR, num_classes=100),
+    CelebA("celeba", "celeba", kind="CelebA", shape=FACE, num_classes=2, split="all"),
+    HubImages("tiny_imagenet", _TINY_FOLDER, _TINY_HUB, shape=TINY, num_classes=200),
 )
 IMAGE_SETS = {images.name: images for images in _ALL}
 
 
 @dataclass(kw_only=True)
-class Images(PublicTask):
+class Images(TaskKind):
     """Classify the images of a public data set.
-
-    Arrays are ``inputs`` and ``test_inputs``, uint8 of shape ``(n, *shape)``, ``targets`` and
-    ``test_targets``, int64 of shape ``(n,)``, ``moments`` of the training set, and, if the person
-    on each image is known, ``owners``, int64 of shape ``(n,)``.
 
     Args:
         data: a name in `IMAGE_SETS` without the split.
         split: split of a data set that has several (EMNIST).
         scaling: raw255 (original values), unit ([0, 1]) or standardised (mean 0, deviation 1).
+        made_up: random data of the same shapes, to try a run without the data.
     """
 
     data: str = ""
     split: str | None = None
     model: str | None = "lenet"
     scaling: str = bounded("standardised", one_of(*SCALINGS), "unknown")
+    made_up: bool = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
         name = self.data if self.split is None else f"{self.data}_{self.split}"
         key, value = ("data", self.data) if self.split is None else ("split", self.split)
-        pattern = self.data if self.split is None else f"{self.data}_<split>"
-        bound = f"such that {pattern} is one of {', '.join(IMAGE_SETS)}"
+        bound = f"a data set, with its split one of {', '.join(IMAGE_SETS)}"
         require(name in IMAGE_SETS, f"task.{key}", value, bound, "unknown")
-        self._name = name
-
-    @property
-    def data_set(self) -> ImageSet | HubImages:
-        return IMAGE_SETS[self._name]
+        self._set = IMAGE_SETS[name]
 
     def __call__(self, *, seed: int = 0) -> "Task":
         # They load torch.
         from fl_app.tasks.objective import Classification
         from fl_app.tasks.scaling import make_scaling
 
-        images, arrays = self.data_set, self.load()
+        images = self._set
+        random = images.random if self.made_up else None
+        arrays = images.load(lambda root: images.arrays(*images.read(root)), random)
+        moments = arrays.pop("moments")
         return self.made_of(
-            {name: array for name, array in arrays.items() if name != "moments"},
+            arrays,
             images.shape,
             Classification(images.num_classes),
             name=images.name,
-            prepare=make_scaling(self.scaling, 255.0, arrays["moments"]),
+            prepare=make_scaling(self.scaling, 255.0, moments),
         )
-
-    def read(self, root: Path) -> Arrays:
-        return self._arrays(*self.data_set.read(root))
-
-    def random(self, rng: np.random.Generator) -> Arrays:
-        shape, num_classes = self.data_set.shape, self.data_set.num_classes
-
-        def pair(count: int) -> tuple[Any, Any]:
-            images = rng.integers(256, size=(count, *shape), dtype=np.uint8)
-            return images, np.arange(count) % num_classes
-
-        number = min(10_000, RANDOM_BYTES // prod(shape))
-        return self._arrays(pair(number), pair(number // 5), rng.integers(100, size=number))
-
-    def _arrays(self, train: tuple[Any, Any], test: tuple[Any, Any], owners: Any = None) -> Arrays:
-        """The arrays of images, shape ``(n, *shape)`` or ``(n, height, width)``, and labels."""
-        from fl_app.tasks.scaling import moments_of
-
-        arrays: Arrays = {}
-        for part, (images, labels) in (("", train), ("test_", test)):
-            inputs = np.ascontiguousarray(images, np.uint8).reshape(-1, *self.data_set.shape)
-            targets = np.asarray(labels, np.int64)
-            if len(inputs) != len(targets) or targets.max() >= self.data_set.num_classes:
-                raise ValueError(f"{len(inputs)} {part}images, {len(targets)} labels")
-            arrays |= {f"{part}inputs": inputs, f"{part}targets": targets}
-        if owners is not None:
-            arrays["owners"] = np.asarray(owners, np.int64).reshape(-1)
-        return arrays | {"moments": np.array(moments_of(arrays["inputs"]))}
 
 
 @dataclass(kw_only=True)

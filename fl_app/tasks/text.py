@@ -1,12 +1,11 @@
 """Tasks on text: the sentiment of IMDb's reviews, and the next word of WikiText-2."""
 
 import re
-from abc import abstractmethod
 from collections import Counter
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,7 +13,8 @@ from numpy.typing import NDArray
 from fl_app.core.hyper import bounded, one_of
 from fl_app.tasks.cache import Arrays
 from fl_app.tasks.files import loaded
-from fl_app.tasks.public import HubSet, PublicTask
+from fl_app.tasks.kind import TaskKind
+from fl_app.tasks.public import DataSet
 
 if TYPE_CHECKING:
     from fl_app.tasks.task import Task
@@ -24,61 +24,55 @@ IMDB_VOCABULARY, IMDB_LENGTH = 30_000, 400
 WIKITEXT_VOCABULARY = 33_278  # of the training text
 WIKITEXT_LENGTH = 35  # tokens per example; "bptt" in PyTorch's example
 END = "<eos>"
-
-
-class Text(PublicTask):
-    """A task on a text that `datasets` reads."""
-
-    text: ClassVar[bool] = True
-
-    @abstractmethod
-    def convert(self, splits: Any) -> Arrays:
-        """The arrays of the splits by name."""
-
-    def read(self, root: Path) -> Arrays:
-        with loaded(str(root / self.data_set.folder), None, self.data_set.name) as splits:
-            return self.convert(splits)
+FOLDER = "wikitext-2"
+IMDB = DataSet("imdb", "imdb", "stanfordnlp/imdb")
 
 
 @dataclass(kw_only=True)
-class Imdb(Text):
+class Imdb(TaskKind):
     """25,000 film reviews for training, 25,000 for testing, half of them good (Maas et al. 2011).
 
     An example is the first 400 words of a review, padded. The vocabulary has the 29,998 most
     frequent words of the training set in lower case, and one token for all others.
+
+    Args:
+        made_up: random data of the same shapes, to try a run without the data.
     """
 
     model: str | None = "textcnn"
+    made_up: bool = False
 
-    @property
-    def data_set(self) -> HubSet:
-        return HubSet("imdb", "imdb", "stanfordnlp/imdb")
+    text: ClassVar[bool] = True
 
     def __call__(self, *, seed: int = 0) -> "Task":
         from fl_app.tasks.objective import Classification  # loads torch
 
         shape = IMDB_LENGTH, IMDB_VOCABULARY
         # Chunks of 20 are the fastest of 20, 100 and 500.
-        return self.made_of(self.load(), shape, Classification(2), name="imdb", test_chunk=20)
+        arrays = IMDB.load(self.read, self.random if self.made_up else None)
+        return self.made_of(arrays, shape, Classification(2), name="imdb", test_chunk=20)
 
-    def convert(self, splits: Any) -> Arrays:
-        counts = Counter(chain.from_iterable(_words(text) for text in splits["train"]["text"]))
-        # Ties are sorted by name, so that the order of the reviews does not matter.
-        frequent = sorted(counts, key=lambda word: (-counts[word], word))[: IMDB_VOCABULARY - 2]
-        number = {word: place for place, word in enumerate(frequent, UNKNOWN + 1)}
-        arrays: Arrays = {}
-        for part, split in (("", "train"), ("test_", "test")):
-            texts = splits[split]["text"]
-            # 32-bit integers are enough for an embedding and halve the memory.
-            inputs = np.full((len(texts), IMDB_LENGTH), PADDING, np.int32)
-            for row, text in zip(inputs, texts, strict=True):
-                tokens = [number.get(word, UNKNOWN) for word in _words(text)[:IMDB_LENGTH]]
-                row[: len(tokens)] = tokens
-            targets = np.asarray(splits[split]["label"], np.int64)
-            arrays |= {f"{part}inputs": inputs, f"{part}targets": targets}
-        return arrays
+    def read(self, root: Path) -> Arrays:
+        """The arrays of the files below a root."""
+        with loaded(str(root / IMDB.folder), None, IMDB.name) as splits:
+            counts = Counter(chain.from_iterable(_words(text) for text in splits["train"]["text"]))
+            # Ties are sorted by name, so that the order of the reviews does not matter.
+            frequent = sorted(counts, key=lambda word: (-counts[word], word))[: IMDB_VOCABULARY - 2]
+            number = {word: place for place, word in enumerate(frequent, UNKNOWN + 1)}
+            arrays: Arrays = {}
+            for part, split in (("", "train"), ("test_", "test")):
+                texts = splits[split]["text"]
+                # 32-bit integers are enough for an embedding and halve the memory.
+                inputs = np.full((len(texts), IMDB_LENGTH), PADDING, np.int32)
+                for row, text in zip(inputs, texts, strict=True):
+                    tokens = [number.get(word, UNKNOWN) for word in _words(text)[:IMDB_LENGTH]]
+                    row[: len(tokens)] = tokens
+                targets = np.asarray(splits[split]["label"], np.int64)
+                arrays |= {f"{part}inputs": inputs, f"{part}targets": targets}
+            return arrays
 
     def random(self, rng: np.random.Generator) -> Arrays:
+        """Made-up arrays of the same shapes."""
         arrays: Arrays = {}
         for part, count in (("", 4_000), ("test_", 1_000)):
             arrays[f"{part}inputs"] = rng.integers(IMDB_VOCABULARY, size=(count, IMDB_LENGTH))
@@ -87,7 +81,7 @@ class Imdb(Text):
 
 
 @dataclass(kw_only=True)
-class Wikitext2(Text):
+class Wikitext2(TaskKind):
     """Predict the next word of Wikipedia articles, 35 words at a time (Merity et al. 2016).
 
     The vocabulary has the 33,278 words of the training text; other words of the test text are
@@ -97,20 +91,21 @@ class Wikitext2(Text):
     Args:
         train_split: train, or validation: a tenth of the text, with a smaller vocabulary and other
             perplexities.
+        made_up: random data of the same shapes, to try a run without the data.
     """
 
     model: str | None = "transformer"
     train_split: str = bounded("train", one_of("train", "validation"), "unknown")
+    made_up: bool = False
 
-    @property
-    def data_set(self) -> HubSet:
-        name = f"wikitext2-{self.train_split}"
-        return HubSet(name, "wikitext-2", "Salesforce/wikitext", "wikitext-2-v1")
+    text: ClassVar[bool] = True
 
     def __call__(self, *, seed: int = 0) -> "Task":
         from fl_app.tasks.objective import Classification  # loads torch
 
-        found = self.load()
+        name = f"wikitext2-{self.train_split}"
+        data = DataSet(name, FOLDER, "Salesforce/wikitext", "wikitext-2-v1")
+        found = data.load(self.read, self.random if self.made_up else None)
         vocabulary = int(found["vocabulary"][0])
         arrays: Arrays = {}
         for part in ("", "test_"):
@@ -124,27 +119,30 @@ class Wikitext2(Text):
             test_chunk=16,  # whose logits are 75 MB
         )
 
-    def convert(self, splits: Any) -> Arrays:
-        words = [
-            list(chain.from_iterable((*line.split(), END) for line in splits[split]["text"]))
-            for split in (self.train_split, "test")
-        ]
-        number = {word: place for place, word in enumerate(dict.fromkeys(("<unk>", *words[0])))}
-        streams = [np.array([number.get(word, 0) for word in text], np.int64) for text in words]
-        if min(stream.size for stream in streams) <= WIKITEXT_LENGTH:
-            raise ValueError(f"texts of {streams[0].size} and {streams[1].size} words")
-        return {
-            "stream": streams[0],
-            "test_stream": streams[1],
-            "vocabulary": np.array([len(number)]),
-        }
+    def read(self, root: Path) -> Arrays:
+        """The arrays of the files below a root."""
+        with loaded(str(root / FOLDER), None, "wikitext2") as splits:
+            words = [
+                list(chain.from_iterable((*line.split(), END) for line in splits[split]["text"]))
+                for split in (self.train_split, "test")
+            ]
+            number = {word: place for place, word in enumerate(dict.fromkeys(("<unk>", *words[0])))}
+            streams = [np.array([number.get(word, 0) for word in text], np.int64) for text in words]
+            if min(stream.size for stream in streams) <= WIKITEXT_LENGTH:
+                raise ValueError(f"texts of {streams[0].size} and {streams[1].size} words")
+            return {
+                "stream": streams[0],
+                "test_stream": streams[1],
+                "vocabulary": np.array([len(number)]),
+            }
 
     def random(self, rng: np.random.Generator) -> Arrays:
-        streams = {
-            name: rng.integers(WIKITEXT_VOCABULARY, size=size)
-            for name, size in (("stream", 100_000), ("test_stream", 20_000))
+        """Made-up arrays of the same shapes."""
+        return {
+            "stream": rng.integers(WIKITEXT_VOCABULARY, size=100_000),
+            "test_stream": rng.integers(WIKITEXT_VOCABULARY, size=20_000),
+            "vocabulary": np.array([WIKITEXT_VOCABULARY]),
         }
-        return {**streams, "vocabulary": np.array([WIKITEXT_VOCABULARY])}
 
 
 def _words(review: str) -> list[str]:

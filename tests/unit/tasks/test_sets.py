@@ -21,7 +21,7 @@ from fl_app.tasks.images import IMAGE_SETS, Digits, Images
 from fl_app.tasks.partition import Iid, Natural
 from fl_app.tasks.partition.dirichlet import Dirichlet
 from fl_app.tasks.partition.papers import Shards
-from fl_app.tasks.public import HubSet, PublicTask
+from fl_app.tasks.public import DataSet
 from fl_app.tasks.scaling import make_scaling, moments_of
 from fl_app.tasks.text import IMDB_LENGTH, Imdb, Wikitext2
 from fl_app.tasks.vision import torchvision
@@ -273,10 +273,10 @@ def test_made_up_data_have_the_shapes_of_the_real_ones_and_say_so(caplog, monkey
 # -- where they are --------------------------------------------------------------------------------
 
 
-class Set(HubSet):
-    """A set that can be downloaded, or not."""
+class Letters(DataSet):
+    """A set that can be downloaded, or not, and notes how often it is read."""
 
-    fetched = None
+    fetched, reads = None, []
 
     def fetch(self, root):
         if self.fetched is None:
@@ -284,31 +284,27 @@ class Set(HubSet):
         (root / "letters").mkdir()
         (root / "letters/a.bin").write_bytes(self.fetched)
 
-
-class Letters(PublicTask):
-    """A set that notes how often it is read."""
-
-    reads = 0
-    data_set = Set("letters", "letters", "no/letters")
-
     def read(self, root):
-        self.reads += 1
+        self.reads.append(root)
         return {"x": np.frombuffer((root / "letters" / "a.bin").read_bytes(), np.uint8).copy()}
 
-    __call__ = random = None
+
+def letters():
+    data = Letters("letters", "letters", "no/letters")
+    return data.load(data.read)
 
 
 def test_files_are_downloaded_once_and_unpacked_once_until_they_change(tmp_path, monkeypatch):
-    monkeypatch.setattr(Set, "fetched", b"\x01\x02")
-    data = Letters()
-    first, again = data.load(), data.load()
+    monkeypatch.setattr(Letters, "fetched", b"\x01\x02")
+    monkeypatch.setattr(Letters, "reads", [])
+    first, again = letters(), letters()
     assert first["x"].tolist() == [1, 2]
     again["x"][0] = 5  # a private copy: neither file nor other users see it
-    monkeypatch.setattr(Set, "fetched", None)
-    assert Letters().load()["x"].tolist() == [1, 2]
-    assert data.reads == 1
+    monkeypatch.setattr(Letters, "fetched", None)
+    assert letters()["x"].tolist() == [1, 2]
+    assert Letters.reads == [tmp_path]
     (tmp_path / "letters/a.bin").write_bytes(b"\x01\x02\x03")
-    assert data.load()["x"].tolist() == [1, 2, 3]
+    assert letters()["x"].tolist() == [1, 2, 3]
     assert {path.name for path in tmp_path.iterdir()} == {"letters", "cache"}
 
 
@@ -327,13 +323,13 @@ def test_torchvision_downloads_images(tmp_path, monkeypatch):
 def test_where_it_looked_and_what_would_help_is_told(tmp_path, monkeypatch):
     monkeypatch.setenv("FL_APP_DATA", "")
     with pytest.raises(ValueError, match=r"no data for letters: \S*cache/data \(FL.*Off") as error:
-        Letters().load()
+        letters()
     assert "has no folder letters" in str(error.value)
     assert "Where there is network, the same command downloads them" in str(error.value)
     assert [*cache_folder().rglob("*")] == [cache_folder() / "data"]
     monkeypatch.setenv("FL_APP_DATA", str(tmp_path / "nowhere"))
     with pytest.raises(ValueError, match=r"FL_APP_DATA=.*/nowhere must be a folder"):
-        Letters().load()
+        letters()
 
 
 # -- the cache -------------------------------------------------------------------------------------
