@@ -2,7 +2,10 @@
 
 Chang, Yao, Krishnamurthy, Shelton, Chakraborty, Swami, Oymak, Roy-Chowdhury: "Mitigating
 Participation Imbalance Bias in Asynchronous Federated Learning", arXiv:2511.19066. In rounds it is
-MIFA: Gu, Huang, Zhang, Huang, NeurIPS 2021, arXiv:2106.04159.
+MIFA: Gu, Huang, Zhang, Huang, NeurIPS 2021, arXiv:2106.04159. With N' = N and all clients at work
+it is DuDe-ASGD (``algorithm=dude_asgd``), later IA2SGD: Wang, Sun, Wai, Zhang: "Dual-Delayed
+Asynchronous SGD for Arbitrarily Heterogeneous Data", arXiv:2405.16966. Its semi-asynchronous form,
+in which several clients arrive at once, is a schedule with a larger buffer.
 
 Server, on every arrival g of client c, computed on version o:
 

@@ -4,6 +4,7 @@ from copy import deepcopy
 
 import numpy as np
 import pytest
+from configs import composed
 from helpers import Quadratic, run, sent, vec
 
 from fl_app.algorithms.ace import ACE
@@ -19,6 +20,8 @@ from fl_app.algorithms.fedstaleweight import FedStaleWeight
 from fl_app.algorithms.gsgm import GSGM
 from fl_app.algorithms.port import PORT
 from fl_app.algorithms.refl import REFL
+from fl_app.algorithms.rescaled_asgd import RescaledASGD
+from fl_app.algorithms.ringleader import Ringleader
 from fl_app.algorithms.safl import SAFL
 from fl_app.algorithms.sasgd import SASGD
 from fl_app.algorithms.twafl import TWAFL
@@ -27,6 +30,7 @@ from fl_app.client import LocalTrainer
 from fl_app.core.types import GlobalModel, Update
 from fl_app.devices.compute import UniformRatio
 from fl_app.devices.fleet import Fleet
+from fl_app.runner.validate import build_strategy
 from fl_app.schedule import k_async
 
 CLIENTS = 10
@@ -73,6 +77,8 @@ MEANS = {
     "fedstaleweight": FedStaleWeight(server_lr=RATE),
     "ca2fl": CA2FL(server_lr=RATE),
     "ace": ACE(server_lr=RATE),
+    "ringleader": Ringleader(server_lr=RATE),
+    "rescaled_asgd": RescaledASGD(server_lr=RATE),
     "wkafl-all-off": WKAFL(server_lr=RATE, **PLAIN_WKAFL),
     "fedhist-no-utility": FedHist(server_lr=RATE, egs=False, ina=False, utility_weight=0),
     "fedhist-no-haa": FedHist(server_lr=RATE, egs=False, ina=False, haa=False),
@@ -153,7 +159,7 @@ def test_fedhist_without_its_three_parts_is_twafl():
 POPULATION, SIZE, TRAINED = 6, 7, 5
 
 
-def course(strategy, *, warm=False, num_versions=25):
+def course(strategy, *, warm=False, num_versions=25, buffer_size=3):
     """The models of versions made of random updates; some buffers hold a client twice.
 
     `warm`: everybody is heard with the first version, which is left out.
@@ -162,7 +168,7 @@ def course(strategy, *, warm=False, num_versions=25):
     params, models = rng.standard_normal(SIZE).astype(np.float32), []
     for version in range(num_versions):
         first = warm and version == 0
-        clients = range(POPULATION) if first else rng.choice(POPULATION, 3)
+        clients = range(POPULATION) if first else rng.choice(POPULATION, buffer_size)
         updates = [
             sent(
                 int(client),
@@ -197,6 +203,20 @@ def test_aced_with_an_infinite_age_is_ace():
     same_course(ACE(max_age=1e9, **KNOWN), ACE(**KNOWN))
     aced = ACE(max_age=1, **KNOWN)
     assert not np.allclose(course(aced)[-1], course(ACE(**KNOWN))[-1], atol=1e-3)
+
+
+def test_dude_asgd_is_ace_over_all_clients():
+    keys = [f"algorithm.strategy.server_lr={RATE}", "algorithm.strategy.lr_schedule=null"]
+    dude = build_strategy(composed("algorithm=dude_asgd", f"num_clients={POPULATION}", *keys))
+    one, other = course(dude), course(ACE(over="all", **KNOWN))
+    assert [m.tobytes() for m in one] == [m.tobytes() for m in other]
+    assert not np.allclose(one[0], course(ACE(**KNOWN))[0], atol=1e-3)
+
+
+def test_ringleader_with_one_arrival_at_a_time_is_ace():
+    one, other = (course(each(**KNOWN), buffer_size=1) for each in (Ringleader, ACE))
+    assert [m.tobytes() for m in one] == [m.tobytes() for m in other]
+    assert not np.allclose(course(Ringleader(**KNOWN))[-1], course(ACE(**KNOWN))[-1], atol=1e-3)
 
 
 def test_fedstaleasync_without_ages_and_with_equal_participation_is_ca2fl():
