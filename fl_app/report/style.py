@@ -24,7 +24,8 @@ ALGORITHMS = (
     *("fedavgm", "krum", "zeno", "median"),
     *("trimmed_mean", "scaffold", "ca2fl", "cana", "fadas"),
     *("ace", "area", "fedstaleweight", "fedstaleasync"),
-    *("asyncfeded", "ringmaster", "ringleader", "rescaled_asgd", "dude_asgd"),
+    *("asyncfeded", "ringmaster", "ringleader", "rescaled_asgd"),
+    *("dude_asgd", "mr_asyncfl", "fedpsa", "fedqs"),
 )
 _COLOURS = dict(zip(ALGORITHMS, cycle(_PALETTE)))
 # Pixels that are drawn and left out.

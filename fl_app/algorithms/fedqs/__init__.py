@@ -1,0 +1,114 @@
+"""FedQS: four kinds of clients, by speed and direction, train and count in different ways.
+
+Li, Gui, Deng, Meng, Wu: "FedQS: Optimizing Gradient and Model Aggregation for Semi-Asynchronous
+Federated Learning", NeurIPS 2025, arXiv:2510.07664, in the form of its authors' code
+(github.com/bkjod/FedQS_).
+
+Client i, of which n_i uploads were aggregated, nbar on average of the clients heard. It compares
+its last displacement with how the global model moved between its last two orders: theta_i is the
+angle, thetabar the mean of those reported. With F = min(nbar / n_i, 9):
+
+                      theta_i <= thetabar          theta_i > thetabar
+    n_i > nbar        eta_i -= a F,  momentum      feedback
+    n_i <= nbar       eta_i += a F,  momentum      eta_i += a F, and feedback if the accuracy of the
+                                                   received model differs by 30 points or more
+                                                   between the client's classes, else momentum
+
+    momentum m_0 + min(max(k (thetabar / theta_i - 1), 0), 0.4); none with feedback
+
+Server, once K uploads have arrived, with n = sum_i n_i:
+
+    p_i = (e/2)^(phi - n_i / n) (1 + min(theta_i / thetabar, 2)^2)    with feedback, else 1
+    w_{t+1} = w_t + sum_i p_i Delta_i / sum_i p_i        form = gradient (FedQS-SGD)
+    w_{t+1} = sum_i p_i w_i / sum_i p_i                  form = model (FedQS-Avg)
+
+Symbols: a client.rate_step, m_0 client.least_momentum, k client.momentum_slope, eta_i starts at
+client.local_lr and stays from a hundredth to twice that, phi expected_share.
+
+Deviations: the paper has a similarity in place of an angle, and another form of p_i; only the
+code's form was available in full. The code's angles are means over layers, of vectors scaled to
+[0, 1], with the global model itself: its last movement, by the last version, is lost by a slip.
+Here it is the angle with the movement between the two versions that the client received last. A
+client without an angle (its first order, or a model that stood still) trains plainly; the code
+gives it the greatest momentum. The code's rates begin at 0.1 and stay from 0.001 to 0.2. Accuracies
+are those on validation examples, if the task has some, without the code's factor 1/2 for classes of
+fewer than ten. Without classes the answer is feedback. server_lr multiplies the step, also that of
+the model form.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from fl_app.core.hyper import at_least, bounded, one_of
+from fl_app.core.staleness import exponential
+from fl_app.core.types import TRAINED, Config, GlobalModel, Update, Vector
+from fl_app.schedule import Schedule, k_async
+from fl_app.strategy.weighted import AveragesVersions
+
+# Metrics of an upload, and keys of an order.
+ANGLE, FEEDBACK, PACE, MEAN_ANGLE = "angle", "feedback", "pace", "mean_angle"
+
+
+@dataclass(kw_only=True)
+class FedQS(AveragesVersions):
+    """The mean of K displacements or models, in which clients that ask for it count more.
+
+    Args:
+        server_lr: factor of the step; 1 in the paper.
+        form: ``"gradient"`` (displacements) or ``"model"``.
+        expected_share: phi, the share of all uploads from which on feedback counts less.
+        averaging: how much more later versions count in their mean; None = the last one is tested.
+
+    Examples:
+        >>> model = GlobalModel(np.zeros(2, np.float32), version=3)
+        >>> plain = Update(1, 3, np.array([3, 0], np.float32), "delta", 10, 0.5)
+        >>> told = {"angle": 90.0, "feedback": 1.0}
+        >>> asks = Update(2, 3, np.array([0, 3], np.float32), "delta", 10, 0.5, metrics=told)
+        >>> FedQS(expected_share=0.5).aggregate(model, [plain, asks]).tolist()  # p = 1, 1 + 1
+        [1.0, 2.0]
+    """
+
+    schedule: ClassVar[Schedule] = k_async(10)
+    takes: ClassVar[Sequence[str]] = TRAINED
+    needs: ClassVar[str] = "fl_app.algorithms.fedqs.trainer.FedQSTrainer"
+    looks_at: ClassVar[str] = "what every client says of its direction"
+
+    form: str = bounded("gradient", one_of("gradient", "model"), "no other form is known")
+    expected_share: float = bounded(0.1, at_least(0), "it is a share")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.state = {"uploads": {}, "angles": {}, "mean_angle": 0.0}  # n_i, theta_i, thetabar
+
+    def dispatch(self, model: GlobalModel, client_id: int) -> tuple[Vector, Config]:
+        uploads, mean_angle = self.state["uploads"], self.state["mean_angle"]
+        if client_id not in uploads or not mean_angle:
+            return model.params, {}
+        pace = uploads[client_id] * len(uploads) / sum(uploads.values())
+        return model.params, {PACE: pace, MEAN_ANGLE: mean_angle}
+
+    def aggregate(self, model: GlobalModel, updates: Sequence[Update]) -> Vector:
+        uploads, angles = self.state["uploads"], self.state["angles"]
+        for update in updates:
+            uploads[update.client_id] = uploads.get(update.client_id, 0) + 1
+            if 0 < update.metrics.get(ANGLE, 0.0) <= 180:  # a node computed it: it may be anything
+                angles[update.client_id] = update.metrics[ANGLE]
+        self.state["mean_angle"] = sum(angles.values()) / max(len(angles), 1)
+        weights = np.array([self._weight(update) for update in updates])
+        weights /= weights.sum()
+        fresh = self.form == "model"  # measured from w_t
+        moves = (model.local(u) - model.params if fresh else model.delta(u) for u in updates)
+        direction = -self.average(model, weights, self.clip(model, moves))
+        return self.step(model, direction, self.server_lr)
+
+    def _weight(self, update: Update) -> float:
+        """p_i, up to a common factor."""
+        uploads, angle = self.state["uploads"], self.state["angles"].get(update.client_id)
+        if not (angle and update.metrics.get(FEEDBACK)):
+            return 1.0
+        share = uploads[update.client_id] / sum(uploads.values())
+        turned = float(min(angle / self.state["mean_angle"], 2.0))
+        return exponential(share - self.expected_share) * (1 + turned**2)

@@ -1,0 +1,94 @@
+"""MR.AsyncFL: a new local model takes the place of its client's last one in the global model.
+
+"MR.AsyncFL: Staleness-Aware Aggregation for Asynchronous Federated Learning via Model Replacement",
+TMLR submission 8556 (2026), openreview iwdvaRbrnU, section 3.
+
+Server, on every arrival w_i of client i, whose last model was v_i (w_0 before it was heard):
+
+    w_{t+1} = gamma w_t + (1 - gamma) w_i + gamma c_i (w_i - v_i)
+    c_i <- gamma c_i + 1 - gamma,    c_j <- gamma c_j  (j != i),    c = 1 / N at first
+    v_i <- w_i
+
+So w_t = sum_j c_j v_j with sum_j c_j = 1; without the last term it is FedAsync. Client: local SGD.
+
+Symbols: gamma discount, N num_clients.
+
+Deviations: the paper sends client i the version from before its upload was taken in; here a client
+starts from the version of the moment when the schedule starts it. A client with more than tau
+versions is sent a new model in the paper; here its upload is refused when it arrives. Clients
+beyond the first N, and all of them if N is not given, begin at c = 0: then w_0 fades as in
+FedAsync. Several updates at once (another schedule) are taken in one after the other.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from fl_app.core.hyper import at_least, bounded, count, or_none, within
+from fl_app.core.types import TRAINED, GlobalModel, Update, Vector
+from fl_app.core.vector import weighted_sum
+from fl_app.schedule import Schedule, fully_async
+from fl_app.strategy import AsyncStrategy
+
+
+@dataclass(kw_only=True)
+class MRAsyncFL(AsyncStrategy):
+    """A mean of the clients' last models, in which a client's weight falls until it is heard again.
+
+    The server keeps the last model of every client: 4 N d bytes.
+
+    Args:
+        discount: gamma, what is left of the others' weights after an arrival.
+        num_clients: N; None = nobody has a share of w_0.
+        max_staleness: tau, versions; an older upload is refused. None = any age.
+
+    Examples:
+        >>> model = GlobalModel(np.zeros(2, np.float32), version=0)
+        >>> first = Update(1, 0, np.array([2, 0], np.float32), "model", 10, 0.5)
+        >>> strategy = MRAsyncFL(discount=0.5, num_clients=2)
+        >>> strategy.aggregate(model, [first]).tolist()  # (1/2 + 1/2 1/2) 2
+        [1.5, 0.0]
+    """
+
+    schedule: ClassVar[Schedule] = fully_async(10)
+    takes: ClassVar[Sequence[str]] = TRAINED
+    looks_at: ClassVar[str] = "the last model of every client"
+
+    discount: float = bounded(0.8, within("[0, 1)"), "new models would count for nothing")
+    num_clients: int | None = bounded(None, or_none(count()), "there would be no client to train")
+    max_staleness: int | None = bounded(None, or_none(at_least(0)), "every update would be refused")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        # By client v_i and c_i; w_0, and gamma^t, what is left of its weight.
+        self.state = {"models": {}, "weights": {}, "initial": None, "left": 1.0}
+
+    def admit(self, model: GlobalModel, update: Update) -> str | None:
+        age = model.age(update)
+        if self.max_staleness is not None and age > self.max_staleness:
+            return f"age={age} is above strategy.max_staleness={self.max_staleness}"
+        return None
+
+    def aggregate(self, model: GlobalModel, updates: Sequence[Update]) -> Vector:
+        params, gamma, state = model.params, self.discount, self.state
+        models, weights, self.report["weight"] = state["models"], state["weights"], []
+        if state["initial"] is None:
+            state["initial"] = params.copy()
+        for update in updates:
+            client, local = update.client_id, model.local(update)
+            shared = self.num_clients is not None and len(weights) < self.num_clients
+            unheard = state["left"] / self.num_clients if shared else 0.0
+            kept = gamma * weights.get(client, unheard)
+            before = models.get(client, state["initial"])
+            new = kept + 1 - gamma
+            params = weighted_sum([gamma, new, -kept], [params, local, before])
+            for other in weights:
+                weights[other] *= gamma
+            state["left"] *= gamma
+            weights[client], models[client] = new, local
+            self.report["weight"].append(new)
+        return params
+
+    def memory_cost(self, size: int, num_clients: int) -> str:
+        del num_clients
+        return f"MRAsyncFL keeps {4 * size / 1e6:,.1f} MB of each client's model"

@@ -1,0 +1,208 @@
+"""What clients' models do decides how they count, against hand-derived values.
+
+MR.AsyncFL, gamma = 1/2, N = 2, w_0 = 4, so v = 4, 4 and c = 1/2, 1/2:
+
+    client 0: 8     2 + 4 + 1/4 (8 - 4) = 7         c = 3/4, 1/4         = 3/4 8 + 1/4 4
+    client 1: 0     7/2 + 0 + 1/8 (0 - 4) = 3       c = 3/8, 5/8         = 3/8 8
+    client 0: 16    3/2 + 8 + 3/16 (16 - 8) = 11    c = 11/16, 5/16      = 11/16 16
+    client 2: 1     11/2 + 1/2 = 6                  c = 11/32, 5/32, 1/2; it is beyond N
+
+If N is not given, c is 0 at first: 6; 3; 3/2 + 8 + 1/8 (16 - 8) = 21/2; 23/4.
+
+FedPSA (Lu 2026), w_t = [1, 1], g = [1, 1] everywhere: s(w) = |w - w^2 / 2|, s(w_t) = [1/2, 1/2].
+
+    Delta = [1, 0]      w = [2, 1]      s = [0, 1/2]        kappa = 1 / sqrt 2
+    Delta = [-2, -2]    w = [-1, -1]    s = [3/2, 3/2]      kappa = 1
+
+    L = 2, gamma = 1, delta = 1/2: M = (1 + 8) / 2 = M_0, T = 3/2, p = [0.4513390, 0.5486610]
+    w = [1 + 0.4513390 - 1.0973220, 1 - 1.0973220] = [0.3540170, -0.0973220]
+    then [1, 0] and [0, 1], of equal kappa: M = 1, T = 2/9 + 1/2, w = [3/2, 3/2]
+
+FedQS (Li et al. 2025), K = 2; client 0 reports 60 degrees, client 1 120 and asks for feedback:
+
+    thetabar = 90, n_i / n = 1/2: p_1 = (e/2)^(phi - 1/2) (1 + (4/3)^2)
+    phi = 1/2: 25/9, so 9/34 and 25/34.   phi = 0: 25/9 0.8577639 = 2.3826775
+"""
+
+import numpy as np
+import pytest
+from helpers import Quadratic, order_for, sent, vec
+from torch import nn
+
+from fl_app.algorithms.fedasync import FedAsync
+from fl_app.algorithms.fedbuff import FedBuff
+from fl_app.algorithms.fedpsa import FedPSA
+from fl_app.algorithms.fedqs import FedQS
+from fl_app.algorithms.fedqs.trainer import FedQSTrainer
+from fl_app.algorithms.mr_asyncfl import MRAsyncFL
+from fl_app.core.errors import RunError
+from fl_app.core.types import GlobalModel
+from fl_app.tasks.task import Task
+
+# -- MR.AsyncFL -----------------------------------------------------------------------------------
+
+MODELS = [(0, 8), (1, 0), (0, 16), (2, 1)]
+
+
+def arrived(strategy, models=MODELS, together=False):
+    """w after each arrival, or after all of them at once."""
+    updates = [sent(client, 0, w, kind="model") for client, w in models]
+    params, found = vec(4), []
+    for version, group in enumerate([updates] if together else [[each] for each in updates]):
+        params = strategy.aggregate(GlobalModel(params, version), group)
+        found.append(params.item())
+    return found
+
+
+def test_a_new_model_takes_the_place_of_its_clients_last_one():
+    assert arrived(MRAsyncFL(discount=0.5, num_clients=2)) == [7, 3, 11, 6]
+    assert arrived(MRAsyncFL(discount=0.5)) == [6, 3, 10.5, 5.75]
+    strategy = MRAsyncFL(discount=0.5, num_clients=2)
+    assert arrived(strategy, together=True) == [6]
+    assert strategy.report["weight"] == [3 / 4, 5 / 8, 11 / 16, 1 / 2]
+    assert strategy.state["weights"] == {0: 11 / 32, 1: 5 / 32, 2: 1 / 2}
+
+
+def test_mr_asyncfl_is_fedasync_while_every_client_is_new():
+    new = [(client, client * client) for client in range(5)]
+    constant = FedAsync(mixing=0.25, staleness_function="constant")
+    assert arrived(MRAsyncFL(discount=0.75), new) == pytest.approx(arrived(constant, new))
+
+
+def test_an_upload_beyond_the_greatest_staleness_is_refused():
+    strategy, model = MRAsyncFL(max_staleness=2), GlobalModel(vec(0), 3)
+    assert strategy.admit(model, sent(0, 1, 1)) is None
+    assert strategy.admit(model, sent(0, 0, 1)) == "age=3 is above strategy.max_staleness=2"
+
+
+# -- FedPSA ---------------------------------------------------------------------------------------
+
+
+def psa(**settings):
+    """Its model has a buffer of 5 behind [1, 1], whose gradient is none."""
+    own = {"queue_length": 2, "sketch_size": None, "temperature_slope": 1.0}
+    strategy = FedPSA(**(own | settings))
+    strategy.prepare(lambda params, *rest: vec(1, 1, -9))
+    return strategy
+
+
+def displaced(*deltas):
+    return [sent(client, 3, *delta, 0, kind="delta") for client, delta in enumerate(deltas)]
+
+
+MODEL = GlobalModel(vec(1, 1, 5), 3, num_trainable=2)
+UNLIKE, ALIKE = displaced([1, 0], [-2, -2]), displaced([1, 0], [0, 1])
+
+
+def test_updates_whose_models_are_as_sensitive_as_the_global_one_count_more():
+    strategy = psa()
+    found = strategy.aggregate(MODEL, UNLIKE)
+    assert found == pytest.approx([0.3540170, -0.0973220, 5], abs=1e-6)
+    assert strategy.report["temperature"] == 1.5
+    # Many random rows measure the same cosines, and few do not.
+    assert psa(sketch_size=9999).aggregate(MODEL, UNLIKE) == pytest.approx(found, abs=0.01)
+    assert psa(sketch_size=2).aggregate(MODEL, UNLIKE) != pytest.approx(found, abs=0.01)
+    assert strategy.aggregate(MODEL, ALIKE) == pytest.approx([1.5, 1.5, 5])
+    assert strategy.report["temperature"] == pytest.approx(2 / 9 + 1 / 2)
+
+
+def test_fedpsa_is_fedbuff_until_it_knows_how_long_updates_are():
+    plain = FedBuff(staleness_function="constant").aggregate(MODEL, UNLIKE)
+    assert psa(queue_length=3).aggregate(MODEL, UNLIKE).tolist() == plain.tolist()
+    with pytest.raises(RunError, match="needs training examples on the server"):
+        FedPSA().aggregate(MODEL, UNLIKE)
+
+
+# -- FedQS: the server ----------------------------------------------------------------------------
+
+
+def told(client, *delta, angle, feedback):
+    metrics = {"angle": float(angle), "feedback": float(feedback)}
+    return sent(client, 3, *delta, kind="delta", metrics=metrics)
+
+
+PAIR = {0: {"angle": 60, "feedback": False}, 1: {"angle": 120, "feedback": True}}
+
+
+@pytest.mark.parametrize(("phi", "second"), [(0.5, 25 / 9), (0.0, 2.3826775)])
+@pytest.mark.parametrize(("form", "start"), [("gradient", [7, 8]), ("model", [1, 1])])
+def test_clients_that_ask_for_feedback_count_more(phi, second, form, start):
+    """w_t = [7, 8], w_o = [1, 1]: in the model form the mean starts from w_o."""
+    model = GlobalModel(vec(7, 8), 4, {3: vec(1, 1)})
+    pair = [told(k, 34 * (1 - k), 34 * k, **each) for k, each in PAIR.items()]
+    found = FedQS(expected_share=phi, form=form).aggregate(model, pair)
+    step = [34 / (1 + second), 34 * second / (1 + second)]
+    assert found == pytest.approx(np.add(start, step))
+
+
+def test_without_feedback_fedqs_is_the_plain_mean():
+    model, strategy = GlobalModel(vec(0, 0), 3), FedQS()
+    quiet = [told(0, 4, 0, angle=30, feedback=0)]
+    quiet += [told(1, 0, 2, angle=angle, feedback=1) for angle in (np.nan, 181)]
+    plain = FedBuff(staleness_function="constant").aggregate(model, quiet)
+    assert strategy.aggregate(model, quiet).tolist() == plain.tolist()
+    assert strategy.state["angles"] == {0: 30}  # what is no angle is ignored
+
+
+def test_orders_tell_a_clients_pace_and_the_mean_angle():
+    """n = 1, 1, 2: 3 n_i / 4.  An angle counts twice the mean at most: 150 / 60: 1 + 2^2 = 5."""
+    strategy, model = FedQS(expected_share=0.5), GlobalModel(vec(0), 3)
+    assert strategy.dispatch(model, 0)[1] == {}
+    angles = [(0, 10, 0), (1, 20, 0), (2, 150, 1), (2, 150, 0)]
+    updates = [told(client, 1, angle=a, feedback=asks) for client, a, asks in angles]
+    strategy.aggregate(model, updates)
+    assert strategy.report["weight"] == pytest.approx([1 / 8, 1 / 8, 5 / 8, 1 / 8])
+    orders = [strategy.dispatch(model, client)[1] for client in range(4)]
+    assert orders == [{"pace": pace, "mean_angle": 60} for pace in (0.75, 0.75, 1.5)] + [{}]
+
+
+# -- FedQS: the client ----------------------------------------------------------------------------
+
+# x = [4, 1], w_o = [0, 1], the model before [0, 0], own displacement [1, 0]: theta = 90.
+# Two steps with rate r and momentum m from g = [-4, 0]: w_end - w_o = 4 r (2 + m - r).
+POINT = Quadratic([[[4.0, 1.0]]])
+HELD = {"received": vec(0, 0), "displacement": vec(1, 0)}
+SETTINGS = {"upload": "delta", "local_lr": 0.5, "local_steps": 2, "rate_step": 0.1}
+
+
+@pytest.mark.parametrize(
+    ("before", "pace", "mean_angle", "lr", "momentum", "feedback"),
+    [
+        (0.5, 2, 45, 0.5, 0, 1),  # fast, turned
+        (0.5, 0.5, 45, 0.7, 0.1, 0),  # slow, turned; one class: F = 2
+        (0.5, 2, 99, 0.45, 0.3, 0),  # fast: 1/2 - 1/20, 1/10 + 2 (99 / 90 - 1)
+        (0.08, 1.25, 90, 0.005, 0.1, 0),  # fast: 0.08 - 0.08 is less than 1/100 1/2
+        (0.3, 0.1, 99, 1.0, 0.3, 0),  # slow: F = 9, and 1.2 is more than 2 1/2
+        (0.05, 0.1, 99, 0.95, 0.3, 0),
+        (0.5, 1, 180, 0.6, 0.5, 0),  # slow; 1/10 + 2 (2 - 1) is too large
+    ],
+)
+def test_speed_and_direction_choose_rate_momentum_and_feedback(
+    before, pace, mean_angle, lr, momentum, feedback
+):
+    trainer, held = FedQSTrainer(POINT, **SETTINGS), {**HELD, "lr": np.array(before)}
+    config = {"pace": pace, "mean_angle": mean_angle}
+    upload = trainer.train(order_for(0, 2, vec(0, 1), config, state=held))
+    assert upload.rate_sum == pytest.approx(2 * lr)
+    assert upload.vector == pytest.approx([4 * lr * (2 + momentum - lr), 0], abs=1e-5)
+    assert upload.metrics == {"angle": pytest.approx(90), "feedback": feedback}
+    kept = upload.state
+    assert kept["lr"] == pytest.approx(lr)
+    assert kept["received"].tolist() == [0, 1]
+    assert kept["displacement"].tolist() == upload.vector.tolist()
+    # Without a word of the server, the next order keeps the rate that was found, and no momentum.
+    later = trainer.train(order_for(0, 3, vec(0, 1), {}, state=kept))
+    assert later.vector == pytest.approx([4 * lr * (2 - lr), 0], abs=1e-5)
+    assert later.metrics == {"angle": 0, "feedback": 0}  # the global model stood still
+
+
+@pytest.mark.parametrize(("weights", "feedback"), [((0, 0), 1), ((1, -1), 0)])
+def test_a_slow_turned_client_asks_if_its_classes_fare_unequally(weights, feedback):
+    """With zero weights class 0 is always predicted; with [1, -1] both classes are."""
+    inputs, classes = np.array([[1], [2], [-1], [-2]], np.float32), np.array([0, 0, 1, 1])
+    linear = nn.Linear(1, 2, bias=False)
+    task = Task.from_arrays(inputs, classes, model=linear, clients=[0] * 4)
+    held = {"received": vec(*weights) - vec(0, 1), "displacement": vec(1, 0)}
+    order = order_for(0, 2, vec(*weights), {"pace": 0.5, "mean_angle": 45.0}, state=held)
+    upload = FedQSTrainer(task, **SETTINGS).train(order)
+    assert upload.metrics["feedback"] == feedback
