@@ -73,8 +73,8 @@ class ACE(RemembersClients):
     over: str = bounded("heard", one_of("heard", "all"), "no other mean is known")
 
     @property
-    def grouped(self) -> bool:
-        return self.max_age is not None
+    def memory_weight(self) -> float | None:
+        return None if self.max_age is None else 0.0
 
     def admit(self, model: GlobalModel, update: Update) -> str | None:
         if self.max_age is None or model.age(update) <= self.max_age:
@@ -95,7 +95,7 @@ class ACE(RemembersClients):
             total, counted = memory.total, float(len(memory))
         else:
             memory.forget_before(model.version - self.max_age)
-            total, counted = memory.weighted(lambda version: 1.0)
+            total, counted = memory.weighted(model.version)
         self.report["counted"] = int(counted)
         if not counted:
             self.report["weight"] = [0.0] * len(updates)

@@ -48,13 +48,14 @@ Symbols: eta server_lr, tau_i = t - o_i the age, o_i the version that upload i s
 last gradient of client c that was aggregated, p exponent, A = memory_span N / K, N num_clients,
 c(i) the client of upload i, beta calibration, rho = 0.1, alpha fusion, L fusion_length.
 
-Deviations: none, there is no paper. Limits: p = 0 and beta = 0 is the mean of K gradients; p = 1
-and beta = 0 is DynSGD; p = 0, any age and beta = 1 is CA2FL once everybody was heard (before, a
-memory stands in only for uploads whose clients have one). Both uploads of a client that is in a
-buffer twice are compared with the memory from before. A memory that was once older than A stays out
-of M until its client is heard again, also where A grows because K or N changes. A v shorter than
-1e-12 is not normalised. Buffers such as BatchNorm's are not remembered: they take the weighted mean
-of the uploads.
+Deviations: none, there is no paper. (1 + age)^(-p) of a memory is a sum of exponentials, within
+5e-7 of itself for p <= 1 (`fl_app.strategy.memories`). Limits: p = 0 and beta = 0 is the mean of K
+gradients; p = 1 and beta = 0 is DynSGD; p = 0, any age and beta = 1 is CA2FL once everybody was
+heard (before, a memory stands in only for uploads whose clients have one). Both uploads of a client
+that is in a buffer twice are compared with the memory from before. A memory that was once older
+than A stays out of M until its client is heard again, also where A grows because K or N changes. A
+v shorter than 1e-12 is not normalised. Buffers such as BatchNorm's are not remembered: they take
+the weighted mean of the uploads.
 """
 
 from collections.abc import Sequence
@@ -78,8 +79,8 @@ SHORTEST = 1e-12  # the direction of a shorter v is rounding noise
 class CANA(RemembersClients, AveragesVersions):
     """One step along the age-weighted mean of K gradients, calibrated by clients' memories.
 
-    The server keeps the last gradient of every client, 4 N d bytes or 2 N d, and their sums by
-    version: 8 d bytes for each of at most N versions.
+    The server keeps the last gradient of every client, 4 N d bytes or 2 N d, and up to 30 sums of
+    them, 8 d bytes each.
 
     Args:
         exponent: how fast weights fall with age; 0 = not at all.
@@ -102,7 +103,7 @@ class CANA(RemembersClients, AveragesVersions):
         [-2.0, -1.0]
     """
 
-    exponent: float = bounded(0.5, within("[0, 50]"), "staler updates would count more, or none")
+    exponent: float = bounded(0.5, within("[0, 2]"), "staler updates would count more or hardly")
     memory_span: float | None = bounded(3.0, or_none(POSITIVE), "no memory would count")
     calibration: float | None = bounded(
         None, or_none(within("[0, 1]")), "it is the share of the memories that is used"
@@ -123,8 +124,8 @@ class CANA(RemembersClients, AveragesVersions):
         }
 
     @property
-    def grouped(self) -> bool:
-        return True
+    def memory_weight(self) -> float:
+        return self.exponent
 
     def aggregate(self, model: GlobalModel, updates: Sequence[Update]) -> Vector:
         memory, split = self.memory, model.num_trainable
@@ -137,7 +138,7 @@ class CANA(RemembersClients, AveragesVersions):
         beta = self._coefficient(gradients, own)
         self.report["calibration"], self.report["matched"] = beta, len(matched)
         if beta > 0 and matched:
-            direction += self._calibration(model, weights, own, beta)
+            direction += self._calibration(model.version, weights, own, beta)
         self.remember(updates, uploads, split)
         if self.fusion > 0:
             self._keep_step(direction)
@@ -196,18 +197,11 @@ class CANA(RemembersClients, AveragesVersions):
         return measured or 0.0
 
     def _calibration(
-        self,
-        model: GlobalModel,
-        weights: NDArray[np.float64],
-        own: dict[int, Vector],
-        beta: float,
+        self, now: int, weights: NDArray[np.float64], own: dict[int, Vector], beta: float
     ) -> Vector:
         """beta (sum_R a_i) H - beta sum_R a_i h_c(i), shape ``(num_trainable,)``."""
-        total, mass = self.memory.weighted(
-            lambda version: polynomial(model.version - version, self.exponent)
-        )
-        share = float(sum(weights[place] for place in own))
-        total *= share / mass
+        total, mass = self.memory.weighted(now)
+        total *= float(sum(weights[place] for place in own)) / mass
         for place, row in own.items():
             total -= weights[place] * row.astype(np.float64)
         total *= beta

@@ -67,7 +67,7 @@ class FedStaleAsync(RemembersClients):
     """
 
     upload_exponent: float = bounded(0.5, at_least(0), "staler updates would count more")
-    memory_exponent: float = bounded(0.5, at_least(0), "staler memories would count more")
+    memory_exponent: float = bounded(0.5, within("[0, 2]"), "older ones would count more or hardly")
     participation_rate: float = bounded(0.1, within("[0, 1]"), "it is a share")
 
     def __post_init__(self) -> None:
@@ -79,8 +79,8 @@ class FedStaleAsync(RemembersClients):
         }
 
     @property
-    def grouped(self) -> bool:
-        return True
+    def memory_weight(self) -> float:
+        return self.memory_exponent
 
     def aggregate(self, model: GlobalModel, updates: Sequence[Update]) -> Vector:
         memory, size = self.memory, model.num_trainable
@@ -99,9 +99,7 @@ class FedStaleAsync(RemembersClients):
         share = [1 / len(updates)] * len(updates)
         direction = self.complete(model, direction[:size], share, gradients)
         if memory:
-            correction, _ = memory.weighted(
-                lambda version: polynomial(model.version - version, self.memory_exponent)
-            )
+            correction, _ = memory.weighted(model.version)
             for update, probability in zip(updates, probabilities, strict=True):
                 if update.client_id in memory:
                     total, number = self.state["discounts"][update.client_id]

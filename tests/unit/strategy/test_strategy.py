@@ -175,10 +175,10 @@ def test_later_versions_count_more_with_a_larger_exponent():
 SIZE = 5
 
 
-def filled(dtype, grouped=True):
+def filled(dtype, exponent=0.5):
     """500 gradients of 20 clients, some of them tiny, and the last one of each client."""
     rng = np.random.default_rng(0)
-    memories, last = Memories(dtype, 3, grouped), {}
+    memories, last = Memories(dtype, 3, exponent), {}
     for number in range(500):
         client = int(rng.integers(20))
         vector = (10.0 ** rng.integers(-9, 3) * rng.standard_normal(SIZE)).astype(np.float32)
@@ -204,25 +204,26 @@ def test_sums_are_those_of_the_rows_as_they_are_kept(dtype):
     memories, last = filled(dtype)
     rows = {client: memories.row(client).astype(np.float64) for client in last}
     np.testing.assert_allclose(memories.total, sum(rows.values()), rtol=1e-9, atol=1e-12)
-    weights = {client: 1.0 / (1 + memories.versions[client]) for client in rows}
-    total, mass = memories.weighted(lambda version: 1.0 / (1 + version))
-    expected = sum(weights[client] * row for client, row in rows.items())
-    np.testing.assert_allclose(total, expected, rtol=1e-9, atol=1e-10)
-    assert mass == pytest.approx(sum(weights.values()))
+    for now in (49, 49, 60, 400):  # at 400 the sums are made anew
+        weights = {client: (1 + now - memories.versions[client]) ** -0.5 for client in rows}
+        total, mass = memories.weighted(now)
+        expected = sum(weights[client] * row for client, row in rows.items())
+        np.testing.assert_allclose(total, expected, rtol=1e-6, atol=1e-10)
+        assert mass == pytest.approx(sum(weights.values()), rel=1e-6)
 
 
 def test_forgotten_gradients_are_in_no_weighted_sum_until_there_is_another():
-    memories = Memories(grouped=True)
+    memories = Memories(exponent=0.0)
     for client, version in ((0, 1), (1, 5), (2, 5)):
         memories.put(client, vec(2.0**client), version)
     memories.forget_before(4.5)
     assert [memories.counts(client) for client in (0, 1, 2, 3)] == [False, True, True, False]
-    assert memories.weighted(lambda version: 1.0) == (np.array([6.0]), 2.0)
+    assert memories.weighted(6) == (np.array([6.0]), 2.0)
     memories.put(0, vec(16), 4)  # still too old
     memories.put(2, vec(32), 5)
     assert memories.counts(2)
     memories.put(0, vec(64), 6)
-    assert memories.weighted(lambda version: 1.0) == (np.array([98.0]), 3.0)
+    assert memories.weighted(6) == (np.array([98.0]), 3.0)
     assert memories.total.tolist() == [98.0]
 
 
