@@ -90,5 +90,6 @@ class TrainingSettings:
     def lengths(self, num_examples: int, config: Config) -> tuple[int, int]:
         """Number of mini-batches of an epoch, and of an order."""
         per_epoch = math.ceil(num_examples / self.batch_size)
+        steps = config.get("local_steps", self.local_steps)
         epochs = int(config.get("local_epochs", self.local_epochs))
-        return per_epoch, self.local_steps or epochs * per_epoch
+        return per_epoch, int(steps) if steps else epochs * per_epoch

@@ -159,7 +159,8 @@ class LocalTrainer(TrainingSettings):
         Args:
             order: the order. Its vector, w_o, is not changed. After a pause the vector is the fresh
                 model, or empty, shape ``(0,)``, if there is none. Keys of the config, all
-                optional: ``local_epochs`` and ``proximal-mu`` replace the trainer's own values;
+                optional: ``local_epochs``, ``local_steps`` and ``proximal-mu`` replace the
+                trainer's own values;
                 ``local_lr_factor`` multiplies the rate; ``version`` (of w_o) counts for `lr_decay`;
                 ``continues`` marks the rest of an order that paused.
 

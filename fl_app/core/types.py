@@ -127,6 +127,7 @@ class Update:
         order: number of the order that it answers; -1 of an update that is made by hand.
         seconds: from the dispatch of its order until it arrived, on the run's clock, with a pause
             in between; 0.0 of an update that is made by hand, and in a round of Flower's.
+        steps: local steps that its order asked for; 0 = as many as the client takes by itself.
     """
 
     client_id: int
@@ -143,14 +144,21 @@ class Update:
     order: int = -1
     seal: bytes = b""
     seconds: float = 0.0
+    steps: int = 0
 
     @classmethod
     def of(
-        cls, upload: Upload, client_id: int, base_version: int, order: int = -1, seconds: float = 0
+        cls,
+        upload: Upload,
+        client_id: int,
+        base_version: int,
+        order: int = -1,
+        seconds: float = 0,
+        steps: int = 0,
     ) -> "Update":
         """The upload of a client that started from `base_version`, as the server knows it did."""
         own: dict[str, Any] = {name: getattr(upload, name) for name in UPLOADED}
-        return cls(client_id, base_version, order=order, seconds=seconds, **own)
+        return cls(client_id, base_version, order=order, seconds=seconds, steps=steps, **own)
 
 
 # What an update takes over from its upload.

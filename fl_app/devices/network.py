@@ -1,9 +1,10 @@
 """How many seconds the download and the upload of a model take."""
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from statistics import fmean
+from statistics import NormalDist, fmean
 from typing import Literal, TypeAlias
 
 import numpy as np
@@ -13,6 +14,7 @@ from fl_app.devices.draws import STREAM, NormalAbove, around, uniform
 from fl_app.devices.table import boards_of, rows_of, table_4
 
 Way: TypeAlias = Literal["down", "up"]
+NORMAL = NormalDist()
 SHARE = 0.01  # of the mean training time that a transfer takes
 LEAST_SPEED = 0.1  # share of a link's mean: some deviations are as large as the mean
 
@@ -96,6 +98,29 @@ class Link(Links):
         draw = uniform(self.seed, client_id, sequence, f"{way}load".encode())
         speed = self.down if way == "down" else self.up
         return self.latency + self.num_bytes * share / speed * around(self.jitter, draw)
+
+
+@dataclass(kw_only=True, eq=False)
+class Queue(Links):
+    """Every order waits in a batch queue before its training; models travel in no time.
+
+    The wait counts as the download, and is log-normal with mean ``delay``.
+
+    Args:
+        delay: mean seconds of a wait, > 0.
+        sigma: standard deviation of the wait's logarithm, >= 0.
+        seed: seed of the run.
+    """
+
+    delay: float = bounded(2.0, POSITIVE, "leave devices.network out")
+    sigma: float = bounded(0.4, at_least(0), "a spread cannot be negative")
+    seed: int = 0
+
+    def _seconds(self, way: Way, client_id: int, sequence: int, share: float) -> float:
+        if way == "up":
+            return 0.0
+        draw = max(uniform(self.seed, client_id, sequence, b"queue"), 2.0**-53)
+        return self.delay * math.exp(self.sigma * (NORMAL.inv_cdf(draw) - self.sigma / 2))
 
 
 @dataclass(kw_only=True, eq=False)

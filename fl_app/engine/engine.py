@@ -224,6 +224,7 @@ class Engine(Versions):
         for client_id in self.schedule.start(fed.idle, fed.busy, fed.buffer, fed.rng):
             vector, config = self.strategy.dispatch(model, client_id)
             checks.require_vector(self.strategy, "dispatch", vector, model.params.size)
+            config = {**config, **self.schedule.work(client_id)}
             extra = checks.order_extra(self.strategy, model, client_id)
             clock.work("dispatch")
             now = clock.now

@@ -108,7 +108,8 @@ class Versions:
         if upload.base_version is not None:
             base_version = upload.base_version
         seconds = now - order.sent_at
-        update = Update.of(upload, order.client_id, base_version, order.number, seconds)
+        steps = int(order.config.get("local_steps", 0))
+        update = Update.of(upload, order.client_id, base_version, order.number, seconds, steps)
         reason = (
             checks.malformed(self.strategy, model, order, upload)
             or self.intake.refuse(model, update)

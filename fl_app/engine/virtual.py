@@ -79,6 +79,8 @@ class VirtualClock(Clock):
         epochs: number of local epochs of an order; a client can pause or be recalled after each.
         counts_epochs: whether ``local_epochs`` in an order's config scales its training time; False
             where training is counted in steps.
+        steps: of a client, the local steps of an order, which ``local_steps`` in an order's config
+            replaces; None = that key does not change the training time.
         pauses: whether clients may pause. Only the computed result tells when one does, so it is
             needed by the end of the first epoch, the earliest pause.
         evaluation_share: of a client, seconds of an evaluation over those of an order's training;
@@ -96,6 +98,7 @@ class VirtualClock(Clock):
     availability: InitVar[Availability | None] = None
     epochs: int = 1
     counts_epochs: bool = False
+    steps: Callable[[int], int] | None = None
     pauses: bool = False
     evaluation_share: Callable[[int], float] | None = None
     server: Server | None = None
@@ -134,8 +137,12 @@ class VirtualClock(Clock):
             return None
         parts = self.devices.parts(order.client_id, order.sequence, self._now)
         seconds = parts.seconds
-        if self.counts_epochs and "local_epochs" in order.config:
+        share = None
+        if self.steps and "local_steps" in order.config:
+            share = int(order.config["local_steps"]) / self.steps(order.client_id)
+        elif self.counts_epochs and "local_epochs" in order.config:
             share = int(order.config["local_epochs"]) / self.epochs
+        if share is not None:
             parts = parts._replace(training=share * parts.training)
             seconds = sum(parts[:3])  # not `parts.seconds`, which adds in another order
         self._parts[order.client_id] = parts

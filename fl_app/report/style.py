@@ -26,6 +26,7 @@ ALGORITHMS = (
     *("ace", "area", "fedstaleweight", "fedstaleasync"),
     *("asyncfeded", "ringmaster", "ringleader", "rescaled_asgd"),
     *("dude_asgd", "mr_asyncfl", "fedpsa", "fedqs"),
+    *("fedcompass", "pisces", "fedqueue"),
 )
 _COLOURS = dict(zip(ALGORITHMS, cycle(_PALETTE)))
 # Pixels that are drawn and left out.

@@ -221,6 +221,10 @@ def _clock(components: Components, layout: Layout, grid: "Grid | None", run: str
             f"algorithm/schedule=random_k knows how long an order takes, and not its parts: "
             f"algorithm={config.algorithm.name} needs devices, and another schedule"
         )
+
+    def steps(client_id: int) -> int:
+        return trainer.lengths(trainer.task.train_indices(client_id).size, {})[1]
+
     devices = schedule.devices or components.devices
     assert devices is not None
     availability, server = (config.devices.get(part) for part in ("availability", "server"))
@@ -233,6 +237,7 @@ def _clock(components: Components, layout: Layout, grid: "Grid | None", run: str
         availability=availability and instantiate(availability, {"seed": config.seed}),
         epochs=trainer.epochs,
         counts_epochs=trainer.local_steps is None and schedule.devices is None,
+        steps=None if schedule.devices or trainer.upload == "gradient" else steps,
         pauses=trainer.pauses,
         # A schedule that decides how long orders take does not know their parts.
         evaluation_share=None if schedule.devices else trainer.evaluation_share,

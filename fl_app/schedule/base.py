@@ -20,7 +20,7 @@ from numpy.random import Generator
 from fl_app.core.errors import require
 from fl_app.core.pool import ClientPool
 from fl_app.core.snapshot import Remembers
-from fl_app.core.types import Devices, Order, Parts, Update
+from fl_app.core.types import Config, Devices, Order, Parts, Update
 
 Ids: TypeAlias = Collection[int]
 Updates: TypeAlias = Sequence[Update]
@@ -54,6 +54,14 @@ class Schedule(Remembers, Protocol):
             rng: the run's random generator for this purpose.
         """
         ...
+
+    def work(self, client_id: int) -> Config:
+        """What a client that `start` named is told of its work, such as ``local_steps``.
+
+        It joins the strategy's config of the order (`Algorithm.dispatch`), and comes first.
+        """
+        del client_id
+        return {}
 
     def observe(self, evaluating: Ids, failing: Ids) -> None:
         """What else is known of clients; told before each `start`.

@@ -330,6 +330,16 @@ def test_an_order_for_more_epochs_takes_longer_where_epochs_count(counts_epochs,
     assert clock.now == pytest.approx(end + 12.0)
 
 
+def test_an_order_for_fewer_steps_takes_its_share_of_its_own_clients_steps():
+    """10 s for 4 steps of client 0, 8 of client 1: 2 steps take 5 s and 2.5 s; 2 s to travel."""
+    clock = VirtualClock(Shelf(), Parted(lambda *_: 10.0), 2, steps=lambda client: (4, 8)[client])
+    for client_id in (0, 1):
+        clock.dispatch(replace(order(client_id, client_id=client_id), config={"local_steps": 2}))
+    assert [(clock.next(math.inf).order.client_id, clock.now) for _ in range(2)] == [
+        *((1, 4.5), (0, 7.0)),
+    ]
+
+
 def test_no_client_is_recalled_in_its_last_epoch_or_when_it_is_gone():
     clock = VirtualClock(Shelf(), Parted(lambda client, _: 4.0 if client else 5.0), 2, epochs=2)
     late, other = order(0), order(1, client_id=1)
