@@ -76,8 +76,8 @@ faults: setup ## Inject faults into real processes and links, and show a table
 	$(python) -m lab.faults
 
 .PHONY: twin
-twin: setup ## Predict a federation of eight real nodes, and compare: a quarter of an hour, and a table
-	$(python) -m lab.rack.twin
+twin: setup ## Run eight real nodes, plan and simulate them, and compare: ALGORITHM=fedbuff, ten minutes
+	$(python) -m lab.rack.twin $(or $(ALGORITHM),fedbuff)
 
 .PHONY: boards
 boards: setup ## Try services and compose files: about 20 minutes

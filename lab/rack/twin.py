@@ -1,18 +1,17 @@
-"""A federation of real nodes on this machine, and the simulator's prediction of it: ``make twin``.
+"""A certificate that a simulation tells the truth: ``make twin ALGORITHM=fedbuff``.
 
-    python -m lab.rack.twin [--seconds 600]
+    python -m lab.rack.twin fedbuff [--seconds 600]
 
-Eight SuperNodes train on digits under FedBuff. They wait for known, unequal seconds in every order,
-and each has a link of known delay and bandwidth. The device file is fitted to the first half of the
-log. The run is then simulated with it and compared with the second half: updates a second, their
-staleness and the share of every node. The seconds to a target are those of the whole run, to the
-first evaluation at which the mean of the last five is there.
+Eight SuperNodes on this machine train on digits under one of five algorithms. They wait for known,
+unequal seconds in every order, and each has a link of known delay and bandwidth. A device file is
+fitted to the first half of the log; neither the waits nor the links are told to the fit. With this
+file, theory plans the run and the simulator repeats it. Both are compared with the second half:
+updates a second, their ages, and every node's share. Accuracy at equal updates and the seconds to a
+target, at which the mean of five evaluations is there for the first time, are those of the whole.
 
 What a version learns depends on the sequence of arrivals, and a few hundredths of a second change
 it. So the run is simulated several times: with the fitted seconds, and with seconds drawn from
-their intervals. The prediction is the mean of these simulations.
-
-Neither the waits nor the links are told to the fit.
+their intervals. The prediction is the mean; a further run lies in its 95 % interval.
 """
 
 import argparse
@@ -28,8 +27,10 @@ from statistics import NormalDist
 from typing import Any
 
 import pandas as pd
+from scipy.stats import ks_2samp, t
 
 from fl_app import Result
+from fl_app.api.plan import plan
 from fl_app.cli import compose
 from fl_app.core.errors import RunError
 from fl_app.runner.cell import run_cell
@@ -42,37 +43,37 @@ NODES = (
     *((1.0, 0.0, 1e6), (2.0, 0.02, 1e6), (3.0, 0.05, 5e5), (4.0, 0.0, 2e5)),
     *((6.0, 0.1, 1e5), (8.0, 0.05, 1e5), (10.0, 0.1, 5e4), (14.0, 0.2, 5e4)),
 )
-TARGETS = {each: f"seconds to {each:.0%}, whole run" for each in (0.85, 0.9)}
+SCHEDULES = {
+    "fedavg": ["buffer_size=8"],
+    "fedbuff": ["concurrency=8", "buffer_size=4"],
+    "fedhist": ["concurrency=8", "buffer_size=4"],
+    "fedasmu": ["concurrency=8", "period=0.5"],
+    "eafl": ["num_clusters=3", "participation=0.5", "recluster_every=40"],
+}
+TARGETS = {each: f"seconds to {each:.0%}" for each in (0.8, 0.9)}
 SMOOTHED = 5  # evaluations whose mean has to reach one
 SIMULATIONS = 5
 TWO_SIDED = NormalDist().inv_cdf(0.975)
 ONLINE = 240.0  # seconds that starting and ending may take
-RUN = (
-    *("algorithm=fedbuff", "task=digits", "partition=dirichlet", f"num_clients={len(NODES)}"),
-    *("num_versions=null", "eval_every=1", "seed=0", f"experiment.report_accuracy={max(TARGETS)}"),
-    *(f"algorithm.schedule.concurrency={len(NODES)}", "algorithm.schedule.buffer_size=4"),
+RATE, ACCURACY, AGE, DISTANCE = (
+    *("updates a second", "accuracy at equal updates", "mean age"),
+    "Kolmogorov-Smirnov distance of ages",
 )
+SHARES = [f"share of node {i}" for i in range(len(NODES))]
+CLOSE, FAR = 0.05, 0.05  # largest relative error of rate and shares, and largest distance
 
 
-def course(run: Path, since: float, until: float) -> "pd.Series[float]":
-    """What happened in a run between two seconds, by names; of its whole, seconds to `TARGETS`."""
-    events = Result(run).events
-    part = events[(events.t >= since) & (events.t < until)]
-    who = part.client[part.kind == "arrival"]
-    shares = who.value_counts(normalize=True)
-    tested = events[events.kind == "evaluate"].dropna(subset="accuracy")
-    smoothed = tested.accuracy.rolling(SMOOTHED).mean()
-    return pd.Series(
-        {
-            "updates a second": len(who) / (until - since),
-            "mean staleness": part.age[part.kind == "aggregate"].explode().astype(float).mean(),
-            **{f"share of node {i}": shares.get(i, 0.0) for i in range(len(NODES))},
-            **{name: tested.t[smoothed >= target].min() for target, name in TARGETS.items()},
-        }
-    )
+def words_of(algorithm: str) -> list[str]:
+    """The overrides of a run, real or simulated, but what ends it."""
+    part = "strategy" if algorithm == "eafl" else "schedule"
+    return [
+        *(f"algorithm={algorithm}", "task=digits", "partition=dirichlet", "num_versions=null"),
+        *(f"num_clients={len(NODES)}", "eval_every=1", "seed=0"),
+        *(f"algorithm.{part}.{word}" for word in SCHEDULES[algorithm]),
+    ]
 
 
-def record(folder: Path, seconds: float) -> None:
+def record(folder: Path, words: Sequence[str], seconds: float) -> None:
     """Run the federation for so many seconds.
 
     Raises:
@@ -84,8 +85,7 @@ def record(folder: Path, seconds: float) -> None:
             for way in (link.up, link.down):
                 way.delay, way.bytes_per_second = delay, speed
         federation.start([f"wait={wait}" for wait, *_ in NODES])
-        words = [*RUN, "runtime=deployment", f"max_seconds={seconds}"]
-        federation.run(folder / "run", words)
+        federation.run(folder / "run", [*words, "runtime=deployment", f"max_seconds={seconds}"])
 
 
 def drawn(table: dict[str, Any], number: int) -> dict[str, Any]:
@@ -99,57 +99,130 @@ def drawn(table: dict[str, Any], number: int) -> dict[str, Any]:
     return table | {"kinds": kinds}
 
 
-def simulate(folder: Path, table: dict[str, Any], seconds: float) -> list[Path]:
-    """Simulate the run with the fitted table and with draws from it; the runs' folders."""
-    runs = []
+def simulate(
+    folder: Path, words: Sequence[str], table: dict[str, Any], seconds: float
+) -> list[pd.DataFrame]:
+    """Simulate the run with the fitted table and with draws from it; the runs' events."""
+    found = []
     for number in range(SIMULATIONS):
-        here = folder / f"predicted-{number}"
+        here = folder / f"simulated-{number}"
         path = folder / f"drawn-{number}.json"
         path.write_text(json.dumps(drawn(table, number)))
-        words = [*RUN, "devices=boards", f"devices.table={path}", f"max_seconds={seconds}"]
-        run_cell(compose([*words, "runtime.workers=0"]), here, label=here.name)
-        runs.append(here)
-    return runs
+        boards = ["devices=boards", f"devices.table={path}", "runtime.workers=0"]
+        run_cell(compose([*words, *boards, f"max_seconds={seconds}"]), here, label=here.name)
+        found.append(Result(here).events)
+    return found
 
 
-def show(measured: "pd.Series[float]", simulations: Sequence["pd.Series[float]"]) -> None:
-    """Print the comparison; of a target that a simulation does not reach, without a prediction."""
-    table = pd.DataFrame(simulations)
-    predicted = table.mean(skipna=False)
-    print("| second half | measured | predicted | error |\n|---|---|---|---|")
-    for name, real in measured.items():
-        error = predicted[name] / real - 1 if real else math.nan
-        print(f"| {name} | {real:.4g} | {predicted[name]:.4g} | {error:+.1%} |")
-    for name in TARGETS.values():
-        print(f"{name}, of each simulation: {', '.join(f'{each:.1f}' for each in table[name])}")
+def ages(events: pd.DataFrame, since: float) -> "pd.Series[float]":
+    """The ages of the updates that were aggregated from a second on."""
+    return events.age[(events.kind == "aggregate") & (events.t >= since)].explode().astype(float)
+
+
+def measures(events: pd.DataFrame, since: float, until: float, updates: int) -> dict[str, float]:
+    """What happened between two seconds, by name; of the whole run, accuracies and `TARGETS`."""
+    arrived = events[events.kind == "arrival"]
+    who = arrived.client[(arrived.t >= since) & (arrived.t < until)]
+    shares = who.value_counts(normalize=True)
+    tested = events[events.kind == "evaluate"].dropna(subset="accuracy")
+    smoothed = tested.accuracy.rolling(SMOOTHED).mean()
+    return {
+        RATE: len(who) / (until - since),
+        AGE: ages(events, since).mean(),
+        **{name: shares.get(node, 0.0) for node, name in enumerate(SHARES)},
+        ACCURACY: smoothed[tested.t <= arrived.t.iloc[updates - 1]].iloc[-1],
+        **{name: tested.t[smoothed >= target].min() for target, name in TARGETS.items()},
+    }
+
+
+def planned(words: Sequence[str], table: Path) -> dict[str, float]:
+    """What theory says, by name; nothing of a schedule that it does not cover."""
+    try:
+        found = plan(*words, "devices=boards", f"devices.table={table}", "max_seconds=1")
+    except ValueError as error:
+        print(f"Not planned: {error}")
+        return {}
+    shares = [found.classes.share[f"client-{node}"] for node in range(len(NODES))]
+    return {
+        RATE: found.measures["updates_per_second"],
+        AGE: found.measures["mean_age"],
+        **dict(zip(SHARES, shares, strict=True)),
+    }
+
+
+def compared(
+    real: pd.DataFrame, simulated: Sequence[pd.DataFrame], plans: dict[str, float], seconds: float
+) -> pd.DataFrame:
+    """A row for each measure, with whether it is as near as it must be; None = nothing is asked."""
+    half = seconds / 2
+    updates = min((events.kind == "arrival").sum() for events in (real, *simulated))
+    true = measures(real, half, seconds, updates)
+    told = pd.DataFrame([measures(each, half, seconds, updates) for each in simulated])
+    size = len(simulated)
+    spread = t.ppf(0.975, size - 1) * math.sqrt(1 + 1 / size) * told.std()
+    rows = pd.DataFrame(
+        {
+            "planned": pd.Series(plans, dtype=float),
+            "simulated": told.mean(skipna=False),
+            "low": told.mean() - spread,
+            "high": told.mean() + spread,
+            "measured": pd.Series(true),
+        }
+    ).loc[[*true]]
+    rows["error"] = rows.simulated / rows.measured - 1
+    rows["good"] = None
+    close = [RATE, *SHARES]
+    rows.loc[close, "good"] = rows.error[close].abs() <= CLOSE
+    rows.loc[ACCURACY, "good"] = rows.measured.between(rows.low, rows.high)[ACCURACY]
+    distance = ks_2samp(pd.concat([ages(each, half) for each in simulated]), ages(real, half))
+    rows.loc[DISTANCE, ["measured", "good"]] = distance.statistic, distance.statistic <= FAR
+    return rows
+
+
+def show(rows: pd.DataFrame) -> None:
+    """Print the comparison as a table."""
+    print("| measure | planned | simulated | measured | error | |\n|---|---|---|---|---|---|")
+    for name, row in rows.iterrows():
+        texts = ["" if pd.isna(v) else f"{v:.4g}" for v in (row.planned, row.simulated)]
+        if name in (ACCURACY, *TARGETS.values()) and texts[1]:
+            texts[1] += f" [{row.low:.4g}, {row.high:.4g}]"
+        texts += [f"{row.measured:.4g}", "" if pd.isna(row.error) else f"{row.error:+.1%}"]
+        verdict = "" if row.good is None else "good" if row.good else "NOT GOOD"
+        print(f"| {name} | {' | '.join(texts)} | {verdict} |")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line; return 0, 1 if the federation failed, 2 if nothing was fitted."""
+    """Run the command line.
+
+    Returns:
+        0; 1 if the federation failed or is not as simulated; 2 if nothing could be fitted.
+    """
     parser = argparse.ArgumentParser(prog="python -m lab.rack.twin")
+    parser.add_argument("algorithm", choices=SCHEDULES)
     parser.add_argument("--seconds", type=float, default=600.0, help="length of the run (600)")
     given = parser.parse_args(arguments)
     if not 0 < given.seconds < math.inf:
         parser.error(f"--seconds {given.seconds:g} must be a number > 0: nothing would be recorded")
-    seconds, half = given.seconds, given.seconds / 2
-    folder = Path(f"outputs/twin-{time.strftime('%Y-%m-%d-%H-%M-%S')}").resolve()
+    words, seconds = words_of(given.algorithm), given.seconds
+    stamp = time.strftime("%Y-%m-%d-%H-%M-%S")
+    folder = Path(f"outputs/twin-{given.algorithm}-{stamp}").resolve()
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C
     try:
-        record(folder, seconds)
+        record(folder, words, seconds)
     except RunError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
-    table = folder / "fitted.json"
-    run = folder / "run"
-    if fit([str(run / "events.jsonl"), "--until", str(half), "--output", str(table)]):
+    table, log = folder / "fitted.json", folder / "run/events.jsonl"
+    if fit([str(log), "--until", str(seconds / 2), "--output", str(table)]):
         return 2
-    fitted = json.loads(table.read_text())
-    for name, values in fitted["kinds"].items():
-        print(f"{name}: {values['seconds']:.2f} s, interval {values['interval']}")
-    simulations = [course(each, half, seconds) for each in simulate(folder, fitted, seconds)]
-    show(course(run, half, seconds), simulations)
-    print(f"Files: {folder}")
-    return 0
+    simulated = simulate(folder, words, json.loads(table.read_text()), seconds)
+    real = Result(folder / "run").events
+    rows = compared(real, simulated, planned(words, table), seconds)
+    show(rows)
+    certificate = folder / "certificate.json"
+    certificate.write_text(rows.to_json(orient="index", indent=2))
+    print(f"Certificate: {certificate}")
+    return 0 if all(good is None or good for good in rows.good) else 1
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@ import json
 import re
 from pathlib import Path
 
+import pandas as pd
 import pytest
 from helpers import run
 
@@ -14,7 +15,7 @@ from fl_app.engine.server import Server
 from fl_app.schedule import Buffered
 from lab import benchmark
 from lab.benchmark import interval
-from lab.rack import fit
+from lab.rack import fit, twin
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 CONFIG = """\
@@ -158,3 +159,43 @@ def test_bad_logs_are_refused(tmp_path, capsys):
 def test_bad_kinds_are_refused(text):
     with pytest.raises(ValueError, match=r"^--kinds "):
         fit.parse_kinds([text])
+
+
+# -- a certificate ---------------------------------------------------------------------------------
+
+
+def course(every, old, rate):
+    """A run of 160 s: node i mod 8 arrives after `every` seconds, a quarter of updates is `old`."""
+    rows = []
+    for i in range(int(160 / every)):
+        t = every * (i + 1)
+        rows += [
+            {"kind": "arrival", "t": t, "client": i % 8},
+            {"kind": "aggregate", "t": t, "age": [old if i % 4 == 0 else 0]},
+            {"kind": "evaluate", "t": t, "accuracy": min(rate * (i + 1), 1.0)},
+        ]
+    return pd.DataFrame(rows)
+
+
+def certificate(every=1.0, old=1, rate=0.01):
+    """Of a run with an arrival each second, one step older in a quarter, and 1 % a version."""
+    simulated = [course(every, old, rate + each) for each in (-0.0001, 0.0, 0.0001)]
+    return twin.compared(course(1.0, 1, 0.01), simulated, {twin.RATE: 1.0}, 160.0)
+
+
+def test_a_certificate_says_what_was_simulated_as_it_was():
+    rows = certificate()
+    assert rows.good.dropna().all()
+    assert len(rows.good.dropna()) == 11  # rate, eight shares, accuracy, distance
+    assert rows.measured["updates a second"] == 1.0
+    assert rows.measured["mean age"] == 20 / 81  # of 80 to 160 s, both included
+    assert rows.measured["share of node 3"] == 0.125
+    assert rows.measured["seconds to 80%"] == 82.0  # mean of 78 to 82 %
+    assert rows.measured[twin.DISTANCE] == 0.0
+
+
+def test_a_certificate_says_what_was_not():
+    assert not certificate(every=0.94).good["updates a second"]
+    assert certificate(old=0).measured[twin.DISTANCE] == pytest.approx(20 / 81)
+    assert not certificate(old=0).good[twin.DISTANCE]
+    assert not certificate(rate=0.001).good[twin.ACCURACY]

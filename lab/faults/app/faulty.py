@@ -2,10 +2,12 @@
 
 import time
 
-from flwr.app import Context, Message
+from flwr.app import ConfigRecord, Context, Message
 from flwr.clientapp import ClientApp
 
 from fl_app.client_app import app as real
+
+WAITED = "waited"  # for this share of an order, before its client paused
 
 app = ClientApp()
 
@@ -18,6 +20,10 @@ def query(message: Message, context: Context) -> Message:
 
 @app.train()
 def train(message: Message, context: Context) -> Message:
-    """Wait, then train."""
-    time.sleep(float(str(context.node_config.get("wait", 0.0))))
-    return real(message, context)
+    """Train, and wait; up to a pause for a share of the seconds as large as that of the work."""
+    reply = real(message, context)
+    done = float(str(reply.content["upload"]["progress"])) if reply.has_content() else 1.0
+    before = float(str(context.state[WAITED]["share"])) if WAITED in context.state else 0.0
+    context.state[WAITED] = ConfigRecord({"share": done % 1.0})
+    time.sleep(float(str(context.node_config.get("wait", 0.0))) * (done - before))
+    return reply
