@@ -14,61 +14,33 @@ import json
 import re
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from math import sqrt
 from pathlib import Path
-from statistics import fmean, stdev
-from typing import NamedTuple
+from statistics import fmean
 
 import pandas as pd
 import yaml
-from scipy.stats import t
 
+from fl_app.benchmark.page import Scores, interval, ranked, section
 from fl_app.core.errors import require
 from fl_app.search.settings import BEST
 
-LEVEL = 0.95
 AGES = ("median_staleness", "p90_staleness", "max_staleness")
 COLUMNS = ("method", "setting", "seed", "accuracy", "seconds", "recall", *AGES, "stopped", "chosen")
 LATE = 1.5  # times the median seconds of a setting's methods: takes more time than the others
 USUAL = "num_versions|updates|seconds|"  # why a run ends that was not disturbed
 
 
-class Interval(NamedTuple):
-    """A mean with its interval."""
-
-    mean: float
-    low: float
-    high: float
-
-    def text(self, unit: float = 100, form: str = "{:+.1f}") -> str:
-        """Such as "-1.2 [-2.0, -0.4]"."""
-        return f"{form} [{form}, {form}]".format(*(unit * value for value in self))
-
-    def short(self, unit: float = 100) -> str:
-        """Such as "1.2±0.8"."""
-        return f"{unit * self.mean:.1f}±{unit * (self.high - self.mean):.1f}"
-
-
-def interval(values: Sequence[float]) -> Interval:
-    """The mean of values, one per seed and at least two, with its interval."""
-    mean = fmean(values)
-    half = float(t.ppf((1 + LEVEL) / 2, len(values) - 1)) * stdev(values) / sqrt(len(values))
-    return Interval(mean, mean - half, mean + half)
-
-
 @dataclass(frozen=True)
-class Benchmark:
+class Benchmark(Scores):
     """Results of methods in settings.
 
     Attributes:
-        scores: a row for each run; columns method, setting, seed, accuracy in [0, 1], seconds
-            (virtual ones, that the run took), recall (mean over the slow labels; missing where
+        scores: as of `Scores`, with the columns accuracy, seconds (virtual ones, that the run
+            took), recall (mean over the slow labels; missing where
             there are none), those of `AGES`, of the aggregated updates, in versions, stopped
             (why the run ended) and chosen (the best setting as overrides, empty if unknown). A run
             that ended early counts with the evaluations that it had.
     """
-
-    scores: pd.DataFrame
 
     @property
     def missing(self) -> list[str]:
@@ -82,11 +54,6 @@ class Benchmark:
         out = self.scores.method.isin(names) | self.scores.setting.isin(names)
         return Benchmark(self.scores[~out])
 
-    @property
-    def settings(self) -> list[str]:
-        """In the order of the configuration."""
-        return list(dict.fromkeys(self.scores.setting))
-
     def late(self, settings: Sequence[str]) -> list[str]:
         """Methods that need more than `LATE` times the seconds of the median one in a setting."""
         mean = self.scores[self.scores.setting.isin(settings)].pivot_table(
@@ -94,23 +61,6 @@ class Benchmark:
         )
         limit = LATE * mean.median(axis=1)
         return [str(method) for method in mean.columns if (mean[method] > limit).any()]
-
-    def table(self, settings: Sequence[str], measure: str = "accuracy") -> pd.DataFrame:
-        """Mean of a measure over settings: a row for each seed, a column for each method.
-
-        Methods without a result in each setting and seed are left out, and so are seeds that one of
-        the settings lacks.
-        """
-        chosen = self.scores[self.scores.setting.isin(settings)]
-        wide = chosen.pivot_table(index=["setting", "seed"], columns="method", values=measure)
-        by_seed = wide.dropna(axis=1).groupby("seed")
-        return by_seed.mean()[by_seed.size() == len(settings)]
-
-    def ahead_of(self, method: str, settings: Sequence[str]) -> dict[str, Interval]:
-        """How far each other method is ahead of one over some settings, best first."""
-        table = self.table(settings)
-        order = table.mean().sort_values(ascending=False).index
-        return {str(m): interval(list(table[m] - table[method])) for m in order if m != method}
 
     def best(self, settings: Sequence[str]) -> str:
         """The method of the highest mean accuracy over some settings.
@@ -127,16 +77,6 @@ class Benchmark:
             "there is nothing to compare, or no interval; some runs may still go on",
         )
         return str(table.mean().sort_values(ascending=False).index[0])
-
-    def ranks(self) -> dict[str, Interval]:
-        """The mean rank of each method over all settings, best first."""
-        complete = self.table(self.settings)
-        index = ["seed", "setting", "method"]
-        wide = self.scores.set_index(index).accuracy.unstack()[complete.columns]
-        ranks = wide.rank(axis=1, ascending=False).loc[complete.index]
-        every = ranks.groupby("seed").mean()
-        found = {str(method): interval(list(every[method])) for method in complete}
-        return dict(sorted(found.items(), key=lambda item: item[1].mean))
 
     def groups(self) -> dict[str, list[str]]:
         """Settings that share a part of their name, such as all with ``n10``; and all of them."""
@@ -204,16 +144,6 @@ def _row(run: Path) -> dict[str, object]:
     }
 
 
-def _part(
-    title: str, texts: Sequence[str], header: Sequence[str], rows: Sequence[Sequence[str]]
-) -> str:
-    """A table in Markdown below its title and texts; "" without rows."""
-    lines = [f"## {title}", "", *texts, ""]
-    lines += ["| " + " | ".join(header) + " |", "|---" * len(header) + "|"]
-    lines += ["| " + " | ".join(row) + " |" for row in rows]
-    return "\n".join([*lines, "\n"]) if rows else ""
-
-
 def page(found: Benchmark, against: Sequence[str] = ()) -> str:
     """What to choose when, mean ranks, each setting, and what went wrong.
 
@@ -230,7 +160,7 @@ def page(found: Benchmark, against: Sequence[str] = ()) -> str:
         "A run with a reason counts with the evaluations that it had. A method that lacks a result "
         "in a setting is left out of the setting's comparison and of means over it."
     )
-    last = _part("Runs that did not reach their end", [text], ["run", "reason"], rows)
+    last = section("Runs that did not reach their end", [text], ["run", "reason"], rows)
     return "".join([*parts, last]).removesuffix("\n")
 
 
@@ -253,7 +183,7 @@ def _advice(found: Benchmark) -> str:
         "seconds of the median method in one of the settings.",
     ]
     header = ["settings", "best", "accuracy, %", "tied with it", "best of those behind it"]
-    return _part("What to choose when", texts, header, rows)
+    return section("What to choose when", texts, header, rows)
 
 
 def _choice(found: Benchmark, name: str, settings: Sequence[str]) -> list[str]:
@@ -272,22 +202,12 @@ def _choice(found: Benchmark, name: str, settings: Sequence[str]) -> list[str]:
 
 
 def _ranks(found: Benchmark) -> str:
-    ranks, late = found.ranks(), found.late(found.settings)
+    late = found.late(found.settings)
     text = (
         f"Mean over {len(found.settings)} settings, of methods with results in each of them; "
         "and the accuracy in each setting, %. *: takes more time than the others."
     )
-    tables = [found.table([setting]) for setting in found.settings]
-    rows = [
-        [
-            f"{name} *" if name in late else name,
-            rank.short(1),
-            *(interval(list(table[name])).short() for table in tables),
-        ]
-        for name, rank in ranks.items()
-    ]
-    header = ["method", "mean rank", *found.settings]
-    return _part("Mean rank", [text], header, rows)
+    return ranked(found, "Mean rank", [text], {name: f"{name} *" for name in late})
 
 
 def _of_setting(found: Benchmark, setting: str, against: Sequence[str]) -> str:
@@ -321,7 +241,7 @@ def _of_setting(found: Benchmark, setting: str, against: Sequence[str]) -> str:
     ]
     shown = [(title, texts) for title, texts in columns if texts]
     rows = [[name, *(texts.get(name, "-") for _, texts in shown)] for name in names]
-    return _part(setting, [], ["method", *(title for title, _ in shown)], rows)
+    return section(setting, [], ["method", *(title for title, _ in shown)], rows)
 
 
 def _short(words: str) -> str:

@@ -153,7 +153,7 @@ class Asynchronous(AsyncStrategy):
         self._begun = None
         server_round = model.version + 1
         rebased = [self._arrays(model.params + model.delta(update)) for update in updates]
-        replies = [_reply(u, server_round, a) for u, a in zip(updates, rebased, strict=True)]
+        replies = [_reply(u, a) for u, a in zip(updates, rebased, strict=True)]
         try:
             with _warnings_only():
                 arrays, self._metrics = self.inner.aggregate_train(server_round, replies)
@@ -326,8 +326,11 @@ def _copied(value: Any) -> Any:
     return value
 
 
-def _reply(update: Update, server_round: int, arrays: ArrayRecord) -> Message:
-    """The message of a client that sends `arrays` in Flower's round loop."""
+def _reply(update: Update, arrays: ArrayRecord) -> Message:
+    """The message of a client that sends `arrays` in Flower's round loop.
+
+    Its group is the round whose `configure_train` gave the order, which says how old it is.
+    """
     plain = {names.NUM_EXAMPLES: update.num_examples, names.LOSS: update.loss}
     records: Records = update.records or {
         names.METRICS: {names.METRICS: {**update.metrics, **plain}}
@@ -338,5 +341,5 @@ def _reply(update: Update, server_round: int, arrays: ArrayRecord) -> Message:
     for name, values in records.get(names.CONFIG, {}).items():
         content[name] = ConfigRecord(dict(values))
     sender, kind = update.client_id, MessageType.TRAIN
-    metadata = Metadata(0, "", sender, 0, "", str(server_round), 0.0, 1.0, kind)
+    metadata = Metadata(0, "", sender, 0, "", str(update.base_version + 1), 0.0, 1.0, kind)
     return Message(content, metadata=metadata)  # type: ignore[call-overload, no-any-return]

@@ -14,6 +14,8 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, Re
 from flwr.serverapp import strategy as flower
 from helpers import vec
 
+from examples.fedctl_fedasync import FedCtlAsync
+from examples.fedsasync import FedSaSync
 from fl_app.asynchronous import Asynchronous
 from fl_app.core.errors import RunError
 from fl_app.core.types import GlobalModel, Update
@@ -284,6 +286,18 @@ THREE = [
 )
 def test_inner_strategy_aggregates_displacements_on_the_current_model(inner, expected):
     np.testing.assert_allclose(Asynchronous(inner).aggregate(FIFTH, THREE), expected, rtol=1e-5)
+
+
+def test_the_age_of_a_reply_is_that_of_its_group():
+    """FedSaSync undoes the rebase: (10 [3, 0] + 10 [0, 3] + 20 [9, 9]) / 40 = [5.25, 5.25].
+
+    Of fedctl a displacement of age 2 has the weight 0.5 / sqrt(3).
+    """
+    strategy = Asynchronous(FedSaSync())
+    strategy.dispatch(GlobalModel(vec(0, 0), version=3), 0)
+    np.testing.assert_allclose(strategy.aggregate(FIFTH, THREE), [5.25, 5.25], rtol=1e-6)
+    found = Asynchronous(FedCtlAsync()).aggregate(FIFTH, THREE[:1])
+    np.testing.assert_allclose(found, [1 + 1.5 / np.sqrt(3), 1], rtol=1e-6)
 
 
 def test_fedprox_tells_its_clients_mu():

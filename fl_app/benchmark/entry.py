@@ -1,0 +1,141 @@
+"""What enters the benchmark, as a cell of its experiment: a class, or the strategy of an app."""
+
+import sys
+import tomllib
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, suppress
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+from flwr.app import Context, RecordDict
+from flwr.common.config import flatten_dict
+from flwr.serverapp.strategy import Strategy
+from omegaconf import DictConfig, OmegaConf
+
+from fl_app.cli import nearest
+from fl_app.client.build import locate
+from fl_app.core.errors import is_number, require
+from fl_app.core.hyper import count
+from fl_app.strategy import AsyncStrategy
+from fl_app.strategy.asynchronous import Asynchronous, _Nodes
+
+# Names of a rate, of which the first that a strategy has is searched. It must be a number above 0.
+RATES = ("server_lr", "server_learning_rate", "eta", "mixing", "learning_rate", "lr", "rate")
+SHARES = ("mixing",)  # rates of at most 1
+BELOW, ABOVE = 27, 9  # of a rate's default: the ends of what is tried, as of the other methods
+LOCAL_LR = "algorithm.client.local_lr=tag(log,interval(0.00185,0.45))"  # where there is none
+BUFFER, EVAL_EVERY = 10, 50  # client updates of a version (or 1), and of two evaluations
+UPLOADS = ("delta", "pseudo", "model")  # the first that a strategy takes is sent
+
+
+def enter(
+    target: str, conf: Path, config: DictConfig, words: Sequence[str], space: Sequence[str]
+) -> tuple[str, dict[str, Any]]:
+    """Write what enters as an option of ``algorithm=``.
+
+    Args:
+        target: a cell of the experiment, ``package.module.Class``, or the folder of a Flower app.
+        conf: folder of options.
+        config: of the experiment.
+        words: overrides of the entry.
+        space: what is tried; empty = a rate.
+
+    Returns:
+        The name of its cell, and ``cells`` and ``spaces`` of an experiment that has it.
+
+    Raises:
+        ValueError: there is no such entry, or it cannot run.
+    """
+    known = config.experiment.cells
+    if target in known:
+        spaces = {target: [*space]} if space else {}
+        return target, {"cells": {target: [*known[target], *words]}, "spaces": spaces}
+    defaults: list[Any] = [{"client": "sgd"}, "_self_", {"schedule": "k_async"}]
+    node, place = dict[str, Any](), "algorithm.strategy."
+    if (Path(target) / "pyproject.toml").is_file():
+        strategy = of_app(target)
+        inner = getattr(strategy, "inner", strategy)
+        node = {"_target_": f"{__name__}.of_app", "folder": str(Path(target).resolve())}
+        node |= _rates(inner)
+    else:
+        told = f"package.module.Class, the folder of an app or one of {', '.join(known)}"
+        hint = f"there is nothing to enter{nearest(target, list(known))}"
+        require("." in target, "entry", target, told, hint)
+        kind = locate(target)
+        good = isinstance(kind, type) and issubclass(kind, Strategy)
+        require(good, "entry", target, "a Strategy of Flower", "it aggregates nothing")
+        try:
+            inner = kind()
+        except TypeError as error:
+            raise ValueError(f"entry={target} must need no arguments: {error}") from None
+        strategy = inner if isinstance(inner, AsyncStrategy) else Asynchronous(inner)
+        if strategy is not inner:
+            place += "inner."
+            node = {"_target_": f"{Asynchronous.__module__}.Asynchronous"}
+        defaults.insert(0, {f"/target@{place.removeprefix('algorithm.')[:-1]}": target})
+    falls = "lr_schedule" in vars(strategy)
+    defaults[1:1] = [{"lr_schedule@strategy.lr_schedule": "linear"}] * falls
+    client = {"upload": next((u for u in UPLOADS if u in strategy.takes), strategy.takes[0])}
+    client |= {"_target_": strategy.needs} if strategy.needs else {}
+    name = f"entry-{type(inner).__name__}"
+    option = {"defaults": defaults, "name": name, "strategy": node, "client": client}
+    (conf / "algorithm").mkdir(parents=True, exist_ok=True)
+    OmegaConf.save(option, conf / "algorithm" / f"{name}.yaml")
+    own = getattr(strategy.schedule, "buffer_size", 1) if inner is strategy else BUFFER
+    size = getattr(inner, "buffer_size", own)
+    count().check("buffer_size", size, "a version would take no update")
+    cell = [f"algorithm={name}", f"algorithm.schedule.buffer_size={size}"]
+    cell += [f"num_versions={config.max_updates // size}", f"eval_every={-(-EVAL_EVERY // size)}"]
+    cell += ["algorithm.strategy.lr_schedule.to=0.4"] * falls  # as of the others
+    for key, rate in list(_rates(inner).items())[: not space]:
+        most = min(ABOVE * rate, 1) if key in SHARES else ABOVE * rate
+        space = [f"{place}{key}=tag(log,interval({rate / BELOW:.4g},{most:.4g}))"]
+    spaces = {name: ["algorithm.strategy.server_lr=null", *(space or [LOCAL_LR])]}
+    return name, {"cells": {name: [*cell, *words]}, "spaces": spaces}
+
+
+def _rates(strategy: object) -> dict[str, float]:
+    found: dict[str, Any] = {key: getattr(strategy, key, None) for key in RATES}
+    return {key: rate for key, rate in found.items() if is_number(rate) and rate > 0}
+
+
+class _Started(BaseException):
+    """Ends a ServerApp where it starts its strategy."""
+
+
+def of_app(folder: str, **values: float) -> AsyncStrategy:
+    """The strategy that a Flower app's ServerApp starts; a loop of the app's own is not used.
+
+    Args:
+        folder: of the app, with its ``pyproject.toml``.
+        values: of the strategy's attributes, in place of the app's.
+
+    Raises:
+        ValueError: the ServerApp starts none.
+    """
+    app = tomllib.loads((Path(folder) / "pyproject.toml").read_text())["tool"]["flwr"]["app"]
+    module, _, name = app["components"]["serverapp"].partition(":")
+    sys.path[:0] = [folder] * (folder not in sys.path)
+    main, started = getattr(import_module(module), name), list[Any]()
+
+    def start(strategy: Strategy, *_: object, **__: object) -> None:
+        started.append(strategy)
+        raise _Started
+
+    with ExitStack() as stack:
+        for kind in filter(lambda kind: "start" in vars(kind), _kinds(Strategy)):
+            stack.enter_context(patch.object(kind, "start", start))
+        with suppress(_Started):
+            main(_Nodes(10), Context(0, 0, {}, RecordDict(), flatten_dict(app.get("config", {}))))
+    told = "the folder of an app whose ServerApp calls the start of a Strategy"
+    require(bool(started), "entry", folder, told, "there is nothing to enter")
+    vars(started[0]).update(values)
+    return started[0] if isinstance(started[0], AsyncStrategy) else Asynchronous(started[0])
+
+
+def _kinds(kind: Any) -> Iterator[Any]:
+    yield kind
+    for each in kind.__subclasses__():
+        yield from _kinds(each)
