@@ -1,5 +1,6 @@
 """Bounds of hyper-parameters, declared as dataclass fields; and what else users are told."""
 
+import json
 import math
 import re
 import sys
@@ -13,6 +14,14 @@ import pytest
 
 from fl_app.core.bugs import place_of, traceback_of, warn_of_misspelt
 from fl_app.core.errors import Diverged
+from fl_app.core.events import (
+    Aggregated,
+    Arrived,
+    Dispatched,
+    Rejected,
+    from_json,
+    to_json,
+)
 from fl_app.core.extras import EXTRAS, MissingExtra, lacking, require_installed, told_if_missing
 from fl_app.core.hyper import (
     POSITIVE,
@@ -173,3 +182,39 @@ def test_a_missing_package_is_told_with_its_extra(monkeypatch):
     with pytest.raises(MissingExtra, match=told):
         require_installed("ray", "scipy")
     assert lacking("ray") is None
+
+
+# -- events ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("event", "line"),
+    [
+        (
+            Dispatched(0.5, 3, 7, version=2, parts=[1, 2, 1], beside=True),
+            '{"kind": "dispatch", "t": 0.5, "client": 3, "order": 7, "version": 2, "bytes": 0, '
+            '"parts": [1, 2, 1], "beside": true}',
+        ),
+        (
+            Arrived(1.5, 3, 7, base_version=2, age=1, bytes=4),
+            '{"kind": "arrival", "t": 1.5, "client": 3, "order": 7, "base_version": 2, "age": 1, '
+            '"loss": null, "bytes": 4}',
+        ),
+        (
+            Aggregated(2.0, 4, client=[3], order=[7], age=[1], report={"weight": [1.0]}),
+            '{"kind": "aggregate", "t": 2.0, "version": 4, "client": [3], "order": [7], '
+            '"age": [1], "weight": [1.0]}',
+        ),
+        (Rejected(3.0, reason="duplicate"), '{"kind": "reject", "t": 3.0, "reason": "duplicate"}'),
+    ],
+)
+def test_an_event_is_one_flat_object_and_comes_back(event, line):
+    assert json.dumps(to_json(event)) == line
+    assert from_json(json.loads(line)) == event
+
+
+def test_what_is_no_event_is_refused():
+    with pytest.raises(ValueError, match=r"an event of unknown kind: {'kind': 'party', 't': 1.0}"):
+        from_json({"kind": "party", "t": 1.0})
+    with pytest.raises(ValueError, match=r"missing .* 'version'.*: {'kind': 'checkpoint'"):
+        from_json({"kind": "checkpoint", "t": 1.0})

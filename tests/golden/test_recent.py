@@ -1,4 +1,4 @@
-"""What clients' models do decides how they count, against hand-derived values.
+"""Methods of 2024 to 2026 against hand-derived values.
 
 MR.AsyncFL, gamma = 1/2, N = 2, w_0 = 4, so v = 4, 4 and c = 1/2, 1/2:
 
@@ -26,17 +26,23 @@ FedQS (Li et al. 2025), K = 2; client 0 reports 60 degrees, client 1 120 and ask
 
 import numpy as np
 import pytest
-from helpers import Quadratic, order_for, sent, vec
+from helpers import Quadratic, Scripted, Times, order_for, run, same_steps, sent, steps, vec
 from torch import nn
 
+from fl_app.algorithms.ace import ACE
 from fl_app.algorithms.fedasync import FedAsync
+from fl_app.algorithms.fedavg_k import FedAvgK
 from fl_app.algorithms.fedbuff import FedBuff
 from fl_app.algorithms.fedpsa import FedPSA
 from fl_app.algorithms.fedqs import FedQS
 from fl_app.algorithms.fedqs.trainer import FedQSTrainer
 from fl_app.algorithms.mr_asyncfl import MRAsyncFL
+from fl_app.algorithms.rescaled_asgd import RescaledASGD
+from fl_app.algorithms.ringleader import Ringleader
 from fl_app.core.errors import RunError
-from fl_app.core.types import GlobalModel
+from fl_app.core.types import GlobalModel, Upload
+from fl_app.schedule import fully_async
+from fl_app.schedule.two_phase import TwoPhase
 from fl_app.tasks.task import Task
 
 # -- MR.AsyncFL -----------------------------------------------------------------------------------
@@ -206,3 +212,102 @@ def test_a_slow_turned_client_asks_if_its_classes_fare_unequally(weights, feedba
     order = order_for(0, 2, vec(*weights), {"pace": 0.5, "mean_angle": 45.0}, state=held)
     upload = FedQSTrainer(task, **SETTINGS).train(order)
     assert upload.metrics["feedback"] == feedback
+
+
+# -- methods with all clients at work --------------------------------------------------------------
+
+ROUNDS = [
+    (0, (0, [4, 0], 0), (0, [2, 0], 0), (1, [0, 6], 0), (2, [3, 3], 0)),
+    (1, (0, [6, 0], 0)),
+    (2, (1, [0, 2], 0)),
+    (3, (2, [1, 1], 1), (0, [1, 2], 2), (1, [1, 3], 3)),
+]
+DUDE = [
+    (0, (0, [3, 0], 0)),
+    (1, (1, [0, 6], 0)),
+    (2, (0, [0, 3], 1)),
+    (3, (1, [3, 0], 2), (2, [3, 3], 0)),
+]
+
+
+def test_ringleader_steps_along_the_mean_of_the_means_of_a_round():
+    strategy = Ringleader()
+    same_steps(steps(strategy, ROUNDS[:1]), [[2, 3]])
+    assert strategy.report["weight"] == pytest.approx([1 / 6, 1 / 6, 1 / 3, 1 / 3])
+    same_steps(steps(strategy, ROUNDS[1:]), [[7 / 3, 3], [7 / 3, 7 / 3], [1, 2]])
+
+
+def test_dude_asgd_replaces_a_clients_part_of_the_mean():
+    same_steps(steps(ACE(over="all", num_clients=3), DUDE), [[1, 0], [1, 2], [0, 3], [2, 2]])
+
+
+def course(schedule, strategy, seconds, num_versions):
+    """Each client's own number is its gradient; clients take so long."""
+    return run(
+        schedule,
+        Scripted(lambda client, *rest: Upload(vec(client, 1), "gradient", 1, loss=0.0)),
+        num_clients=len(seconds),
+        num_versions=num_versions,
+        devices=Times(lambda client, number: seconds[client]),
+        strategy=strategy,
+    )
+
+
+def test_a_round_hears_all_clients_and_then_each_makes_a_version():
+    events = course(TwoPhase(), Ringleader(), [1.0, 3.7, 5.05], 6).kind("aggregate")
+    one, four = [0, 0, 0, 1, 0, 0, 2], [0, 0, 0, 0, 2, 0, 1]
+    assert [event["client"] for event in events] == [one, [0], [1], four, [0], [2]]
+    assert [event["t"] for event in events] == pytest.approx([5.05, 6, 7.4, 11.1, 12, 15.15])
+
+
+def test_no_gradient_of_ringleader_is_older_than_2n_minus_2():
+    seconds = [1.0, 1.7, 2.9, 7.3, 19.1]
+    result = course(TwoPhase(), Ringleader(), seconds, 100)
+    ends, begun = [event["client"][-1] for event in result.kind("aggregate")], {}
+    assert all(sorted(ends[i : i + 5]) == [0, 1, 2, 3, 4] for i in range(0, 100, 5))
+    for version, event in enumerate(result.kind("aggregate")):
+        if version % 5 == 0:
+            begun = {}
+        for client, age in zip(event["client"], event["age"], strict=True):
+            begun[client] = min(version - age, begun.get(client, version))
+        assert version - min(begun.values()) <= 8
+
+
+def test_a_round_waits_for_nobody_who_fails():
+    """Client 2 fails at 2.6 s and is back at 5.2 s: the first round, until 4 s, is of 0 and 1."""
+
+    def fails(client, sequence, received):
+        if client == 2 and sequence == 0:
+            raise OSError("no power")
+        return Upload(vec(client, 1), "gradient", 1, loss=0.0)
+
+    times = Times(lambda client, number: [1.0, 3.7, 2.6][client])
+    result = run(TwoPhase(), Scripted(fails), num_clients=3, num_versions=3, devices=times)
+    taken = [event["client"] for event in result.kind("aggregate")]
+    assert taken == [[0, 0, 0, 1], [0], [0, 2, 0, 0, 1]]
+
+
+def test_rescaled_asgd_steps_in_proportion_to_the_clients_seconds():
+    strategy, model = RescaledASGD(), GlobalModel(vec(0, 0), 5)
+    orders = [[(0, 1)], [(1, 3)], [(0, 1)], [(0, 4)], [(0, 2), (1, 3)]]
+    expected = [[2, 4], [3, 6], [1, 2], [1.6, 3.2], [2, 4]]
+    for each, step in zip(orders, expected, strict=True):
+        updates = [sent(client, 3, 2, 4, seconds=seconds) for client, seconds in each]
+        np.testing.assert_allclose(-strategy.aggregate(model, updates), step, rtol=1e-6)
+    assert strategy.report["weight"] == pytest.approx([0.4, 0.6])
+
+
+def test_fast_and_slow_clients_go_equally_far_with_rescaled_asgd():
+    result = course(fully_async(None), RescaledASGD(), [1.0, 3.01], 200)
+    far = np.zeros(2)
+    for event in result.kind("aggregate")[4:]:
+        far[event["client"][0]] += event["weight"][0]
+    assert far[0] == pytest.approx(far[1], rel=0.03)
+
+
+def test_rescaled_asgd_with_equal_times_is_asgd():
+    one, other = (
+        course(fully_async(None), strategy, [2.0] * 3, 12).outcome.params
+        for strategy in (RescaledASGD(server_lr=0.5), FedAvgK(server_lr=0.5))
+    )
+    assert one.tobytes() == other.tobytes() != bytes(one.nbytes)
