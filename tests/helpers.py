@@ -1,15 +1,19 @@
 """Shared by tests: a federation whose optimum is known, fake clients and devices, whole runs."""
 
 import math
+from copy import deepcopy
 from dataclasses import dataclass
+from functools import lru_cache
 from types import SimpleNamespace
 from typing import Any
 
+import hydra
 import numpy as np
 import pytest
 import torch
 from torch import nn
 
+from fl_app.cli import CONF
 from fl_app.client import LocalTrainer
 from fl_app.client.batch import BatchTrainer, obstacle
 from fl_app.client.initial import build_model
@@ -335,3 +339,37 @@ def run(
         **more,
     )
     return Run(engine.run(), recorder.events, recorder.history, strategy)
+
+
+# -- configurations --------------------------------------------------------------------------------
+
+# Of every algorithm, the name of its file.
+ALGORITHMS = sorted(path.stem for path in (CONF / "algorithm").glob("*.yaml"))
+
+
+# Flower's own strategies are not ours to prove (tests/contract/test_flower_strategies.py).
+NAMES = sorted(
+    path.stem
+    for path in (CONF / "algorithm").glob("*.yaml")
+    if "/target@strategy: fl_app.algorithms." in path.read_text()
+)
+
+# A client as most have it, a server that learns, clients that pause, work ahead, look at their last
+# model or correct gradients, and uploads of another kind.
+REPRESENTATIVES = ("fedbuff", "wkafl", "fedasmu", "overlap_fedavg", "moon", "scaffold", "area")
+
+# Of those that add noise, so little that the rest can be seen.
+QUIET = {
+    "dp_fedbuff": ["algorithm.strategy.noise_multiplier=0.01", "algorithm.strategy.clip_norm=9"]
+}
+
+
+@lru_cache(256)
+def _composed(overrides):
+    with hydra.initialize_config_dir(str(CONF), version_base="1.3"):
+        return hydra.compose("config", overrides=list(overrides))
+
+
+def composed(*overrides):
+    """What these words describe; many tests ask for the same, and a copy takes a tenth."""
+    return deepcopy(_composed(overrides))

@@ -10,8 +10,16 @@ from functools import cache
 
 import numpy as np
 import pytest
-from configs import ALGORITHMS, NAMES, QUIET, REPRESENTATIVES, composed
-from helpers import HeadedQuadratic, Recorder, run
+from helpers import (
+    ALGORITHMS,
+    NAMES,
+    QUIET,
+    REPRESENTATIVES,
+    HeadedQuadratic,
+    Recorder,
+    composed,
+    run,
+)
 from hydra.utils import get_class
 from torch import nn
 

@@ -6,8 +6,7 @@ import re
 import numpy as np
 import pytest
 import yaml
-from configs import ALGORITHMS, composed
-from helpers import HeadedQuadratic, Recorder
+from helpers import ALGORITHMS, HeadedQuadratic, Recorder, composed
 from hydra.utils import get_object
 from omegaconf import OmegaConf
 

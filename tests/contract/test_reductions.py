@@ -4,8 +4,7 @@ from copy import deepcopy
 
 import numpy as np
 import pytest
-from configs import composed
-from helpers import Quadratic, run, sent, vec
+from helpers import Quadratic, composed, run, sent, vec
 
 from fl_app.algorithms.ace import ACE
 from fl_app.algorithms.afl import AFL

@@ -7,8 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from configs import ALGORITHMS, QUIET, composed
-from helpers import Recorder
+from helpers import ALGORITHMS, QUIET, Recorder, composed
 from secure_world import NoMask
 
 from fl_app.core.types import GlobalModel, Update

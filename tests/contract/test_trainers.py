@@ -5,8 +5,18 @@ from functools import cache
 import numpy as np
 import pytest
 import torch
-from configs import QUIET, REPRESENTATIVES, composed
-from helpers import HeadedQuadratic, MeanDelta, Scripted, Times, initial_vector, order_for, run
+from helpers import (
+    QUIET,
+    REPRESENTATIVES,
+    HeadedQuadratic,
+    MeanDelta,
+    Scripted,
+    Times,
+    composed,
+    initial_vector,
+    order_for,
+    run,
+)
 from torch import Tensor, nn
 
 from fl_app.client.batch import BatchTrainer

@@ -11,7 +11,7 @@ from pathlib import Path
 import hydra
 import numpy as np
 import pytest
-from configs import composed
+from helpers import composed
 
 from fl_app.cli import CONF
 from fl_app.core.errors import RunError

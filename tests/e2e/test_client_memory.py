@@ -10,8 +10,8 @@ from threading import Lock
 import numpy as np
 import pytest
 import torch
-from configs import composed
 from fake_grid import FakeGrid
+from helpers import composed
 
 from fl_app import client_app
 from fl_app.core.events import Aggregated

@@ -9,11 +9,10 @@ import zipfile
 from pathlib import Path
 
 import pytest
-from configs import composed
 from fake_grid import FakeGrid
 from flwr.app import Message
 from flwr.common.serde import message_to_proto
-from helpers import initial_vector
+from helpers import composed, initial_vector
 from omegaconf import OmegaConf
 
 from fl_app import client_app

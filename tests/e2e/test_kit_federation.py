@@ -17,7 +17,7 @@ import numpy as np
 import psutil
 import pytest
 import torch
-from configs import composed
+from helpers import composed
 from kit_processes import ask, end, free_ports, give_ports, keep, logged, processes, start, wait_for
 from sklearn.datasets import load_iris
 

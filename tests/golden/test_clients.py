@@ -9,8 +9,7 @@ import re
 import numpy as np
 import pytest
 import torch
-from configs import composed
-from helpers import Quadratic, order_for, run, sent, vec
+from helpers import Quadratic, composed, order_for, run, sent, vec
 from torch import nn
 
 from fl_app.algorithms.aso_fed import ASOFed

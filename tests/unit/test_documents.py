@@ -11,8 +11,7 @@ from pathlib import Path
 import griffe
 import numpy as np
 import pytest
-from configs import composed
-from helpers import Quadratic, run, vec
+from helpers import Quadratic, composed, run, vec
 
 import fl_app
 from fl_app.cli import CONF

@@ -13,8 +13,8 @@ import hydra
 import numpy as np
 import pytest
 import torch
-from configs import composed
 from flwr.serverapp.strategy import FedAdam
+from helpers import composed
 from hydra.core.global_hydra import GlobalHydra
 from omegaconf import OmegaConf
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from statistics import fmean, pstdev
 
 import pytest
-from configs import composed
+from helpers import composed
 
 from fl_app.devices.compute import (
     Boards,

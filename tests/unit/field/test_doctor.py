@@ -6,8 +6,8 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
-from configs import composed
 from fake_superlink import superlink
+from helpers import composed
 from kit_processes import free_ports
 
 from fl_app.field import doctor

@@ -6,10 +6,9 @@ import time
 
 import numpy as np
 import pytest
-from configs import composed
 from fake_grid import FakeGrid, through
 from flwr.app import Context, Message, RecordDict
-from helpers import initial_vector
+from helpers import composed, initial_vector
 from omegaconf import DictConfig, OmegaConf
 
 from fl_app import client_app

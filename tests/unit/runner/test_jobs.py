@@ -11,7 +11,7 @@ from dataclasses import replace
 import hydra
 import numpy as np
 import pytest
-from configs import composed
+from helpers import composed
 from hydra import initialize_config_dir
 
 import fl_app

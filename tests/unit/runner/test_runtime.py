@@ -11,8 +11,7 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
-from configs import composed
-from helpers import HeadedQuadratic, Recorder
+from helpers import HeadedQuadratic, Recorder, composed
 
 from fl_app.runner import checkpoint, signals
 from fl_app.runner.cell import run_cell

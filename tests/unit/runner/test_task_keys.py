@@ -6,8 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from configs import composed
-from helpers import Recorder
+from helpers import Recorder, composed
 from torch import nn
 
 from fl_app.client.build import build_task, complete_task

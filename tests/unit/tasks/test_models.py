@@ -5,7 +5,7 @@ import re
 
 import pytest
 import torch
-from configs import composed
+from helpers import composed
 from torch import nn
 
 from fl_app.client.build import build_task

@@ -10,8 +10,8 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from configs import composed
 from datasets import ClassLabel, Dataset, DatasetDict, Features, List, Value
+from helpers import composed
 from hypothesis import given
 from hypothesis import strategies as st
 from omegaconf import OmegaConf
