@@ -4,6 +4,7 @@ Digits come with the package. torchvision downloads, checks and reads all others
 `datasets` does. EMNIST's images are transposed, as in its files.
 """
 
+import gzip
 import json
 import zlib
 from base64 import b64decode
@@ -99,6 +100,20 @@ class ImageSet(DataSet):
         return arrays | {"moments": np.array(moments_of(arrays["inputs"]))}
 
 
+class Mnist(ImageSet):
+    """Digits, and who wrote them where QMNIST's labels are there (Yadav and Bottou 2019)."""
+
+    def read(self, root: Path) -> Split:
+        train, test, owners = super().read(root)
+        for file in filter(Path.is_file, (root / name for name in self.beside)):
+            # Rows follow MNIST's training set: the class, the part of NIST, the writer, ...
+            rows = np.frombuffer(gzip.decompress(file.read_bytes()), ">i4", offset=12)
+            labels, _, owners = rows.reshape(-1, 8).T[:3]
+            if not np.array_equal(labels, train[1]):
+                raise ValueError(f"the labels in {file} are not those of MNIST")
+        return train, test, owners
+
+
 class CelebA(ImageSet):
     """Faces, the persons who own them, and whether they smile."""
 
@@ -134,9 +149,12 @@ class HubImages(ImageSet):
 
 COLOUR, TINY, FACE = (3, 32, 32), (3, 64, 64), (3, 84, 84)
 _EMNIST = {"byclass": 62, "balanced": 47, "mnist": 10}  # classes by split
+_WRITERS = tuple(
+    f"{folder}/qmnist-train-labels-idx2-int.gz" for folder in ("QMNIST/raw", "qmnist-labels")
+)
 _TINY_FOLDER, _TINY_HUB = "tiny-imagenet-200", "zh-plus/tiny-imagenet"
 _ALL = (
-    ImageSet("mnist", "MNIST/raw", kind="MNIST"),
+    Mnist("mnist", "MNIST/raw", beside=_WRITERS, kind="MNIST"),
     ImageSet("fashion_mnist", "FashionMNIST/raw", kind="FashionMNIST"),
     *(
         ImageSet(f"emnist_{split}", "EMNIST/raw", kind="EMNIST", num_classes=num, split=split)

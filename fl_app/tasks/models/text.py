@@ -66,6 +66,25 @@ class LanguageModel(nn.Module):
         return logits
 
 
+class CharLSTM(nn.Module):
+    """LEAF's network for Shakespeare: small embeddings, two layers of LSTM, one classifier.
+
+    Caldas et al. (2018), "LEAF: A Benchmark for Federated Settings". NOTE: LEAF predicts what comes
+    after the last token alone, here it is predicted after each.
+    """
+
+    def __init__(self, vocabulary: int) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(vocabulary, 8)
+        self.lstm = nn.LSTM(8, 256, 2, batch_first=True)
+        self.output = nn.Linear(256, vocabulary)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """Logits ``(n, length, vocabulary)`` of the next tokens after tokens ``(n, length)``."""
+        logits: Tensor = self.output(self.lstm(self.embedding(tokens))[0])
+        return logits
+
+
 def _places(length: int) -> Tensor:
     """Sines and cosines of geometric wavelengths, shape ``(length, SIZE)``."""
     angles = torch.arange(length)[:, None] * torch.exp(
@@ -86,6 +105,16 @@ def textcnn(shape: Shape, num_classes: int) -> nn.Module:
 
 def transformer(shape: Shape, num_classes: int) -> nn.Module:
     """Overlap-FedAvg's Transformer; 13,828,478 parameters with a vocabulary of 33,278."""
-    fits = shape[1] == num_classes
-    require_shape("transformer", shape, fits, "whose classes are their vocabulary")
+    _require_language("transformer", shape, num_classes)
     return LanguageModel(*shape)
+
+
+def char_lstm(shape: Shape, num_classes: int) -> nn.Module:
+    """LEAF's LSTM; 820,185 parameters with a vocabulary of 81, with torch's two biases a layer."""
+    _require_language("char_lstm", shape, num_classes)
+    return CharLSTM(num_classes)
+
+
+def _require_language(name: str, shape: Shape, num_classes: int) -> None:
+    fits = shape[1] == num_classes
+    require_shape(name, shape, fits, "whose classes are their vocabulary")

