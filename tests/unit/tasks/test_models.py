@@ -3,16 +3,24 @@
 import pickle
 import re
 
+import datasets
+import numpy as np
+import pandas as pd
 import pytest
 import torch
+from datasets import ClassLabel, Dataset, DatasetDict, Features, List, Value
 from helpers import composed
+from PIL import Image
 from torch import nn
+from torch.utils.data import TensorDataset
 
 from fl_app.client.build import build_task
 from fl_app.client.flat import FlatModel
 from fl_app.runner.validate import validate_config
 from fl_app.tasks.models import architecture, torchvision_models
 from fl_app.tasks.models.deep import Block
+from fl_app.tasks.objective import Classification, Regression
+from fl_app.tasks.task import Task
 from fl_app.tasks.vision import torchvision
 
 DIGIT, GREY, COLOUR, FACE, TINY = (1, 8, 8), (1, 28, 28), (3, 32, 32), (3, 84, 84), (3, 64, 64)
@@ -208,3 +216,297 @@ def test_what_does_not_fit_is_refused(key, name, told):
 def test_unknown_names_are_refused_before_the_data_are_read(words, told):
     with pytest.raises(ValueError, match=f"^{told}"):
         validate_config(composed(*words))
+
+
+# -- tasks from arrays -----------------------------------------------------------------------------
+
+RNG = np.random.default_rng(0)
+X = RNG.standard_normal((40, 3))
+Y = np.arange(40) % 4
+PLANES = RNG.random((40, 8, 8))
+NUMBERS = X @ [1.0, 2.0, 3.0] + 100
+
+
+def linear(input_shape, num_outputs):
+    return nn.Sequential(nn.Flatten(), nn.Linear(int(np.prod(input_shape)), num_outputs))
+
+
+def made(x=X, y=Y, *tests, **settings):
+    return Task.from_arrays(x, y, *tests, **({"model": linear} | settings))
+
+
+# -- arrays ---------------------------------------------------------------------------------------
+
+
+def test_inputs_of_any_kind_are_float32_and_shared_where_they_are(tmp_path):
+    forms = [torch.from_numpy, pd.DataFrame, np.ndarray.tolist, lambda x: x.astype(object)]
+    for convert in (np.asfortranarray, *forms):
+        assert torch.equal(made(convert(X)).inputs, torch.from_numpy(X).float())
+    np.save(tmp_path / "x.npy", X.astype(np.float32))
+    mapped = np.load(tmp_path / "x.npy", mmap_mode="r")
+    assert np.shares_memory(made(mapped).inputs.numpy(), mapped)
+    assert made(mapped[::-1]).inputs[0].tolist() == mapped[-1].tolist()
+
+
+def test_bytes_of_images_are_pixels_and_other_integers_tokens():
+    images = RNG.integers(256, size=(40, 1, 4, 4), dtype=np.uint8)
+    task = made(images)
+    np.testing.assert_allclose(task.batch(np.array([3]))[0][0], images[3] / 255, rtol=1e-6)
+    tokens = RNG.integers(30, size=(40, 7))
+    assert made(tokens, model=lambda: Words(30, 4)).inputs.tolist() == tokens.tolist()
+    assert made(tokens, model="logistic").inputs.dtype == torch.float32
+    assert made(Y[:, None] > 2).inputs.dtype == torch.float32
+    tests = made(X, Y, X.round().astype(int), Y).test_inputs
+    assert tests.dtype == torch.float32
+
+
+@pytest.mark.parametrize(
+    ("y", "kind", "num_outputs"),
+    [
+        (Y, Classification, 4),
+        (Y > 1, Classification, 2),
+        (Y[:, None], Classification, 4),
+        (np.array(["no", "yes"])[Y % 2], Classification, 2),
+        (pd.Series(["b", "a"] * 20, dtype="category"), Classification, 2),
+        (np.eye(4, dtype=bool)[Y], Regression, 4),
+        (NUMBERS.astype(object), Regression, 1),
+        (Y.astype(float), Regression, 1),  # an array has a type, which a table has not
+        (Y.astype(object), Classification, 4),
+        (torch.from_numpy(X).half(), Regression, 3),
+    ],
+)
+def test_the_objective_follows_from_the_targets(y, kind, num_outputs):
+    objective = made(y=y).objective
+    assert (type(objective), objective.num_outputs) == (kind, num_outputs)
+
+
+def test_classes_are_their_places_in_order():
+    task = made(y=np.array(["b", "a", "c", "a"] * 10))
+    assert task.targets[:4].tolist() == [1, 0, 2, 0]
+    assert repr(task) == (
+        "Task(arrays: classification with 3 outputs (0 = a, 1 = b, 2 = c), 40 training and 0 test "
+        "examples of shape (3,), clients of the run)"
+    )
+    unseen = made(X, Y % 2, X[:2], np.array([1, 17]))
+    assert unseen.objective.num_outputs == 3
+    assert unseen.test_targets.tolist() == [1, 2]
+    assert made(objective="regression").targets.shape == (40, 1)
+    ten = made(objective=Classification(10))
+    assert (ten.targets.tolist(), ten.objective.num_outputs) == (Y.tolist(), 10)
+    words = made(y=Y[:, None].repeat(3, 1), objective=Classification(4, sequences=True), model=Row)
+    assert words.targets.shape == (40, 3)
+
+
+class Words(nn.EmbeddingBag):
+    """Logits of words."""
+
+
+class Row(nn.Module):
+    """Logits of four classes for each of three numbers."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(1, 4)
+
+    def forward(self, x):
+        return self.layer(x[..., None])
+
+
+def test_numbers_are_standardised_for_the_model_alone():
+    """A model that always gives 0 predicts the mean; its error is the deviation."""
+    task = made(X, NUMBERS, X, NUMBERS)
+    model = task.model()
+    for parameter in model.parameters():
+        nn.init.zeros_(parameter)
+    metrics = task.test(model)
+    assert metrics["loss"] == pytest.approx(1.0, rel=1e-5)
+    assert metrics["rmse"] == pytest.approx(NUMBERS.std(), rel=1e-5)
+    own = made(X, NUMBERS, X, NUMBERS, loss=nn.functional.mse_loss)
+    assert own.test(model)["loss"] == pytest.approx((NUMBERS**2).mean(), rel=1e-5)
+
+
+def test_clients_are_ids():
+    ids = np.array(["zoe", "al", "bo", "al"] * 10)
+    for given in (ids, ids.tolist(), pd.Series(ids)):
+        parts = made(clients=given).partition
+        assert [set(ids[part]) for part in parts] == [{"al"}, {"bo"}, {"zoe"}]
+    assert made().num_clients == 0  # the run decides
+
+
+def test_models_are_makers_modules_or_names():
+    module = nn.Linear(3, 4)
+    makers = [lambda shape, outputs: nn.Linear(shape[0], outputs), lambda: nn.Linear(3, 4)]
+    for model in (*makers, module, "mlp", "logistic"):
+        assert made(model=model).model()(torch.zeros(2, 3)).shape == (2, 4)
+    task, weights = made(model=module), module.weight.clone()
+    nn.init.zeros_(module.weight)  # later changes do not count
+    assert torch.equal(task.model().weight, weights)
+    assert task.model() is not task.model()
+    assert made(PLANES[:, None], model="cnn").model()(torch.zeros(2, 1, 8, 8)).shape == (2, 4)
+    torch.manual_seed(0)
+    made(model=lambda: nn.Sequential(nn.Linear(3, 4), nn.Dropout(0.5)))
+    after = torch.rand(1)
+    torch.manual_seed(0)
+    assert torch.equal(after, torch.rand(1))  # trying a model draws nothing
+
+
+# -- data sets ------------------------------------------------------------------------------------
+
+
+def test_data_sets_of_torch_are_pairs():
+    x, y = torch.from_numpy(X).float(), torch.from_numpy(Y)
+    task = Task.from_datasets(TensorDataset(x, y), TensorDataset(x[:5], y[:5]), model=linear)
+    assert torch.equal(task.inputs, x)
+    assert torch.equal(task.targets, y)
+    assert torch.equal(task.test_inputs, x[:5])
+    pixels = np.arange(4 * 4 * 5 * 3, dtype=np.uint8).reshape(4, 4, 5, 3)
+    for mode, channels in (("L", 1), ("RGB", 3), ("RGBA", 3)):
+        pairs = [(Image.fromarray(image).convert(mode), i % 2) for i, image in enumerate(pixels)]
+        images = Task.from_datasets(pairs, model=linear).inputs
+        assert (images.shape, images.dtype) == ((4, channels, 4, 5), torch.uint8)
+    assert images[3, :, 2, 3].tolist() == pixels[3, 2, 3].tolist()
+    deep = np.array([[0, 256, 4096, 65535]], np.uint16)
+    pairs = [(Image.fromarray(deep), 0), (Image.fromarray(deep[:, ::-1].copy()), 1)]
+    assert Task.from_datasets(pairs, model=linear).inputs[0].flatten().tolist() == [0, 1, 16, 255]
+
+
+def table(**changes):
+    columns = {
+        "size": (Value("float64"), [i / 4 for i in range(20)]),
+        "point": (List(Value("float32")), X[:20].tolist()),
+        "kind": (ClassLabel(names=["cat", "dog", "eel"]), [0, 1] * 10),
+        "owner": (Value("string"), [f"owner {i % 4}" for i in range(20)]),
+    } | changes
+    features = Features({name: feature for name, (feature, _) in columns.items()})
+    return Dataset.from_dict({n: values for n, (_, values) in columns.items()}, features=features)
+
+
+def hub(data, inputs, target, **settings):
+    return Task.from_huggingface(
+        data, inputs=inputs, target=target, **({"model": linear} | settings)
+    )
+
+
+def test_columns_of_a_data_set_of_hugging_face():
+    splits = DatasetDict(train=table(), test=table().select(range(5)))
+    task = hub(splits, "point", "kind", clients="owner")
+    assert torch.equal(task.inputs, torch.tensor(X[:20]).float())
+    assert task.targets.tolist() == [0, 1] * 10
+    assert task.test_targets.tolist() == [0, 1, 0, 1, 0]
+    assert isinstance(task.objective, Classification)
+    assert task.objective.classes == ("cat", "dog", "eel")  # although there is no eel
+    assert [part.tolist() for part in task.partition] == [list(range(i, 20, 4)) for i in range(4)]
+    numbers = hub(table(), ["size", "point"], "size")
+    assert isinstance(numbers.objective, Regression)
+    np.testing.assert_allclose(numbers.inputs[3], [0.75, *X[3]], rtol=1e-6)
+    pictures = [Image.new("RGB", (5, 4), (shade, 7, 8)) for shade in range(20)]
+    images = hub(table(image=(datasets.Image(), pictures)), "image", "kind").inputs
+    assert images[:, :, 1, 2].tolist() == [[shade, 7, 8] for shade in range(20)]
+
+
+def test_clients_of_flwr_datasets(tmp_path):
+    from flwr_datasets import FederatedDataset
+    from flwr_datasets.partitioner import DirichletPartitioner, IidPartitioner, NaturalIdPartitioner
+    from flwr_datasets.partitioner import VerticalEvenPartitioner as Vertical
+
+    table().train_test_split(0.2, seed=0).save_to_disk(tmp_path / "set")
+    path = str(tmp_path / "set")
+    task = hub(path, "size", "kind", clients=NaturalIdPartitioner("owner"))
+    owners = [{int(4 * size) % 4 for size in task.inputs[own, 0]} for own in task.partition]
+    assert owners == [{0}, {1}, {2}, {3}]
+    assert (len(task.targets), task.test_targets is not None) == (16, True)
+    shuffled = datasets.load_from_disk(path)["train"].shuffle(seed=42)["size"][:]
+    assert hub(path, "size", "kind", clients=IidPartitioner(2)).inputs[:, 0].tolist() == shuffled
+    with pytest.raises(ValueError, match="clients=VerticalEvenPartitioner distributes columns"):
+        hub(path, "size", "kind", clients=Vertical(2))
+    table().to_parquet(tmp_path / "table.parquet")
+    data = FederatedDataset(
+        dataset="parquet",
+        data_files=str(tmp_path / "table.parquet"),
+        cache_dir=str(tmp_path),
+        partitioners={"train": DirichletPartitioner(3, "kind", 1.0, 1)},
+    )
+    task = hub(data, "size", "kind")
+    for client_id, own in enumerate(task.partition):
+        assert task.inputs[own, 0].tolist() == data.load_partition(client_id)["size"][:]
+    assert hub(data, "size", "kind", clients="owner").num_clients == 4
+
+
+# -- refusals -------------------------------------------------------------------------------------
+
+
+def changed(values, place, value):
+    copy = values.copy()
+    copy[place] = value
+    return copy
+
+
+def squares(output, target):
+    return (output - target) ** 2
+
+
+BYTES = PLANES.astype(np.uint8)
+
+
+@pytest.mark.parametrize(
+    ("settings", "told"),
+    [
+        ({"x": changed(X, (3, 2), np.nan)}, "x_train[3, 2] must be a finite float32"),
+        ({"y": Y[:-1]}, "x_train has the shape (40, 3) and y_train (39,): each example needs"),
+        ({"y": Y * 0}, "has only the class '0'"),
+        ({"y": np.array(["a", None] * 20)}, "y_train[1] has no value"),
+        ({"y": PLANES}, "y_train has the shape (40, 8, 8) and must have (n,) or (n, k)"),
+        ({"x": X.astype(str)}, "x_train has '0.1257302210933933' where numbers are needed: turn"),
+        ({"x": [[1.0], [1.0, 2.0]]}, "x_train is no array, since its rows differ in shape"),
+        ({"objective": "ranking"}, "objective=ranking must be one of classification, regression"),
+        ({"clients": Y[:5]}, "clients has the shape (5,) and must have (40,)"),
+        ({"clients": "dirichlet"}, "clients has the shape () and must have (40,)"),
+        ({"clients": [[1], [40]]}, "clients has the shape (2, 1) and must have (40,)"),
+        ({"clients": [None, *Y[1:]]}, "clients[0] is None: nobody would have this example"),
+        (
+            {"model": lambda: nn.Linear(3, 5)},
+            "the model gives outputs of shape (2, 5) for 2 examples and must give (2, 4)",
+        ),
+        ({"model": lambda: nn.Linear(7, 4)}, "the model cannot process inputs of shape (2, 3)"),
+        ({"model": lambda a, b, c: None}, "model needs the arguments a, b, c"),
+        ({"model": "lenet"}, "task.model=lenet needs images (channels, height, width), the task's"),
+        ({"model": "textcnn"}, "task.model=textcnn needs a public data set of texts"),
+        ({"model": "lenett"}, "lenett"),
+        ({"y": NUMBERS, "loss": squares}, "loss must give one number that depends on the output"),
+        ({"loss": nn.functional.mse_loss}, "loss cannot process outputs of shape (2, 4) and targ"),
+        ({"test": (X,)}, "x_test and y_test belong together"),
+        ({"x": PLANES, "test": (BYTES, Y)}, "x_test and y_test have shapes and type (8, 8, torch"),
+    ],
+)  # fmt: skip
+def test_bad_arrays_are_refused(settings, told):
+    values = {"x": X, "y": Y, "test": (), **settings}
+    with pytest.raises(ValueError, match=re.escape(told).replace(r"\.\*", ".*")):
+        made(values.pop("x"), values.pop("y"), *values.pop("test"), **values)
+
+
+UNKNOWN = {"unknown": (ClassLabel(names=["a", "b"]), [0, -1] * 10)}
+RAGGED = {"ragged": (List(Value("float32")), [[1.0], [1.0, 2.0]] * 10)}
+
+
+@pytest.mark.parametrize(
+    ("make", "told"),
+    [
+        (
+            lambda: Task.from_datasets(TensorDataset(torch.ones(3)), model=linear),
+            r"train\[0\] is a tuple and must be a pair",
+        ),
+        (
+            lambda: Task.from_datasets([(X[0], 0), (X[0, :1], 1)], model=linear),
+            r"the inputs of train have different shapes, such as \(1,\) and",
+        ),
+        (lambda: hub(table(), "points", "kind"), "no column 'points': there are size, point"),
+        (lambda: hub(table(), ["size", "owner"], "kind"), "x_train has 'owner 0' where numbers"),
+        (lambda: hub(table(**RAGGED), "ragged", "kind"), "column 'ragged' have different shapes"),
+        (lambda: hub(table(**UNKNOWN), "size", "unknown"), r"y_train\[1\] has no value"),
+        (lambda: hub(DatasetDict(test=table()), "size", "kind"), "the splits test and must have"),
+        (lambda: hub("./none", "size", "kind"), "data=./none must be a folder: it does not exist"),
+    ],
+)  # fmt: skip
+def test_bad_data_sets_are_refused(make, told):
+    with pytest.raises(ValueError, match=told):
+        make()
