@@ -367,13 +367,15 @@ def plan(*settings: Setting, task: "Task | None" = None, aim: str = "updates") -
         raise ValueError(f"aim={aim} must be updates, energy, or age<=A such as age<=2.5")
     made = plan_of(settings, task)
     components = build_components(made.config, task, made.given)
-    schedule, config, size = _planned(components), components.config, components.config.num_clients
-    assert components.devices is not None
+    config, size = components.config, components.config.num_clients
     stays, server = (config.devices.get(part) for part in ("availability", "server"))
+    stays = stays and instantiate(stays, {"seed": config.seed})
+    schedule = _planned(components, stays)
+    assert components.devices is not None
     orders = orders_of(
         components.devices,
         size,
-        stays and instantiate(stays, {"seed": config.seed}),
+        stays,
         server and instantiate(server),
         fresh=components.trainer.pauses,
         eval_every=config.eval_every,
@@ -394,8 +396,8 @@ def plan(*settings: Setting, task: "Task | None" = None, aim: str = "updates") -
     return Prediction(measures, _classes(orders, long_run, names), grid, best)
 
 
-def _planned(components: Components) -> Planned:
-    """The schedule.
+def _planned(components: Components, stays: object) -> Planned:
+    """The schedule; `stays` say when clients are online.
 
     Raises:
         ValueError: what happens does not follow from seconds alone.
@@ -412,7 +414,9 @@ def _planned(components: Components) -> Planned:
         reason = f"client_eval_every={config.client_eval_every}: evaluations keep clients busy"
     elif asks_for_masks(config):
         reason = "secure_aggregation: updates wait for their group"
-    elif waits and config.devices.get("availability"):
+    elif stays and not isinstance(stays, Churn):
+        reason = f"devices.availability={type(stays).__name__}: stays are not exponential"
+    elif waits and stays:
         reason = f"devices.availability with {type(schedule).__name__}: places wait for clients"
     else:
         return cast(Planned, schedule)

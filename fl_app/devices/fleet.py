@@ -1,9 +1,17 @@
 """The cost of an order: seconds and joules; when clients are online; the server's seconds."""
 
+import json
 import math
+from bisect import bisect_right
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from datetime import datetime
+from itertools import chain, pairwise
+from pathlib import Path
+from typing import Any
 
-from fl_app.core.hyper import POSITIVE, at_least, bounded, check_bounds
+from fl_app.core.errors import require
+from fl_app.core.hyper import POSITIVE, at_least, bounded, check_bounds, or_none, within
 from fl_app.core.types import Parts
 from fl_app.devices.compute import Times
 from fl_app.devices.draws import exponential, uniform
@@ -175,6 +183,138 @@ class Churn:
         online = self.starts_online(client_id) == (number % 2 == 0)
         mean = self.mean_online if online else self.mean_offline
         return mean * exponential(uniform(self.seed, client_id, number, b"stay"))
+
+
+@dataclass(kw_only=True, eq=False)
+class Arrivals:
+    """Clients join late, and leave for good.
+
+    Args:
+        late: share of the clients that join after second 0, in [0, 1].
+        spread: they join at a second uniform in (0, spread], > 0.
+        mean_stay: mean seconds from joining to leaving, exponential, > 0; None = nobody leaves.
+        seed: seed of the run.
+
+    Raises:
+        ValueError: a value is out of its bounds.
+    """
+
+    late: float = bounded(0.5, within("[0, 1]"), "it is a share of the clients")
+    spread: float = bounded(60.0, POSITIVE, "with late=0 no client joins late")
+    mean_stay: float | None = bounded(60.0, or_none(POSITIVE), "no client would stay")
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        check_bounds("devices.availability", self)
+
+    def starts_online(self, client_id: int) -> bool:
+        """Whether the client is online at second 0."""
+        return uniform(self.seed, client_id, 0, b"late") >= self.late
+
+    def stay(self, client_id: int, number: int) -> float:
+        """Seconds until the client joins, then those until it leaves; then inf."""
+        phase = number + self.starts_online(client_id)
+        if phase == 0:
+            return self.spread * (1.0 - uniform(self.seed, client_id, 0, b"joins"))
+        if phase > 1 or self.mean_stay is None:
+            return math.inf
+        return self.mean_stay * exponential(uniform(self.seed, client_id, 0, b"leaves"))
+
+
+# Messages of FLASH's phones, which are ready when all of `READY` hold, and what each one ends.
+READY = {"battery_charged_on", "wifi", "screen_lock"}
+ENDS = {"battery_charged_off": "battery_charged_on", "screen_unlock": "screen_lock"}
+ENDS |= dict.fromkeys(("unknown", "2g", "3g", "4g", "5g"), "wifi")
+STATES = dict.fromkeys((*sorted(READY), "screen_on", "screen_off"), "") | ENDS
+SECOND_0 = datetime(2020, 1, 2)  # of FLASH
+
+
+@dataclass(kw_only=True, eq=False)
+class Traces:
+    """Clients are online when phones were ready to train, as was recorded.
+
+    The file is a JSON of users by name: FLASH's ``state_traces.json`` (``messages``, each a time
+    and a state), or ``cached_timers.json`` of FLASH and FLHetBench (``trace_start``, ``trace_end``,
+    ``ready_time``, in seconds). The seed deals the users to the clients, again from the first if
+    they are fewer. Those that were never ready are left out. As in FLASH's ``Timer``, a trace
+    repeats: at second t a user does what it did at start + (t - start) mod (end - start). A stay
+    whose end was not seen is none.
+
+    Args:
+        path: of the file; it has to be given.
+        seed: seed of the run.
+
+    Raises:
+        ValueError: there is no such file, or a user in it is refused.
+    """
+
+    path: str | None = None
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        key, path = "devices.availability.path", Path(self.path or "").expanduser()
+        told = "when clients are online is unknown"
+        require(path.is_file(), key, self.path, "a JSON file of recorded users", told)
+        place, users = f"{key}={path}", list[tuple[bool, float, list[float]]]()
+        try:
+            for name, user in json.loads(path.read_text(encoding="utf-8")).items():
+                place = f"{key}={path}: user {name}"
+                users += _stays(user)
+        except (ValueError, LookupError, TypeError, AttributeError) as error:
+            raise ValueError(f"{place}: {type(error).__name__}: {error}") from error
+        require(len(users) > 0, key, path, "a file with a user that was ready", told)
+        order = sorted(range(len(users)), key=lambda user: uniform(self.seed, user, 0, b"user"))
+        self._users = [users[user] for user in order]
+
+    def starts_online(self, client_id: int) -> bool:
+        """Whether the client is online at second 0."""
+        return self._users[client_id % len(self._users)][0]
+
+    def stay(self, client_id: int, number: int) -> float:
+        """Seconds of the client's stay `number` >= 0; online and offline stays alternate."""
+        _, first, circle = self._users[client_id % len(self._users)]
+        return circle[number % len(circle)] if number else first
+
+
+def _stays(user: Mapping[str, Any]) -> Iterator[tuple[bool, float, list[float]]]:
+    """Whether a user is ready at second 0, until when, and its stays in a circle; or nothing."""
+    if "messages" in user:
+        times = _heard(user["messages"])
+    else:
+        times = [user["trace_start"], *chain.from_iterable(user["ready_time"]), user["trace_end"]]
+    if len(times) <= 2:  # never ready
+        return
+    start, *changes, end = times
+    wrong = [two for two in pairwise(times) if not two[0] <= two[1]]
+    holds = start < end and len(changes) % 2 == 0 and not wrong
+    bound = "pairs of ascending seconds, from trace_start to a later trace_end"
+    require(holds, "ready_time", wrong or (start, end), bound, "it says when the user was ready")
+    length = end - start
+    online = bisect_right(changes, start + -start % length) % 2 == 1
+    turns = set[float]()
+    for change in changes:  # two at a time are none, also where the trace ends and begins anew
+        turns ^= {change % length or length}
+    if at := sorted(turns) or [math.inf] * online:
+        yield online, at[0], [after - before for before, after in pairwise([at[-1] - length, *at])]
+
+
+def _heard(messages: str) -> list[float]:
+    """A user's first second, those in which it turns ready and unready by turns, and its last."""
+    seconds, changes, now = list[float](), list[float](), set[str]()
+    bound = f"a time, none before the last, a tab and a percentage or one of {', '.join(STATES)}"
+    for number, line in enumerate(filter(str.strip, messages.split("\n")), 1):
+        time, _, state = map(str.strip, line.lower().partition("\t"))
+        try:
+            second = (datetime.fromisoformat(time) - SECOND_0).total_seconds()
+        except ValueError:
+            second = math.nan  # it fits nowhere
+        fits = second >= (seconds or [second])[-1] and (state in STATES or state[-1:] == "%")
+        require(fits, f"message {number}", line, bound, "it says whether the user is ready")
+        seconds.append(second)
+        now = (now | {state} & READY) - {STATES.get(state)}
+        if (now == READY) != len(changes) % 2:
+            changes.append(second)
+    return seconds[:1] + changes[: len(changes) // 2 * 2] + seconds[-1:]
 
 
 class MeasuredServer(Server):

@@ -43,6 +43,8 @@ CASES = {
 CHURN = ["devices/availability=churn", "deadline=4.0"]
 ON_CLIENTS = ["client_eval_every=2", "client_eval_fraction=0.5", *CHURN]
 CASES["fedbuff-on_clients"] = [*CASES["fedbuff"], *ON_CLIENTS]
+LEAVE = ["devices/availability=arrivals", "devices.availability.spread=9"]
+CASES["fedbuff-arrivals"] = [*CASES["fedbuff"], *LEAVE, "devices.availability.mean_stay=30"]
 SERVER = ["devices/server=measured", "devices.server.table=null", "devices.server.poll=0.3"]
 SERVER += [f"devices.server.{work}=0.4" for work in ("dispatch", "receipt", "evaluation")]
 CASES["fedasmu"] = [

@@ -189,6 +189,8 @@ def test_refusals_and_aims():
     }.items():
         with pytest.raises(ValueError, match=rf"schedule={schedule}: it goes by more than seconds"):
             plan(f"algorithm={name}")
+    with pytest.raises(ValueError, match="availability=Arrivals: stays are not exponential"):
+        plan("devices/availability=arrivals")
     with pytest.raises(ValueError, match="deadline=9"):
         plan("deadline=9")
     with pytest.raises(ValueError, match="aim=energy must be used with devices/energy"):

@@ -20,7 +20,7 @@ from fl_app.devices.compute import (
     TwoSpeed,
     UniformRatio,
 )
-from fl_app.devices.fleet import Churn, Energy, Fleet, MeasuredServer
+from fl_app.devices.fleet import Arrivals, Churn, Energy, Fleet, MeasuredServer, Traces
 from fl_app.devices.network import BoardLinks, Link, MeasuredLinks, OverlapNetwork, Relative
 from fl_app.devices.table import read_table
 from fl_app.runner.components import build_components
@@ -263,6 +263,9 @@ def test_joules_of_the_first_seconds_of_an_order(elapsed, joules):
         (Link, {"jitter": 1.0}, "devices.network.jitter=1.0 must be in [0, 1)"),
         (Energy, {"radio_watts": -1.0}, "devices.energy.radio_watts=-1.0"),
         (Churn, {"mean_online": 0.0}, "devices.availability.mean_online=0.0"),
+        (Arrivals, {"late": 1.5}, "devices.availability.late=1.5 must be in [0, 1]"),
+        (Arrivals, {"mean_stay": 0.0}, "devices.availability.mean_stay=0.0 must be"),
+        (Traces, {}, "devices.availability.path=None must be a JSON file of recorded users"),
     ],
 )
 def test_bad_values_are_refused(kind, values, told):
@@ -270,3 +273,105 @@ def test_bad_values_are_refused(kind, values, told):
     own = {field.name for field in fields(kind)}
     with pytest.raises(ValueError, match=re.escape(told)):
         kind(**{key: fact for key, fact in facts.items() if key in own}, **values)
+
+
+# -- when clients are online -----------------------------------------------------------------------
+
+
+def test_clients_join_late_and_leave_for_good():
+    made = Arrivals(late=0.25, spread=40.0, mean_stay=10.0, seed=3)
+    late = [client for client in range(4000) if not made.starts_online(client)]
+    assert len(late) / 4000 == pytest.approx(0.25, abs=0.02)
+    joins = [made.stay(client, 0) for client in late]
+    assert all(0 < second <= 40 for second in joins)
+    assert fmean(joins) == pytest.approx(20, rel=0.05)
+    stays = [made.stay(client, int(client in late)) for client in range(4000)]
+    assert [fmean(stays), pstdev(stays)] == pytest.approx([10.0, 10.0], rel=0.05)
+    assert {made.stay(client, 2) for client in late} == {math.inf}
+    assert Arrivals(mean_stay=None, seed=3).stay(late[0], 1) == math.inf
+
+
+def phones(tmp_path, users):
+    path = tmp_path / "traces.json"
+    path.write_text(json.dumps(users))
+    return str(path)
+
+
+def cached(start, end, *ready):
+    return {"isSuccess": True, "trace_start": start, "trace_end": end, "ready_time": [*ready]}
+
+
+def stays_of(path, client=0, number=6, seed=0):
+    made = Traces(path=path, seed=seed)
+    return made.starts_online(client), [made.stay(client, each) for each in range(number)]
+
+
+def heard(*messages):
+    """Of seconds and states, as FLASH has them; its second 0 is midnight."""
+    times = [f"2020-01-02 00:{second // 60:02}:{second % 60:02}" for second, _ in messages]
+    lines = [f"{time}\t{state}" for time, (_, state) in zip(times, messages, strict=True)]
+    return {"guid": "x", "model": "y", "messages": "\n".join(lines) + "\n"}
+
+
+@pytest.mark.parametrize(
+    ("user", "online", "stays"),
+    [
+        # A trace of 100 s from second 0, ready from 10 to 30 and from 50 to 60.
+        (cached(0, 100, [10, 30], [50, 60]), False, [10, 20, 20, 10, 50, 20]),
+        # From second 230 on: second 0 is 300 modulo 100. Until 320, from 240 to 260, from 290 on.
+        (cached(230, 330, [240, 260], [290, 320]), True, [20, 20, 20, 30, 30, 20]),
+        # A stay that ends as the next one begins is one, also over the end of the trace.
+        (cached(0, 100, [0, 20], [60, 70], [70, 70], [70, 100]), True, [20, 40, 60, 40, 60, 40]),
+        # Ready in second 0, which is the first, and for the whole of a trace.
+        (cached(100, 200, [100, 110]), True, [10, 90, 10, 90, 10, 90]),
+        (cached(7, 9, [7, 9]), True, [math.inf]),
+    ],
+)
+def test_a_trace_repeats_from_flashs_midnight_on(tmp_path, user, online, stays):
+    assert stays_of(phones(tmp_path, {"a": user}), number=len(stays)) == (online, stays)
+
+
+def test_flashs_messages_say_when_a_phone_charges_locked_on_wifi(tmp_path):
+    """All three from 20 to 40 s and from 45 to 70 s; what 90 s begins has no end. 100 s in all."""
+    user = heard(
+        *((0, "WIFI"), (0, "battery_charged_on"), (10, "87.0%"), (20, "screen_lock")),
+        *((30, "wifi"), (40, "4G"), (45, "wifi"), (60, "screen_off"), (70, "screen_unlock")),
+        *((90, "screen_lock"), (100, "screen_on")),
+    )
+    assert stays_of(phones(tmp_path, {"a": user})) == (False, [20, 20, 5, 25, 50, 20])
+    never = {"b": heard((3, "wifi")), "c": cached(None, None), "d": cached(0, 9, [4, 4])}
+    never["e"] = {"messages": "\n"}
+    same = stays_of(phones(tmp_path, never | {"a": user}), client=5)
+    assert same == (False, [20, 20, 5, 25, 50, 20])
+
+
+def test_the_seed_deals_the_recorded_users_in_turn(tmp_path):
+    path = phones(tmp_path, {name: cached(0, 100, [name, 99]) for name in range(1, 31)})
+    first = [[Traces(path=path, seed=seed).stay(i, 0) for i in range(60)] for seed in (0, 0, 1)]
+    assert sorted(first[0][:30]) == [*range(1, 31)]
+    assert first[0][:30] == first[0][30:] == first[1][:30]
+    assert first[0] != first[2] != sorted(first[2])
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("[1]", "traces.json: AttributeError: 'list' object"),
+        ('{"a": 1}', "user a: TypeError"),
+        ('{"a": {}}', "user a: KeyError: 'trace_start'"),
+        ("{", "traces.json: JSONDecodeError: Expecting property name"),
+        (json.dumps({"a": cached(0, 9, [1, 3], [2, 4])}), "ready_time=[(3, 2)] must be pairs of"),
+        (json.dumps({"a": cached(0, 9, [1, 10])}), "ready_time=[(10, 9)] must be pairs of asc"),
+        (json.dumps({"a": cached(4, 4, [4, 4])}), "ready_time=(4, 4) must be pairs of ascending"),
+        (json.dumps({"a": heard((3, "wifi"), (4, "phone_off"))}), "user a: ValueError: message 2="),
+        (json.dumps({"a": heard((3, "wifi"), (2, "3g"))}), "must be a time, none before the last"),
+        ('{"a": {"messages": "2020-13-01 00:00:00\\twifi"}}', "user a: ValueError: message 1="),
+        ("{}", "traces.json must be a file with a user that was ready: when clients are online"),
+    ],
+)
+def test_bad_traces_are_refused_by_user(tmp_path, text, told):
+    path = tmp_path / "traces.json"
+    path.write_text(text)
+    with pytest.raises(ValueError, match=r"^devices\.availability\.path=.*traces\.json") as error:
+        Traces(path=str(path))
+    assert told in str(error.value)
