@@ -1,12 +1,14 @@
-"""Tables of a benchmark: ranks, paired differences, intervals; and device files of real runs."""
+"""Tables of a benchmark, device files of real runs, and how unequal devices are."""
 
 import json
+import math
 import re
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 import pytest
-from helpers import run
+from helpers import Stays, run
 
 from fl_app.devices.compute import Boards
 from fl_app.devices.fleet import Fleet
@@ -15,6 +17,7 @@ from fl_app.engine.server import Server
 from fl_app.schedule import Buffered
 from lab import benchmark
 from lab.benchmark import interval
+from lab.heterogeneity import ALWAYS, Line, rounds
 from lab.rack import fit, twin
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
@@ -199,3 +202,29 @@ def test_a_certificate_says_what_was_not():
     assert certificate(old=0).measured[twin.DISTANCE] == pytest.approx(20 / 81)
     assert not certificate(old=0).good[twin.DISTANCE]
     assert not certificate(rate=0.001).good[twin.ACCURACY]
+
+
+# -- heterogeneity: MC-T = t / (10,000 / c * 20 s) for c of the clients in a round -----------------
+
+
+def test_a_round_lasts_until_four_fifths_of_its_clients_are_done():
+    """Equal ones: 20 + 120. Of 16 with 60 s and 4 with 300: place 15.2 of 19, 60 + 0.2 * 240."""
+    for size in (2, 20):
+        always = [Line(ALWAYS, client) for client in range(size)]
+        assert rounds(np.full((size, 1), 120.0), always, 20.0) == pytest.approx(140 / 20)
+    seconds = np.array([[60.0]] * 16 + [[300.0]] * 4)
+    assert rounds(seconds, always, 20.0) == pytest.approx(128 / 20)
+
+
+def test_work_goes_on_when_its_client_is_back_and_rounds_wait_for_a_client():
+    """One client, 40 s online and 40 offline by turns; a break is 20 s.
+
+    Orders of 0 s begin at 20, 80, 100, 160, 180 ...: the last one at 80 * 5,000. Those of 30 s
+    begin at 20 (done at 80 + 10), 110 (done at 160 + 20), then 240 + 160 n and, as 310 is offline,
+    330 + 160 n: the last one ends at 330 + 160 * 4,998 + 30.
+    """
+    line = [Line(Stays({0: [40.0] * 40_000}), 0)]
+    assert rounds(np.zeros((1, 1)), line, 20.0) == pytest.approx(400_000 / 200_000)
+    assert rounds(np.full((1, 1), 30.0), line, 20.0) == pytest.approx(800_040 / 200_000)
+    gone = [Line(Stays({0: [500.0]}), 0)]
+    assert rounds(np.full((1, 1), 30.0), gone, 20.0) == math.inf

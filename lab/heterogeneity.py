@@ -1,0 +1,135 @@
+"""``python -m lab.heterogeneity KEY=VALUE ...``: how unequal devices are, and their states.
+
+The words are those of a run; an experiment has a row for each of its settings. The numbers are
+FLHetBench's DevMC-T and StatMC-T (Zhang et al., CVPR 2024), as its code ``metric.py`` defines them:
+
+    MC-T = t / (10,000 / 20 * 20 s)
+
+t is when 10,000 orders have been given, in rounds of 20 random clients that are online. A round
+begins 20 s after the last one, in which no client works, and lasts until 80 % of its clients are
+done (the percentile is interpolated).
+
+- DevMC-T: clients are always online, an order takes its seconds.
+- StatMC-T: the mean over 0, 10, ... 240 s of work, the same for every client. A client that goes
+  offline goes on when it is online again.
+
+Their second is here a 120th of the mean order of all clients [A], so that equal devices and
+devices that are always online have 7: (20 + 120) / 20. Larger is more unequal; inf = so many orders
+are never given. With fewer than 20 clients all of them are chosen, and 20 becomes their number [A].
+"""
+
+import math
+import sys
+from bisect import bisect_right
+from collections.abc import Sequence
+from functools import partial
+from itertools import islice
+from statistics import fmean
+
+import hydra
+import numpy as np
+from omegaconf import DictConfig
+
+from fl_app.api.plan import Numbers, orders_of
+from fl_app.cli import CONF
+from fl_app.client.build import instantiate
+from fl_app.devices.fleet import Arrivals, Fleet, Overlapping
+from fl_app.engine.presence import Availability
+from fl_app.runner.cells import compose_cells
+from fl_app.runner.components import build_components
+
+ORDERS, CHOSEN = 10_000, 20
+ALWAYS = Arrivals(late=0.0, mean_stay=None)
+
+
+class Line:
+    """When a client comes and goes."""
+
+    def __init__(self, stays: Availability, client_id: int) -> None:
+        self._stay = partial(stays.stay, client_id)
+        self._first, self._ends = stays.starts_online(client_id), [self._stay(0)]
+
+    def at(self, second: float) -> tuple[bool, float]:
+        """Whether the client is online, and until when it is or is not."""
+        ends = self._ends
+        while ends[-1] <= second:
+            ends.append(ends[-1] + self._stay(len(ends)))
+        number = bisect_right(ends, second)
+        return self._first == (number % 2 == 0), ends[number]
+
+    def done(self, now: float, work: float) -> float:
+        """When the client has been online for `work` seconds from `now` on; inf = never."""
+        online, until = self.at(now)
+        while not online or until - now < work:
+            if math.isinf(until):
+                return math.inf
+            work -= online * (until - now)
+            now = until
+            online, until = self.at(now)
+        return now + work
+
+
+def rounds(draws: Numbers, lines: Sequence[Line], rest: float) -> float:
+    """MC-T: seconds until `ORDERS` are given over those of the breaks alone.
+
+    Args:
+        draws: seconds of orders of every client, shape ``(N, draws)``.
+        lines: of all clients.
+        rest: seconds of the break before a round.
+    """
+    rng, now, orders, chosen = np.random.default_rng(0), 0.0, 0, min(CHOSEN, len(lines))
+    while orders < ORDERS:
+        now += rest
+        order = rng.permutation(len(lines)).tolist()
+        ready = list(islice((each for each in order if lines[each].at(now)[0]), chosen))
+        if ready:
+            ends = sorted(lines[each].done(now, rng.choice(draws[each])) for each in ready)
+            if math.isinf(ends[math.ceil(0.8 * (len(ends) - 1))]):
+                return math.inf
+            now = float(np.interp(0.8 * (len(ends) - 1), range(len(ends)), ends))
+        else:  # rounds without a client, up to the first that has one
+            due = min(line.at(now)[1] for line in lines)
+            if math.isinf(due):
+                return math.inf
+            now += rest * (math.ceil((due - now) / rest) - 1)
+        orders += len(ready)
+    return now * chosen / (ORDERS * rest)
+
+
+def heterogeneity(
+    devices: Fleet | Overlapping, size: int, stays: Availability | None = None
+) -> tuple[float, float]:
+    """DevMC-T and StatMC-T.
+
+    Args:
+        devices: of all clients.
+        size: number of clients.
+        stays: when clients are online; None = always.
+    """
+    draws = orders_of(devices, size).draws
+    rest = float(draws.mean()) / 6
+    always, lines = ([Line(each or ALWAYS, i) for i in range(size)] for each in (None, stays))
+    works = (np.full((size, 1), rest * tens / 2) for tens in range(25))
+    return rounds(draws, always, rest), fmean(rounds(work, lines, rest) for work in works)
+
+
+def main(words: Sequence[str]) -> None:
+    """Print a row for each setting, of its first cell."""
+    print(f"{'':20}   DevMC-T  StatMC-T")
+    with hydra.initialize_config_dir(str(CONF), version_base="1.3"):
+        cells = compose_cells(hydra.compose("config", overrides=list(words)), words)
+    firsts = dict[str, DictConfig]()
+    for name, config in cells.items():
+        firsts.setdefault(name.partition("@")[2], config)
+    for setting, config in firsts.items():
+        devices = build_components(config).devices
+        if devices is None:
+            raise ValueError("the schedule decides how long orders take, and devices= does not")
+        stays = config.devices.get("availability")
+        stays = stays and instantiate(stays, {"seed": config.seed})
+        numbers = heterogeneity(devices, config.num_clients, stays)
+        print(f"{setting:20}" + "".join(f"{number:10.2f}" for number in numbers), flush=True)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
