@@ -18,14 +18,13 @@ import foreign_app
 import numpy as np
 import pytest
 import torch
-from fake_grid import FakeGrid
+from fake_grid import FakeGrid, SuperLink
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.client import NumPyClient
 from flwr.clientapp import ClientApp
 from flwr.serverapp.strategy import FedAdam, FedProx
 from foreign_app import SERVERS, fitted, write_app
 from helpers import Quadratic, vec
-from store_grid import SuperLink
 
 from fl_app import report
 from fl_app.algorithms.eafl import EAFL

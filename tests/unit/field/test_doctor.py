@@ -6,9 +6,8 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
-from fake_superlink import superlink
 from helpers import composed
-from kit_processes import free_ports
+from kit_processes import free_ports, superlink
 
 from fl_app.field import doctor
 from fl_app.field.control import AHEAD, BEHIND, OFFLINE_AFTER, public_bytes

@@ -15,9 +15,8 @@ from io import BytesIO
 from pathlib import Path
 
 import pytest
-from fake_superlink import superlink
 from flwr.cli.build import build_fab_from_disk
-from kit_processes import free_ports, wait_for
+from kit_processes import free_ports, superlink, wait_for
 
 from fl_app.field.make import new_kit
 from fl_app.field.packages import (

@@ -9,10 +9,9 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from fake_grid import FakeGrid
+from fake_grid import FakeGrid, SuperLink, serve
 from flwr.app import Message, MetricRecord, RecordDict
 from helpers import MeanDelta, Recorder
-from store_grid import SuperLink, serve
 
 from fl_app import client_app
 from fl_app.core.errors import RunError

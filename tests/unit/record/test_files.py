@@ -9,8 +9,8 @@ from collections import Counter
 import numpy as np
 import pytest
 import torch
+from helpers import numbered
 from rich.console import Console
-from run_folders import numbered
 from torch import nn
 
 from fl_app.core.events import (

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from omegaconf import OmegaConf
-from run_folders import (
+from helpers import (
     ASYNCHRONOUS,
     EVENTFUL,
     ROUNDS,
@@ -18,6 +17,7 @@ from run_folders import (
     history_of,
     write_cell,
 )
+from omegaconf import OmegaConf
 
 from fl_app.report import figures
 from fl_app.report.cells import Cell, Series, group, read_run

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 import vl_convert
-from run_folders import EVENTFUL, ROUNDS, clients_evaluate, dispatch, write_cell
+from helpers import EVENTFUL, ROUNDS, clients_evaluate, dispatch, write_cell
 
 from fl_app.report import PAGE, write_report
 from fl_app.report.__main__ import main

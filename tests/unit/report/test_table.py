@@ -6,10 +6,7 @@ import re
 from dataclasses import replace
 
 import pytest
-from omegaconf import OmegaConf
-from rich.console import Console
-from rich.text import Text
-from run_folders import (
+from helpers import (
     ASYNCHRONOUS,
     ROUNDS,
     SUMMARY,
@@ -24,6 +21,9 @@ from run_folders import (
     write_pair,
     write_seeds,
 )
+from omegaconf import OmegaConf
+from rich.console import Console
+from rich.text import Text
 
 from fl_app import report
 from fl_app.record.score import ACCURACY, LOSS, Score
