@@ -4,7 +4,7 @@
 
 `make reference` does so; a test compares the pages with what is generated. Behind every `::: NAME`
 a block of code has the least of what the site shows of NAME: its signature without the types of
-defaults, what it adds to its protocol or base, and first sentences.
+defaults, its first sentence, and the names of what it adds to its protocol or base.
 """
 
 import re
@@ -91,7 +91,7 @@ def _stub(each: griffe.Object) -> str:
         for name, member in each.members.items():
             shows = name[0] != "_" and name not in told and member.docstring is not None
             if shows and isinstance(member, griffe.Object):
-                parts.append("\n    ".join([_member(member), *_first(member)]))
+                parts.append(_member(member))
     return parts[0] + "".join(f"\n{indent(part, '    ')}" for part in parts[1:])
 
 
