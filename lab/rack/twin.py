@@ -182,10 +182,11 @@ def show(rows: pd.DataFrame) -> None:
     """Print the comparison as a table."""
     print("| measure | planned | simulated | measured | error | |\n|---|---|---|---|---|---|")
     for name, row in rows.iterrows():
-        texts = ["" if pd.isna(v) else f"{v:.4g}" for v in (row.planned, row.simulated)]
+        numbers = row.planned, row.simulated, row.measured
+        texts = ["" if pd.isna(number) else f"{number:.4g}" for number in numbers]
         if name in (ACCURACY, *TARGETS.values()) and texts[1]:
             texts[1] += f" [{row.low:.4g}, {row.high:.4g}]"
-        texts += [f"{row.measured:.4g}", "" if pd.isna(row.error) else f"{row.error:+.1%}"]
+        texts += ["" if pd.isna(row.error) else f"{row.error:+.1%}"]
         verdict = "" if row.good is None else "good" if row.good else "NOT GOOD"
         print(f"| {name} | {' | '.join(texts)} | {verdict} |")
 
