@@ -60,6 +60,7 @@ the weighted mean of the uploads.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -103,6 +104,8 @@ class CANA(RemembersClients, AveragesVersions):
         [-2.0, -1.0]
     """
 
+    cuts: ClassVar[bool] = True
+
     exponent: float = bounded(0.5, within("[0, 2]"), "staler updates would count more or hardly")
     memory_span: float | None = bounded(3.0, or_none(POSITIVE), "no memory would count")
     calibration: float | None = bounded(
@@ -139,6 +142,7 @@ class CANA(RemembersClients, AveragesVersions):
         self.report["calibration"], self.report["matched"] = beta, len(matched)
         if beta > 0 and matched:
             direction += self._calibration(model.version, weights, own, beta)
+        direction = self.by_entry(direction, weights, updates)
         self.remember(updates, uploads, split)
         if self.fusion > 0:
             self._keep_step(direction)

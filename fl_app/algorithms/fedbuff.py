@@ -46,6 +46,7 @@ class FedBuff(AveragesVersions):
 
     schedule: ClassVar[Schedule] = Buffered(concurrency=10, buffer_size=10)
     linear_in: ClassVar[Sequence[str]] = ("delta",)
+    cuts: ClassVar[bool] = True
 
     staleness_function: str = bounded(
         "polynomial", one_of("polynomial", "constant"), "no other function is known"
@@ -60,4 +61,5 @@ class FedBuff(AveragesVersions):
         scales = [staleness.polynomial(model.age(update), exponent) for update in updates]
         weights = np.array(scales) / len(updates)
         deltas = self.clip(model, (model.delta(update) for update in updates))
-        return self.step(model, -self.average(model, weights, deltas), self.server_lr)
+        mean = self.by_entry(self.average(model, weights, deltas), np.ones(len(updates)), updates)
+        return self.step(model, -mean, self.server_lr)

@@ -95,6 +95,7 @@ class FedHist(AveragesVersions):
 
     schedule: ClassVar[Schedule] = k_async(10)
     looks_at: ClassVar[str] = "the direction of every gradient"
+    cuts: ClassVar[bool] = True
 
     server_lr: float = bounded(0.7, POSITIVE, "the model would not move")
     buffer_length: int = bounded(10, count(0), "it is a number of rounds")
@@ -153,6 +154,7 @@ class FedHist(AveragesVersions):
         else:
             direction, lengths, _ = combine(weights, gradients)
             fused = lengths
+        direction = self.by_entry(direction, weights, updates)
         length = norm(direction)
         self.describe(weights, lengths, length)
         if self.egs and self.cache_before_ina:

@@ -382,9 +382,10 @@ def plan(*settings: Setting, task: "Task | None" = None, aim: str = "updates") -
     )
     long_run = steady(orders, schedule)
     order_bytes, upload_bytes = message_bytes(components.strategy, components.trainer)
+    parts = [components.strategy.part(client_id) for client_id in range(size)]
     measures = long_run.measures | {
-        "bytes_down_per_second": float(long_run.orders.sum()) * order_bytes,
-        "bytes_up_per_second": float(long_run.updates.sum()) * upload_bytes,
+        "bytes_down_per_second": float(long_run.orders @ parts) * order_bytes,
+        "bytes_up_per_second": float(long_run.updates @ parts) * upload_bytes,
     }
     grid = pd.DataFrame(steady(orders, each, ROUGH).measures for each in _varied(schedule, size))
     best = _best(grid, aim == "energy", float(aimed[1] or "inf"))

@@ -20,7 +20,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from fl_app.client.gpus import prepare
 from fl_app.client.node_data import own_config, with_any_id
-from fl_app.client.transform import Private, Transformation, Transformed
+from fl_app.client.transform import Narrow, Private, Transformation, Transformed
 from fl_app.core.errors import require
 from fl_app.core.extras import missing
 from fl_app.core.types import Trainer
@@ -156,6 +156,7 @@ def chain(trainer: "LocalTrainer", *further: Transformation) -> Trainer:
         further: the innermost first.
     """
     parts: list[Transformation] = [Private(trainer.model)] if trainer.private else []
+    parts += [Narrow(trainer)] if trainer.widths else []
     if trainer.compressed.changes:
         parts.append(trainer.compressed)
     whole: Trainer = trainer

@@ -1,5 +1,6 @@
 """A PyTorch model as one flat vector, without what is frozen or private."""
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 from fnmatch import fnmatchcase
@@ -13,6 +14,7 @@ from torch import Tensor, nn
 
 from fl_app.core.layout import Entry, Layout, names_of
 from fl_app.core.types import State, Vector
+from fl_app.core.width import cut, units
 
 TOLERANCE = 1e-5  # of a frozen parameter's length, by which its trace may be another
 
@@ -141,6 +143,35 @@ class FlatModel:
         """A second model of the same layout; it shares the frozen and private tensors."""
         shared = {id(tensor): tensor for tensor in (*self.frozen.values(), *self.private.values())}
         return FlatModel(deepcopy(self.module, shared), self.flat.device, self._patterns)
+
+    def narrowed(self, share: float) -> "FlatModel":
+        """A sub-model with a share of the units of every hidden layer (`fl_app.core.width`).
+
+        Args:
+            share: s in (0, 1), by which the outputs of hidden layers are divided in training.
+
+        Raises:
+            ValueError: the model has other layers than these, or buffers, or frozen parameters.
+        """
+        module = deepcopy(self.module)
+        parts = {name: part for name, part in module.named_modules() if part._parameters}
+        layers = (nn.Linear, nn.Conv2d, nn.GroupNorm)
+        others = [name for name, part in parts.items() if not isinstance(part, layers)]
+        others += [name for name, part in parts.items() if getattr(part, "groups", 1) > 1]
+        if others := [*others, *dict(module.named_buffers()), *self.frozen, *self.private]:
+            raise ValueError(
+                "algorithm.client.widths needs a model of Linear, Conv2d without groups and "
+                f"GroupNorm, all trained and shared: {names_of(others)} has no sub-model"
+            )
+        for part in parts.values():
+            if isinstance(part, nn.GroupNorm):
+                part.num_groups = math.gcd(part.num_groups, len(units(part.num_channels, share)))
+        for part in [each for each in parts.values() if not isinstance(each, nn.GroupNorm)][:-1]:
+            part.register_forward_hook(lambda p, _, out: out / share if p.training else out)
+        left = cut(self.layout, share)
+        for name, parameter in module.named_parameters():
+            parameter.data = parameter.data.new_zeros(left[name].shape)
+        return FlatModel(module, self.flat.device)
 
     # -- private ----------------------------------------------------------------------------------
 

@@ -9,6 +9,7 @@ from fl_app.core.errors import require
 from fl_app.core.hyper import (
     PATTERNS,
     POSITIVE,
+    SHARES,
     at_least,
     bounded,
     check_bounds,
@@ -40,6 +41,9 @@ class TrainingSettings:
         upload_dtype: type of an upload's entries, ``"float32"`` or ``"float16"``.
         private: patterns of the names of parameters and buffers that stay on the client; None =
             none. Penalty, correction and proximal term leave them out.
+        widths: shares of every hidden layer's units, each in (0, 1], that as many clients train
+            each (`fl_app.core.width`), the slowest the smallest; None = all train the whole model.
+        width_window: which units these are, ``"first"`` (HeteroFL) or ``"rolling"`` (FedRolex).
 
     Raises:
         ValueError: a value is out of its bounds.
@@ -57,6 +61,10 @@ class TrainingSettings:
     max_grad_norm: float | None = bounded(None, or_none(POSITIVE), "nothing would be trained")
     upload_dtype: str = bounded("float32", one_of(*DTYPES), "the server could not read it")
     private: Sequence[str] | None = bounded(None, or_none(PATTERNS), "nothing would be private")
+    widths: Sequence[float] | None = bounded(
+        None, or_none(SHARES), "a client would train nothing, or more than there is"
+    )
+    width_window: str = bounded("first", one_of("first", "rolling"), "no other units are known")
 
     def __post_init__(self) -> None:
         check_bounds("algorithm.client", self)

@@ -9,13 +9,16 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fl_app.core.layout import Layout
 from fl_app.core.types import Order, Scores, State, Trainer, Upload, Vector
 from fl_app.core.vector import all_finite
+from fl_app.core.width import places
 
 if TYPE_CHECKING:
     from fl_app.client.flat import FlatModel  # which loads torch
+    from fl_app.client.trainer import LocalTrainer
 
 DTYPES = ("float32", "float16")
 PRIVATE = "private."  # prefix of a name in the client state
@@ -96,6 +99,40 @@ class Private(Transformation):
 def private_of(state: State) -> State:
     """The private parameters in a client's state, by their own names."""
     return {k.removeprefix(PRIVATE): v for k, v in state.items() if k.startswith(PRIVATE)}
+
+
+# -- sub-models ------------------------------------------------------------------------------------
+
+
+class Narrow(Transformation):
+    """Trains the part of the model that an order's ``width`` names (`fl_app.core.width`).
+
+    An upload says that nothing else has moved.
+
+    Args:
+        trainer: does the training.
+    """
+
+    def __init__(self, trainer: "LocalTrainer") -> None:
+        self._trainer, self._whole = trainer, trainer.model
+        self._models = {s: self._whole.narrowed(s) for s in set(trainer.widths or ()) if s < 1}
+
+    def receive(self, order: Order) -> Order:
+        self._trainer.model = self._models.get(float(order.config.get("width", 1)), self._whole)
+        narrow = self._trainer.model is not self._whole
+        return replace(order, vector=order.vector[self._places(order)]) if narrow else order
+
+    def send(self, order: Order, upload: Upload) -> Upload:
+        if self._trainer.model is self._whole:
+            return upload
+        self._trainer.model = self._whole
+        vector = order.vector.copy() if upload.kind == "model" else np.zeros_like(order.vector)
+        vector[self._places(order)] = upload.vector
+        return replace(upload, vector=vector)
+
+    def _places(self, order: Order) -> NDArray[np.intp]:
+        offset = order.base_version if self._trainer.width_window == "rolling" else 0
+        return places(self._whole.layout, float(order.config["width"]), offset)
 
 
 # -- compression -----------------------------------------------------------------------------------

@@ -15,6 +15,7 @@ from fl_app.core.snapshot import Remembers
 from fl_app.core.types import Config, Extra, GlobalModel, Update, Vector
 from fl_app.core.vector import clipped, combine, norm, weighted_sum
 from fl_app.core.weighting import Weighting
+from fl_app.core.width import Widths
 
 Floats: TypeAlias = Sequence[float] | NDArray[np.float64]
 # Maps w_t, t, the number of examples that the server holds and that of one mini-batch to a gradient
@@ -43,6 +44,9 @@ class Algorithm(Remembers, ABC):
             kind. () = there is none.
         looks_at: if there is none, what `aggregate` looks at in single uploads, as the end of the
             sentence "it needs ...".
+        cuts: whether clients may train sub-models: each entry moves by the updates that have it
+            alone (`by_entry`).
+        widths: of clients that do, set before a run; None = all train the whole model.
         state: what is learned.
         report: numbers about the last aggregation for its event, such as ``weight``, one number
             per update. The engine empties it before every `aggregate`.
@@ -56,9 +60,11 @@ class Algorithm(Remembers, ABC):
     upload_extra: ClassVar[tuple[str, ...]] = ()
     linear_in: ClassVar[Sequence[str]] = ()
     looks_at: ClassVar[str] = "single uploads, for all that its class says (linear_in)"
+    cuts: ClassVar[bool] = False
 
     clip_norm: float | None = None
     lr_schedule: LinearDecay | None = None
+    widths: Widths | None = None
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
@@ -163,7 +169,7 @@ class Algorithm(Remembers, ABC):
         """
         state = super().state_dict()
         # What is kept by itself, or follows from the configuration.
-        for name in ("report", "schedule", "lr_schedule", "shares"):
+        for name in ("report", "schedule", "lr_schedule", "shares", "widths"):
             state.pop(name, None)
         return state
 
@@ -187,6 +193,20 @@ class Algorithm(Remembers, ABC):
         self.describe(weights, lengths, norm(total))
         weighted_sum(weights, [u[split:] for u in uploads], out=direction[split:])
         return direction
+
+    def by_entry(self, direction: Vector, weights: Floats, updates: Sequence[Update]) -> Vector:
+        """A direction in which each entry is that of the updates that have it, shape ``(d,)``.
+
+        Args:
+            direction: of all updates, shape ``(d,)``; where a client has no entry, its is 0.
+            weights: p_i > 0 that their sum was divided by, shape ``(K,)`` (`fl_app.core.width`).
+            updates: K of them.
+        """
+        return direction * self.widths.factor(weights, updates) if self.widths else direction
+
+    def part(self, client_id: int) -> float:
+        """The share of the model's entries that a client trains, in (0, 1]."""
+        return 1.0 if self.widths is None else self.widths.parts[client_id]
 
     def complete(
         self, model: GlobalModel, direction: Vector, weights: Floats, uploads: Sequence[Vector]

@@ -63,6 +63,13 @@ def within(interval: str) -> Bound:
     )
 
 
+SHARE = within("(0, 1]")
+SHARES = Bound(
+    "a list of numbers in (0, 1] such as [1, 0.5]",
+    lambda value: isinstance(value, Sequence) and 0 < len(value) == sum(map(SHARE.holds, value)),
+)
+
+
 def one_of(*names: str) -> Bound:
     """One of some words."""
     text = " or ".join(filter(None, (", ".join(names[:-1]), names[-1])))

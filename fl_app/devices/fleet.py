@@ -3,7 +3,7 @@
 import json
 import math
 from bisect import bisect_right
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from itertools import chain, pairwise
@@ -49,6 +49,11 @@ class Fleet:
         compute: training times.
         network: transfer times; None = transfers take no time.
         energy: power of the devices; None = unknown.
+
+    Attributes:
+        compute: as given.
+        entries: of every client, the share of the model's entries that it trains, which scales
+            training and transfers; None = all of them.
     """
 
     def __init__(
@@ -57,19 +62,20 @@ class Fleet:
         network: Links | None = None,
         energy: Energy | None = None,
     ) -> None:
-        self._compute = compute
+        self.compute = compute
         self._network = network
         self._energy = energy
+        self.entries: Sequence[float] | None = None
 
     def parts(self, client_id: int, sequence: int, now: float) -> Parts:
         """Seconds of the client's order with sequence number `sequence` given at `now`."""
-        training = self._compute.seconds(client_id, sequence, now)
+        part = 1.0 if self.entries is None else self.entries[client_id]
+        training = part * self.compute.seconds(client_id, sequence, now)
         network = self._network
         if network is None:
             return Parts(0.0, training, 0.0)
-        return Parts(
-            network.download(client_id, sequence), training, network.upload(client_id, sequence)
-        )
+        about = client_id, sequence, part
+        return Parts(network.download(*about), training, network.upload(*about))
 
     def joules(
         self, client_id: int, sequence: int, now: float, elapsed: float = math.inf

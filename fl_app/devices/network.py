@@ -37,13 +37,13 @@ class Links(ABC):
     def __post_init__(self) -> None:
         check_bounds("devices.network", self)
 
-    def download(self, client_id: int, sequence: int) -> float:
-        """Seconds until the client has the model of its order number `sequence`."""
-        return self._seconds("down", client_id, sequence, self.download_share)
+    def download(self, client_id: int, sequence: int, part: float = 1.0) -> float:
+        """Seconds until the client has `part` of the model of its order number `sequence`."""
+        return self._seconds("down", client_id, sequence, self.download_share * part)
 
-    def upload(self, client_id: int, sequence: int) -> float:
-        """Seconds from the end of training until the server has the update."""
-        return self._seconds("up", client_id, sequence, self.upload_share)
+    def upload(self, client_id: int, sequence: int, part: float = 1.0) -> float:
+        """Seconds from the end of training until the server has that `part` of the update."""
+        return self._seconds("up", client_id, sequence, self.upload_share * part)
 
     @abstractmethod
     def _seconds(self, way: Way, client_id: int, sequence: int, share: float) -> float:

@@ -225,11 +225,13 @@ class Engine(Versions):
             vector, config = self.strategy.dispatch(model, client_id)
             checks.require_vector(self.strategy, "dispatch", vector, model.params.size)
             config = {**config, **self.schedule.work(client_id)}
+            if widths := self.strategy.widths:
+                config["width"] = widths.shares[client_id]
             extra = checks.order_extra(self.strategy, model, client_id)
             clock.work("dispatch")
             now = clock.now
             order = fed.give(client_id, model.version, vector, config, now, extra)
-            sent = vector.nbytes * (1 + len(extra))
+            sent = round(vector.nbytes * (1 + len(extra)) * self.strategy.part(client_id))
             parts = clock.dispatch(order)
             logged = (None, None) if parts is None else parts.logged
             self._emit(Dispatched(now, client_id, order.number, model.version, sent, *logged))

@@ -137,7 +137,7 @@ class Versions:
                 base_version,
                 age=model.age(update),
                 loss=update.loss if math.isfinite(update.loss) else None,
-                bytes=self.upload_bytes,
+                bytes=round(self.upload_bytes * self.strategy.part(order.client_id)),
             )
         )
         return True

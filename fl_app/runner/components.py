@@ -12,6 +12,7 @@ from fl_app.client.gpus import AUTO, CPU, chosen, prepare
 from fl_app.core.algorithm import Algorithm
 from fl_app.core.errors import require
 from fl_app.core.types import Vector
+from fl_app.core.width import Widths, dealt
 from fl_app.devices.fleet import Fleet, Overlapping
 from fl_app.runner.validate import NOTHING, PARTS, Given, build_schedule, build_strategy
 from fl_app.schedule import Schedule
@@ -114,6 +115,12 @@ def build_components(
     devices = None
     if config.runtime.name != "deployment" and schedule.devices is None:
         devices = _build_devices(config, trainer, order_bytes, upload_bytes)
+        if trainer.widths:
+            assert isinstance(devices, Fleet)
+            shares = dealt(trainer.widths, devices.compute.mean_seconds)
+            rolling = trainer.width_window == "rolling"
+            strategy.widths = Widths(trainer.model.layout, shares, rolling)
+            devices.entries = strategy.widths.parts
         schedule.settle(devices.parts, devices.joules)
     if isinstance(devices, Overlapping):
         # These devices know how many local epochs cover a transfer.

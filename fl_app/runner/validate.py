@@ -155,6 +155,8 @@ def validate_config(config: DictConfig, given: Given = NOTHING) -> None:
         f"one of {', '.join(strategy.takes)} with {type(strategy).__name__}",
         "its equations have no use for another upload",
     )
+    if config.algorithm.client.get("widths"):
+        _check_widths(config, strategy, schedule)
     build_guard(config).validate_kinds(strategy.takes)
     if asks_for_masks(config):
         from fl_app.secure.run import validate_secure  # a leaf, which few runs need
@@ -177,6 +179,21 @@ def validate_config(config: DictConfig, given: Given = NOTHING) -> None:
         )
     if not real:  # there, as many clients as nodes connect
         schedule.validate_population(config.num_clients)
+
+
+def _check_widths(config: DictConfig, strategy: AsyncStrategy, schedule: Schedule) -> None:
+    """Refuse sub-models where they cannot be dealt, measured or aggregated."""
+    algorithm, runtime, every = config.algorithm.name, config.runtime.name, config.client_eval_every
+    known = runtime != "deployment" and schedule.devices is None
+    ways, devices = "fedbuff, fedhist or cana", "a simulation, not of random_k"
+    unopened = "the server does not know which entries are in a sum of uploads"
+    for holds, key, value, bound, why in (
+        (strategy.cuts, "algorithm", algorithm, ways, "others take every entry from every update"),
+        (known, "runtime", runtime, devices, "nobody knows which clients are slow"),
+        (every is None, "client_eval_every", every, "null", "clients have a part of the model"),
+        (not asks_for_masks(config), "secure_aggregation", "helper", "null", unopened),
+    ):
+        require(holds, key, value, f"{bound} with algorithm.client.widths", why)
 
 
 def _check_devices(config: DictConfig) -> None:

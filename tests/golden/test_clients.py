@@ -1,4 +1,4 @@
-"""Equations of clients, and their servers' parts: FedProx, FedDyn, ASO-Fed, SCAFFOLD, MOON.
+"""Clients and their servers' parts: FedProx, FedDyn, ASO-Fed, SCAFFOLD, MOON, sub-models.
 
 Most clients have one example x, so f(w) = (w - x)^2 / 2 and the gradient is w - x.
 """
@@ -9,15 +9,18 @@ import re
 import numpy as np
 import pytest
 import torch
-from helpers import Quadratic, composed, order_for, run, sent, vec
+from helpers import Quadratic, Recorder, composed, order_for, run, sent, vec
 from torch import nn
 
 from fl_app.algorithms.aso_fed import ASOFed
 from fl_app.algorithms.aso_fed.trainer import ASOFedTrainer
+from fl_app.algorithms.cana import CANA
 from fl_app.algorithms.fedasmu.trainer import FedASMUTrainer
 from fl_app.algorithms.fedavg import FedAvg
+from fl_app.algorithms.fedbuff import FedBuff
 from fl_app.algorithms.feddyn import FedDyn
 from fl_app.algorithms.feddyn.trainer import FedDynTrainer
+from fl_app.algorithms.fedhist import FedHist
 from fl_app.algorithms.fedprox import FedProx
 from fl_app.algorithms.moon import MOON
 from fl_app.algorithms.moon.trainer import MOONTrainer
@@ -26,8 +29,13 @@ from fl_app.algorithms.scaffold import SCAFFOLD
 from fl_app.algorithms.scaffold.trainer import SCAFFOLDTrainer
 from fl_app.client import LocalTrainer
 from fl_app.client.build import chain
+from fl_app.client.flat import FlatModel
+from fl_app.core.snapshot import dumps, loads
 from fl_app.core.types import GlobalModel, Update
-from fl_app.runner.validate import build_strategy
+from fl_app.core.width import Widths, places
+from fl_app.runner.components import build_components
+from fl_app.runner.factory import build_engine
+from fl_app.runner.validate import build_strategy, validate_config
 from fl_app.schedule import fully_async, synchronous
 from fl_app.tasks.models import architecture
 
@@ -553,3 +561,184 @@ def test_bad_patterns_are_refused(settings, message):
 def test_a_trainer_that_works_ahead_cannot_have_private_parts():
     with pytest.raises(ValueError, match=r"client.private=\['head'\] must be null with Overlap"):
         OverlapTrainer(Two(), private=["head"])
+
+
+# -- sub-models (HeteroFL, FedRolex) ---------------------------------------------------------------
+
+# Linear(2, 4) and Linear(4, 3): W1 is 0..7, b1 8..11, W2 12..23, b2 24..26.
+HALVES = {
+    ("first", 9): [0, 1, 2, 3, 8, 9, 12, 13, 16, 17, 20, 21, 24, 25, 26],  # units 0, 1
+    ("rolling", 7): [0, 1, 6, 7, 8, 11, 12, 15, 16, 19, 20, 23, 24, 25, 26],  # 7 mod 4 = 3, and 0
+}
+
+
+def two_layers():
+    torch.manual_seed(0)
+    return FlatModel(nn.Sequential(nn.Linear(2, 4), nn.Tanh(), nn.Linear(4, 3)))
+
+
+@pytest.mark.parametrize(("window", "version"), HALVES)
+def test_the_entries_of_half_a_perceptron(window, version):
+    model, half = two_layers(), HALVES[window, version]
+    offset = version if window == "rolling" else 0
+    assert places(model.layout, 0.5, offset).tolist() == half
+    sub, alone = model.narrowed(0.5), np.zeros(27, np.float32)
+    alone[half] = model.read()[half]
+    sub.load(alone[half])
+    model.load(alone)
+    inputs = torch.tensor([[1.0, -2.0]])
+    hidden = sub.module[0](inputs)
+    assert hidden.shape == (1, 2)
+    # It is the model without its other units; in training its hidden outputs are doubled.
+    torch.testing.assert_close(sub.module.eval()(inputs), model.module(inputs))
+    torch.testing.assert_close(hidden, 2 * sub.module[0](inputs))
+
+
+def test_channels_of_a_residual_network_with_group_norm():
+    """1 -> 4 -> 4 channels of 2x2 pixels, which a linear layer reads: half has channels 0 and 1."""
+
+    class Residual(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first, self.norm = nn.Conv2d(1, 4, 1), nn.GroupNorm(4, 4)
+            self.second, self.out = nn.Conv2d(4, 4, 1), nn.Linear(16, 2)
+
+        def forward(self, images):
+            images = self.norm(self.first(images))
+            return self.out((images + self.second(images)).flatten(1))
+
+    model = FlatModel(Residual())
+    sub = model.narrowed(0.5)
+    shapes = [entry.shape for entry in sub.layout.entries]
+    assert shapes == [(2, 1, 1, 1), (2,), (2,), (2,), (2, 2, 1, 1), (2,), (2, 8), (2,)]
+    assert sub.module.norm.num_groups == 2
+    assert sub.module(torch.zeros(3, 1, 2, 2)).shape == (3, 2)
+    start = model.layout.slices["out.weight"].start
+    row = places(model.layout, 0.5)[-18:-10] - start
+    assert row.tolist() == [0, 1, 2, 3, 4, 5, 6, 7]
+
+
+def test_each_entry_moves_by_the_updates_that_have_it():
+    """Whole: 4 everywhere, age 3, so s = 1/2 and 2. Half: 6. Shared (2 + 6) / 2 = 4, others 2.
+
+    Two halves from versions 0 and 1, whose units are 0, 1 and 1, 2, move nothing of unit 3.
+    """
+    layout = two_layers().layout
+    strategy, model = FedBuff(), GlobalModel(np.zeros(27, np.float32), 3)
+    strategy.widths = Widths(layout, [1.0, 0.5], rolling=False)
+    half = np.zeros(27, np.float32)
+    half[HALVES["first", 9]] = 6
+    updates = [sent(0, 0, *[4] * 27, kind="delta"), sent(1, 3, *half, kind="delta")]
+    expected = np.full(27, 2.0)
+    expected[HALVES["first", 9]] = 4
+    assert strategy.aggregate(model, updates).tolist() == expected.tolist()
+
+    strategy = FedBuff(staleness_function="constant")
+    strategy.widths = Widths(layout, [0.5, 0.5], rolling=True)
+    updates = []
+    for version in (0, 1):
+        vector = np.zeros(27, np.float32)
+        vector[places(layout, 0.5, version)] = 6
+        updates.append(sent(version, version, *vector, kind="delta"))
+    bias = strategy.aggregate(model, updates)[8:12]
+    assert bias.tolist() == [6, 6, 6, 0]
+
+
+@pytest.mark.parametrize("strategy", [FedHist(buffer_length=1), CANA(fusion=1, fusion_length=1)])
+def test_what_nobody_has_stays_and_one_who_has_it_counts_alone(strategy):
+    """Gradients of ones, from version 0 of units 0, 1 and from 1 of 1, 2: CANA steps by 1, 1, 1, 0.
+
+    After a step of whole models, which memories and past steps keep, from version 2 of units 2, 3
+    and from 3 of 3, 0: unit 1 stays where it is.
+    """
+    layout, params = two_layers().layout, np.zeros(27, np.float32)
+    strategy.widths = Widths(layout, [0.5, 0.5, 1.0, 1.0], rolling=True)
+
+    def halves(v):
+        ones = [np.bincount(places(layout, 0.5, v + client), minlength=27) for client in (0, 1)]
+        return [sent(client, v + client, *ones[client]) for client in (0, 1)]
+
+    if isinstance(strategy, CANA):
+        step = params - strategy.aggregate(GlobalModel(params, 1), halves(0))
+        assert step[8:12].tolist() == pytest.approx([1, 1, 1, 0])
+    whole = [sent(client, 1, *[1] * 27) for client in (2, 3)]
+    first = strategy.aggregate(GlobalModel(params, 1), whole)
+    assert (first < 0).all()
+    moved = strategy.aggregate(GlobalModel(first, 3), halves(2)) - first
+    assert moved[9] == 0
+    assert (moved[[8, 10, 11]] != 0).all()
+
+
+SLOW = ["num_clients=4", "task.model=mlp", "devices/network=link", "devices.network.latency=0"]
+SLOW += ["runtime.workers=0", "num_versions=6", "algorithm.schedule.buffer_size=2"]
+SLOW += ["algorithm.schedule.concurrency=3", "devices.network.jitter=0", "devices.jitter=0"]
+
+
+def widened(*overrides, **more):
+    recorder = Recorder()
+    components = build_components(composed(*SLOW, *overrides))
+    return components, build_engine(components, sinks=[recorder], **more), recorder.events
+
+
+def test_seconds_and_bytes_are_those_of_the_share():
+    """64-32-10: (64 + 1) 32 + (32 + 1) 10 = 2410; half has 65 16 + 16 10 + 10 = 1210 entries."""
+    whole, engine, _ = widened()
+    engine.close()
+    components, engine, events = widened("algorithm.client.widths=[0.5,1]")
+    engine.run()
+    rank = np.argsort(whole.devices.compute.mean_seconds).tolist()
+    part = {client: 1 if rank.index(client) < 2 else 1210 / 2410 for client in range(4)}
+    for client in range(4):
+        expected = [part[client] * each for each in whole.devices.parts(client, 5, 0.0)[:3]]
+        assert components.devices.parts(client, 5, 0.0)[:3] == pytest.approx(expected)
+    told = {(e["client"], e["bytes"]) for e in events if e["kind"] in ("dispatch", "arrival")}
+    assert told <= {(client, round(4 * 2410 * part[client])) for client in range(4)}
+
+
+@pytest.mark.parametrize("algorithm", ["fedbuff", "fedhist", "cana"])
+def test_with_whole_models_nothing_changes(algorithm):
+    plain, ones = (
+        widened(f"algorithm={algorithm}", "algorithm/schedule=buffered", *SLOW, *more)
+        for more in ([], ["algorithm.client.widths=[1,1]"])
+    )
+    assert plain[1].run().params.tobytes() == ones[1].run().params.tobytes()
+    assert plain[2] == ones[2]
+
+
+@pytest.mark.parametrize("upload", ["model", "delta", "pseudo"])
+def test_a_resumed_run_rolls_on(upload):
+    told = ["algorithm.client.widths=[1,0.4]", "algorithm.client.width_window=rolling"]
+    told += [f"algorithm.client.upload={upload}"]
+    states, expected = [], widened(*told)[1].run().params
+
+    def checkpoint(version):
+        states.append(dumps(first.state_dict()))
+        first.ask_to_stop()
+
+    _, first, _ = widened(*told, "checkpoint_every=3", checkpoint=checkpoint)
+    first.run()
+    _, second, _ = widened(*told)
+    second.load_state_dict(loads(states[0]))
+    assert second.run().params.tobytes() == expected.tobytes()
+
+
+@pytest.mark.parametrize(
+    ("overrides", "told"),
+    [
+        (["algorithm=safl"], "algorithm=safl must be fedbuff, fedhist or cana with"),
+        (["runtime=deployment"], "runtime=deployment must be a simulation"),
+        (["client_eval_every=1"], "client_eval_every=1 must be null with"),
+        (
+            ["algorithm.client.widths=[0.5,0]"],
+            "widths=[0.5, 0] must be a list of numbers in (0, 1]",
+        ),
+    ],
+)
+def test_sub_models_are_refused(overrides, told):
+    with pytest.raises(ValueError, match=re.escape(told)):
+        validate_config(composed("algorithm.client.widths=[1,0.5]", *overrides))
+
+
+def test_layers_without_sub_models_are_refused():
+    with pytest.raises(ValueError, match=r"shared: 1, 1\.running_mean, .* has no sub-model"):
+        FlatModel(nn.Sequential(nn.Linear(2, 4), nn.BatchNorm1d(4))).narrowed(0.5)

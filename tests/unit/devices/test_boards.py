@@ -230,10 +230,10 @@ class Two:
 class Transfers:
     """Three seconds down, four up."""
 
-    def download(self, client_id, sequence):
+    def download(self, client_id, sequence, part):
         return 3.0
 
-    def upload(self, client_id, sequence):
+    def upload(self, client_id, sequence, part):
         return 4.0
 
 
