@@ -16,14 +16,17 @@ from fl_app.core.layout import Entry, Layout, names_of
 from fl_app.core.types import State, Vector
 from fl_app.core.width import cut, units
 
+# Kinds of devices on which all tensors lie in one vector. On others each has memory of its own,
+# since cuDNN wants them aligned.
+ONE_VECTOR = ("cpu",)
 TOLERANCE = 1e-5  # of a frozen parameter's length, by which its trace may be another
 
 
 class FlatModel:
-    """A module whose trained parameters and buffers are views into one float32 vector.
+    """A module whose trained parameters and buffers are read and set as one float32 vector.
 
-    Loading a model is one copy, an SGD step a few calls on lists of views. Integer buffers (such as
-    BatchNorm's counter) cannot be views; they are written through on `load` and read on `read`.
+    On the processor they are views into it, so that loading a model is one copy. Integer buffers
+    (such as BatchNorm's counter) cannot be; they are written through on `load` and read on `read`.
 
     Two kinds of tensors are not in the vector and stay in the module: frozen parameters, those with
     ``requires_grad=False``, on which server and clients must agree, and private ones. A tensor with
@@ -36,8 +39,8 @@ class FlatModel:
 
     Attributes:
         layout: names and places in the vector; trainable parameters first.
-        flat: shape ``(d,)``, the storage of all float tensors in the vector.
-        params: the trainable parameters in the vector, views into `flat`, in the layout's order.
+        device: torch device.
+        params: the trainable parameters in the vector, in the layout's order.
         trained: `params`, followed by the private parameters.
         frozen: the frozen parameters by name, each once.
         private: the private parameters and buffers by name, each once.
@@ -82,18 +85,22 @@ class FlatModel:
                 if name not in self.frozen and name not in own
             )
         )
-        self.flat = torch.zeros(self.layout.size, device=device)
-        self._host = self.flat.numpy() if self.flat.device.type == "cpu" else None
-        self._integers: list[tuple[Tensor, slice]] = []
+        self.device = torch.device(device)
+        flat = torch.zeros(self.layout.size)
+        self._host = flat.numpy() if self.device.type in ONE_VECTOR else None
+        self._places: list[tuple[Tensor, slice]] = []
+        self._integers: list[tuple[Tensor, Tensor]] = []
         views: dict[str, Tensor] = {}
         with torch.no_grad():
             for entry in self.layout.entries:
                 place = self.layout.slices[entry.name]
                 tensor = once[entry.name]
-                view = self.flat[place].view(entry.shape)
+                view = flat[place].view(entry.shape)
+                view = view if self._host is not None else view.to(self.device, copy=True)
                 view.copy_(tensor)
+                self._places.append((view, place))
                 if not tensor.is_floating_point():
-                    self._integers.append((tensor, place))
+                    self._integers.append((tensor, view))
                 elif entry.trainable:
                     tensor.data = view
                 else:
@@ -111,9 +118,11 @@ class FlatModel:
         if self._host is not None:
             np.copyto(self._host, vector)
         else:
-            self.flat.copy_(torch.tensor(vector))
-        for tensor, place in self._integers:
-            tensor.copy_(self.flat[place].round().view(tensor.shape))
+            flat = torch.tensor(vector, device=self.device)
+            for view, place in self._places:
+                view.copy_(flat[place].view(view.shape))
+        for tensor, view in self._integers:
+            tensor.copy_(view.round())
 
     def read(self, start: int = 0) -> Vector:
         """The current parameters and buffers, from entry `start` on.
@@ -121,10 +130,14 @@ class FlatModel:
         Args:
             start: such as the number of trainable entries, where buffers alone are wanted.
         """
-        for tensor, place in self._integers:
-            self.flat[place] = tensor.reshape(-1).float()
-        here = self._host[start:] if self._host is not None else self.flat[start:].cpu().numpy()
-        vector: Vector = here.copy()
+        for tensor, view in self._integers:
+            view.copy_(tensor)
+        if self._host is not None:
+            return self._host[start:].copy()
+        flat = torch.empty(self.layout.size, device=self.device)
+        for view, place in self._places:
+            flat[place] = view.reshape(-1)
+        vector: Vector = flat[start:].cpu().numpy()
         return vector
 
     def named(self, vector: Vector) -> dict[str, NDArray[np.generic]]:
@@ -142,7 +155,7 @@ class FlatModel:
     def twin(self) -> "FlatModel":
         """A second model of the same layout; it shares the frozen and private tensors."""
         shared = {id(tensor): tensor for tensor in (*self.frozen.values(), *self.private.values())}
-        return FlatModel(deepcopy(self.module, shared), self.flat.device, self._patterns)
+        return FlatModel(deepcopy(self.module, shared), self.device, self._patterns)
 
     def narrowed(self, share: float) -> "FlatModel":
         """A sub-model with a share of the units of every hidden layer (`fl_app.core.width`).
@@ -171,7 +184,7 @@ class FlatModel:
         left = cut(self.layout, share)
         for name, parameter in module.named_parameters():
             parameter.data = parameter.data.new_zeros(left[name].shape)
-        return FlatModel(module, self.flat.device)
+        return FlatModel(module, self.device)
 
     # -- private ----------------------------------------------------------------------------------
 

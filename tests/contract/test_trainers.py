@@ -211,7 +211,7 @@ def meta(monkeypatch):
 def test_two_orders_and_an_evaluation_on_another_device(name):
     config = composed(f"algorithm={name}", *TERMS)
     trainer = build_trainer(config, digits())
-    assert trainer.model.flat.is_meta
+    assert trainer.model.params[0].is_meta
     size = trainer.model.layout.size
     model = GlobalModel(np.zeros(size, np.float32), version=0)
     strategy = build_strategy(config)

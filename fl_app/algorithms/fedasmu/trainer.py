@@ -151,8 +151,9 @@ class FedASMUTrainer(LocalTrainer):
         gpus = [device] if device.type == "cuda" else []
         with torch.random.fork_rng(devices=gpus), torch.no_grad():
             before = self.loss(chosen)
-        gap = torch.tensor(fresh, device=device) - self.model.flat
-        self.model.flat.add_(gap, alpha=beta)
+        own = torch.tensor(self.model.read(), device=device)
+        gap = torch.tensor(fresh, device=device) - own
+        self.model.load(own.add(gap, alpha=beta).cpu().numpy())
         split = self.model.layout.num_trainable
         if config.get(TELL_MERGE, False):
             self._jump = (beta * gap[:split]).cpu().numpy()

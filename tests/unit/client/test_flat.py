@@ -10,6 +10,7 @@ import torch
 from safetensors.torch import save_file
 from torch import nn
 
+from fl_app.client import flat
 from fl_app.client.flat import FlatModel, trainable_only
 from fl_app.client.gpus import chosen, prepare
 from fl_app.client.initial import weighted
@@ -86,6 +87,21 @@ def test_other_frozen_parameters_are_seen_and_rounding_is_not():
     changed.initial["3.bias"] += 1
     assert own.differing(changed.traces) == ["3.bias"]
     assert own.differing(FlatModel(normalised(), private=["3.bias"]).traces) == []
+
+
+def test_on_a_gpu_tensors_lie_apart_aligned_as_cudnn_wants_them(monkeypatch):
+    monkeypatch.setattr(flat, "ONE_VECTOR", ())
+    module = normalised()
+    model = FlatModel(module)
+    vector = np.arange(model.layout.size, dtype=np.float32)
+    model.load(vector)
+    assert (
+        module[1].num_batches_tracked.item() == vector[model.layout.slices["1.num_batches_tracked"]]
+    )
+    np.testing.assert_array_equal(model.read(), vector)
+    np.testing.assert_array_equal(model.read(5), vector[5:])
+    assert all(tensor.data_ptr() % 16 == 0 for tensor in module.state_dict().values())
+    assert model.twin().params[0].data_ptr() != model.params[0].data_ptr()
 
 
 class Tied(nn.Module):
