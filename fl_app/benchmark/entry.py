@@ -7,7 +7,6 @@ from contextlib import ExitStack, suppress
 from importlib import import_module
 from pathlib import Path
 from typing import Any
-from unittest.mock import patch
 
 from flwr.app import Context, RecordDict
 from flwr.common.config import flatten_dict
@@ -19,7 +18,7 @@ from fl_app.client.build import locate
 from fl_app.core.errors import is_number, require
 from fl_app.core.hyper import count
 from fl_app.strategy import AsyncStrategy
-from fl_app.strategy.asynchronous import Asynchronous, _Nodes
+from fl_app.strategy.asynchronous import Asynchronous, SeenNodes
 
 # Names of a rate, of which the first that a strategy has is searched. It must be a number above 0.
 RATES = ("server_lr", "server_learning_rate", "eta", "mixing", "learning_rate", "lr", "rate")
@@ -126,9 +125,12 @@ def of_app(folder: str, **values: float) -> AsyncStrategy:
 
     with ExitStack() as stack:
         for kind in filter(lambda kind: "start" in vars(kind), _kinds(Strategy)):
-            stack.enter_context(patch.object(kind, "start", start))
+            stack.callback(setattr, kind, "start", vars(kind)["start"])
+            kind.start = start
         with suppress(_Started):
-            main(_Nodes(10), Context(0, 0, {}, RecordDict(), flatten_dict(app.get("config", {}))))
+            main(
+                SeenNodes(10), Context(0, 0, {}, RecordDict(), flatten_dict(app.get("config", {})))
+            )
     told = "the folder of an app whose ServerApp calls the start of a Strategy"
     require(bool(started), "entry", folder, told, "there is nothing to enter")
     vars(started[0]).update(values)

@@ -198,7 +198,7 @@ class Asynchronous(AsyncStrategy):
         arrays, server_round = self._arrays(model.params), model.version + 1
         before = dict(arrays.items())
         _identify()
-        grid = _Nodes(max(2, self.inner.min_train_nodes, self.inner.min_available_nodes))
+        grid = SeenNodes(max(2, self.inner.min_train_nodes, self.inner.min_available_nodes))
         with _warnings_only():
             messages = self.inner.configure_train(server_round, arrays, record, grid)
             orders = [self._told(message, before, server_round) for message in messages]
@@ -263,7 +263,7 @@ class _Round:
     config: dict[str, Any]
 
 
-class _Nodes(Grid):
+class SeenNodes(Grid):
     """The grid that an inner strategy sees: its nodes stand for the clients, which get the same."""
 
     def __init__(self, count: int) -> None:
