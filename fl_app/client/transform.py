@@ -9,12 +9,11 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fl_app.core.layout import Layout
 from fl_app.core.types import Order, Scores, State, Trainer, Upload, Vector
 from fl_app.core.vector import all_finite
-from fl_app.core.width import places
+from fl_app.core.width import part_of
 
 if TYPE_CHECKING:
     from fl_app.client.flat import FlatModel  # which loads torch
@@ -119,20 +118,16 @@ class Narrow(Transformation):
 
     def receive(self, order: Order) -> Order:
         self._trainer.model = self._models.get(float(order.config.get("width", 1)), self._whole)
-        narrow = self._trainer.model is not self._whole
-        return replace(order, vector=order.vector[self._places(order)]) if narrow else order
+        part = part_of(order.config, self._whole.layout)
+        return order if part is None else replace(order, vector=order.vector[part])
 
     def send(self, order: Order, upload: Upload) -> Upload:
-        if self._trainer.model is self._whole:
+        part, self._trainer.model = part_of(order.config, self._whole.layout), self._whole
+        if part is None:
             return upload
-        self._trainer.model = self._whole
         vector = order.vector.copy() if upload.kind == "model" else np.zeros_like(order.vector)
-        vector[self._places(order)] = upload.vector
+        vector[part] = upload.vector
         return replace(upload, vector=vector)
-
-    def _places(self, order: Order) -> NDArray[np.intp]:
-        offset = order.base_version if self._trainer.width_window == "rolling" else 0
-        return places(self._whole.layout, float(order.config["width"]), offset)
 
 
 # -- compression -----------------------------------------------------------------------------------

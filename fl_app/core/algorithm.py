@@ -206,7 +206,7 @@ class Algorithm(Remembers, ABC):
 
     def part(self, client_id: int) -> float:
         """The share of the model's entries that a client trains, in (0, 1]."""
-        return 1.0 if self.widths is None else self.widths.parts[client_id]
+        return 1.0 if self.widths is None else self.widths.part(client_id)
 
     def complete(
         self, model: GlobalModel, direction: Vector, weights: Floats, uploads: Sequence[Vector]

@@ -19,8 +19,8 @@ with p_i = 1 where K alone divides the sum (FedBuff), and p_i = a_i where sum_i 
 Deviations: versions take the place of rounds. Outputs are not masked by a client's labels. The
 window of FedRolex has ceil(s n) units, as in its code. HeteroFL's scaler, outputs of hidden layers
 divided by s in training, is kept for both. Groups of GroupNorm become fewer where the units left
-are no multiple of them. Seconds are scaled by the share of entries. Messages of a simulation keep
-their full length, of which that share is counted.
+are no multiple of them. Seconds are scaled by the share of entries. Flower's messages hold the part
+alone; in one process vectors keep their full length, of which that share is counted.
 """
 
 import math
@@ -32,7 +32,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fl_app.core.layout import Layout
-from fl_app.core.types import Update, Vector
+from fl_app.core.types import Config, Update, Vector
 
 Places = NDArray[np.intp]
 
@@ -85,6 +85,12 @@ def places(layout: Layout, share: float, offset: int = 0) -> Places:
     return np.concatenate([parts[name].ravel() for name in layout.slices])
 
 
+def part_of(config: Config, layout: Layout) -> Places | None:
+    """The places of what the client of an order with this `config` trains; None = all of them."""
+    share = float(config.get("width", 1))
+    return places(layout, share, int(config["window"])) if share < 1 else None
+
+
 def dealt(widths: Sequence[float], seconds: Sequence[float]) -> list[float]:
     """The share of every client: each of `widths` for as many, the smallest for the slowest.
 
@@ -102,7 +108,8 @@ class Widths:
 
     Attributes:
         layout: of the whole model.
-        shares: of every client, in (0, 1].
+        shares: of every client, in (0, 1]. Further clients, which join with ids of their own, have
+            the whole model.
         rolling: whether windows roll with the version (FedRolex).
     """
 
@@ -116,6 +123,15 @@ class Widths:
         size = {share: places(self.layout, share).size for share in set(self.shares)}
         return [size[share] / self.layout.size for share in self.shares]
 
+    def config(self, client_id: int, version: int) -> dict[str, float]:
+        """What an order from a version tells its client: see `part_of`."""
+        share = self.shares[client_id] if client_id < len(self.shares) else 1.0
+        return {"width": share, "window": version if self.rolling else 0}
+
+    def part(self, client_id: int) -> float:
+        """The share of the model's entries that a client trains."""
+        return self.parts[client_id] if client_id < len(self.parts) else 1.0
+
     def factor(self, weights: ArrayLike, updates: Sequence[Update]) -> Vector:
         """What ``sum_i a_i g_i`` is multiplied by, where g_i is 0 in entries that its client lacks.
 
@@ -128,8 +144,8 @@ class Widths:
         """
         p, had = np.asarray(weights, float), np.zeros(self.layout.size)
         for weight, update in zip(p, updates, strict=True):
-            offset = update.base_version if self.rolling else 0
-            had[places(self.layout, self.shares[update.client_id], offset)] += weight
+            part = part_of(self.config(update.client_id, update.base_version), self.layout)
+            had[slice(None) if part is None else part] += weight
         factor: Vector = (had > 0).astype(np.float32)
         np.divide(p.sum(), had, out=factor, where=had > 0, casting="same_kind")
         return factor

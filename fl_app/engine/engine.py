@@ -226,7 +226,7 @@ class Engine(Versions):
             checks.require_vector(self.strategy, "dispatch", vector, model.params.size)
             config = {**config, **self.schedule.work(client_id)}
             if widths := self.strategy.widths:
-                config["width"] = widths.shares[client_id]
+                config |= widths.config(client_id, model.version)
             extra = checks.order_extra(self.strategy, model, client_id)
             clock.work("dispatch")
             now = clock.now

@@ -2,7 +2,7 @@
 
 | message | record | holds |
 |---|---|---|
-| order (`train`, `evaluate`) | ``arrays`` | the model |
+| order (`train`, `evaluate`) | ``arrays`` | the model, or the part that the client trains |
 | | ``config`` | ``server-round`` (base version + 1, to evaluate + 0), ``version``, ``client-id``, |
 | | | ``sequence``, and what the strategy and the user add |
 | reply | ``arrays`` | the upload's vector; not after `evaluate`, and empty after a pause |
@@ -44,10 +44,11 @@ from numpy.typing import NDArray
 
 from fl_app.core import bugs
 from fl_app.core.errors import RunError
-from fl_app.core.layout import Layout, names_of
+from fl_app.core.layout import Entry, Layout, names_of
 from fl_app.core.npy import reading
 from fl_app.core.types import Order, Records, Scores, Upload, Vector
 from fl_app.core.vector import read_only
+from fl_app.core.width import Places, part_of
 from fl_app.flower import names
 
 RECENT = 8  # serialised vectors kept
@@ -120,20 +121,33 @@ def encode(vector: Vector, split: int, dtype: str) -> Arrays:
         return {names.ENTRIES: entries.astype(dtype), names.BUFFERS: buffers}
 
 
-def decode(record: ArrayRecord, layout: Layout) -> Vector:
+def decode(
+    record: ArrayRecord, layout: Layout, part: Places | None = None, base: Vector | None = None
+) -> Vector:
     """The inverse of `encode`, read-only.
+
+    Args:
+        record: of the arrays.
+        layout: of the vector.
+        part: places in the vector that the arrays hold, of a model without buffers; None = all.
+        base: what the other places hold; None = 0.
 
     Raises:
         ValueError: the arrays do not fit the model.
     """
-    arrays, split = arrays_of(record), layout.num_trainable
+    if part is not None:
+        entry = Entry("part", (part.size,), "float32", True)
+        whole = np.zeros(layout.size, np.float32) if base is None else base.copy()
+        whole[part] = decode(record, Layout((entry,)))
+        return read_only(whole)
+    arrays, size, split = arrays_of(record), layout.size, layout.num_trainable
     if not arrays:  # a paused client: it sends nothing, and may be sent nothing
         return NOTHING
     if arrays.keys() == {names.VECTOR}:
-        return read_only(_fitting(arrays, names.VECTOR, "f4", layout.size))
+        return read_only(_fitting(arrays, names.VECTOR, "f4", size))
     if arrays.keys() != {names.ENTRIES, names.BUFFERS}:
         raise ValueError(f"arrays do not fit the model: got {names_of(arrays) or 'none'}")
-    buffers = _fitting(arrays, names.BUFFERS, "f4", layout.size - split)
+    buffers = _fitting(arrays, names.BUFFERS, "f4", size - split)
     entries = _fitting(arrays, names.ENTRIES, "f2", split)
     return read_only(np.concatenate([entries, buffers], dtype=np.float32))
 
@@ -185,7 +199,9 @@ class OrderPacker:
             names.SEQUENCE: order.sequence,
         }
         plain = {k: v.item() if isinstance(v, np.generic) else v for k, v in config.items()}
-        arrays = self._record(order.vector, whole=names.APP_CONFIG in config)
+        part = part_of(order.config, self._layout)
+        vector = order.vector if part is None else order.vector[part]
+        arrays = self._record(vector, whole=names.APP_CONFIG in config)
         content = RecordDict({names.ARRAYS: arrays, names.CONFIG: ConfigRecord(plain)})  # type: ignore[arg-type]
         for name, vector in order.extra.items():
             content[names.EXTRA + name] = self._record(vector, whole=True)
@@ -205,7 +221,9 @@ class OrderPacker:
             return record
 
 
-def read_upload(message: Message, layout: Layout, needs: str = "") -> Upload:
+def read_upload(
+    message: Message, layout: Layout, needs: str = "", order: Order | None = None
+) -> Upload:
     """The upload in a client's reply.
 
     A ClientApp that does not know this project returns ``arrays``, ``metrics`` with
@@ -215,6 +233,7 @@ def read_upload(message: Message, layout: Layout, needs: str = "") -> Upload:
         message: a reply with content.
         layout: of the model that was sent.
         needs: full name of the class that must have trained; "" = any class.
+        order: that of the client, where it may have a part of the model.
 
     Raises:
         ValueError: the reply is malformed.
@@ -241,7 +260,10 @@ def read_upload(message: Message, layout: Layout, needs: str = "") -> Upload:
     )
     if ours:
         arrays = content.array_records.get(names.ARRAYS, ArrayRecord({}))
-        return replace(upload, vector=decode(arrays, layout), **_beside(content, layout))
+        part = part_of(order.config, layout) if order else None
+        base = order.vector if order and upload.kind == "model" else None
+        vector = decode(arrays, layout, part, base)
+        return replace(upload, vector=vector, **_beside(content, layout))
     records: Records = {
         names.ARRAYS: {name: {} for name in content.array_records},
         names.METRICS: {name: dict(record) for name, record in content.metric_records.items()},
@@ -300,13 +322,14 @@ def read_order(message: Message, layout: Layout) -> Order:
     """
     content, config = message.content, order_config(message)
     record = content.array_records[names.ARRAYS]
-    whole = names.APP_CONFIG in config or not len(record)
+    whole, part = names.APP_CONFIG in config or not len(record), part_of(config, layout)
+    vector = decode(record, layout, part) if whole else from_arrays(record, layout)
     return Order(
         number=0,
         client_id=config[names.CLIENT_ID],
         sequence=config[names.SEQUENCE],
         base_version=config[names.VERSION],
-        vector=decode(record, layout) if whole else from_arrays(record, layout),
+        vector=vector,
         config=config,
         sent_at=0.0,
         **_beside(content, layout),
@@ -342,12 +365,14 @@ def pack_upload(
             names.UPLOAD: ConfigRecord({**told, names.TRAINER: lineage}),
         }
     )
+    part = part_of(order_config(message), layout)
     if upload.seal:  # its entries are the bits of integers
         dtype = "float32"
     if upload.done:  # a paused client sends no vectors
         vectors = {names.EXTRA + name: vector for name, vector in upload.extra.items()}
         for name, vector in {names.ARRAYS: upload.vector, **vectors}.items():
-            content[name] = record_of(encode(vector, layout.num_trainable, dtype))
+            sent = vector if part is None else vector[part]
+            content[name] = record_of(encode(sent, layout.num_trainable, dtype))
     if upload.state:
         content[names.STATE] = record_of(upload.state)
     return Message(content, reply_to=message)

@@ -169,7 +169,7 @@ def read_reply(message: Message, order: Order, layout: Layout, needs: str = "") 
     try:
         if order.evaluates:
             return Reply(order.number, scores=codec.read_scores(message))
-        return Reply(order.number, codec.read_upload(message, layout, needs))
+        return Reply(order.number, codec.read_upload(message, layout, needs, order))
     except ValueError as error:
         return Reply(order.number, error=f"{MALFORMED}: {error}")
 

@@ -112,15 +112,18 @@ def build_components(
     if masked:
         secure.refuse_buffers(trainer.model.layout)
         upload_bytes += SEAL_BYTES
-    devices = None
-    if config.runtime.name != "deployment" and schedule.devices is None:
+    real, devices = config.runtime.name == "deployment", None
+    if schedule.devices is None and (trainer.widths or not real):
         devices = _build_devices(config, trainer, order_bytes, upload_bytes)
-        if trainer.widths:
-            assert isinstance(devices, Fleet)
-            shares = dealt(trainer.widths, devices.compute.mean_seconds)
-            rolling = trainer.width_window == "rolling"
-            strategy.widths = Widths(trainer.model.layout, shares, rolling)
-            devices.entries = strategy.widths.parts
+    if trainer.widths:
+        assert isinstance(devices, Fleet)
+        shares = dealt(trainer.widths, devices.compute.mean_seconds)
+        rolling = trainer.width_window == "rolling"
+        strategy.widths = Widths(trainer.model.layout, shares, rolling)
+        devices.entries = strategy.widths.parts
+    if real:
+        devices = None  # they were asked which clients are slow
+    elif devices is not None:
         schedule.settle(devices.parts, devices.joules)
     if isinstance(devices, Overlapping):
         # These devices know how many local epochs cover a transfer.
@@ -143,13 +146,14 @@ def _build_devices(
     config: DictConfig, trainer: "LocalTrainer", order_bytes: int, upload_bytes: int
 ) -> Fleet | Overlapping:
     task, settings, model_bytes = trainer.task, config.devices, 4 * trainer.model.layout.size
+    clients, known = range(config.num_clients), task.num_clients > 0  # nodes may have the data
     facts = {
         "num_clients": config.num_clients,
         "seed": config.seed,
         "num_bytes": model_bytes,
         "download_share": order_bytes / model_bytes,
         "upload_share": upload_bytes / model_bytes,
-        "num_examples": [task.train_indices(i).size for i in range(config.num_clients)],
+        "num_examples": [task.train_indices(i).size if known else 1 for i in clients],
     }
     own = [key for key in settings if key not in PARTS]
     compute = instantiate(OmegaConf.masked_copy(settings, own), facts)

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from fl_app.client import LocalTrainer
     from fl_app.tasks.task import Task
 
+SLOW_ARE_NAMED = ("Boards", "TwoSpeed")  # devices that say which clients are slow
 PARTS = ("network", "availability", "energy", "server")  # of the devices, each with its own target
 
 
@@ -183,13 +184,16 @@ def validate_config(config: DictConfig, given: Given = NOTHING) -> None:
 
 def _check_widths(config: DictConfig, strategy: AsyncStrategy, schedule: Schedule) -> None:
     """Refuse sub-models where they cannot be dealt, measured or aggregated."""
-    algorithm, runtime, every = config.algorithm.name, config.runtime.name, config.client_eval_every
-    known = runtime != "deployment" and schedule.devices is None
-    ways, devices = "fedbuff, fedhist or cana", "a simulation, not of random_k"
+    algorithm, every = config.algorithm.name, config.client_eval_every
+    devices = config.devices.get("_target_", "").rpartition(".")[2]
+    real, number = config.runtime.name == "deployment", config.num_clients
+    ways, unknown = "fedbuff, fedhist or cana", "nobody knows which clients are slow"
     unopened = "the server does not know which entries are in a sum of uploads"
     for holds, key, value, bound, why in (
         (strategy.cuts, "algorithm", algorithm, ways, "others take every entry from every update"),
-        (known, "runtime", runtime, devices, "nobody knows which clients are slow"),
+        (schedule.devices is None, "algorithm.schedule", "random_k", "another one", unknown),
+        (devices in SLOW_ARE_NAMED or not real, "devices", devices, "boards or two_speed", unknown),
+        (number is not None, "num_clients", number, "a number", unknown),
         (every is None, "client_eval_every", every, "null", "clients have a part of the model"),
         (not asks_for_masks(config), "secure_aggregation", "helper", "null", unopened),
     ):

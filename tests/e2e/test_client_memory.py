@@ -140,6 +140,27 @@ def test_private_parameters_never_leave_a_real_node(tmp_path, weights):
     assert files
 
 
+def test_sub_models_travel_alone(tmp_path):
+    """64-32-10: half of it has 65 16 + 16 10 + 10 = 1210 of 2410 entries."""
+    words = ["algorithm.client.widths=[1,0.5]", "algorithm.client.width_window=rolling"]
+    inline = federation(tmp_path / "inline", *words, "runtime.workers=0")
+    grid, _ = nodes(tmp_path, 2)
+    flower = federation(tmp_path / "flower", *words, "runtime=flower", grid=grid)
+    assert flower[0] == inline[0]
+    assert flower[1]["model_sha256"] == inline[1]["model_sha256"]
+    grid, replies = nodes(tmp_path, 4)
+    slow = ["devices=two_speed", "devices.slow_share=0.5", "algorithm.client.upload=model"]
+    log, _ = federation(tmp_path / "real", *words, *slow, "runtime=deployment", grid=grid)
+    orders = [m.content for m in grid.received if m.metadata.message_type == "train"]
+    part = {False: 2410, True: 1210}
+    for order in orders:
+        assert order["arrays"]["vector"].numpy().size == part[order["config"]["client-id"] >= 2]
+    records = [records for reply in replies if (records := reply.content.array_records)]
+    assert {each["arrays"]["vector"].numpy().size for each in records} == {1210, 2410}
+    events = [event for event in map(json.loads, log.splitlines()) if "bytes" in event]
+    assert all(event["bytes"] == 4 * part[event["client"] >= 2] for event in events)
+
+
 # -- what clients keep between their orders -------------------------------------------------------
 
 MEMORY = ["num_clients=6", "num_versions=6", "eval_every=3", "algorithm.client.local_epochs=3"]

@@ -726,7 +726,15 @@ def test_a_resumed_run_rolls_on(upload):
     ("overrides", "told"),
     [
         (["algorithm=safl"], "algorithm=safl must be fedbuff, fedhist or cana with"),
-        (["runtime=deployment"], "runtime=deployment must be a simulation"),
+        (
+            ["runtime=deployment", "num_clients=3"],
+            "devices=UniformRatio must be boards or two_speed",
+        ),
+        (
+            ["runtime=deployment", "devices=two_speed", "num_clients=null"],
+            "num_clients=None must be",
+        ),
+        (["algorithm/schedule=random_k"], "algorithm.schedule=random_k must be another one"),
         (["client_eval_every=1"], "client_eval_every=1 must be null with"),
         (
             ["algorithm.client.widths=[0.5,0]"],

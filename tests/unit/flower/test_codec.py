@@ -113,6 +113,29 @@ def test_orders_of_one_version_share_its_serialised_arrays_and_keep_it_not_alive
     assert alive() is None
 
 
+@pytest.mark.parametrize("kind", ["model", "delta"])
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+def test_messages_hold_only_the_part_that_a_client_trains(kind, dtype):
+    """2-4-2: units 1 and 2 have 4 weights, 2 biases and 4 weights; the outputs' 2 biases."""
+    layout = Layout.of_arrays(
+        {"a": np.ones((4, 2)), "b": np.ones(4), "c": np.ones((2, 4)), "d": np.ones(2)}
+    )
+    base, mine = np.arange(22, dtype=np.float32), [2, 3, 4, 5, 9, 10, 13, 14, 17, 18, 20, 21]
+    order = an_order(base, width=0.5, window=1)
+    message = a_message(codec.OrderPacker(layout, OURS).pack(order))
+    assert message.content["arrays"]["vector"].numpy().tolist() == mine
+    read = codec.read_order(message, layout)
+    assert read.vector.tolist() == [i if i in mine else 0 for i in range(22)]
+    reply = codec.pack_upload(message, Upload(read.vector * 2, kind, 1, 0.5), layout, dtype=dtype)
+    upload = codec.read_upload(through(reply), layout, order=order)
+    kept = base if kind == "model" else np.zeros(22)
+    assert upload.vector.tolist() == [2 * i if i in mine else kept[i] for i in range(22)]
+    whole = codec.pack_upload(a_message(message.content), Upload(base, kind, 1, 0.5), layout)
+    whole.content["arrays"] = codec.record_of({"vector": base})
+    with pytest.raises(ValueError, match=re.escape("float32[22], expected [12]")):
+        codec.read_upload(whole, layout, order=order)
+
+
 # -- uploads --------------------------------------------------------------------------------------
 
 UPLOAD = Upload(
