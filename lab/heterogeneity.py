@@ -30,9 +30,10 @@ import hydra
 import numpy as np
 from omegaconf import DictConfig
 
-from fl_app.api.plan import Numbers, orders_of
+from fl_app.api.plan import orders_of
 from fl_app.cli import CONF
 from fl_app.client.build import instantiate
+from fl_app.core.types import Numbers
 from fl_app.devices.fleet import Arrivals, Fleet, Overlapping
 from fl_app.engine.presence import Availability
 from fl_app.runner.cells import compose_cells

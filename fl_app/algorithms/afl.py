@@ -22,11 +22,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-import numpy as np
-from numpy.typing import NDArray
-
 from fl_app.core.hyper import POSITIVE, bounded
-from fl_app.core.types import GlobalModel, Update
+from fl_app.core.types import GlobalModel, Numbers, Update
 from fl_app.core.weighting import Weighting, by_examples
 from fl_app.strategy.weighted import WeightedGradientsOrModels
 
@@ -56,5 +53,5 @@ class AFL(WeightedGradientsOrModels):
     def weighting(self) -> Weighting:
         return Weighting(by_examples=True)
 
-    def weights(self, model: GlobalModel, updates: Sequence[Update]) -> NDArray[np.float64]:
+    def weights(self, model: GlobalModel, updates: Sequence[Update]) -> Numbers:
         return by_examples(updates)

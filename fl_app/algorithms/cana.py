@@ -63,11 +63,10 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fl_app.core.hyper import POSITIVE, at_least, bounded, count, or_none, within
 from fl_app.core.staleness import polynomial
-from fl_app.core.types import GlobalModel, Update, Vector
+from fl_app.core.types import GlobalModel, Numbers, Update, Vector
 from fl_app.core.vector import combine, cosines, norm
 from fl_app.strategy.memories import RemembersClients
 from fl_app.strategy.weighted import AveragesVersions
@@ -151,7 +150,7 @@ class CANA(RemembersClients, AveragesVersions):
         direction = self.complete(model, direction, weights, uploads)
         return self.step(model, direction, self.server_lr)
 
-    def _weights(self, model: GlobalModel, updates: Sequence[Update]) -> NDArray[np.float64]:
+    def _weights(self, model: GlobalModel, updates: Sequence[Update]) -> Numbers:
         """a_i, shape ``(K,)``."""
         weights = np.array([polynomial(model.age(update), self.exponent) for update in updates])
         if self.fair:
@@ -160,7 +159,7 @@ class CANA(RemembersClients, AveragesVersions):
         weights /= weights.sum()
         return weights
 
-    def _mean_ages(self, model: GlobalModel, updates: Sequence[Update]) -> NDArray[np.float64]:
+    def _mean_ages(self, model: GlobalModel, updates: Sequence[Update]) -> Numbers:
         """E_c of each update's client, shape ``(K,)``."""
         sums: dict[int, int] = self.state["age_sums"]
         counts: dict[int, int] = self.state["age_counts"]
@@ -201,7 +200,7 @@ class CANA(RemembersClients, AveragesVersions):
         return measured or 0.0
 
     def _calibration(
-        self, now: int, weights: NDArray[np.float64], own: dict[int, Vector], beta: float
+        self, now: int, weights: Numbers, own: dict[int, Vector], beta: float
     ) -> Vector:
         """beta (sum_R a_i) H - beta sum_R a_i h_c(i), shape ``(num_trainable,)``."""
         total, mass = self.memory.weighted(now)
@@ -220,8 +219,8 @@ class CANA(RemembersClients, AveragesVersions):
         return self.fusion * min(1.0, self.fusion_length * len(updates) / self.population(updates))
 
     def _fused(
-        self, weights: NDArray[np.float64], gradients: Sequence[Vector], fusion: float
-    ) -> tuple[Vector, NDArray[np.float64]]:
+        self, weights: Numbers, gradients: Sequence[Vector], fusion: float
+    ) -> tuple[Vector, Numbers]:
         """sum_i a_i g_i, where each g_i has the most opposite past step added; and ||g_i||."""
         length = self.fusion_length
         if fusion == 0 or self.state["num_past"] < length:

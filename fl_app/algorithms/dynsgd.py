@@ -25,11 +25,10 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fl_app.core.hyper import bounded, within
 from fl_app.core.staleness import polynomial
-from fl_app.core.types import GlobalModel, Update
+from fl_app.core.types import GlobalModel, Numbers, Update
 from fl_app.core.weighting import Weighting
 from fl_app.strategy.weighted import AveragesVersions, WeightedGradients
 
@@ -59,6 +58,6 @@ class DynSGD(WeightedGradients, AveragesVersions):
     def public_weights(self) -> Weighting:
         return Weighting("polynomial", exponent=self.exponent)
 
-    def weights(self, model: GlobalModel, updates: Sequence[Update]) -> NDArray[np.float64]:
+    def weights(self, model: GlobalModel, updates: Sequence[Update]) -> Numbers:
         weights = np.array([polynomial(model.age(update), self.exponent) for update in updates])
         return weights / (weights.sum() if self.normalise else len(updates))

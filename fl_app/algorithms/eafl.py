@@ -46,7 +46,7 @@ from threadpoolctl import threadpool_limits
 from fl_app.core.extras import require_installed
 from fl_app.core.hyper import POSITIVE, bounded, count, within
 from fl_app.core.staleness import polynomial
-from fl_app.core.types import GlobalModel, Update, Vector
+from fl_app.core.types import GlobalModel, Numbers, Update, Vector
 from fl_app.core.vector import cosines
 from fl_app.schedule import Schedule
 from fl_app.schedule.clustered_quorum import ClusteredQuorum
@@ -187,7 +187,7 @@ def k_means(gradients: Sequence[Vector], num_clusters: int, seed: int) -> NDArra
     return rank[labels]
 
 
-def gram(vectors: Sequence[Vector]) -> NDArray[np.float64]:
+def gram(vectors: Sequence[Vector]) -> Numbers:
     """Inner products of M vectors ``(d,)``, shape ``(M, M)``."""
     products = np.zeros((len(vectors), len(vectors)))
     for start in range(0, vectors[0].size, BLOCK):

@@ -25,11 +25,10 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fl_app.core.errors import require
 from fl_app.core.hyper import bounded, one_of
-from fl_app.core.types import GlobalModel, Update
+from fl_app.core.types import GlobalModel, Numbers, Update
 from fl_app.core.weighting import Weighting, by_examples
 from fl_app.schedule import Schedule
 from fl_app.strategy.weighted import AveragesVersions, WeightedGradients
@@ -68,7 +67,7 @@ class FedAvgK(WeightedGradients, AveragesVersions):
     def public_weights(self) -> Weighting:
         return Weighting(by_examples=self.weighting == "examples")
 
-    def weights(self, model: GlobalModel, updates: Sequence[Update]) -> NDArray[np.float64]:
+    def weights(self, model: GlobalModel, updates: Sequence[Update]) -> Numbers:
         if self.weighting == "examples":
             return by_examples(updates)
         shares = np.ones(len(updates))

@@ -52,7 +52,7 @@ from numpy.typing import NDArray
 from fl_app.core.errors import require
 from fl_app.core.hyper import POSITIVE, at_least, bounded, count, one_of, or_none, within
 from fl_app.core.staleness import exponential, freshness
-from fl_app.core.types import GlobalModel, Update, Vector
+from fl_app.core.types import GlobalModel, Numbers, Update, Vector
 from fl_app.core.vector import combine, cosines, norm, weighted_sum
 from fl_app.schedule import Schedule, k_async
 from fl_app.strategy.weighted import AveragesVersions
@@ -183,9 +183,7 @@ class FedHist(AveragesVersions):
 
     # -- EGS --------------------------------------------------------------------------------------
 
-    def _opposite(
-        self, products: NDArray[np.float64], lengths: NDArray[np.float64]
-    ) -> NDArray[np.intp]:
+    def _opposite(self, products: Numbers, lengths: Numbers) -> NDArray[np.intp]:
         """The most opposite row of G for each gradient, shape ``(K,)``."""
         known = products.shape[1]
         # Rows are replaced in turn once there are h of them.
@@ -197,10 +195,10 @@ class FedHist(AveragesVersions):
 
     def _fused_lengths(
         self,
-        lengths: NDArray[np.float64],
-        products: NDArray[np.float64],
+        lengths: Numbers,
+        products: Numbers,
         chosen: NDArray[np.intp],
-    ) -> NDArray[np.float64]:
+    ) -> Numbers:
         """||g_i + alpha G_k|| with the chosen k, shape ``(K,)``."""
         added = np.array(self.state["global_length"])[chosen]
         mixed = products[np.arange(len(chosen)), chosen]
@@ -225,7 +223,7 @@ class FedHist(AveragesVersions):
         local: list[dict[str, Any]] = self.state["local"]
         return local
 
-    def _weights(self, clients: Sequence[int], staleness: Sequence[int]) -> NDArray[np.float64]:
+    def _weights(self, clients: Sequence[int], staleness: Sequence[int]) -> Numbers:
         """p_i, shape ``(K,)``."""
         if not self.haa:
             return freshness(staleness)

@@ -28,12 +28,11 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fl_app.core.algorithm import ServerGradient
 from fl_app.core.errors import RunError
 from fl_app.core.hyper import POSITIVE, at_least, bounded, count, or_none
-from fl_app.core.types import TRAINED, GlobalModel, Update, Vector
+from fl_app.core.types import TRAINED, GlobalModel, Numbers, Update, Vector
 from fl_app.core.vector import cosines, norm
 from fl_app.schedule import Buffered, Schedule
 from fl_app.strategy.weighted import AveragesVersions
@@ -100,7 +99,7 @@ class FedPSA(AveragesVersions):
         weights /= weights.sum()
         return self.step(model, -self.average(model, weights, deltas), self.server_lr)
 
-    def _similarities(self, model: GlobalModel, updates: Sequence[Update]) -> NDArray[np.float64]:
+    def _similarities(self, model: GlobalModel, updates: Sequence[Update]) -> Numbers:
         """kappa of K updates, shape ``(K,)``."""
         if self._gradient is None:
             raise RunError(

@@ -23,10 +23,9 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fl_app.core.hyper import bounded, within
-from fl_app.core.types import GlobalModel, Update
+from fl_app.core.types import GlobalModel, Numbers, Update
 from fl_app.schedule import Buffered, Schedule
 from fl_app.strategy.weighted import AveragesVersions, WeightedGradients
 
@@ -58,7 +57,7 @@ class FedStaleWeight(WeightedGradients, AveragesVersions):
         super().__post_init__()
         self.state = {"ages": {}}  # client -> E_c
 
-    def weights(self, model: GlobalModel, updates: Sequence[Update]) -> NDArray[np.float64]:
+    def weights(self, model: GlobalModel, updates: Sequence[Update]) -> Numbers:
         ages: dict[int, float] = self.state["ages"]
         for update in updates:
             age = float(model.age(update))

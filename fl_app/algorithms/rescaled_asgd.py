@@ -28,9 +28,8 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
-from fl_app.core.types import GlobalModel, Update
+from fl_app.core.types import GlobalModel, Numbers, Update
 from fl_app.schedule import Schedule, fully_async
 from fl_app.strategy.weighted import WeightedGradients
 
@@ -57,7 +56,7 @@ class RescaledASGD(WeightedGradients):
         super().__post_init__()
         self.state = {"orders": {}, "seconds": {}}  # client -> number, and tau_c
 
-    def weights(self, model: GlobalModel, updates: Sequence[Update]) -> NDArray[np.float64]:
+    def weights(self, model: GlobalModel, updates: Sequence[Update]) -> Numbers:
         orders, seconds = self.state["orders"], self.state["seconds"]
         for update in updates:
             client_id = update.client_id

@@ -27,11 +27,10 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fl_app.core.errors import require
 from fl_app.core.hyper import POSITIVE, at_least, bounded, count, or_none
-from fl_app.core.types import GlobalModel, Update
+from fl_app.core.types import GlobalModel, Numbers, Update
 from fl_app.core.weighting import Weighting
 from fl_app.schedule import Schedule, fully_async
 from fl_app.strategy.weighted import WeightedGradients
@@ -98,5 +97,5 @@ class Ringmaster(WeightedGradients):
     def public_weights(self) -> Weighting:
         return Weighting()
 
-    def weights(self, model: GlobalModel, updates: Sequence[Update]) -> NDArray[np.float64]:
+    def weights(self, model: GlobalModel, updates: Sequence[Update]) -> Numbers:
         return np.ones(len(updates))

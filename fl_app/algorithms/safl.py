@@ -25,12 +25,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-import numpy as np
-from numpy.typing import NDArray
-
 from fl_app.core.hyper import POSITIVE, bounded
 from fl_app.core.staleness import polynomial
-from fl_app.core.types import GlobalModel, Update
+from fl_app.core.types import GlobalModel, Numbers, Update
 from fl_app.core.weighting import Weighting, by_examples
 from fl_app.strategy.weighted import WeightedGradientsOrModels
 
@@ -60,5 +57,5 @@ class SAFL(WeightedGradientsOrModels):
     def weighting(self) -> Weighting:
         return Weighting("polynomial", exponent=1.0, by_examples=True)
 
-    def weights(self, model: GlobalModel, updates: Sequence[Update]) -> NDArray[np.float64]:
+    def weights(self, model: GlobalModel, updates: Sequence[Update]) -> Numbers:
         return by_examples(updates) * [polynomial(model.age(update), 1.0) for update in updates]

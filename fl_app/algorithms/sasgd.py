@@ -24,11 +24,10 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fl_app.core.hyper import POSITIVE, bounded
 from fl_app.core.staleness import polynomial
-from fl_app.core.types import GlobalModel, Update
+from fl_app.core.types import GlobalModel, Numbers, Update
 from fl_app.core.weighting import Weighting
 from fl_app.strategy.weighted import WeightedGradients
 
@@ -56,6 +55,6 @@ class SASGD(WeightedGradients):
     def public_weights(self) -> Weighting:
         return Weighting("polynomial", exponent=1.0)
 
-    def weights(self, model: GlobalModel, updates: Sequence[Update]) -> NDArray[np.float64]:
+    def weights(self, model: GlobalModel, updates: Sequence[Update]) -> Numbers:
         inverse = np.array([polynomial(model.age(update), 1.0) for update in updates])
         return inverse / (inverse.sum() if self.normalise else len(updates))

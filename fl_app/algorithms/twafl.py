@@ -23,11 +23,10 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fl_app.core.hyper import POSITIVE, bounded
 from fl_app.core.staleness import exponential, freshness
-from fl_app.core.types import GlobalModel, Update
+from fl_app.core.types import GlobalModel, Numbers, Update
 from fl_app.core.weighting import Weighting
 from fl_app.strategy.weighted import WeightedGradients
 
@@ -55,7 +54,7 @@ class TWAFL(WeightedGradients):
     def public_weights(self) -> Weighting:
         return Weighting("exponential", by_examples=not self.normalise)
 
-    def weights(self, model: GlobalModel, updates: Sequence[Update]) -> NDArray[np.float64]:
+    def weights(self, model: GlobalModel, updates: Sequence[Update]) -> Numbers:
         ages = [model.age(update) for update in updates]
         if self.normalise:
             return freshness(ages)

@@ -39,11 +39,10 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fl_app.core.hyper import POSITIVE, at_least, bounded, count, one_of, or_none, within
 from fl_app.core.staleness import freshness
-from fl_app.core.types import GlobalModel, Update, Vector
+from fl_app.core.types import GlobalModel, Numbers, Update, Vector
 from fl_app.core.vector import cosines, norm, weighted_sum
 from fl_app.schedule import Schedule, k_async
 from fl_app.strategy.weighted import Stepped
@@ -154,15 +153,13 @@ class WKAFL(Stepped):
         if begins:
             self.state["stage"] = 2
 
-    def _raw_weights(
-        self, similarity: NDArray[np.float64], fresh: NDArray[np.float64]
-    ) -> NDArray[np.float64]:
+    def _raw_weights(self, similarity: Numbers, fresh: Numbers) -> Numbers:
         """q_i up to a common factor: relative to the largest exponent, nothing overflows."""
-        q: NDArray[np.float64] = np.exp(self.similarity_sharpness * (similarity - similarity.max()))
+        q: Numbers = np.exp(self.similarity_sharpness * (similarity - similarity.max()))
         return q * fresh if self.reuse_staleness_weight else q
 
 
-def _clip(rows: Vector, lengths: NDArray[np.float64], bound: float | None) -> NDArray[np.float64]:
+def _clip(rows: Vector, lengths: Numbers, bound: float | None) -> Numbers:
     """Shorten rows longer than `bound` in place; returns the new lengths."""
     if bound is None:
         return lengths

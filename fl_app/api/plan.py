@@ -45,6 +45,7 @@ from numpy.typing import NDArray
 from fl_app.api.settings import Setting, plan_of
 from fl_app.client.build import asks_for_masks, instantiate
 from fl_app.core.errors import require
+from fl_app.core.types import Numbers
 from fl_app.devices.fleet import Churn, Fleet, Overlapping
 from fl_app.devices.table import boards_of
 from fl_app.engine.server import Server
@@ -57,7 +58,6 @@ if TYPE_CHECKING:
     from fl_app.api.plot import Plot
     from fl_app.tasks.task import Task
 
-Numbers: TypeAlias = NDArray[np.float64]
 Planned: TypeAlias = Buffered | Periodic | Routed
 PLANNED = Buffered, Periodic, Routed
 

@@ -6,18 +6,17 @@ from dataclasses import is_dataclass
 from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fl_app.core.bugs import warn_of_misspelt
 from fl_app.core.hyper import check_bounds
 from fl_app.core.rates import LinearDecay
 from fl_app.core.snapshot import Remembers
-from fl_app.core.types import Config, Extra, GlobalModel, Update, Vector
+from fl_app.core.types import Config, Extra, GlobalModel, Numbers, Update, Vector
 from fl_app.core.vector import clipped, combine, norm, weighted_sum
 from fl_app.core.weighting import Weighting
 from fl_app.core.width import Widths
 
-Floats: TypeAlias = Sequence[float] | NDArray[np.float64]
+Floats: TypeAlias = Sequence[float] | Numbers
 # Maps w_t, t, the number of examples that the server holds and that of one mini-batch to a gradient
 # of shape (d,). Equal arguments give equal gradients.
 ServerGradient: TypeAlias = Callable[[Vector, int, int, int], Vector]

@@ -8,7 +8,8 @@ import math
 from collections.abc import Sequence
 
 import numpy as np
-from numpy.typing import NDArray
+
+from fl_app.core.types import Numbers
 
 
 def constant(age: int) -> float:
@@ -35,7 +36,7 @@ def exponential(staleness: float) -> float:
     return math.exp(-LN_HALF_E * staleness)
 
 
-def freshness(ages: Sequence[int]) -> NDArray[np.float64]:
+def freshness(ages: Sequence[int]) -> Numbers:
     """(e/2)^(-age) of K updates, normalised to sum 1.
 
     Counted from the youngest, which cancels in the quotient: hundreds of versions would otherwise
@@ -48,6 +49,6 @@ def freshness(ages: Sequence[int]) -> NDArray[np.float64]:
         Shape ``(K,)``.
     """
     youngest = min(ages)
-    weights: NDArray[np.float64] = np.array([exponential(age - youngest) for age in ages])
+    weights: Numbers = np.array([exponential(age - youngest) for age in ages])
     weights /= weights.sum()
     return weights

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 Vector: TypeAlias = NDArray[np.float32]
+Numbers: TypeAlias = NDArray[np.float64]
 Scalar: TypeAlias = bool | int | float | str
 Config: TypeAlias = Mapping[str, Scalar]
 State: TypeAlias = Mapping[str, NDArray[Any]]

@@ -4,9 +4,9 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
-from fl_app.core.types import Vector
+from fl_app.core.types import Numbers, Vector
 
 # Entries of each row handled at a time: K rows of one block stay in the cache, so the sum reads
 # every upload once. 11 M x 10 on one core: ~5 times faster than stacking whole rows first.
@@ -39,7 +39,7 @@ def combine(
     vectors: Sequence[Vector],
     others: Vector | None = None,
     out: Vector | None = None,
-) -> tuple[Vector, NDArray[np.float64], NDArray[np.float64]]:
+) -> tuple[Vector, Numbers, Numbers]:
     """`weighted_sum`, lengths and inner products in one reading of the vectors.
 
     Args:
@@ -117,9 +117,7 @@ def norm(vector: Vector) -> float:
     return math.sqrt(squared)
 
 
-def cosines(
-    products: ArrayLike, lengths: ArrayLike, other_lengths: ArrayLike
-) -> NDArray[np.float64]:
+def cosines(products: ArrayLike, lengths: ArrayLike, other_lengths: ArrayLike) -> Numbers:
     """Cosines of K vectors with h others, in [-1, 1]; 0 where either is zero.
 
     Args:
@@ -133,7 +131,7 @@ def cosines(
     both = np.multiply.outer(np.asarray(lengths, np.float64), np.asarray(other_lengths))
     both[both == 0] = np.inf
     # Rounding lets the quotient of equal vectors exceed 1.
-    cosine: NDArray[np.float64] = np.clip(np.asarray(products) / both, -1.0, 1.0)
+    cosine: Numbers = np.clip(np.asarray(products) / both, -1.0, 1.0)
     return cosine
 
 

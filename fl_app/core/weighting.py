@@ -6,14 +6,13 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fl_app.core import staleness
 from fl_app.core.hyper import SWITCH, at_least, bounded, check_bounds, one_of, or_none, within
-from fl_app.core.types import Update
+from fl_app.core.types import Numbers, Update
 
 
-def by_examples(updates: Sequence[Update]) -> NDArray[np.float64]:
+def by_examples(updates: Sequence[Update]) -> Numbers:
     """n_i / n of K updates, shape ``(K,)``."""
     weights = np.array([update.num_examples for update in updates], np.float64)
     weights /= weights.sum()
@@ -70,7 +69,7 @@ class Weighting:
             )
         return cls(**plain)
 
-    def weights(self, ages: Sequence[int], examples: Sequence[int]) -> NDArray[np.float64]:
+    def weights(self, ages: Sequence[int], examples: Sequence[int]) -> Numbers:
         """Weights of K >= 1 updates, up to a common factor, shape ``(K,)``, each > 0.
 
         Args:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from fl_app.core.errors import require
 from fl_app.core.hyper import POSITIVE, at_least, bounded, count, or_none, within
 from fl_app.core.pool import ClientPool
-from fl_app.core.types import Order, Update
+from fl_app.core.types import Numbers, Order, Update
 from fl_app.schedule.base import Ids, Updates
 from fl_app.schedule.timed import Timed
 
@@ -151,7 +151,7 @@ class Guided(Timed):
                 self._credits[who] = self._credits.get(who, CREDITS) - 1
 
 
-def outliers(values: NDArray[np.float64], radius: float, neighbours: int) -> NDArray[np.bool_]:
+def outliers(values: Numbers, radius: float, neighbours: int) -> NDArray[np.bool_]:
     """Which of M numbers DBSCAN leaves out of its clusters, shape ``(M,)``.
 
     A number is in a cluster if it is within `radius` of one that has so many `neighbours` within

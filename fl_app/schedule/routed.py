@@ -5,15 +5,12 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.random import Generator
-from numpy.typing import NDArray
 
 from fl_app.core.errors import require
 from fl_app.core.hyper import bounded, check_bounds, count, one_of
 from fl_app.core.pool import ClientPool
-from fl_app.core.types import Parts
+from fl_app.core.types import Numbers, Parts
 from fl_app.schedule.base import Ids, Schedule, Updates
-
-Numbers = NDArray[np.float64]
 
 LEAST = 0.1  # of an equal share [A]: 1 / (N p_i), the factor of a client's step, is at most 10
 ORDERS = 50  # whose mean is a client's seconds

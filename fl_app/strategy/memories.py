@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from fl_app.core.errors import require
 from fl_app.core.hyper import bounded, count, one_of, or_none
-from fl_app.core.types import Update, Vector
+from fl_app.core.types import Numbers, Update, Vector
 from fl_app.schedule import Schedule, k_async
 from fl_app.strategy.weighted import Stepped
 
@@ -20,8 +20,6 @@ FEW = 8  # rows that are reserved if nobody says how many clients there are
 FASTEST = 6.0  # rate of an exponential that matters to fresh gradients only
 BATCH = 64  # changes that wait at most
 BLOCK = 1 << 18  # entries of changes that are added at a time, so that they stay in the cache
-
-Sum = NDArray[np.float64]
 
 
 class Memories:
@@ -53,12 +51,12 @@ class Memories:
         self._slots: dict[int, int] = {}
         self._rows: NDArray[Any] = np.empty((0, 0), self._dtype)
         self._scales = np.empty(0, np.float32)
-        self._total: Sum = np.zeros(0)
+        self._total: Numbers = np.zeros(0)
         self._counted: dict[int, dict[int, bool]] = {}  # version -> clients in `weighted`
         self._changes: list[tuple[int, float, Vector]] = []  # version, factor, of no sum yet
         self._span, self._at = -1, 0  # greatest age that the sums are made for, and their version
         self._rates = self._shares = self._masses = np.zeros(0)
-        self._sums: Sum = np.zeros((0, 0))
+        self._sums: Numbers = np.zeros((0, 0))
 
     def __len__(self) -> int:
         return len(self._slots)
@@ -67,7 +65,7 @@ class Memories:
         return client_id in self._slots
 
     @property
-    def total(self) -> Sum:
+    def total(self) -> Numbers:
         """The sum of all rows, shape ``(d,)``; read it only."""
         return self._total
 
@@ -89,7 +87,7 @@ class Memories:
                 for client_id in list(self._counted.get(old, ())):
                     self._leave(client_id)
 
-    def weighted(self, now: int) -> tuple[Sum, float]:
+    def weighted(self, now: int) -> tuple[Numbers, float]:
         """Weighted sum of the gradients that count, and the sum of their weights.
 
         Args:
@@ -188,7 +186,7 @@ class Memories:
         self._changes, self._at = [], now
 
 
-def exponentials(exponent: float, span: int) -> tuple[Sum, Sum]:
+def exponentials(exponent: float, span: int) -> tuple[Numbers, Numbers]:
     """Rates l_j and shares c_j with sum_j c_j e^(-l_j a) = (1 + a)^(-exponent), a = 0 .. `span`.
 
     Rates are geometric, since a power of the age is a mean of exponentials whose rates have a power

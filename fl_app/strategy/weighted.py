@@ -6,12 +6,11 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fl_app.core.errors import require
 from fl_app.core.hyper import POSITIVE, Bound, at_least, bounded, one_of, or_none, within
 from fl_app.core.rates import LinearDecay
-from fl_app.core.types import TRAINED, GlobalModel, Update, Vector
+from fl_app.core.types import TRAINED, GlobalModel, Numbers, Update, Vector
 from fl_app.core.vector import weighted_sum
 from fl_app.core.weighting import Weighting, by_examples
 from fl_app.schedule import Schedule, k_async, synchronous
@@ -47,7 +46,7 @@ class WeightedGradients(Stepped):
     schedule: ClassVar[Schedule] = k_async(10)
 
     @abstractmethod
-    def weights(self, model: GlobalModel, updates: Sequence[Update]) -> NDArray[np.float64]:
+    def weights(self, model: GlobalModel, updates: Sequence[Update]) -> Numbers:
         """p_i of K >= 1 updates, shape ``(K,)``, finite."""
 
     def aggregate(self, model: GlobalModel, updates: Sequence[Update]) -> Vector:

@@ -4,11 +4,10 @@ from typing import cast
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
-from fl_app.core.types import Vector
+from fl_app.core.types import Numbers, Vector
 
 EMBEDDING, HIDDEN = 16, 32
 START, WAIT, ASK = 0, 1, 2  # inputs of the LSTM: the beginning, or its last decision
@@ -50,7 +49,7 @@ class MetaModel(nn.Module):
         return rng.uniform(-bound, bound, size).astype(np.float32)
 
     @staticmethod
-    def log_probs(theta: Vector, num_slots: int) -> NDArray[np.float64]:
+    def log_probs(theta: Vector, num_slots: int) -> Numbers:
         """Log-probability of every slot under parameters `theta`, exactly normalised."""
         with torch.inference_mode():
             logs = cast(Tensor, MetaModel._of(theta)(num_slots)).double()
@@ -85,7 +84,7 @@ class MetaModel(nn.Module):
 
 
 def next_slot(
-    values: NDArray[np.float64], slot: int, epsilon: float, rng: np.random.Generator
+    values: Numbers, slot: int, epsilon: float, rng: np.random.Generator
 ) -> tuple[int, int]:
     """The next slot and the action that leads to it, epsilon-greedily.
 
@@ -103,13 +102,13 @@ def next_slot(
 
 
 def learn_slot(
-    values: NDArray[np.float64],
+    values: Numbers,
     slot: int,
     action: int,
     reward: float,
     rate: float,
     discount: float,
-) -> NDArray[np.float64]:
+) -> Numbers:
     """H(l, a) += rate (R + discount max_a' H(l', a') - H(l, a)), a new table ``(num_slots, 3)``."""
     after = min(max(slot + MOVES[action], 1), len(values))
     values = values.copy()
