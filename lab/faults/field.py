@@ -18,6 +18,7 @@ APP = Path(__file__).with_name("app")
 NODES = 5
 SECONDS = 8.0  # of an order: long enough that clients' rates do not depend on the processor
 PATIENCE = 240.0  # seconds to wait for anything
+REBIRTH = 20.0  # seconds that a server which is started anew takes at least
 
 
 class Field(Federation):
@@ -40,6 +41,7 @@ class Field(Federation):
         super().__init__(folder, NODES, limit=math.inf, app=APP, linked=True)
         self.output = self.folder / "run"
         self._offset = math.inf  # the run's second 0 on this machine's clock
+        self._newest = -1.0  # seconds of the newest event
         self._problem: BaseException | None = None
         self.supervisor = Supervisor(self.link, pause=self.wait)
 
@@ -78,8 +80,11 @@ class Field(Federation):
     def events(self) -> list[Event]:
         """The event log so far."""
         events = list(read_events(self.output / "events.jsonl"))
-        if events:
-            self._offset = min(self._offset, time.monotonic() - events[-1].t)
+        if events and events[-1].t != self._newest:
+            self._newest = events[-1].t
+            offset = time.monotonic() - self._newest
+            # The clock of a run stands still until its server is back.
+            self._offset = offset if offset > self._offset + REBIRTH else min(self._offset, offset)
         return events
 
     def now(self) -> float:
