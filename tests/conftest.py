@@ -37,3 +37,12 @@ def pytest_runtest_teardown():
     """Nodes in threads may outlive their run. None works beside the next test."""
     if "fake_grid" in sys.modules:
         sys.modules["fake_grid"].finish()
+
+
+@pytest.fixture(autouse=True)
+def _no_data(request):
+    """Tests of tasks see no data of this machine, unless they ask for the real ones."""
+    if request.path.parent.name == "tasks":
+        monkeypatch = request.getfixturevalue("monkeypatch")
+        monkeypatch.delenv("FL_APP_DATA", raising=False)
+        monkeypatch.setenv("FL_APP_CACHE", str(request.getfixturevalue("tmp_path") / "cache"))
