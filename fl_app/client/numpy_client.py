@@ -26,18 +26,20 @@ class TrainerClient(NumPyClient):
         trainer: as given.
         train: the upload of an order.
         score: what the client measures of an order's model.
+        layout: of the whole model; an order may give the trainer a part of it.
         state: arrays by name that this client keeps between two calls of `fit`.
     """
 
     def __init__(self, trainer: LocalTrainer, carries_out: Trainer | None = None) -> None:
         whole = chain(trainer) if carries_out is None else carries_out
         self.trainer, self.train, self.score = trainer, whole.train, whole.score
+        self.layout = trainer.model.layout
         self.state: State = {}
 
     def get_parameters(self, config: dict[str, Scalar]) -> NDArrays:
         """The model's arrays in the layout's order; before training, its initial arrays."""
         del config
-        return self.trainer.model.layout.unflatten(self.trainer.model.read())
+        return self.layout.unflatten(self.trainer.model.read())
 
     def fit(
         self, parameters: NDArrays, config: dict[str, Scalar]
@@ -61,7 +63,7 @@ class TrainerClient(NumPyClient):
             "rate-sum": upload.rate_sum,
             "kind": upload.kind,
         }
-        arrays = self.trainer.model.layout.unflatten(upload.vector)
+        arrays = self.layout.unflatten(upload.vector)
         return arrays, upload.num_examples, metrics
 
     def evaluate(
@@ -82,7 +84,7 @@ class TrainerClient(NumPyClient):
             client_id=int(config.get("client-id", 0)),
             sequence=int(config.get("sequence", 0)),
             base_version=int(config.get("version", 0)),
-            vector=self.trainer.model.layout.flatten(parameters),
+            vector=self.layout.flatten(parameters),
             config={k: v for k, v in config.items() if not isinstance(v, bytes)},
             sent_at=0.0,
             state=self.state,

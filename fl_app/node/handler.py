@@ -58,7 +58,7 @@ class MessageHandler:
                     "this node needs the file of task.weights under the same path, and the same "
                     "model"
                 )
-            order = replace(codec.read_order(message, trainer.model.layout), client_id=client_id)
+            order = replace(codec.read_order(message, client.layout), client_id=client_id)
             done = _carry_out(client, order, folder)
             if folder is not None:
                 _tell(order, done, time.monotonic() - began)
@@ -67,7 +67,7 @@ class MessageHandler:
             return codec.pack_upload(
                 message,
                 done,
-                trainer.model.layout,
+                client.layout,
                 dtype=trainer.upload_dtype,
                 lineage=" ".join(trainer.lineage),
             )

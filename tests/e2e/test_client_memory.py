@@ -14,6 +14,7 @@ from fake_grid import FakeGrid
 from helpers import composed
 
 from fl_app import client_app
+from fl_app.client import LocalTrainer
 from fl_app.core.events import Aggregated
 from fl_app.node import memory
 from fl_app.node.handler import MessageHandler
@@ -151,14 +152,30 @@ def test_sub_models_travel_alone(tmp_path):
     grid, replies = nodes(tmp_path, 4)
     slow = ["devices=two_speed", "devices.slow_share=0.5", "algorithm.client.upload=model"]
     log, _ = federation(tmp_path / "real", *words, *slow, "runtime=deployment", grid=grid)
-    orders = [m.content for m in grid.received if m.metadata.message_type == "train"]
-    part = {False: 2410, True: 1210}
+    orders, part = [m.content for m in grid.received], {False: 2410, True: 1210}
+    orders = [order for order in orders if "arrays" in order]
     for order in orders:
         assert order["arrays"]["vector"].numpy().size == part[order["config"]["client-id"] >= 2]
     records = [records for reply in replies if (records := reply.content.array_records)]
     assert {each["arrays"]["vector"].numpy().size for each in records} == {1210, 2410}
     events = [event for event in map(json.loads, log.splitlines()) if "bytes" in event]
     assert all(event["bytes"] == 4 * part[event["client"] >= 2] for event in events)
+
+
+def test_a_node_whose_sub_model_failed_trains_on(tmp_path, monkeypatch):
+    train, failed = LocalTrainer._train, []
+
+    def fails_once(self, order):
+        if self.model.layout.size == 1210 and not failed:
+            failed.append(order.client_id)
+            raise OSError("out of memory")
+        return train(self, order)
+
+    monkeypatch.setattr(LocalTrainer, "_train", fails_once)
+    words = ["algorithm.client.widths=[1,0.5]", "devices=two_speed", "devices.slow_share=0.5"]
+    config = composed(*SMALL, *words, "runtime=deployment", "num_versions=12")
+    _, summary = run_cell(config, tmp_path / "run", label="", grid=nodes(tmp_path, 4)[0])
+    assert (summary["failures"], summary["rejected"], len(failed)) == (1, 0, 1)
 
 
 # -- what clients keep between their orders -------------------------------------------------------

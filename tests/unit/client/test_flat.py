@@ -95,9 +95,8 @@ def test_on_a_gpu_tensors_lie_apart_aligned_as_cudnn_wants_them(monkeypatch):
     model = FlatModel(module)
     vector = np.arange(model.layout.size, dtype=np.float32)
     model.load(vector)
-    assert (
-        module[1].num_batches_tracked.item() == vector[model.layout.slices["1.num_batches_tracked"]]
-    )
+    counter = vector[model.layout.slices["1.num_batches_tracked"]]
+    assert module[1].num_batches_tracked.item() == counter
     np.testing.assert_array_equal(model.read(), vector)
     np.testing.assert_array_equal(model.read(5), vector[5:])
     assert all(tensor.data_ptr() % 16 == 0 for tensor in module.state_dict().values())
