@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from fl_app.tasks.models import Shape, require_shape
-from fl_app.tasks.models.plain import dense
+from fl_app.tasks.models.plain import convolutions, dense
 
 
 class Block(nn.Module):
@@ -69,15 +69,15 @@ def resnet20(shape: Shape, num_classes: int) -> nn.Module:
         nn.ReLU(),
     ]
     layers += _residual(Block, 16, (16, 32, 64), 3)
-    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(64, num_classes))
+    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), *dense([64, num_classes]))
 
 
 def resnet_r(shape: Shape, num_classes: int) -> nn.Module:
     """Overlap-FedAvg's ResNet-18, convolutions biased, not normalised; 11,169,162 parameters."""
     require_shape("resnet_r", shape, shape == (3, 32, 32), "3x32x32")
-    layers: list[nn.Module] = [nn.Conv2d(3, 64, 3, 1, 1), nn.ReLU()]
+    layers = convolutions(3, (64,), padding=1)
     layers += _residual(BiasedBlock, 64, (64, 128, 256, 512), 2)
-    return nn.Sequential(*layers, nn.AvgPool2d(4), nn.Flatten(), nn.Linear(512, num_classes))
+    return nn.Sequential(*layers, nn.AvgPool2d(4), *dense([512, num_classes]))
 
 
 def alexnet(shape: Shape, num_classes: int) -> nn.Module:
@@ -88,9 +88,8 @@ def alexnet(shape: Shape, num_classes: int) -> nn.Module:
     channels, height, width = shape
     require_shape("alexnet", shape, height >= 32 and width >= 32, "at least 32x32")
     layers: list[nn.Module] = [nn.Conv2d(channels, 64, 11, 4, 5), nn.ReLU(), nn.MaxPool2d(2)]
-    layers += [nn.Conv2d(64, 192, 5, 1, 2), nn.ReLU(), nn.MaxPool2d(2)]
-    for inner, outer in ((192, 384), (384, 256), (256, 256)):
-        layers += [nn.Conv2d(inner, outer, 3, 1, 1), nn.ReLU()]
+    layers += convolutions(64, (192, "M"), 5, 2)
+    layers += convolutions(192, (384, 256, 256), padding=1)
     return nn.Sequential(*layers, nn.AdaptiveMaxPool2d(1), *dense([256, num_classes]))
 
 
@@ -101,12 +100,8 @@ def vgg11(shape: Shape, num_classes: int) -> nn.Module:
     """
     require_shape("vgg11", shape, min(shape[1:]) >= 32, "at least 32x32")
     plan = (64, "M", 128, "M", 256, 256, "M", 512, 512, "M", 512, 512)
-    return nn.Sequential(
-        *_convolutions(shape[0], plan, norm=True),
-        nn.AdaptiveMaxPool2d(1),
-        nn.Flatten(),
-        nn.Linear(512, num_classes),
-    )
+    layers = convolutions(shape[0], plan, padding=1, norm=nn.BatchNorm2d)
+    return nn.Sequential(*layers, nn.AdaptiveMaxPool2d(1), *dense([512, num_classes]))
 
 
 def vgg_r(shape: Shape, num_classes: int) -> nn.Module:
@@ -116,23 +111,8 @@ def vgg_r(shape: Shape, num_classes: int) -> nn.Module:
     """
     require_shape("vgg_r", shape, shape == (3, 32, 32), "3x32x32")
     plan = (32, "M", 64, "M", 128, 128, "M", 256, 256, "M", 256, 256, "M")
-    layers = _convolutions(3, plan, norm=False)
+    layers = convolutions(3, plan, padding=1)
     for layer in layers:
         if isinstance(layer, nn.Conv2d):
             nn.init.normal_(layer.weight, 0.0, math.sqrt(2.0 / (9 * layer.out_channels)))
     return nn.Sequential(*layers, *dense([256, 256, 256, num_classes]))
-
-
-def _convolutions(channels: int, plan: tuple[int | str, ...], *, norm: bool) -> list[nn.Module]:
-    """3x3 convolutions with the numbers of channels in `plan`; "M" is max pooling."""
-    layers: list[nn.Module] = []
-    for step in plan:
-        if isinstance(step, str):
-            layers.append(nn.MaxPool2d(2))
-            continue
-        layers.append(nn.Conv2d(channels, step, 3, 1, 1))
-        if norm:
-            layers.append(nn.BatchNorm2d(step))
-        layers.append(nn.ReLU())
-        channels = step
-    return layers

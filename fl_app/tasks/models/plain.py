@@ -1,14 +1,13 @@
 """Plain networks: linear models, perceptrons, and the papers' small convolutional networks."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import pairwise
 from math import prod
 
 from torch import nn
 
 from fl_app.tasks.models import Shape, require_shape
-
-CHANNELS = (64, 128, 256)  # of `cnn_bn`
 
 
 def dense(sizes: Sequence[int]) -> list[nn.Module]:
@@ -19,9 +18,33 @@ def dense(sizes: Sequence[int]) -> list[nn.Module]:
     return [nn.Flatten(), *layers[:-1]]
 
 
-def pooled(channels: int, wide: int, kernel: int, padding: int = 0) -> list[nn.Module]:
-    """A convolution with ReLU, and 2x2 max pooling."""
-    return [nn.Conv2d(channels, wide, kernel, padding=padding), nn.ReLU(), nn.MaxPool2d(2)]
+def convolutions(
+    channels: int,
+    plan: Sequence[int | str],
+    kernel: int = 3,
+    padding: int = 0,
+    norm: Callable[[int], nn.Module] | None = None,
+) -> list[nn.Module]:
+    """Convolutions with ReLU, with the numbers of channels in `plan`; "M" is 2x2 max pooling.
+
+    Args:
+        channels: of the images.
+        plan: the layers.
+        kernel: height and width of each convolution.
+        padding: of each convolution.
+        norm: makes what normalises so many channels before each ReLU; None = nothing.
+    """
+    layers: list[nn.Module] = []
+    for step in plan:
+        if isinstance(step, str):
+            layers.append(nn.MaxPool2d(2))
+            continue
+        layers.append(nn.Conv2d(channels, step, kernel, padding=padding))
+        if norm is not None:
+            layers.append(norm(step))
+        layers.append(nn.ReLU())
+        channels = step
+    return layers
 
 
 def logistic(shape: Shape, num_classes: int) -> nn.Sequential:
@@ -39,9 +62,8 @@ def cnn(shape: Shape, num_classes: int) -> nn.Sequential:
     channels, height, width = shape
     require_shape("cnn", shape, height >= 4 and width >= 4, "at least 4x4")
     size = 16 * (height // 4) * (width // 4)
-    return nn.Sequential(
-        *pooled(channels, 8, 3, 1), *pooled(8, 16, 3, 1), *dense([size, num_classes])
-    )
+    layers = convolutions(channels, (8, "M", 16, "M"), padding=1)
+    return nn.Sequential(*layers, *dense([size, num_classes]))
 
 
 def lenet(shape: Shape, num_classes: int) -> nn.Sequential:
@@ -52,20 +74,22 @@ def lenet(shape: Shape, num_classes: int) -> nn.Sequential:
     """
     channels, height, width = shape
     require_shape("lenet", shape, (height, width) in ((28, 28), (32, 32)), "28x28 or 32x32")
-    first = pooled(channels, 6, 5, 2 if height == 28 else 0)
-    return nn.Sequential(*first, *pooled(6, 16, 5), *dense([400, 120, 84, num_classes]))
+    layers = convolutions(channels, (6, "M"), 5, 2 if height == 28 else 0)
+    layers += convolutions(6, (16, "M"), 5)
+    return nn.Sequential(*layers, *dense([400, 120, 84, num_classes]))
 
 
 def cnn_emnist(shape: Shape, num_classes: int) -> nn.Sequential:
     """WKAFL's and EAFL's network for MNIST and EMNIST; 582,026 parameters, 10 classes."""
     require_shape("cnn_emnist", shape, shape == (1, 28, 28), "1x28x28")
-    return nn.Sequential(*pooled(1, 32, 5), *pooled(32, 64, 5), *dense([1024, 512, num_classes]))
+    layers = convolutions(1, (32, "M", 64, "M"), 5)
+    return nn.Sequential(*layers, *dense([1024, 512, num_classes]))
 
 
 def cnn_celeba(shape: Shape, num_classes: int) -> nn.Sequential:
     """WKAFL's network for CelebA; 1,600,792 parameters, 2 classes."""
     require_shape("cnn_celeba", shape, shape == (3, 84, 84), "3x84x84")
-    return nn.Sequential(*pooled(3, 10, 4), *dense([16_000, 100, num_classes]))
+    return nn.Sequential(*convolutions(3, (10, "M"), 4), *dense([16_000, 100, num_classes]))
 
 
 def cnn_asmu(shape: Shape, num_classes: int) -> nn.Sequential:
@@ -75,7 +99,7 @@ def cnn_asmu(shape: Shape, num_classes: int) -> nn.Sequential:
     """
     channels, height, width = shape
     require_shape("cnn_asmu", shape, height >= 3 and width >= 3, "at least 3x3")
-    layers = [nn.Conv2d(channels, 64, 2), nn.ReLU(), nn.Conv2d(64, 32, 2), nn.ReLU()]
+    layers = convolutions(channels, (64, 32), 2)
     return nn.Sequential(*layers, *dense([32 * (height - 2) * (width - 2), num_classes]))
 
 
@@ -97,7 +121,8 @@ def mnistnet(shape: Shape, num_classes: int) -> nn.Sequential:
 def cnn_cifar(shape: Shape, num_classes: int) -> nn.Sequential:
     """Overlap-FedAvg's CNNCifar; 878,538 parameters, 10 classes."""
     require_shape("cnn_cifar", shape, shape == (3, 32, 32), "3x32x32")
-    return nn.Sequential(*pooled(3, 32, 5), *pooled(32, 64, 5), *dense([1600, 512, num_classes]))
+    layers = convolutions(3, (32, "M", 64, "M"), 5)
+    return nn.Sequential(*layers, *dense([1600, 512, num_classes]))
 
 
 def cnn_cifar_quirk(shape: Shape, num_classes: int) -> nn.Sequential:
@@ -114,16 +139,6 @@ def cnn_bn(shape: Shape, num_classes: int) -> nn.Module:
     """
     channels, height, width = shape
     require_shape("cnn_bn", shape, height >= 4 and width >= 4, "at least 4x4")
-    layers: list[nn.Module] = []
-    for place, wide in enumerate(CHANNELS):
-        layers += [
-            nn.Conv2d(channels, wide, 3, padding=1),
-            nn.BatchNorm2d(wide, track_running_stats=False),
-            nn.ReLU(),
-        ]
-        if place < 2:
-            layers.append(nn.MaxPool2d(2))
-        channels = wide
-    return nn.Sequential(
-        *layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(channels, num_classes)
-    )
+    norm = partial(nn.BatchNorm2d, track_running_stats=False)
+    layers = convolutions(channels, (64, "M", 128, "M", 256), padding=1, norm=norm)
+    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), *dense([256, num_classes]))
