@@ -189,14 +189,10 @@ class _Steps:
     """
 
     def __init__(self, whole: BatchTrainer, clients: Sequence[_Client], rows: Tensor) -> None:
-        trainer, self._forward = whole.trainer, whole.forward
-        self._trainer = trainer
+        self._trainer, self._forward = whole.trainer, whole.forward
         self._clients = clients
         self._rows = rows
-        self._corrected = type(trainer).correct is not LocalTrainer.correct
-        drawn = [(client.indices, client.rng, client.steps) for client in clients]
-        self._batches = mini_batches(drawn, trainer.batch_size)
-        self._weights = torch.from_numpy(self._batches.weights).to(rows.device)
+        self._draw()
         # Negative, as steps go against the gradient.
         self._rates = [-client.trainer.rate(client.order.config) for client in clients]
         self._pulls = [client.trainer._proximal for client in clients]
@@ -204,6 +200,30 @@ class _Steps:
         self._params: list[Tensor] = []
         self._anchor: list[Tensor] = []
         self._velocity: list[Tensor] = []
+
+    def _draw(self) -> None:
+        """Draw the mini-batches as `LocalTrainer` would for each client alone.
+
+        A mini-batch that is shorter than others repeats its first example, with weight 0.
+        """
+        clients, batch_size = self._clients, self._trainer.batch_size
+        num_steps = np.array([client.steps for client in clients])
+        most = int(num_steps[0])
+        width = min(batch_size, max(client.indices.size for client in clients))
+        self._indices = np.zeros((most, len(clients), width), np.int64)
+        sizes = np.zeros((most, len(clients)), np.int64)
+        for place, client in enumerate(clients):
+            rows, lengths = _of_client(client, batch_size)
+            own_width = rows.shape[1]
+            self._indices[: client.steps, place, :own_width] = rows
+            self._indices[: client.steps, place, own_width:] = rows[:, :1]
+            sizes[: client.steps, place] = lengths
+        present = np.arange(width) < sizes[..., None]
+        weights = np.divide(present, np.maximum(sizes, 1)[..., None], dtype=np.float32)
+        self._weights = torch.from_numpy(weights).to(self._rows.device)
+        self._widths = sizes.max(1).tolist()  # columns that a step needs
+        # Clients that still train in a step.
+        self._active = (num_steps > np.arange(most)[:, None]).sum(1).tolist()
 
     def gradient(self) -> tuple[Tensor, Tensor]:
         """The losses of one mini-batch each, shape ``(1, B)``, and gradients, ``(B, d)``."""
@@ -213,10 +233,9 @@ class _Steps:
 
     def descend(self) -> Tensor:
         """Take all steps; returns the losses, shape ``(S, B)``, 0 where a client has ended."""
-        trainer, batches = self._trainer, self._batches
-        losses = self._rows.new_zeros(len(batches), len(self._clients))
-        for step in range(len(batches)):
-            active = int(batches.active[step])
+        trainer = self._trainer
+        losses = self._rows.new_zeros(len(self._active), len(self._clients))
+        for step, active in enumerate(self._active):
             if not self._params or active < len(self._params[0]):
                 self._keep(active)
             loss, grad = self._loss_and_grad(step)
@@ -243,7 +262,7 @@ class _Steps:
     def _loss_and_grad(self, step: int) -> tuple[Tensor, list[Tensor]]:
         """The clients' losses, and their gradients with all terms, as `LocalTrainer` has them."""
         trainer, params = self._trainer, self._params
-        active, width = int(self._batches.active[step]), int(self._batches.widths[step])
+        active, width = self._active[step], self._widths[step]
         inputs, target = self._examples(step, active, width)
         weights = self._weights[step, :active, :width]
         outputs = self._forward(params, inputs).flatten(0, 1)
@@ -251,7 +270,7 @@ class _Steps:
         grad = list(torch.autograd.grad(losses, params, weights))
         with torch.no_grad():
             loss = (losses * weights).sum(1)
-            if self._corrected:
+            if trainer._corrected:
                 grad = self._corrections(grad, step)
             if trainer.max_grad_norm is not None:
                 grad = _clipped(grad, trainer.max_grad_norm)
@@ -269,9 +288,8 @@ class _Steps:
         """
         trainer = self._trainer
         if self._ahead is None or step not in self._ahead[0]:
-            indices = self._batches.indices
-            steps = range(step, step + max(1, FETCHED // indices[0].size))
-            chosen = indices[step : steps.stop]
+            steps = range(step, step + max(1, FETCHED // self._indices[0].size))
+            chosen = self._indices[step : steps.stop]
             inputs, target = (
                 part.view(*chosen.shape, *part.shape[1:])
                 for part in trainer.examples(chosen.reshape(-1))
@@ -322,66 +340,15 @@ def _shaped(values: Tensor, tensor: Tensor) -> Tensor:
     return values.view(-1, *([1] * (tensor.ndim - 1)))
 
 
-@dataclass(frozen=True)
-class MiniBatches:
-    """Which examples each of B clients trains on in each of S steps.
-
-    Clients with more steps come first, so that the clients of a step are the first `active` ones.
-    A mini-batch that is shorter than others repeats its first example, with weight 0.
-
-    Attributes:
-        indices: shape ``(S, B, m)``, int64.
-        weights: of the examples in a client's mean loss, shape ``(S, B, m)``, float32.
-        widths: number of columns that a step needs, ``(S,)``.
-        active: number of clients that still train in a step, ``(S,)``.
-    """
-
-    indices: NDArray[np.int64]
-    weights: NDArray[np.float32]
-    widths: NDArray[np.int64]
-    active: NDArray[np.int64]
-
-    def __len__(self) -> int:
-        return len(self.active)
-
-
-def mini_batches(
-    clients: Sequence[tuple[NDArray[np.int64], np.random.Generator, int]], batch_size: int
-) -> MiniBatches:
-    """Draw the mini-batches, with the draws that `LocalTrainer` would make of each client alone.
-
-    Args:
-        clients: of each its training examples, its order's generator, which is used, and its number
-            of steps; those with more steps first.
-        batch_size: m >= 1.
-    """
-    num_steps = np.array([steps for _, _, steps in clients])
-    most = int(num_steps[0])
-    width = min(batch_size, max(own.size for own, _, _ in clients))
-    indices = np.zeros((most, len(clients), width), np.int64)
-    sizes = np.zeros((most, len(clients)), np.int64)
-    for place, (own, rng, steps) in enumerate(clients):
-        rows, lengths = _of_client(own, rng, steps, batch_size)
-        own_width = rows.shape[1]
-        indices[:steps, place, :own_width] = rows
-        indices[:steps, place, own_width:] = rows[:, :1]
-        sizes[:steps, place] = lengths
-    present = np.arange(width) < sizes[..., None]
-    weights = np.divide(present, np.maximum(sizes, 1)[..., None], dtype=np.float32)
-    active = (num_steps > np.arange(most)[:, None]).sum(1)
-    return MiniBatches(indices, weights, sizes.max(1), active)
-
-
-def _of_client(
-    own: NDArray[np.int64], rng: np.random.Generator, steps: int, batch_size: int
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def _of_client(client: _Client, batch_size: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """One client's mini-batches, a row each, and how many of a row's examples count."""
+    own, steps = client.indices, client.steps
     per_epoch, width = math.ceil(own.size / batch_size), min(batch_size, own.size)
     epochs = math.ceil(steps / per_epoch)
     rows = np.empty((epochs, per_epoch * width), np.int64)
     last = (per_epoch - 1) * width  # where an epoch's last mini-batch begins
     for epoch in rows:
-        epoch[: own.size] = rng.permutation(own)
+        epoch[: own.size] = client.rng.permutation(own)
         epoch[own.size :] = epoch[last]
     lengths = np.full((epochs, per_epoch), width)
     lengths[:, -1] = own.size - last

@@ -14,7 +14,6 @@ from torch import Tensor, nn
 # Maps the stacked parameters, each of shape ``(B, ...)``, and inputs ``(B, n, ...)`` to outputs
 # ``(B, n, ...)``.
 Forward: TypeAlias = Callable[[Sequence[Tensor], Tensor], Tensor]
-Layer: TypeAlias = Callable[[Sequence[Tensor], Tensor], Tensor]
 
 # Layers whose output at a place depends on the input at this place alone.
 OF_SINGLE_ENTRIES = (
@@ -53,7 +52,7 @@ def _chain(module: nn.Module) -> Iterator[nn.Module]:
         yield module
 
 
-def _layer(module: nn.Module, places: Mapping[int, int]) -> Layer | None:
+def _layer(module: nn.Module, places: Mapping[int, int]) -> Forward | None:
     """The layer for stacked models; None = it is not known."""
     if _hooked(module):
         return None
@@ -68,7 +67,7 @@ def _layer(module: nn.Module, places: Mapping[int, int]) -> Layer | None:
     return None
 
 
-def _linear(module: nn.Linear, places: Mapping[int, int]) -> Layer | None:
+def _linear(module: nn.Linear, places: Mapping[int, int]) -> Forward | None:
     weight, bias = (
         None if own is None else places.get(id(own), -1) for own in (module.weight, module.bias)
     )
