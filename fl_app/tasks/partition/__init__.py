@@ -63,6 +63,10 @@ class Bounded:
     def __post_init__(self) -> None:
         check_bounds("partition", self)
 
+    def require(self, fits: bool, key: str, bound: str, consequence: str) -> None:
+        """Refuse the value of the field `key`; see `fl_app.core.errors.require`."""
+        require(fits, f"partition.{key}", getattr(self, key), bound, consequence)
+
 
 def make_partition(
     partitioner: Partitioner,
@@ -89,9 +93,8 @@ def make_partition(
         num_clients = USUAL_CLIENTS
     if num_clients is not None:
         at_least(1).check("num_clients", num_clients, "there would be no client to train")
-        bound = f"at most {labels.size}, the number of training examples"
-        fits = num_clients <= labels.size
-        require(fits, "num_clients", num_clients, bound, "some clients would have no data")
+        what = "the number of training examples"
+        require_clients(num_clients, labels.size, what, "some clients would have no data")
     if getattr(partitioner, "by_owner", False):
         if owners is None:
             raise ValueError(
@@ -109,6 +112,11 @@ def make_partition(
             f"training examples (clients {names}): they could not train"
         )
     return [np.sort(own) for own in parts]
+
+
+def require_clients(num_clients: int, most: int, what: str, consequence: str) -> None:
+    """Refuse more clients than `most`, which is the number of `what`."""
+    require(num_clients <= most, "num_clients", num_clients, f"at most {most}, {what}", consequence)
 
 
 def by_class(labels: Indices, rng: Rng) -> list[Indices]:
@@ -190,14 +198,8 @@ class Natural(Bounded):
         owned = by_owner(labels)
         fit = np.flatnonzero([own.size >= self.min_size for own in owned])
         num_clients = fit.size if num_clients is None else num_clients
-        require(
-            num_clients <= fit.size,
-            "num_clients",
-            num_clients,
-            f"at most {fit.size}, the owners of at least partition.min_size={self.min_size} "
-            "examples, or left out",
-            "a client is one of them",
-        )
+        what = f"the owners of at least partition.min_size={self.min_size} examples, or left out"
+        require_clients(num_clients, fit.size, what, "a client is one of them")
         if num_clients < fit.size:
             told = (
                 "num_clients=%d is below the %d owners of the data: the others' examples are unused"

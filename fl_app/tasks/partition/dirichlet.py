@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fl_app.core.errors import require
 from fl_app.core.hyper import Bound, bounded, count, one_of, or_none
 from fl_app.core.slow import slow_clients
 from fl_app.tasks.partition import Bounded, Iid, Indices, Rng, by_class, capped, split
@@ -57,17 +56,12 @@ class Dirichlet(Bounded):
         super().__post_init__()
         bound = f"at least partition.min_size={self.min_size}"
         fits = self.max_size is None or self.max_size >= self.min_size
-        require(fits, "partition.max_size", self.max_size, bound, "no size could meet both")
+        self.require(fits, "max_size", bound, "no size could meet both")
 
     def __call__(self, labels: Indices, num_clients: int, rng: Rng) -> list[Indices]:
-        require(
-            self.min_size * num_clients <= labels.size,
-            "partition.min_size",
-            self.min_size,
-            f"at most {labels.size // num_clients} with {labels.size} training examples and "
-            f"num_clients={num_clients}",
-            "there are not enough examples",
-        )
+        most = labels.size // num_clients
+        bound = f"at most {most} with {labels.size} training examples and num_clients={num_clients}"
+        self.require(self.min_size <= most, "min_size", bound, "there are not enough examples")
         if self.alpha == math.inf:
             return Iid(self.max_size)(labels, num_clients, rng)
         share = self._by_client if self.mode == "by_client" else self._by_class
@@ -93,15 +87,14 @@ class Dirichlet(Bounded):
 
     def _by_class(self, classes: list[Indices], num_clients: int, rng: Rng) -> list[Indices]:
         class_sizes = [c.size for c in classes]
-        cuts, missing = self._cuts(class_sizes, num_clients, rng)
+        counts, missing = self._counts(class_sizes, num_clients, rng)
         for _ in range(MAX_TRIES - 1):
             if missing == 0:
                 break
-            again, missing_again = self._cuts(class_sizes, num_clients, rng)
+            again, missing_again = self._counts(class_sizes, num_clients, rng)
             if missing_again < missing:
-                cuts, missing = again, missing_again
-        pieces = [np.split(c, cut) for c, cut in zip(classes, cuts, strict=True)]
-        parts = [np.concatenate(own) for own in zip(*pieces, strict=True)]
+                counts, missing = again, missing_again
+        parts = split(classes, counts)
         if missing:
             log.info(
                 "Dirichlet(%g) left clients below min_size=%d in %d tries: %d of %d examples moved",
@@ -110,24 +103,22 @@ class Dirichlet(Bounded):
             parts = _fill_up(parts, self.min_size, rng)
         return parts
 
-    def _cuts(
-        self, class_sizes: list[int], num_clients: int, rng: Rng
-    ) -> tuple[list[Indices], int]:
-        """The places to cut each class, and the number of examples that clients lack in total."""
+    def _counts(self, class_sizes: list[int], num_clients: int, rng: Rng) -> tuple[Indices, int]:
+        """Examples of each class for each client, and how many clients lack in total."""
         even = sum(class_sizes) / num_clients
         held = np.zeros(num_clients, np.int64)
-        cuts = []
-        for size in class_sizes:
+        counts = np.zeros((num_clients, len(class_sizes)), np.int64)
+        for label, size in enumerate(class_sizes):
             shares = rng.dirichlet(np.full(num_clients, self.alpha))
             if self.balance:
                 shares[held >= even] = 0.0
                 if shares.sum() == 0.0:  # tiny alpha: all of the class went to full clients
                     shares[held < even] = 1.0
                 shares /= shares.sum()
-            cut = (np.cumsum(shares[:-1]) * size).astype(np.int64)
-            held += np.diff(cut, prepend=0, append=size)
-            cuts.append(cut)
-        return cuts, int(np.maximum(self.min_size - held, 0).sum())
+            cuts = (np.cumsum(shares[:-1]) * size).astype(np.int64)
+            counts[:, label] = np.diff(cuts, prepend=0, append=size)
+            held += counts[:, label]
+        return counts, int(np.maximum(self.min_size - held, 0).sum())
 
 
 def _fill_up(parts: list[Indices], min_size: int, rng: Rng) -> list[Indices]:
@@ -144,7 +135,7 @@ def _fill_up(parts: list[Indices], min_size: int, rng: Rng) -> list[Indices]:
 
 
 @dataclass(frozen=True)
-class SlowLabels:
+class SlowLabels(Bounded):
     """Slow clients hold some classes, and no other client does.
 
     `fl_app.core.slow.slow_clients` names the slow clients. Without `others` they hold nothing else:
@@ -175,37 +166,29 @@ class SlowLabels:
     def __post_init__(self) -> None:
         slow_clients(1, self.slow_share)
         unique = len(set(self.labels)) == len(self.labels) > 0
-        require(unique, "partition.labels", list(self.labels), "classes, each once", "none is slow")
+        self.require(unique, "labels", "classes, each once", "none is slow")
         self._shared()
 
     def __call__(self, labels: Indices, num_clients: int, rng: Rng) -> list[Indices]:
         slow = slow_clients(num_clients, self.slow_share)
         known = set(np.unique(labels).tolist())
-        require(
-            known > set(self.labels),
-            "partition.labels",
-            list(self.labels),
-            f"some but not all of the classes {sorted(known)}",
-            "slow or other clients would have no examples",
-        )
+        bound = f"some but not all of the classes {sorted(known)}"
+        told = "slow or other clients would have no examples"
+        self.require(known > set(self.labels), "labels", bound, told)
         own = np.isin(labels, list(self.labels))
         theirs, rest = np.flatnonzero(own), np.flatnonzero(~own)
         if self.others:
             theirs = rng.permutation(theirs)
             bound = f"classes of at least {len(slow)} examples, as many as slow clients"
             fits = theirs.size >= len(slow)
-            require(fits, "partition.labels", list(self.labels), bound, "slow clients share them")
+            self.require(fits, "labels", bound, "slow clients share them")
             parts = [rest[place] for place in self._shared()(labels[rest], num_clients, rng)]
             for client_id, share in zip(slow, np.array_split(theirs, len(slow)), strict=True):
                 parts[client_id] = np.concatenate([parts[client_id], share])
             return parts
-        require(
-            len(slow) < num_clients,
-            "partition.slow_share",
-            self.slow_share,
-            f"smaller: {len(slow)} of {num_clients} clients would be slow",
-            "the other classes would have no client",
-        )
+        bound = f"smaller: {len(slow)} of {num_clients} clients would be slow"
+        told = "the other classes would have no client"
+        self.require(len(slow) < num_clients, "slow_share", bound, told)
         groups = ((rest, num_clients - len(slow)), (theirs, len(slow)))  # slow ids come last
         return [
             chosen[place]

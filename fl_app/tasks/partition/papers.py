@@ -6,9 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fl_app.core.errors import require
 from fl_app.core.hyper import bounded, count, within
-from fl_app.tasks.partition import Bounded, Indices, Rng, by_class, split
+from fl_app.tasks.partition import Bounded, Indices, Rng, by_class, require_clients, split
 
 MAX_TRIES = 100
 
@@ -45,25 +44,16 @@ class LabelQuantity(Bounded):
         super().__post_init__()
         bound = f"at least partition.min_size={self.min_size}"
         fits = self.max_size >= self.min_size
-        require(fits, "partition.max_size", self.max_size, bound, "no size could be drawn")
+        self.require(fits, "max_size", bound, "no size could be drawn")
 
     def __call__(self, labels: Indices, num_clients: int, rng: Rng) -> list[Indices]:
         pools = by_class(labels, rng)
-        require(
-            self.num_labels <= len(pools),
-            "partition.num_labels",
-            self.num_labels,
-            f"at most {len(pools)}, the number of classes",
-            "a client could not have so many",
-        )
+        bound = f"at most {len(pools)}, the number of classes"
+        told = "a client could not have so many"
+        self.require(self.num_labels <= len(pools), "num_labels", bound, told)
         smallest = min(pool.size for pool in pools)
-        require(
-            self.max_size <= smallest,
-            "partition.max_size",
-            self.max_size,
-            f"at most {smallest}, the examples of the smallest class",
-            "a client could not have so many of one class",
-        )
+        bound = f"at most {smallest}, the examples of the smallest class"
+        self.require(self.max_size <= smallest, "max_size", bound, f"{told} of one class")
         counts = np.zeros((num_clients, len(pools)), np.int64)
         for client_id, classes in enumerate(self._classes(num_clients, len(pools), rng)):
             size = rng.integers(self.min_size, self.max_size, endpoint=True)
@@ -126,13 +116,9 @@ class IidFraction(Bounded):
     def __call__(self, labels: Indices, num_clients: int, rng: Rng) -> list[Indices]:
         order = rng.permutation(labels.size)
         dealt, rest = np.split(order, [round(self.fraction * labels.size)])
-        require(
-            rest.size == 0 or num_clients <= rest.size,
-            "num_clients",
-            num_clients,
-            f"at most {rest.size}, the examples that are not dealt out at random",
-            "blocks would be empty",
-        )
+        if rest.size:
+            what = "the examples that are not dealt out at random"
+            require_clients(num_clients, rest.size, what, "blocks would be empty")
         by_label = np.concatenate(by_class(labels[rest], rng)) if rest.size else rest
         blocks = np.array_split(rest[by_label], num_clients)
         place = np.argsort(rng.permutation(num_clients))
@@ -164,14 +150,9 @@ class Shards(Bounded):
 
     def __call__(self, labels: Indices, num_clients: int, rng: Rng) -> list[Indices]:
         total = labels.size // self.shard_size
-        require(
-            total >= num_clients,
-            "partition.shard_size",
-            self.shard_size,
-            f"at most {labels.size // num_clients} with {labels.size} training examples and "
-            f"num_clients={num_clients}",
-            "some clients would have no shard",
-        )
+        most = labels.size // num_clients
+        bound = f"at most {most} with {labels.size} training examples and num_clients={num_clients}"
+        self.require(total >= num_clients, "shard_size", bound, "some clients would have no shard")
         shards = np.array_split(labels.argsort(kind="stable"), total)
         counts = self._counts(num_clients, total, rng)
         order = np.arange(total) if self.contiguous else rng.permutation(total)
