@@ -19,6 +19,7 @@ from fl_app.tasks.partition import Natural, Partitioner, make_partition
 from fl_app.tasks.scaling import Scaling, make_scaling
 
 SHOWN = 10  # classes in a line
+DATA = ("inputs", "targets", "test_inputs", "test_targets")
 STREAM = 0x686F_6C64_6F75_7400  # keeps the held-out examples' random numbers apart from all others
 
 
@@ -227,15 +228,9 @@ class Task:
         Raises:
             torch.OutOfMemoryError: they do not fit there.
         """
-        tests = self.test_inputs, self.test_targets
-        test_inputs, test_targets = (None if test is None else test.to(device) for test in tests)
-        return replace(
-            self,
-            inputs=self.inputs.to(device),
-            targets=self.targets.to(device),
-            test_inputs=test_inputs,
-            test_targets=test_targets,
-        )
+        parts = {name: getattr(self, name) for name in DATA}
+        there = {name: part.to(device) for name, part in parts.items() if part is not None}
+        return replace(self, **there)
 
     def batch(self, indices: NDArray[np.int64]) -> tuple[Tensor, Tensor]:
         """Copies of inputs and targets of training examples, ready for the model."""
@@ -307,14 +302,11 @@ class Task:
         Raises:
             ValueError: naming what was needed and what there was.
         """
-        inputs, targets = self.inputs[:2], self.targets[:2]
-        if len(inputs) < 2:  # a model may need two examples (BatchNorm); a task may have no data
-            inputs, targets = (
-                part[:1].expand(2, *part.shape[1:])
-                if len(part)
-                else part.new_zeros(2, *part.shape[1:])
-                for part in (inputs, targets)
-            )
+        # A model may need two examples (BatchNorm); a task may have one, or no data.
+        inputs, targets = (
+            torch.cat([part[:2], part[:1], part.new_zeros(2, *part.shape[1:])])[:2]
+            for part in (self.inputs, self.targets)
+        )
         require_fit(self.architecture, self._ready(inputs), targets, self.objective)
 
     # -- clients ----------------------------------------------------------------------------------
