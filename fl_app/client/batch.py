@@ -21,7 +21,6 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from fl_app.client.flat import FlatModel, shared
@@ -29,7 +28,7 @@ from fl_app.client.stacked import stacked_forward
 from fl_app.client.trainer import LocalTrainer
 from fl_app.client.transform import Transformed
 from fl_app.core.layout import Layout
-from fl_app.core.types import Order, Trainer, Upload, Vector
+from fl_app.core.types import Indices, Order, Rng, Trainer, Upload, Vector
 
 FETCHED = 2048  # examples that are fetched together, about
 # What has no counterpart in a batch: a subclass with one of these trains its clients one by one.
@@ -155,8 +154,8 @@ class _Client:
     given: Order
     order: Order
     trainer: LocalTrainer
-    indices: NDArray[np.int64]
-    rng: np.random.Generator
+    indices: Indices
+    rng: Rng
     steps: int
 
 
@@ -340,7 +339,7 @@ def _shaped(values: Tensor, tensor: Tensor) -> Tensor:
     return values.view(-1, *([1] * (tensor.ndim - 1)))
 
 
-def _of_client(client: _Client, batch_size: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def _of_client(client: _Client, batch_size: int) -> tuple[Indices, Indices]:
     """One client's mini-batches, a row each, and how many of a row's examples count."""
     own, steps = client.indices, client.steps
     per_epoch, width = math.ceil(own.size / batch_size), min(batch_size, own.size)

@@ -21,7 +21,7 @@ from fl_app.client.pauses import NOTHING, PAUSED, Paused, Progress, without_paus
 from fl_app.client.settings import TrainingSettings
 from fl_app.client.transform import Compressed
 from fl_app.core.bugs import warn_of_misspelt
-from fl_app.core.types import NO_EXTRA, Config, Order, Scores, Upload, Vector
+from fl_app.core.types import NO_EXTRA, Config, Indices, Order, Rng, Scores, Upload, Vector
 
 if TYPE_CHECKING:
     from fl_app.tasks.task import Task
@@ -191,7 +191,7 @@ class LocalTrainer(TrainingSettings):
         velocity = [torch.zeros_like(p) for p in self.model.trained] if self.momentum else None
         return self._descend(order, indices, rng, Progress(velocity))
 
-    def _take(self, order: Order) -> tuple[NDArray[np.int64], np.random.Generator, int]:
+    def _take(self, order: Order) -> tuple[Indices, Rng, int]:
         """Make an order the current one.
 
         Returns:
@@ -210,12 +210,7 @@ class LocalTrainer(TrainingSettings):
         rng = np.random.default_rng((*entropy, 1) if continues else entropy)
         return indices, rng, int(rng.integers(1 << 62))
 
-    def _gradient(
-        self,
-        received: Vector,
-        indices: NDArray[np.int64],
-        rng: np.random.Generator,
-    ) -> Upload:
+    def _gradient(self, received: Vector, indices: Indices, rng: Rng) -> Upload:
         """The gradient of one mini-batch, and what the forward pass changed the buffers by."""
         chosen = rng.permutation(indices)[: self.batch_size]
         loss, grad = self._loss_and_grad(chosen, self._anchor(received), step=0)
@@ -226,13 +221,7 @@ class LocalTrainer(TrainingSettings):
             np.subtract(received[split:], self.model.read(start=split), out=vector[split:])
         return Upload(vector, "gradient", int(indices.size), loss.item(), state=self.state)
 
-    def _descend(
-        self,
-        order: Order,
-        indices: NDArray[np.int64],
-        rng: np.random.Generator,
-        progress: Progress,
-    ) -> Upload:
+    def _descend(self, order: Order, indices: Indices, rng: Rng, progress: Progress) -> Upload:
         """Local SGD from `progress` to the end of the order, or to a pause."""
         lr = self.rate(order.config)
         per_epoch, steps = self.lengths(indices.size, order.config)
@@ -263,7 +252,7 @@ class LocalTrainer(TrainingSettings):
         )
 
     def _loss_and_grad(
-        self, chosen: NDArray[np.int64], anchor: list[Tensor] | None, step: int
+        self, chosen: Indices, anchor: list[Tensor] | None, step: int
     ) -> tuple[Tensor, list[Tensor]]:
         """A batch's loss without penalty, and the gradient g with all its terms.
 
@@ -305,9 +294,7 @@ class LocalTrainer(TrainingSettings):
         for w, g in zip(self.model.trained, grad, strict=True):
             w.add_(g, alpha=-lr)
 
-    def _batches(
-        self, indices: NDArray[np.int64], rng: np.random.Generator, first: int, steps: int
-    ) -> Iterator[NDArray[np.int64]]:
+    def _batches(self, indices: Indices, rng: Rng, first: int, steps: int) -> Iterator[Indices]:
         """The mini-batches of steps `first` to `steps` - 1; every epoch permutes the data."""
         per_epoch = math.ceil(indices.size / self.batch_size)
         for step in range(first, steps):
@@ -332,12 +319,12 @@ class LocalTrainer(TrainingSettings):
             vector[split:] *= np.float32(-1.0)
         return vector
 
-    def examples(self, chosen: NDArray[np.int64]) -> tuple[Tensor, Tensor]:
+    def examples(self, chosen: Indices) -> tuple[Tensor, Tensor]:
         """Inputs and targets of training examples, where the model is."""
         inputs, target = self.task.batch(chosen)
         return inputs.to(self.processor), target.to(self.processor)
 
-    def loss(self, chosen: NDArray[np.int64]) -> Tensor:
+    def loss(self, chosen: Indices) -> Tensor:
         """A batch's loss, a scalar, without penalty."""
         inputs, target = self.examples(chosen)
         return self.task.loss(self.model.module(inputs), target)
@@ -358,12 +345,7 @@ class LocalTrainer(TrainingSettings):
             state=self.state,
         )
 
-    def _continue(
-        self,
-        order: Order,
-        indices: NDArray[np.int64],
-        rng: np.random.Generator,
-    ) -> Upload:
+    def _continue(self, order: Order, indices: Indices, rng: Rng) -> Upload:
         """Train the rest of an order that paused, from the saved state."""
         if PAUSED not in self.state:
             raise ValueError(

@@ -13,6 +13,8 @@ from numpy.typing import NDArray
 
 Vector: TypeAlias = NDArray[np.float32]
 Numbers: TypeAlias = NDArray[np.float64]
+Indices: TypeAlias = NDArray[np.int64]
+Rng: TypeAlias = np.random.Generator
 Scalar: TypeAlias = bool | int | float | str
 Config: TypeAlias = Mapping[str, Scalar]
 State: TypeAlias = Mapping[str, NDArray[Any]]

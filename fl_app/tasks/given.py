@@ -10,9 +10,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from fl_app.core.types import Indices
 from fl_app.tasks.encoding import KINDS
 from fl_app.tasks.objective import Classification, Loss, Objective, objective_of
-from fl_app.tasks.partition import Indices, by_owner
+from fl_app.tasks.partition import by_owner
 from fl_app.tasks.scaling import moments_of
 from fl_app.tasks.table import encode_targets, fit_targets
 

@@ -10,6 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from fl_app.core.types import Indices
 from fl_app.tasks import given
 from fl_app.tasks.encoding import Schema
 from fl_app.tasks.models import CHUNK, MODELS, architecture, chunk_of
@@ -58,8 +59,8 @@ class Task:
     targets: Tensor
     test_inputs: Tensor | None = None
     test_targets: Tensor | None = None
-    partition: Sequence[NDArray[np.int64]] = ()
-    validation: Sequence[NDArray[np.int64]] = ()
+    partition: Sequence[Indices] = ()
+    validation: Sequence[Indices] = ()
     holdout: float = 0.0
     owners: Tensor | None = None
     prepare: Callable[[Tensor], Tensor] | None = None
@@ -232,7 +233,7 @@ class Task:
         there = {name: part.to(device) for name, part in parts.items() if part is not None}
         return replace(self, **there)
 
-    def batch(self, indices: NDArray[np.int64]) -> tuple[Tensor, Tensor]:
+    def batch(self, indices: Indices) -> tuple[Tensor, Tensor]:
         """Copies of inputs and targets of training examples, ready for the model."""
         places = self._places(indices)
         inputs = self.inputs.index_select(0, places)
@@ -240,7 +241,7 @@ class Task:
             inputs = self.augment(inputs)
         return self._ready(inputs), self.targets.index_select(0, places)
 
-    def _places(self, indices: NDArray[np.int64]) -> Tensor:
+    def _places(self, indices: Indices) -> Tensor:
         """Indices where the data are."""
         return torch.from_numpy(indices).to(self.inputs.device)
 
@@ -321,15 +322,15 @@ class Task:
         """N; 0 = the clients follow from the run's configuration."""
         return len(self.partition)
 
-    def train_indices(self, client_id: int) -> NDArray[np.int64]:
+    def train_indices(self, client_id: int) -> Indices:
         """The client's training examples, shape ``(n_i,)``."""
         return self.partition[client_id]
 
-    def evaluation_indices(self, client_id: int) -> NDArray[np.int64]:
+    def evaluation_indices(self, client_id: int) -> Indices:
         """The client's validation examples; without those of any client, its training examples."""
         return (self.validation or self.partition)[client_id]
 
-    def classes(self) -> tuple[NDArray[np.int64], tuple[str, ...]]:
+    def classes(self) -> tuple[Indices, tuple[str, ...]]:
         """The class of each training example, shape ``(n,)``, and the names of the classes.
 
         All examples of a task without classes are of one, which is called ``"all"``.
@@ -340,7 +341,7 @@ class Task:
         names = objective.classes or map(str, range(objective.num_outputs))
         return np.asarray(self.targets), tuple(names)
 
-    def class_counts(self) -> NDArray[np.int64]:
+    def class_counts(self) -> Indices:
         """Training examples of each class on each client, shape ``(N, C)``."""
         labels, names = self.classes()
         return np.stack([np.bincount(labels[own], minlength=len(names)) for own in self.partition])
@@ -383,7 +384,7 @@ class Task:
             validation.append(np.sort(kept))
         return replace(self, partition=train, validation=validation, holdout=share)
 
-    def label_counts(self) -> NDArray[np.int64]:
+    def label_counts(self) -> Indices:
         """Examples of each class in the test set, shape ``(C,)``.
 
         Raises:
@@ -395,7 +396,7 @@ class Task:
             told = f"task={self.name} ({objective.kind}) has no test set of single classes"
             raise ValueError(f"{told}: leave metrics= empty")
         labels = self.test_targets.cpu()
-        counts: NDArray[np.int64] = torch.bincount(labels, minlength=objective.num_outputs).numpy()
+        counts: Indices = torch.bincount(labels, minlength=objective.num_outputs).numpy()
         return counts
 
     # -- measurements -----------------------------------------------------------------------------

@@ -17,16 +17,13 @@ Here are what a partitioner is, checks of partitions, and the two usual ones: at
 
 import logging
 from dataclasses import dataclass
-from typing import ClassVar, Protocol, TypeAlias, cast
+from typing import ClassVar, Protocol, cast
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fl_app.core.errors import require
 from fl_app.core.hyper import at_least, bounded, check_bounds, count, or_none
-
-Indices: TypeAlias = NDArray[np.int64]
-Rng: TypeAlias = np.random.Generator
+from fl_app.core.types import Indices, Rng
 
 USUAL_CLIENTS = 50  # of a run that does not say, and whose data and partitioner do not either
 STREAM = 0x7061_7274_6974_696F  # keeps the partition's random numbers apart from all others

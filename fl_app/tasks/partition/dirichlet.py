@@ -9,7 +9,8 @@ import numpy as np
 
 from fl_app.core.hyper import Bound, bounded, count, one_of, or_none
 from fl_app.core.slow import slow_clients
-from fl_app.tasks.partition import Bounded, Iid, Indices, Rng, by_class, capped, split
+from fl_app.core.types import Indices, Rng
+from fl_app.tasks.partition import Bounded, Iid, by_class, capped, split
 
 MAX_TRIES = 100
 POSITIVE = Bound("a number above 0", lambda value: value > 0)  # the infinite one is, too

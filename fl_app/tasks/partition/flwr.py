@@ -10,7 +10,7 @@ import numpy as np
 
 from fl_app.core.errors import require
 from fl_app.core.extras import told_if_missing
-from fl_app.tasks.partition import Indices, Rng
+from fl_app.core.types import Indices, Rng
 
 # Those that decide how many clients there are.
 DECIDING = ("natural_id", "grouped_natural_id", "size", "inner_dirichlet")

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from fl_app.core.hyper import bounded, count, within
-from fl_app.tasks.partition import Bounded, Indices, Rng, by_class, require_clients, split
+from fl_app.core.types import Indices, Rng
+from fl_app.tasks.partition import Bounded, by_class, require_clients, split
 
 MAX_TRIES = 100
 
