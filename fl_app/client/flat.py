@@ -109,8 +109,9 @@ class FlatModel:
             if first_name in views:
                 owner, _, leaf = name.rpartition(".")
                 self.module.get_submodule(owner)._buffers[leaf] = views[first_name]
-        self.params = [params[entry.name] for entry in shared(self.layout)]
-        self.trained = [*self.params, *(p for name, p in params.items() if name in own)]
+        self.params: list[Tensor] = [params[entry.name] for entry in shared(self.layout)]
+        private_params = [p for name, p in params.items() if name in own]
+        self.trained = [*self.params, *private_params]
         self.initial = {name: t.detach().cpu().clone() for name, t in self.private.items()}
 
     def load(self, vector: Vector) -> None:

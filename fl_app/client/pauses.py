@@ -12,7 +12,8 @@ from fl_app.client.flat import to_tensors, to_vector
 from fl_app.core.types import Extra, State, Vector
 
 NOTHING: Vector = np.empty(0, np.float32)  # in place of an upload that is not there yet
-PAUSED = "paused"  # prefix of all names in the client state
+PAUSED = "paused"  # the client's model, and prefix of all names in the client state
+RECEIVED = "paused_received"  # w_o
 EXTRA = "paused_extra."
 
 
@@ -30,47 +31,38 @@ class Progress:
     steps: int = 0
     loss: float = 0.0
 
+    def to_state(self, model: Vector, received: Vector, extra: Extra) -> dict[str, NDArray[Any]]:
+        """Arrays by name for the client's state.
 
-@dataclass(frozen=True)
-class Paused:
-    """An order in the middle of its local steps.
-
-    Attributes:
-        model: the client's model, shape ``(d,)``.
-        received: w_o, shape ``(d,)``.
-        extra: the order's extra vectors.
-        progress: of the order.
-    """
-
-    model: NDArray[Any]
-    received: NDArray[Any]
-    extra: Extra
-    progress: Progress
-
-    def to_state(self) -> dict[str, NDArray[Any]]:
-        """Arrays by name for the client's state."""
-        progress = self.progress
-        state = {PAUSED: self.model, "paused_received": self.received}
-        state["paused_at"] = np.array([progress.steps, progress.loss])
-        state |= {EXTRA + name: vector for name, vector in self.extra.items()}
-        if progress.velocity is not None:
-            state["paused_velocity"] = to_vector(progress.velocity)
+        Args:
+            model: the client's model, shape ``(d,)``.
+            received: w_o, shape ``(d,)``.
+            extra: the order's extra vectors.
+        """
+        state = {PAUSED: model, RECEIVED: received}
+        state["paused_at"] = np.array([self.steps, self.loss])
+        state |= {EXTRA + name: vector for name, vector in extra.items()}
+        if self.velocity is not None:
+            state["paused_velocity"] = to_vector(self.velocity)
         return state
 
     @classmethod
-    def of_state(cls, state: State, trained: Sequence[Tensor]) -> "Paused":
-        """The inverse of `to_state`.
+    def of_state(cls, state: State, trained: Sequence[Tensor]) -> "Progress":
+        """That of an order which paused.
 
         Args:
-            state: in which an order paused.
+            state: in which it paused.
             trained: of the model, with the shapes of the velocity.
         """
         steps, loss = state["paused_at"]
         velocity = state.get("paused_velocity")
         tensors = None if velocity is None else to_tensors(velocity, trained)
-        progress = Progress(tensors, int(steps), float(loss))
-        extra = {k.removeprefix(EXTRA): v for k, v in state.items() if k.startswith(EXTRA)}
-        return cls(state[PAUSED], state["paused_received"], extra, progress)
+        return cls(tensors, int(steps), float(loss))
+
+
+def extra_of(state: State) -> Extra:
+    """The extra vectors of the order that paused."""
+    return {k.removeprefix(EXTRA): v for k, v in state.items() if k.startswith(EXTRA)}
 
 
 def without_pause(state: State) -> dict[str, NDArray[Any]]:

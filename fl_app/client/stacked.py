@@ -22,7 +22,7 @@ OF_SINGLE_ENTRIES = (
 )
 
 
-def stacked_forward(module: nn.Module, params: Sequence[nn.Parameter]) -> Forward | None:
+def stacked_forward(module: nn.Module, params: Sequence[Tensor]) -> Forward | None:
     """The forward pass of stacked models; None = the model is no such chain.
 
     Args:

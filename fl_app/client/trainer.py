@@ -17,7 +17,7 @@ from torch import Tensor
 from fl_app.client import gpus
 from fl_app.client.flat import to_tensors, to_vector
 from fl_app.client.initial import build_model
-from fl_app.client.pauses import NOTHING, PAUSED, Paused, Progress, without_pause
+from fl_app.client.pauses import NOTHING, PAUSED, RECEIVED, Progress, extra_of, without_pause
 from fl_app.client.settings import TrainingSettings
 from fl_app.client.transform import Compressed
 from fl_app.core.bugs import warn_of_misspelt
@@ -274,25 +274,20 @@ class LocalTrainer(TrainingSettings):
                 if length > self.max_grad_norm:
                     grad = [g * (self.max_grad_norm / length) for g in grad]
             if self.weight_decay:
-                grad = [
-                    g.add(w, alpha=self.weight_decay) for g, w in zip(grad, trained, strict=True)
-                ]
+                grad = list(torch._foreach_add(grad, trained, alpha=self.weight_decay))
             if self._proximal and anchor is not None:
-                grad[:shared] = [
-                    g.add(w - w_o, alpha=self._proximal)
-                    for g, w, w_o in zip(grad[:shared], params, anchor, strict=True)
-                ]
+                pulls = list(torch._foreach_sub(params, anchor))
+                grad[:shared] = torch._foreach_add(grad[:shared], pulls, alpha=self._proximal)
         return loss.detach(), grad
 
     @torch.no_grad()
     def _step(self, grad: list[Tensor], velocity: list[Tensor] | None, lr: float) -> None:
         """``v <- momentum * v + g``, then ``w <- w - lr * v``."""
         if velocity is not None:
-            for v, g in zip(velocity, grad, strict=True):
-                v.mul_(self.momentum).add_(g)
+            torch._foreach_mul_(velocity, self.momentum)
+            torch._foreach_add_(velocity, grad)
             grad = velocity
-        for w, g in zip(self.model.trained, grad, strict=True):
-            w.add_(g, alpha=-lr)
+        torch._foreach_add_(self.model.trained, grad, alpha=-lr)
 
     def _batches(self, indices: Indices, rng: Rng, first: int, steps: int) -> Iterator[Indices]:
         """The mini-batches of steps `first` to `steps` - 1; every epoch permutes the data."""
@@ -333,8 +328,7 @@ class LocalTrainer(TrainingSettings):
 
     def _pause(self, order: Order, reached: Progress, share: float, num_examples: int) -> Upload:
         """Save in `state` what the rest of the order needs, and ask for a fresh model."""
-        paused = Paused(self.model.read(), order.vector.copy(), self.extra, reached)
-        self.state |= paused.to_state()
+        self.state |= reached.to_state(self.model.read(), order.vector.copy(), self.extra)
         return Upload(
             NOTHING,
             self.upload,
@@ -351,13 +345,13 @@ class LocalTrainer(TrainingSettings):
             raise ValueError(
                 f"client {self.client_id} is to continue an order, but has none that paused"
             )
-        paused = Paused.of_state(self.state, self.model.trained)
-        self.state = without_pause(self.state)
-        self.extra = self.extra or paused.extra
-        self.model.load(paused.model)
+        saved, self.state = self.state, without_pause(self.state)
+        self.extra = self.extra or extra_of(saved)
+        self.model.load(saved[PAUSED])
         metrics = self.merge(order.vector, order.config, rng) if order.vector.size else {}
-        rest = replace(order, vector=paused.received)
-        upload = self._descend(rest, indices, rng, paused.progress)
+        rest = replace(order, vector=saved[RECEIVED])
+        reached = Progress.of_state(saved, self.model.trained)
+        upload = self._descend(rest, indices, rng, reached)
         return replace(upload, metrics=metrics)
 
     # -- evaluation -------------------------------------------------------------------------------
