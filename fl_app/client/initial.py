@@ -56,7 +56,21 @@ def read_weights(file: str) -> dict[str, Tensor]:
         ValueError: the file cannot be read.
     """
     try:
-        return _read(Path(file).expanduser())
+        path = Path(file).expanduser()
+        if path.suffix == ".safetensors":
+            from safetensors.torch import load_file
+
+            return load_file(path)
+        if path.suffix == ".npz":
+            with np.load(path, allow_pickle=False) as arrays:
+                return {name: torch.from_numpy(arrays[name]) for name in arrays.files}
+        weights: Any = torch.load(path, map_location="cpu", weights_only=True)
+        if not isinstance(weights, Mapping):
+            raise TypeError(f"it holds a {type(weights).__name__}")
+        for name, tensor in weights.items():
+            if not isinstance(tensor, Tensor):
+                raise TypeError(f"{name!r} is a {type(tensor).__name__}")
+        return dict(weights)
     except Exception as error:  # libraries raise errors of any type
         reason = " ".join(str(error).split())[:200]
         raise ValueError(
@@ -85,22 +99,3 @@ def _with_weights(
             f"and no others: {'; '.join(wrong)}"
         )
     return module
-
-
-def _read(path: Path) -> dict[str, Tensor]:
-    if path.suffix == ".safetensors":
-        from safetensors.torch import load_file
-
-        return load_file(path)
-    weights: Any
-    if path.suffix == ".npz":
-        with np.load(path, allow_pickle=False) as arrays:
-            weights = {name: torch.from_numpy(arrays[name]) for name in arrays.files}
-    else:
-        weights = torch.load(path, map_location="cpu", weights_only=True)
-    if not isinstance(weights, Mapping):
-        raise TypeError(f"it holds a {type(weights).__name__}")
-    for name, tensor in weights.items():
-        if not isinstance(tensor, Tensor):
-            raise TypeError(f"{name!r} is a {type(tensor).__name__}")
-    return dict(weights)
