@@ -11,6 +11,7 @@ import math
 import sys
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from importlib import import_module
 from numbers import Integral, Real
 from types import UnionType
@@ -54,7 +55,11 @@ def build_task(config: DictConfig, data: str | None = None) -> "Task":
     if data is not None:
         config = own_config(config, data)
     task = instantiate(config.task, leave_out=COMMON_KEYS)(seed=config.seed)
-    _check_model(config, task)
+    try:
+        task.check_model()
+    except ValueError as error:
+        key, told = f"task.model={config.task.get('model')}", str(error)
+        raise ValueError(told if told.startswith(key) else f"{key}: {told}") from error
     complete = complete_task(config, task)
     return complete if data is None else with_any_id(complete)
 
@@ -68,14 +73,6 @@ def owners_decide(config: DictConfig) -> bool:
     return "_target_" in config.partition and getattr(
         instantiate(config.partition), "decides", False
     )
-
-
-def _check_model(config: DictConfig, task: "Task") -> None:
-    try:
-        task.check_model()
-    except ValueError as error:
-        key, told = f"task.model={config.task.get('model')}", str(error)
-        raise ValueError(told if told.startswith(key) else f"{key}: {told}") from error
 
 
 def complete_task(config: DictConfig, task: "Task") -> "Task":
@@ -106,7 +103,7 @@ def complete_task(config: DictConfig, task: "Task") -> "Task":
         # Imported here: checks of a configuration import this module, and not torch.
         from fl_app.client.flat import trainable_only
 
-        task = replace(task, architecture=trainable_only(task.architecture, trainable))
+        task = replace(task, architecture=partial(trainable_only, task.architecture, [*trainable]))
     return task
 
 

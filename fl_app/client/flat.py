@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 from fnmatch import fnmatchcase
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -253,22 +253,16 @@ def matching(key: str, patterns: Sequence[str], names: Mapping[str, object]) -> 
     return found
 
 
-def trainable_only(
-    make_model: Callable[[], nn.Module], patterns: Sequence[str]
-) -> Callable[[], nn.Module]:
-    """A callable that makes the same models, in which all other parameters are frozen.
+def trainable_only(make_model: Callable[[], nn.Module], patterns: Sequence[str]) -> nn.Module:
+    """A model in which all other parameters are frozen.
 
     Args:
         make_model: makes a model.
         patterns: (`fnmatch`) of the names of the parameters to train.
 
-    Returns:
-        The callable. It raises a ValueError if a pattern matches no parameter of the model.
+    Raises:
+        ValueError: a pattern matches no parameter of the model.
     """
-    return partial(_with_trainable, make_model, tuple(patterns))
-
-
-def _with_trainable(make_model: Callable[[], nn.Module], patterns: Sequence[str]) -> nn.Module:
     module = make_model()
     params = dict(module.named_parameters(remove_duplicate=False))
     chosen = matching("task.trainable", patterns, params)

@@ -165,7 +165,7 @@ def test_private_parameters_and_buffers_are_not_in_the_vector():
 
 
 def test_a_twin_shares_what_is_frozen_and_private_and_nothing_else():
-    model = FlatModel(trainable_only(normalised, ["0.*", "3.*"])(), private=["3.weight"])
+    model = FlatModel(trainable_only(normalised, ["0.*", "3.*"]), private=["3.weight"])
     twin = model.twin()
     assert twin.layout == model.layout
     assert twin.module[1].weight is model.module[1].weight
@@ -198,7 +198,7 @@ def test_a_twin_shares_what_is_frozen_and_private_and_nothing_else():
 )
 def test_patterns_that_leave_nothing_to_train_or_to_share_are_refused(trainable, private, message):
     with pytest.raises(ValueError, match=re.escape(message)):
-        FlatModel(trainable_only(normalised, trainable)(), private=private)
+        FlatModel(trainable_only(normalised, trainable), private=private)
 
 
 def test_a_model_without_anything_to_train_is_refused():
@@ -218,7 +218,7 @@ def test_integers_cannot_be_trained():
     with pytest.raises(
         ValueError, match=re.escape("task.trainable matches weight, which is torch.int8")
     ):
-        trainable_only(quantised, ["*"])()
+        trainable_only(quantised, ["*"])
 
 
 # -- what a configuration builds -------------------------------------------------------------------
