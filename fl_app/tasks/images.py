@@ -194,21 +194,14 @@ class Images(TaskKind):
         self._set = IMAGE_SETS[name]
 
     def __call__(self, *, seed: int = 0) -> "Task":
-        # They load torch.
-        from fl_app.tasks.objective import Classification
-        from fl_app.tasks.scaling import make_scaling
+        from fl_app.tasks.scaling import make_scaling  # loads torch
 
         images = self._set
         random = images.random if self.made_up else None
         arrays = images.load(lambda root: images.arrays(*images.read(root)), random)
-        moments = arrays.pop("moments")
-        return self.made_of(
-            arrays,
-            images.shape,
-            Classification(images.num_classes),
-            name=images.name,
-            prepare=make_scaling(self.scaling, 255.0, moments),
-        )
+        prepare = make_scaling(self.scaling, 255.0, arrays.pop("moments"))
+        shape, classes = images.shape, images.num_classes
+        return self.made_of(arrays, shape, classes, name=images.name, prepare=prepare)
 
 
 @dataclass(kw_only=True)
@@ -218,8 +211,6 @@ class Digits(TaskKind):
     model: str | None = "mlp"
 
     def __call__(self, *, seed: int = 0) -> "Task":
-        from fl_app.tasks.objective import Classification  # loads torch
-
         # The file says where they are from.
         file = resources.files("fl_app.tasks") / "tables" / "digits.json"
         table = json.loads(file.read_text(encoding="utf-8"))
@@ -233,4 +224,4 @@ class Digits(TaskKind):
             "test_inputs": inputs[NUM_DIGITS:],
             "test_targets": targets[NUM_DIGITS:],
         }
-        return self.made_of(arrays, (1, 8, 8), Classification(10), name="digits")
+        return self.made_of(arrays, (1, 8, 8), 10, name="digits")

@@ -50,21 +50,25 @@ class TaskKind(ABC):
         """
 
     def made_of(
-        self, arrays: Mapping[str, Any], shape: Shape, objective: "Objective", **fields: Any
+        self, arrays: Mapping[str, Any], shape: Shape, objective: "Objective | int", **fields: Any
     ) -> "Task":
         """A task with the model that the keys name.
 
         Args:
             arrays: fields of `fl_app.tasks.task.Task` that are tensors, by name.
             shape: of one input, see `fl_app.tasks.models.architecture`.
-            objective: of the task.
+            objective: of the task; a number of classes, with a class or a sequence of classes for
+                each example, as the targets are.
             fields: further fields.
         """
         # Imported here, because they load torch.
         import torch
 
+        from fl_app.tasks.objective import Classification
         from fl_app.tasks.task import Task
 
+        if isinstance(objective, int):
+            objective = Classification(objective, sequences=arrays["targets"].ndim > 1)
         model = self.model or ("cnn" if len(shape) == 3 else "mlp")
         fields = {"test_chunk": chunk_of(shape), **fields}
         fields |= {name: torch.as_tensor(array) for name, array in arrays.items()}

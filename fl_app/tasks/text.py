@@ -54,12 +54,10 @@ class Imdb(TaskKind):
     text: ClassVar[bool] = True
 
     def __call__(self, *, seed: int = 0) -> "Task":
-        from fl_app.tasks.objective import Classification  # loads torch
-
-        shape = IMDB_LENGTH, IMDB_VOCABULARY
         # Chunks of 20 are the fastest of 20, 100 and 500.
         arrays = IMDB.load(self.read, self.random if self.made_up else None)
-        return self.made_of(arrays, shape, Classification(2), name="imdb", test_chunk=20)
+        shape = IMDB_LENGTH, IMDB_VOCABULARY
+        return self.made_of(arrays, shape, 2, name="imdb", test_chunk=20)
 
     def read(self, root: Path) -> Arrays:
         """The arrays of the files below a root."""
@@ -110,8 +108,6 @@ class Wikitext2(TaskKind):
     text: ClassVar[bool] = True
 
     def __call__(self, *, seed: int = 0) -> "Task":
-        from fl_app.tasks.objective import Classification  # loads torch
-
         name = f"wikitext2-{self.train_split}"
         data = DataSet(name, FOLDER, "Salesforce/wikitext", "wikitext-2-v1")
         found = data.load(self.read, self.random if self.made_up else None)
@@ -120,13 +116,9 @@ class Wikitext2(TaskKind):
         for part in ("", "test_"):
             words, following = _pieces(found[f"{part}stream"], WIKITEXT_LENGTH)
             arrays |= {f"{part}inputs": words, f"{part}targets": following}
-        return self.made_of(
-            arrays,
-            (WIKITEXT_LENGTH, vocabulary),
-            Classification(vocabulary, sequences=True),
-            name="wikitext2",
-            test_chunk=16,  # whose logits are 75 MB
-        )
+        shape = WIKITEXT_LENGTH, vocabulary
+        # The logits of 16 examples are 75 MB.
+        return self.made_of(arrays, shape, vocabulary, name="wikitext2", test_chunk=16)
 
     def read(self, root: Path) -> Arrays:
         """The arrays of the files below a root."""
@@ -215,12 +207,9 @@ class Shakespeare(TaskKind):
     text: ClassVar[bool] = True
 
     def __call__(self, *, seed: int = 0) -> "Task":
-        from fl_app.tasks.objective import Classification  # loads torch
-
         arrays = PLAYS.load(PLAYS.read, PLAYS.random if self.made_up else None)
         size = len(CHARACTERS) + 1
-        objective = Classification(size, sequences=True)
-        return self.made_of(arrays, (LINE, size), objective, name="shakespeare", test_chunk=100)
+        return self.made_of(arrays, (LINE, size), size, name="shakespeare", test_chunk=100)
 
 
 def _spoken(play: str) -> list[str]:
