@@ -85,9 +85,8 @@ def alexnet(shape: Shape, num_classes: int) -> nn.Module:
 
     NOTE: FedASMU does not say which form it uses; this is the usual one for CIFAR.
     """
-    channels, height, width = shape
-    require_shape("alexnet", shape, height >= 32 and width >= 32, "at least 32x32")
-    layers: list[nn.Module] = [nn.Conv2d(channels, 64, 11, 4, 5), nn.ReLU(), nn.MaxPool2d(2)]
+    require_shape("alexnet", shape, min(shape[1:]) >= 32, "at least 32x32")
+    layers: list[nn.Module] = [nn.Conv2d(shape[0], 64, 11, 4, 5), nn.ReLU(), nn.MaxPool2d(2)]
     layers += convolutions(64, (192, "M"), 5, 2)
     layers += convolutions(192, (384, 256, 256), padding=1)
     return nn.Sequential(*layers, nn.AdaptiveMaxPool2d(1), *dense([256, num_classes]))

@@ -137,8 +137,7 @@ def cnn_bn(shape: Shape, num_classes: int) -> nn.Module:
     pooling the last. BatchNorm uses the statistics of the mini-batch, in evaluation too. So the
     model has no buffers, and its outputs depend on what it is evaluated together with.
     """
-    channels, height, width = shape
-    require_shape("cnn_bn", shape, height >= 4 and width >= 4, "at least 4x4")
+    require_shape("cnn_bn", shape, min(shape[1:]) >= 4, "at least 4x4")
     norm = partial(nn.BatchNorm2d, track_running_stats=False)
-    layers = convolutions(channels, (64, "M", 128, "M", 256), padding=1, norm=norm)
+    layers = convolutions(shape[0], (64, "M", 128, "M", 256), padding=1, norm=norm)
     return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), *dense([256, num_classes]))

@@ -1,7 +1,6 @@
 """Partitions that single papers need: WKAFL, EAFL, Overlap-FedAvg."""
 
 import logging
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -66,7 +65,13 @@ class LabelQuantity(Bounded):
             else:  # one example of ten classes nearly always rounds to none
                 counts[client_id, classes[shares.argmax()]] = 1
         if self.disjoint:
-            _require_enough(counts, pools)
+            for label, (wanted, pool) in enumerate(zip(counts.sum(axis=0), pools, strict=True)):
+                if wanted > pool.size:
+                    raise ValueError(
+                        f"partition.disjoint=True cannot be met: {num_clients} clients draw "
+                        f"{wanted} examples of class number {label}, which has {pool.size}; have "
+                        "fewer clients or smaller ones, or let them share examples"
+                    )
             return split(pools, counts)
         return [
             np.concatenate(
@@ -87,16 +92,6 @@ class LabelQuantity(Bounded):
             "%d of %d classes are with no client after %d tries", missing, num_classes, MAX_TRIES
         )
         return classes
-
-
-def _require_enough(counts: Indices, pools: Sequence[Indices]) -> None:
-    for label, (wanted, pool) in enumerate(zip(counts.sum(axis=0), pools, strict=True)):
-        if wanted > pool.size:
-            raise ValueError(
-                f"partition.disjoint=True cannot be met: {len(counts)} clients draw {wanted} "
-                f"examples of class number {label}, which has {pool.size}; have fewer clients or "
-                "smaller ones, or let them share examples"
-            )
 
 
 @dataclass(frozen=True)
@@ -155,15 +150,6 @@ class Shards(Bounded):
         bound = f"at most {most} with {labels.size} training examples and num_clients={num_clients}"
         self.require(total >= num_clients, "shard_size", bound, "some clients would have no shard")
         shards = np.array_split(labels.argsort(kind="stable"), total)
-        counts = self._counts(num_clients, total, rng)
-        order = np.arange(total) if self.contiguous else rng.permutation(total)
-        return [
-            np.concatenate([shards[place] for place in own])
-            for own in np.split(order, counts.cumsum()[:-1])
-        ]
-
-    def _counts(self, num_clients: int, total: int, rng: Rng) -> Indices:
-        """Number of shards of each client; they add up to `total`."""
         counts = np.ones(num_clients, np.int64)
         full = total / num_clients + total / 2
         while (rest := total - int(counts.sum())) > 0:
@@ -171,4 +157,8 @@ class Shards(Bounded):
             # A single client is never full.
             if counts[client_id] < full or num_clients == 1:
                 counts[client_id] += min(rest, rng.integers(1, rest // 4 + 3, endpoint=True))
-        return counts
+        order = np.arange(total) if self.contiguous else rng.permutation(total)
+        return [
+            np.concatenate([shards[place] for place in own])
+            for own in np.split(order, counts.cumsum()[:-1])
+        ]
