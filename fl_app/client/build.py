@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Union, get_args, get_origin
 from omegaconf import DictConfig, OmegaConf
 
 from fl_app.client.gpus import prepare
-from fl_app.client.node_data import own_config, with_any_id
+from fl_app.client.node_data import AnyId, own_config
 from fl_app.client.transform import Narrow, Private, Transformation, Transformed
 from fl_app.core.errors import require
 from fl_app.core.extras import missing
@@ -60,8 +60,10 @@ def build_task(config: DictConfig, data: str | None = None) -> "Task":
     except ValueError as error:
         key, told = f"task.model={config.task.get('model')}", str(error)
         raise ValueError(told if told.startswith(key) else f"{key}: {told}") from error
-    complete = complete_task(config, task)
-    return complete if data is None else with_any_id(complete)
+    task = complete_task(config, task)
+    if data is None:
+        return task
+    return replace(task, partition=AnyId(task.partition), validation=AnyId(task.validation))
 
 
 def owners_decide(config: DictConfig) -> bool:

@@ -10,7 +10,6 @@ import math
 from dataclasses import replace
 from typing import ClassVar
 
-from fl_app.client.pauses import NOTHING
 from fl_app.client.trainer import LocalTrainer
 from fl_app.core.types import Order, Upload
 
@@ -28,12 +27,6 @@ class FirstOnlyTrainer(LocalTrainer):
             vector = order.vector if order.vector.size else order.state["received"]
             config = {key: value for key, value in order.config.items() if key != "continues"}
             return super().train(replace(order, vector=vector, config=config, state={}))
-        return Upload(
-            NOTHING,
-            self.upload,
-            int(self.task.train_indices(order.client_id).size),
-            loss=0.0,
-            done=False,
-            progress=math.nextafter(1.0, 0.0),
-            state={"received": order.vector.copy()},
-        )
+        self.state = {"received": order.vector.copy()}
+        size = int(self.task.train_indices(order.client_id).size)
+        return self._asking(size, loss=0.0, share=math.nextafter(1.0, 0.0))

@@ -2,7 +2,6 @@
 
 import re
 from copy import deepcopy
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -19,7 +18,11 @@ def kind_of(task: Any) -> str:
 
 
 class AnyId(list[NDArray[np.int64]]):
-    """The examples of the only client, under any index; takes the place of a partition."""
+    """The examples of the only client, under any index; takes the place of a partition.
+
+    The server knows a node by its partition id or its node id. The draws and the state of the
+    client follow from that id; its examples are all there are.
+    """
 
     def __getitem__(self, client_id: Any) -> Any:
         return super().__getitem__(0)
@@ -53,18 +56,6 @@ def own_config(config: DictConfig, path: str) -> DictConfig:
     config.partition = {"_target_": "fl_app.tasks.partition.Iid"}
     config.num_clients = 1
     return config
-
-
-def with_any_id(task: Any) -> Any:
-    """A task of one client whose examples are those of any client id.
-
-    The server knows a node by its partition id or its node id. The draws and the state of the
-    client follow from that id; its examples are all there are.
-
-    Args:
-        task: a dataclass as `fl_app.tasks.task.Task`.
-    """
-    return replace(task, partition=AnyId(task.partition), validation=AnyId(task.validation))
 
 
 def too_few(task: Any) -> str:

@@ -239,7 +239,10 @@ class LocalTrainer(TrainingSettings):
                 continue
             if may_pause and self.should_pause(epoch):
                 reached = replace(progress, steps=step + 1, loss=float(torch.stack(losses).sum()))
-                return self._pause(order, reached, (step + 1) / steps, int(indices.size))
+                # What the rest of the order needs.
+                self.state |= reached.to_state(self.model.read(), order.vector.copy(), self.extra)
+                mean_loss = reached.loss / reached.steps
+                return self._asking(int(indices.size), mean_loss, reached.steps / steps)
             if self.should_stop(epoch):
                 steps = step + 1
                 break
@@ -326,17 +329,10 @@ class LocalTrainer(TrainingSettings):
 
     # -- pauses -----------------------------------------------------------------------------------
 
-    def _pause(self, order: Order, reached: Progress, share: float, num_examples: int) -> Upload:
-        """Save in `state` what the rest of the order needs, and ask for a fresh model."""
-        self.state |= reached.to_state(self.model.read(), order.vector.copy(), self.extra)
+    def _asking(self, num_examples: int, loss: float, share: float) -> Upload:
+        """What asks for a fresh model when this share of an order is done; `state` has the rest."""
         return Upload(
-            NOTHING,
-            self.upload,
-            num_examples,
-            reached.loss / reached.steps,
-            done=False,
-            progress=share,
-            state=self.state,
+            NOTHING, self.upload, num_examples, loss, done=False, progress=share, state=self.state
         )
 
     def _continue(self, order: Order, indices: Indices, rng: Rng) -> Upload:
