@@ -2,9 +2,8 @@
 
 import importlib
 import sys
-from collections.abc import Sequence
 from importlib.abc import MetaPathFinder
-from importlib.machinery import ModuleSpec, PathFinder
+from importlib.machinery import PathFinder
 from pathlib import Path
 from types import ModuleType
 
@@ -42,14 +41,11 @@ def tolerate() -> None:
 class _Before(MetaPathFinder):
     """Defines the operators that torchvision lacks, just before it is imported."""
 
-    def find_spec(
-        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
-    ) -> ModuleSpec | None:
+    def find_spec(self, fullname: str, path: object, target: object = None) -> None:
         if fullname == "torchvision" and not _defined:
             found = PathFinder.find_spec(fullname)
             if found is not None and found.origin is not None:
                 _define_missing(Path(found.origin).parent)
-        return None
 
 
 def _define_missing(folder: Path) -> None:
