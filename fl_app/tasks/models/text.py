@@ -52,8 +52,12 @@ class LanguageModel(nn.Module):
         nn.init.zeros_(self.output.bias)
         # Neither is part of the global model, because both follow from the sizes.
         mask = nn.Transformer.generate_square_subsequent_mask(length)
+        # Sines and cosines of geometric wavelengths, shape ``(length, SIZE)``.
+        rates = torch.exp(torch.arange(0, SIZE, 2) * (-math.log(10_000.0) / SIZE))
+        angles = torch.arange(length)[:, None] * rates
+        places = torch.stack([angles.sin(), angles.cos()], 2).flatten(1)
         self.register_buffer("mask", mask, persistent=False)
-        self.register_buffer("places", _places(length), persistent=False)
+        self.register_buffer("places", places, persistent=False)
 
     def forward(self, tokens: Tensor) -> Tensor:
         """Logits ``(n, length, vocabulary)`` of the next tokens after tokens ``(n, length)``."""
@@ -83,14 +87,6 @@ class CharLSTM(nn.Module):
         """Logits ``(n, length, vocabulary)`` of the next tokens after tokens ``(n, length)``."""
         logits: Tensor = self.output(self.lstm(self.embedding(tokens))[0])
         return logits
-
-
-def _places(length: int) -> Tensor:
-    """Sines and cosines of geometric wavelengths, shape ``(length, SIZE)``."""
-    angles = torch.arange(length)[:, None] * torch.exp(
-        torch.arange(0, SIZE, 2) * (-math.log(10_000.0) / SIZE)
-    )
-    return torch.stack([angles.sin(), angles.cos()], 2).flatten(1)
 
 
 def textcnn(shape: Shape, num_classes: int) -> nn.Module:
