@@ -8,8 +8,6 @@ import numpy as np
 from numpy.typing import NDArray
 from omegaconf import DictConfig
 
-TASKS = "task=csv, image_folder, huggingface or arrays"
-
 
 def kind_of(task: Any) -> str:
     """What the user wrote behind ``task=``, of the configuration's task; "" = nothing is known."""
@@ -41,7 +39,8 @@ def own_config(config: DictConfig, path: str) -> DictConfig:
     task = config.task
     if "path" not in task or "schema" not in task:
         raise ValueError(
-            f"task._target_={task._target_} reads no data of a node's own: the run needs {TASKS}"
+            f"task._target_={task._target_} reads no data of a node's own: the run needs task=csv, "
+            "image_folder, huggingface or arrays"
         )
     if task.schema is None:
         raise ValueError(

@@ -63,8 +63,7 @@ class TrainerClient(NumPyClient):
             "rate-sum": upload.rate_sum,
             "kind": upload.kind,
         }
-        arrays = self.layout.unflatten(upload.vector)
-        return arrays, upload.num_examples, metrics
+        return self.layout.unflatten(upload.vector), upload.num_examples, metrics
 
     def evaluate(
         self, parameters: NDArrays, config: dict[str, Scalar]
