@@ -1,12 +1,10 @@
 """Writes ``events.jsonl``, and reads it: of a run that still goes on, or damaged."""
 
 import json
-import math
 import time
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -52,7 +50,8 @@ class JsonLines:
         try:
             line = self._encode(flat)
         except ValueError:
-            line = self._encode(_finite(flat))
+            told = json.dumps(flat, default=_plain)  # with NaN and Infinity
+            line = self._encode(json.loads(told, parse_constant=lambda name: None))
         self._lines.append(line)
         if self._wall() >= self._due or len(self._lines) >= MAX_LINES:
             self._write()
@@ -131,16 +130,3 @@ def _plain(value: object) -> object:
     if isinstance(value, np.generic | np.ndarray):
         return value.tolist()
     raise TypeError(f"an event cannot carry a {type(value).__name__}")
-
-
-def _finite(value: Any) -> Any:
-    """`value` with None for every number that is not finite, at any depth."""
-    if isinstance(value, np.generic | np.ndarray):
-        value = value.tolist()
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if isinstance(value, dict):
-        return {key: _finite(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_finite(item) for item in value]
-    return value
