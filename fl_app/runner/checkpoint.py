@@ -44,7 +44,7 @@ class Checkpoints:
         path = self._folder / f"version-{version:09d}{SUFFIX}"
         self._folder.mkdir(parents=True, exist_ok=True)
         with atomic_write(path) as file:
-            file.write(_checksum(content))
+            file.write(hashlib.sha256(content).digest())
             file.write(content)
         for old in self._files()[KEPT:]:
             old.unlink()
@@ -61,10 +61,20 @@ class Checkpoints:
         problems = {}
         for path in self._files():
             try:
-                state = self._read(path)
-            except _Torn as error:
-                problems[path] = f"{path.name}: {error}"
+                content = path.read_bytes()
+            except OSError as error:
+                problems[path] = f"{path.name}: torn ({error})"
                 continue
+            checksum, content = content[:CHECKSUM], content[CHECKSUM:]
+            if path.suffix == SUFFIX and hashlib.sha256(content).digest() != checksum:
+                problems[path] = f"{path.name}: torn (its checksum does not fit)"
+                continue
+            if not content.startswith(FORMAT):
+                raise ValueError(
+                    f"{path} was written by another version of this project: go on with that "
+                    "version, or remove the run's folder to begin anew"
+                )
+            state = loads(content[len(FORMAT) :])
             for torn in problems:  # else it would be one of those that are kept
                 torn.replace(torn.with_suffix(ASIDE))
             return state
@@ -76,26 +86,3 @@ class Checkpoints:
     def _files(self) -> list[Path]:
         """Newest first."""
         return sorted(self._folder.glob(PATTERN), reverse=True)
-
-    def _read(self, path: Path) -> Any:
-        try:
-            content = path.read_bytes()
-        except OSError as error:
-            raise _Torn(f"torn ({error})") from error
-        checksum, content = content[:CHECKSUM], content[CHECKSUM:]
-        if path.suffix == SUFFIX and _checksum(content) != checksum:
-            raise _Torn("torn (its checksum does not fit)")
-        if not content.startswith(FORMAT):
-            raise ValueError(
-                f"{path} was written by another version of this project: go on with that version, "
-                "or remove the run's folder to begin anew"
-            )
-        return loads(content[len(FORMAT) :])
-
-
-class _Torn(Exception):
-    """A file that is not whole."""
-
-
-def _checksum(content: bytes) -> bytes:
-    return hashlib.sha256(content).digest()
