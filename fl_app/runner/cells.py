@@ -8,8 +8,11 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import DictConfig, OmegaConf
 
 from fl_app.core.errors import require
-from fl_app.core.hyper import count
-from fl_app.runner.settings import ExperimentSettings
+from fl_app.core.hyper import Bound, count, or_none
+
+LIST = Bound(
+    "a list such as [a,b]", lambda value: isinstance(value, Sequence) and not isinstance(value, str)
+)
 
 
 def compose_cells(config: DictConfig, overrides: Sequence[str]) -> dict[str, DictConfig]:
@@ -85,8 +88,9 @@ def _kept(named: DictConfig) -> dict[str, Sequence[str]]:
 
 
 def _check(experiment: DictConfig, runtime: DictConfig) -> None:
-    known = ("seeds", "only", "parallel")
-    ExperimentSettings(**{key: experiment[key] for key in known})
+    for key in ("seeds", "only"):
+        or_none(LIST).check(f"experiment.{key}", experiment[key], "every entry is one of several")
+    count().check("experiment.parallel", experiment.parallel, "no cell would run")
     if experiment.cells:
         require(
             experiment.parallel == 1 or runtime.name == "inprocess",

@@ -29,9 +29,6 @@ CLUSTER = Bound(
     "HOST:PORT, auto or null",
     lambda value: value in (None, "auto") or re.fullmatch(r"[^/\s]+:\d+", str(value)) is not None,
 )
-LIST = Bound(
-    "a list such as [a,b]", lambda value: isinstance(value, Sequence) and not isinstance(value, str)
-)
 NOTHING = "there would be nothing to run"
 
 
@@ -93,22 +90,6 @@ class RunSettings:
             "an integer >= 1 without max_updates and max_seconds",
             "the run would never end",
         )
-
-
-@dataclass(kw_only=True)
-class ExperimentSettings:
-    """Bounds of keys of an experiment; conf/config.yaml says what they mean.
-
-    Raises:
-        ValueError: a value is out of its bounds.
-    """
-
-    seeds: Sequence[int] | None = bounded(None, or_none(LIST), "every entry is one of several")
-    only: Sequence[str] | None = bounded(None, or_none(LIST), "every entry is one of several")
-    parallel: int = bounded(1, count(), "no cell would run")
-
-    def __post_init__(self) -> None:
-        check_bounds("experiment", self)
 
 
 @dataclass(kw_only=True)
