@@ -21,7 +21,7 @@ from fl_app.record.summary import told_of_trouble
 from fl_app.report import Table, target_of
 from fl_app.report.cells import Cell, group, read_run
 from fl_app.report.table import make_table
-from fl_app.runner.run import Plan
+from fl_app.runner.cell import Plan
 
 if TYPE_CHECKING:
     from fl_app.api.plot import Plot

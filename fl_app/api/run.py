@@ -15,7 +15,8 @@ from fl_app.api.settings import Setting, plan_of
 from fl_app.core.errors import RunError
 from fl_app.record.summary import told_of_trouble
 from fl_app.report.cells import is_cell
-from fl_app.runner.run import Plan, run_cells
+from fl_app.runner.cell import Plan
+from fl_app.runner.run import run_cells
 
 if TYPE_CHECKING:
     from fl_app.tasks.task import Task
@@ -70,10 +71,9 @@ def carry_out(
     Returns:
         The problems of the cells that failed, by name.
     """
-    target = next(iter(plans.values())).config.experiment.report_accuracy
     try:
         with _process_kept():
-            ran = run_cells(plans, folder, target, show=show, figures=figures)
+            ran = run_cells(plans, folder, show=show, figures=figures)
     except KeyboardInterrupt:  # before the first order, or while the report was written
         if not any(is_cell(folder / name) for name in plans):
             raise

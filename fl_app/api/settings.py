@@ -10,8 +10,8 @@ from omegaconf import DictConfig, OmegaConf
 from fl_app.cli import CONF, compose
 from fl_app.client.build import COMMON_KEYS
 from fl_app.core.errors import require
+from fl_app.runner.cell import Plan
 from fl_app.runner.cells import equalise, given_keys
-from fl_app.runner.run import Plan
 from fl_app.runner.validate import Given, count_owners, validate_config
 from fl_app.schedule import Schedule
 from fl_app.strategy import AsyncStrategy

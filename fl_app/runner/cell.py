@@ -4,6 +4,7 @@ import logging
 import secrets
 from collections.abc import Sequence
 from contextlib import ExitStack, closing
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -33,25 +34,36 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 
+@dataclass(frozen=True)
+class Plan:
+    """One run that is to be done.
+
+    Attributes:
+        config: accepted by `fl_app.runner.validate.validate_config`.
+        overrides: the user's.
+        given: objects in place of parts of the configuration.
+    """
+
+    config: DictConfig
+    overrides: Sequence[str] = ()
+    given: Given = NOTHING
+
+
 def run_cell(
-    config: DictConfig,
+    plan: Plan,
     folder: Path,
     *,
     label: str,
     grid: "Grid | None" = None,
-    overrides: Sequence[str] = (),
-    given: Given = NOTHING,
     show: bool = True,
 ) -> tuple[Outcome, dict[str, Any]]:
     """Carry out one run and write its files into `folder`, also when the run ends early.
 
     Args:
-        config: accepted by `fl_app.runner.validate.validate_config`.
+        plan: of the run.
         folder: for the files.
         label: what runs, for the console.
         grid: of the ServerApp, for the runtimes that need one.
-        overrides: the user's.
-        given: objects in place of parts of the configuration.
         show: whether to show progress.
 
     Returns:
@@ -62,8 +74,8 @@ def run_cell(
             from. No file has changed. Whether it is of another configuration, the caller has asked
             (`fl_app.runner.earlier.enter`).
     """
-    real = config.runtime.name == "deployment"
-    if not real:
+    config, given = plan.config, plan.given
+    if config.runtime.name != "deployment":
         prepare_process()
     task = build_task(config) if given.task is None else complete_task(config, given.task)
     score = Score(task.objective.score, task.objective.higher_is_better)
@@ -76,7 +88,7 @@ def run_cell(
     token = saved["token"] if saved else secrets.token_hex(8)
     devices = components.devices
     history = History(joules=None if devices is None else devices.joules)
-    files = RunFolder(folder, history, overrides=overrides, kept=saved and saved["files"])
+    files = RunFolder(folder, history, overrides=plan.overrides, kept=saved and saved["files"])
     # The other sinks read the history, so it is the first to receive an event.
     sinks: list[Sink] = [history]
 

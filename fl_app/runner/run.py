@@ -24,9 +24,9 @@ from fl_app.core.files import disk_errors_as_run_errors
 from fl_app.record.summary import told_of_trouble
 from fl_app.report.cells import is_cell, label_of
 from fl_app.runner import earlier, signals
-from fl_app.runner.cell import run_cell
+from fl_app.runner.cell import Plan, run_cell
 from fl_app.runner.cells import told_of_kept
-from fl_app.runner.validate import NOTHING, Given, checked_cells
+from fl_app.runner.validate import checked_cells
 
 if TYPE_CHECKING:
     from flwr.serverapp import Grid
@@ -36,21 +36,6 @@ KILLED = (
     "a process was killed, most likely since memory ran short: resume=auto goes on, with fewer "
     "runs at a time (experiment.parallel or search.parallel)"
 )
-
-
-@dataclass(frozen=True)
-class Plan:
-    """One run that is to be done.
-
-    Attributes:
-        config: accepted by `fl_app.runner.validate.validate_config`.
-        overrides: the user's.
-        given: objects in place of parts of the configuration.
-    """
-
-    config: DictConfig
-    overrides: Sequence[str] = ()
-    given: Given = NOTHING
 
 
 Job = tuple[Plan, Path, str, bool]  # with its folder, its label on the console, and if it shows it
@@ -134,7 +119,6 @@ def run(
     ran = run_cells(
         plans,
         folder,
-        config.experiment.report_accuracy,
         parallel=config.experiment.parallel,
         grid=grid,
         tell=report.Table.print,
@@ -153,7 +137,6 @@ def run(
 def run_cells(
     plans: Mapping[str, Plan],
     folder: Path,
-    target: float | None,
     *,
     parallel: int = 1,
     grid: "Grid | None" = None,
@@ -168,7 +151,6 @@ def run_cells(
     Args:
         plans: cells by the names of their folders in `folder`; "" is the folder itself.
         folder: for the files.
-        target: the accuracy to which the report measures times, in (0, 1].
         parallel: processes, >= 1, that run a cell each; 1 = one cell after the other, in this
             process. If one of several is killed, all cells that have not ended fail.
         grid: of the ServerApp, for the runtimes that need one; only with `parallel` 1.
@@ -213,7 +195,7 @@ def run_cells(
         )
         if any(is_cell(folder / name) for name in plans):
             drawn = figures and not interrupted  # after Ctrl-C, the user does not wait for them
-            report.write_report(folder, target, figures=drawn, tell=tell, must_draw=False)
+            report.write_report(folder, figures=drawn, tell=tell, must_draw=False)
     return Ran(
         {name: summaries[name] for name in plans if name in summaries},
         {name: problems[name] for name in plans if name in problems},
@@ -225,15 +207,7 @@ def _run(plan: Plan, folder: Path, label: str, show: bool, grid: "Grid | None" =
     if signals.asked():
         return Ended(stops=True)
     try:
-        outcome, summary = run_cell(
-            plan.config,
-            folder,
-            label=label,
-            grid=grid,
-            overrides=plan.overrides,
-            given=plan.given,
-            show=show,
-        )
+        outcome, summary = run_cell(plan, folder, label=label, grid=grid, show=show)
     except ValueError as error:
         return Ended(problem=error)
     ended = Ended(summary, outcome.error, outcome.asked_to_stop)

@@ -16,7 +16,8 @@ from omegaconf import DictConfig, OmegaConf
 from fl_app.cli import CONF, compose, nearest
 from fl_app.core.errors import Diverged, Interrupted, RunError, Stalled, require
 from fl_app.core.files import atomic_write, disk_errors_as_run_errors, open_log, require_writable
-from fl_app.runner.run import Plan, run_cells
+from fl_app.runner.cell import Plan
+from fl_app.runner.run import run_cells
 from fl_app.runner.validate import checked_cells
 from fl_app.search.settings import BEST, Settings
 from fl_app.search.space import Space, grid, override, parse
@@ -233,9 +234,7 @@ class _Search:
         every = {name: plan for own in plans for name, plan in own.items()}
         if not every:
             return {}
-        ran = run_cells(
-            every, folder, None, parallel=self.settings.parallel, show=False, figures=False
-        )
+        ran = run_cells(every, folder, parallel=self.settings.parallel, show=False, figures=False)
         if ran.interrupted:
             raise Interrupted(f"interrupted; what was tried so far lies in {self.folder}")
         for name, problem in ran.problems.items():

@@ -34,7 +34,7 @@ from fl_app import Result
 from fl_app.api.plan import plan
 from fl_app.cli import compose
 from fl_app.core.errors import RunError
-from fl_app.runner.cell import run_cell
+from fl_app.runner.cell import Plan, run_cell
 from lab.demo import Federation
 from lab.faults.field import APP
 from lab.rack.fit import main as fit
@@ -109,7 +109,8 @@ def simulate(
         path = folder / f"drawn-{number}.json"
         path.write_text(json.dumps(drawn(table, number)))
         boards = ["devices=boards", f"devices.table={path}", "runtime.workers=0"]
-        run_cell(compose([*words, *boards, f"max_seconds={seconds}"]), here, label=here.name)
+        config = compose([*words, *boards, f"max_seconds={seconds}"])
+        run_cell(Plan(config), here, label=here.name)
         found.append(Result(here).events)
     return found
 

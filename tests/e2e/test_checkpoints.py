@@ -18,7 +18,7 @@ from fl_app.core.errors import RunError
 from fl_app.record.log import JsonLines
 from fl_app.record.provenance import provenance
 from fl_app.runner import earlier
-from fl_app.runner.cell import run_cell
+from fl_app.runner.cell import Plan, run_cell
 from fl_app.runner.run import run
 
 SLOW = pytest.mark.slow
@@ -58,7 +58,7 @@ def words(name, *more):
 
 
 def federation(name, folder, *more):
-    return run_cell(composed(*words(name, *more)), folder, label=name)[1]
+    return run_cell(Plan(composed(*words(name, *more))), folder, label=name)[1]
 
 
 def killed(name, folder, event):

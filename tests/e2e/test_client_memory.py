@@ -19,7 +19,7 @@ from fl_app.core.events import Aggregated
 from fl_app.node import memory
 from fl_app.node.handler import MessageHandler
 from fl_app.record.log import JsonLines
-from fl_app.runner.cell import run_cell
+from fl_app.runner.cell import Plan, run_cell
 from fl_app.runner.validate import validate_config
 
 SMALL = ["algorithm=fedbuff", "num_clients=4", "num_versions=4", "eval_every=2", "partition=iid"]
@@ -79,7 +79,7 @@ def nodes(folder, count, forgetful=False):
 def federation(folder, *overrides, grid=None):
     config = composed(*SMALL, *overrides)
     validate_config(config)
-    _, summary = run_cell(config, folder, label="", grid=grid)
+    _, summary = run_cell(Plan(config), folder, label="", grid=grid)
     assert (summary["stopped"], summary["failures"], summary["rejected"]) == ("num_versions", 0, 0)
     return (folder / "events.jsonl").read_bytes(), summary
 
@@ -174,7 +174,7 @@ def test_a_node_whose_sub_model_failed_trains_on(tmp_path, monkeypatch):
     monkeypatch.setattr(LocalTrainer, "_train", fails_once)
     words = ["algorithm.client.widths=[1,0.5]", "devices=two_speed", "devices.slow_share=0.5"]
     config = composed(*SMALL, *words, "runtime=deployment", "num_versions=12")
-    _, summary = run_cell(config, tmp_path / "run", label="", grid=nodes(tmp_path, 4)[0])
+    _, summary = run_cell(Plan(config), tmp_path / "run", label="", grid=nodes(tmp_path, 4)[0])
     assert (summary["failures"], summary["rejected"], len(failed)) == (1, 0, 1)
 
 
@@ -207,7 +207,7 @@ def one_at_a_time(run_id=1):
 def remembering(folder, overrides, grid=None, *, stopped="num_versions"):
     config = composed(*MEMORY, *overrides)
     validate_config(config)
-    _, summary = run_cell(config, folder, label="", grid=grid)
+    _, summary = run_cell(Plan(config), folder, label="", grid=grid)
     assert summary["stopped"] == stopped
     return (folder / "events.jsonl").read_bytes(), summary["model_sha256"]
 

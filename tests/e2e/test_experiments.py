@@ -13,7 +13,7 @@ from omegaconf import OmegaConf
 
 from fl_app.cli import CONF, refuse_surplus
 from fl_app.client.build import COMMON_KEYS, instantiate
-from fl_app.runner.cell import run_cell
+from fl_app.runner.cell import Plan, run_cell
 from fl_app.runner.cells import compose_cells
 from fl_app.runner.validate import Given, validate_config
 
@@ -103,8 +103,8 @@ def run_small(cell, folder):
     task = instantiate(cell.task, leave_out=COMMON_KEYS)(seed=cell.seed)
     tests = (task.test_inputs, task.test_targets)
     inputs, targets = (None if test is None else test[:MOST_TESTS] for test in tests)
-    given = Given(replace(task, test_inputs=inputs, test_targets=targets))
-    outcome, summary = run_cell(cell, folder, label=folder.name, given=given)
+    plan = Plan(cell, given=Given(replace(task, test_inputs=inputs, test_targets=targets)))
+    outcome, summary = run_cell(plan, folder, label=folder.name)
     assert outcome.error is None
     assert summary["stopped"] == "num_versions"
     assert summary["num_versions"] == 2

@@ -22,9 +22,9 @@ from fl_app.cli import CONF
 from fl_app.client import LocalTrainer
 from fl_app.core.errors import ClientError, Interrupted, RunError, ServerError
 from fl_app.record.summary import told_of_trouble
-from fl_app.runner.cell import run_cell
+from fl_app.runner.cell import Plan, run_cell
 from fl_app.runner.cells import compose_cells
-from fl_app.runner.run import Plan, Ran, run_cells
+from fl_app.runner.run import Ran, run_cells
 from fl_app.runner.validate import Given, checked_cells, validate_config
 from fl_app.schedule import k_async
 
@@ -50,7 +50,7 @@ def test_ctrl_c_at_the_end_of_the_last_run_came_too_late(others, tmp_path):
     words = ("algorithm=fedavg_k", "num_versions=2", "max_updates=null")
     plans = {"a": plan(*words, strategy=InterruptedAtTheEnd())}
     plans |= {"b": plan()} if others else {}
-    ran = run_cells(plans, tmp_path, None, show=False, figures=False)
+    ran = run_cells(plans, tmp_path, show=False, figures=False)
     assert list(ran.summaries) == ["a"]
     assert ran.interrupted == (others > 0)
 
@@ -78,7 +78,7 @@ def ran(folder, *words):
         cells = checked_cells(config, words)
     plans = {name: Plan(cell, words) for name, cell in cells.items()}
     parallel = config.experiment.parallel
-    run_cells(plans, folder, 0.9, parallel=parallel, show=False, figures=False)
+    run_cells(plans, folder, parallel=parallel, show=False, figures=False)
     return sorted(path.parent.name for path in folder.glob("*/summary.json"))
 
 
@@ -98,7 +98,7 @@ def test_a_picture_that_fails_costs_the_run_nothing(tmp_path, monkeypatch, caplo
         raise RuntimeError("no font")
 
     monkeypatch.setattr("fl_app.report.page.write_page", fails)
-    run = run_cells({"": plan()}, tmp_path, 0.9, show=False)
+    run = run_cells({"": plan()}, tmp_path, show=False)
     assert (run.summaries[""]["stopped"], run.problems) == ("updates", {})
     assert (tmp_path / "table.csv").is_file()
     assert [r.getMessage() for r in caplog.records] == [
@@ -133,8 +133,8 @@ class Mistaken(LocalTrainer):
 
 
 def run_alone(folder, *words):
-    given = Given(trainer=Mistaken)
-    return run_cell(composed(*SMALL, *words), folder, label="run", given=given, show=False)
+    plan = Plan(composed(*SMALL, *words), given=Given(trainer=Mistaken))
+    return run_cell(plan, folder, label="run", show=False)
 
 
 def _look_at(model):
@@ -194,7 +194,7 @@ def test_an_error_in_a_strategy_is_told_with_its_traceback(tmp_path, caplog, mon
         np.ones(2) @ np.ones(3)
 
     monkeypatch.setattr("fl_app.algorithms.fedbuff.FedBuff.aggregate", mistaken)
-    outcome, summary = run_cell(composed(*SMALL), tmp_path, label="run", show=False)
+    outcome, summary = run_cell(Plan(composed(*SMALL)), tmp_path, label="run", show=False)
     assert isinstance(outcome.error, ServerError)
     assert summary["stopped"].startswith("ValueError: matmul: ")
     assert caplog.text.count(f'File "{__file__}"') == caplog.text.count('File "') == 1

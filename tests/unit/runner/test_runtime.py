@@ -14,7 +14,7 @@ import torch
 from helpers import HeadedQuadratic, Recorder, composed
 
 from fl_app.runner import checkpoint, signals
-from fl_app.runner.cell import run_cell
+from fl_app.runner.cell import Plan, run_cell
 from fl_app.runner.checkpoint import Checkpoints
 from fl_app.runner.components import build_components, message_bytes, placement
 from fl_app.runner.factory import build_engine
@@ -84,7 +84,7 @@ def test_forked_workers_and_a_gpu_are_refused_with_what_has_both(monkeypatch):
 def test_what_cannot_be_trained_together_is_said_once(tmp_path, caplog):
     few = ["num_clients=10", "runtime.workers=0", "algorithm.schedule.concurrency=6"]
     config = composed("algorithm=fedasmu", "num_versions=1", "runtime.batch=4", *few)
-    run_cell(config, tmp_path, label="test", show=False)
+    run_cell(Plan(config), tmp_path, label="test", show=False)
     reason = "FedASMUTrainer has a should_pause of its own"
     told = f"runtime.batch=4: clients are trained one at a time: {reason}"
     assert caplog.messages.count(told) == 1
@@ -121,7 +121,7 @@ def test_the_same_happens_at_the_same_time_as_with_training(name):
 
 def test_a_run_without_training_measures_nothing(tmp_path):
     config = composed("num_versions=4", "runtime.train=false", "num_clients=10", "eval_every=1")
-    _, summary = run_cell(config, tmp_path / "run", label="untrained", show=False)
+    _, summary = run_cell(Plan(config), tmp_path / "run", label="untrained", show=False)
     assert (summary["num_versions"], summary["final_accuracy"]) == (4, None)
     assert summary["mean_staleness"] >= 0
 

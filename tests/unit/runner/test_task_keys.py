@@ -11,7 +11,7 @@ from torch import nn
 
 from fl_app.client.build import build_task, complete_task
 from fl_app.client.initial import build_model
-from fl_app.runner.cell import run_cell
+from fl_app.runner.cell import Plan, run_cell
 from fl_app.runner.checkpoint import Checkpoints
 from fl_app.runner.components import build_components
 from fl_app.runner.earlier import refuse_other_frozen
@@ -123,7 +123,7 @@ def test_every_kind_of_target_runs_with_and_without_a_test_set(tmp_path, kind, t
         "task.holdout=0.2",
     )
     validate_config(config)
-    outcome, summary = run_cell(config, tmp_path / "run", label=kind)
+    outcome, summary = run_cell(Plan(config), tmp_path / "run", label=kind)
     assert (outcome.stopped, summary["failures"]) == ("num_versions", 0)
     assert (summary["final_loss"] is not None) == (test_share > 0)
     header, *rows = (tmp_path / "run" / "metrics.csv").read_text().splitlines()
@@ -154,7 +154,7 @@ HEAD = "task.trainable=[3.*]"
 
 def checked(folder, *words):
     validate_config(config := composed(*SMALL, *words))
-    run_cell(config, folder, label="test")
+    run_cell(Plan(config), folder, label="test")
 
 
 def test_a_run_does_not_go_on_with_other_frozen_parameters(tmp_path):
