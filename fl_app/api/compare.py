@@ -66,25 +66,11 @@ def compare(
         ValueError: a setting is refused; nothing was run.
         RunError: the disk is full or fails.
     """
-    plans = _plans(cells, settings, list(seeds), task)
-    folder = new_folder() if output is None else Path(output)
-    problems = carry_out(plans, folder, show=progress, figures=True)
-    for name, problem in problems.items():
-        warnings.warn(f"{name}: {type(problem).__name__}: {problem}", stacklevel=2)
-    return Comparison(folder)
-
-
-def _plans(
-    cells: Mapping[str, Setting | Sequence[Setting]],
-    common: Sequence[Setting],
-    seeds: Sequence[int],
-    task: "Task | None",
-) -> dict[str, Plan]:
-    """The plan of every run, by the name of its folder."""
     require(len(cells) > 0, "cells", cells, "at least one", "there would be nothing to run")
+    seeds = list(seeds)
     unique = len(seeds) > 0 and len(set(seeds)) == len(seeds)
-    require(unique, "seeds", list(seeds), "at least one, each once", "runs would be equal")
-    plans = {}
+    require(unique, "seeds", seeds, "at least one, each once", "runs would be equal")
+    plans: dict[str, Plan] = {}  # by the names of the runs' folders
     for name, own in cells.items():
         # Numbers are the jobs of a sweep, which a report names after their overrides.
         plain = name != "" and name == Path(name).name and name.strip(" .") == name
@@ -94,12 +80,16 @@ def _plans(
         for seed in seeds:
             suffix = "" if len(seeds) == 1 else f"-seed{seed}"
             try:
-                plan = plan_of([*without(common, mine), *mine], task, seed)
-                plan.config.experiment.only = [*cells]  # by which a report orders them
-                plans[name + suffix] = plan
+                plan = plan_of([*without(settings, mine), *mine], task, seed)
             except ValueError as error:
                 raise ValueError(f"{name}: {error}") from None
-    return plans
+            plan.config.experiment.only = [*cells]  # by which a report orders them
+            plans[name + suffix] = plan
+    folder = new_folder() if output is None else Path(output)
+    problems = carry_out(plans, folder, show=progress, figures=True)
+    for name, problem in problems.items():
+        warnings.warn(f"{name}: {type(problem).__name__}: {problem}", stacklevel=2)
+    return Comparison(folder)
 
 
 class Comparison:
