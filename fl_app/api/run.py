@@ -1,8 +1,7 @@
 """A run from Python."""
 
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -71,8 +70,9 @@ def carry_out(
     Returns:
         The problems of the cells that failed, by name.
     """
+    threads = torch.get_num_threads()
     try:
-        with _process_kept():
+        with threadpool_limits(1), torch.random.fork_rng(devices=[]):
             ran = run_cells(plans, folder, show=show, figures=figures)
     except KeyboardInterrupt:  # before the first order, or while the report was written
         if not any(is_cell(folder / name) for name in plans):
@@ -82,6 +82,8 @@ def carry_out(
         problems, interrupted = ran.problems, ran.interrupted
         if show and (told := told_of_trouble(ran.summaries)):
             print(told)
+    finally:
+        torch.set_num_threads(threads)
     if interrupted:
         print(f'interrupted; to go on, add output="{folder}" and "resume=auto" to the same call')
     return problems
@@ -95,14 +97,3 @@ def new_folder() -> Path:
         number += 1
         folder = folder.with_name(f"{folder.name.partition('_')[0]}_{number}")
     return folder
-
-
-@contextmanager
-def _process_kept() -> Iterator[None]:
-    """A context after which this process has its threads and torch's random numbers as before."""
-    threads = torch.get_num_threads()
-    with threadpool_limits(1), torch.random.fork_rng(devices=[]):
-        try:
-            yield
-        finally:
-            torch.set_num_threads(threads)
