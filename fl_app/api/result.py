@@ -16,7 +16,7 @@ from fl_app.core.events import to_json
 from fl_app.core.extras import told_if_missing
 from fl_app.record.folder import EVENTS, MODEL, SUMMARY, TABLE
 from fl_app.record.log import read_events
-from fl_app.report import TARGET_ACCURACY
+from fl_app.report import target_of
 from fl_app.report.cells import Cell, is_cell, read_cell
 from fl_app.report.table import make_table
 
@@ -94,10 +94,10 @@ class Result:
         with told_if_missing():
             from fl_app.api.plot import plot  # altair takes a second to import
 
-        return plot([self._cell], self._target)
+        return plot([self._cell], target_of([self._cell]))
 
     def __repr__(self) -> str:
-        columns = make_table([self._cell], self._target).columns()
+        columns = make_table([self._cell], target_of([self._cell])).columns()
         numbers = [f"{each.group} {each.title} {each.texts[0]}".strip() for each in columns]
         return (
             f"<{self._cell.algorithm} on {self._cell.task}: {', '.join(numbers)}; {self._folder}>"
@@ -105,10 +105,6 @@ class Result:
 
     def _repr_html_(self) -> str:
         return f"<pre>{escape(repr(self))}</pre>{self.plot().html()}"
-
-    @property
-    def _target(self) -> float:
-        return float(self.summary.get("report_accuracy") or TARGET_ACCURACY)
 
     @cached_property
     def _cell(self) -> Cell:
