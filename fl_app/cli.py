@@ -3,8 +3,7 @@
 import difflib
 import re
 import threading
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -54,7 +53,9 @@ def compose(overrides: Sequence[str]) -> DictConfig:
         ValueError: an override is refused.
     """
     refuse_dots(overrides)
-    with _hydra_unused():
+    with _one_at_a_time:
+        before = GlobalHydra.instance().hydra
+        GlobalHydra.instance().clear()
         try:
             with hydra.initialize_config_dir(str(CONF), version_base="1.3"):
                 config = hydra.compose("config", overrides=list(overrides))
@@ -62,20 +63,10 @@ def compose(overrides: Sequence[str]) -> DictConfig:
             raise ValueError(explain(error, overrides)) from None
         except YAMLError as error:
             raise ValueError(str(error)) from None
-    refuse_surplus(config, overrides)
-    return config
-
-
-@contextmanager
-def _hydra_unused() -> Iterator[None]:
-    """A context in which nothing else of this process uses Hydra; then its state is as before."""
-    with _one_at_a_time:
-        before = GlobalHydra.instance().hydra
-        GlobalHydra.instance().clear()
-        try:
-            yield
         finally:
             GlobalHydra.instance().hydra = before
+    refuse_surplus(config, overrides)
+    return config
 
 
 # Keys of earlier versions, and what to give in their place.
@@ -202,20 +193,16 @@ def refuse_dots(overrides: Sequence[str]) -> None:
 
 def known_keys(overrides: Sequence[str]) -> list[str]:
     """List every dotted key of the options that the overrides choose, and every group."""
-    return sorted({*_dotted(OmegaConf.to_container(_compose_options(overrides))), *groups()})
-
-
-def _compose_options(overrides: Sequence[str]) -> DictConfig:
-    """The options that the overrides choose, without the values that they give to keys."""
     names = groups()
     pairs = [override.lstrip("+").partition("=") for override in overrides]
     chosen = [f"{key}={value.split(',')[0]}" for key, _, value in pairs if key in names]
     with hydra.initialize_config_dir(str(CONF), version_base="1.3"):
         try:
             path = search_path(folders(overrides)[1:])
-            return hydra.compose("config", overrides=[path, *chosen])
+            config = hydra.compose("config", overrides=[path, *chosen])
         except HydraException:  # a choice is at fault, too
-            return hydra.compose("config")
+            config = hydra.compose("config")
+    return sorted({*_dotted(OmegaConf.to_container(config)), *names})
 
 
 def folders(words: Sequence[str]) -> list[Path]:
