@@ -141,7 +141,7 @@ def _options_with(key: str) -> str:
 def _keys_in(path: Path) -> list[str]:
     """The dotted keys of a file of options, and of the classes that it names."""
     node: Any = OmegaConf.to_container(OmegaConf.load(path))
-    names = _dotted(node)
+    names = dotted(node)
     for place, word in targets.named(node.get("defaults") or ()):
         names += [f"{place}{key}" for key in targets.keys(word)]
     return list(dict.fromkeys(names))
@@ -202,7 +202,7 @@ def known_keys(overrides: Sequence[str]) -> list[str]:
             config = hydra.compose("config", overrides=[path, *chosen])
         except HydraException:  # a choice is at fault, too
             config = hydra.compose("config")
-    return sorted({*_dotted(OmegaConf.to_container(config)), *names})
+    return sorted({*dotted(OmegaConf.to_container(config)), *names})
 
 
 def folders(words: Sequence[str]) -> list[Path]:
@@ -241,10 +241,11 @@ def groups() -> frozenset[str]:
     return frozenset(p.relative_to(CONF).as_posix() for p in CONF.rglob("*") if p.is_dir())
 
 
-def _dotted(node: Any, prefix: str = "") -> list[str]:
+def dotted(node: Any, prefix: str = "") -> list[str]:
+    """The dotted keys of nested dictionaries, also of those between, behind a prefix."""
     if not isinstance(node, dict):
         return [prefix]
     keys = [prefix] if prefix else []
     for name, child in node.items():
-        keys += _dotted(child, f"{prefix}.{name}" if prefix else str(name))
+        keys += dotted(child, f"{prefix}.{name}" if prefix else str(name))
     return keys

@@ -1,12 +1,12 @@
 """The configurations of an experiment's cells."""
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Collection, Mapping, Sequence
 
 from hydra import compose
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import DictConfig, OmegaConf
 
+from fl_app.cli import dotted
 from fl_app.core.errors import require
 from fl_app.core.hyper import Bound, count, or_none
 
@@ -72,14 +72,7 @@ def compose_cells(config: DictConfig, overrides: Sequence[str]) -> dict[str, Dic
 def given_keys(overrides: Sequence[str]) -> set[str]:
     """The keys that words set, also those within a group, as of ``client={local_steps: 3}``."""
     parsed = OverridesParser.create().parse_overrides(list(overrides))
-    return {key for each in parsed for key in _keys(each.key_or_group, each.value())}
-
-
-def _keys(key: str, value: Any) -> Iterator[str]:
-    yield key
-    if isinstance(value, dict):
-        for inner, each in value.items():
-            yield from _keys(f"{key}.{inner}", each)
+    return {key for each in parsed for key in dotted(each.value(), each.key_or_group)}
 
 
 def _kept(named: DictConfig) -> dict[str, Sequence[str]]:
