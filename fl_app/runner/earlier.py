@@ -46,7 +46,17 @@ def enter(folder: Path, cells: Mapping[str, DictConfig]) -> dict[str, dict[str, 
     runs = [path for path in below if is_cell(path)]
     labels = {label_of(name) for name in cells}
     mixed = [path for path in runs if label_of(path.name) in labels and path.name not in cells]
-    _refuse_held(folder, runs, own="" in cells, goes_on=config.resume == "auto")
+    own = "" in cells
+    held = folder if any((folder / name).exists() for name in FILES) else None
+    if held is None and runs:
+        own, held = not own, runs[0]
+    if held and not (own and config.resume == "auto"):
+        raise ValueError(
+            f"{held} holds a run, whose files would be lost: give "
+            + ("resume=auto to go on with it, " if own else "")
+            + "another folder (hydra.run.dir=..., of a sweep hydra.sweep.dir=..., in Python "
+            "output=...), or remove it"
+        )
     done = {name: finished(each, folder / name) for name, each in cells.items()}
     if mixed:
         raise ValueError(
@@ -55,24 +65,6 @@ def enter(folder: Path, cells: Mapping[str, DictConfig]) -> dict[str, dict[str, 
             "the folder's name) or another folder, or remove it"
         )
     return {name: summary for name, summary in done.items() if summary is not None}
-
-
-def _refuse_held(folder: Path, runs: Sequence[Path], own: bool, goes_on: bool) -> None:
-    """Refuse a folder whose run would be lost."""
-    if any((folder / name).exists() for name in FILES):
-        held = folder
-    elif runs:
-        held, own = runs[0], not own
-    else:
-        return
-    if own and goes_on:
-        return
-    raise ValueError(
-        f"{held} holds a run, whose files would be lost: give "
-        + ("resume=auto to go on with it, " if own else "")
-        + "another folder (hydra.run.dir=..., of a sweep hydra.sweep.dir=..., in Python "
-        "output=...), or remove it"
-    )
 
 
 def finished(config: DictConfig, folder: Path) -> dict[str, Any] | None:
