@@ -19,7 +19,6 @@ from fl_app.client.build import asks_for_masks, instantiate, together
 from fl_app.client.untrained import Untrained
 from fl_app.core.errors import require
 from fl_app.core.events import Sink
-from fl_app.core.layout import Layout
 from fl_app.core.types import Order, Vector
 from fl_app.engine.checks import require_keepable
 from fl_app.engine.clock import Clock, Mailbox
@@ -98,10 +97,15 @@ def build_engine(
         log.info(told)
     if checkpoint is not None:
         require_keepable(strategy, components.schedule)
+    intake = Intake()
+    if asks_for_masks(config):
+        from fl_app.secure.run import build_intake  # a leaf, which few runs need
+
+        intake = build_intake(config, strategy, components.schedule, layout.size, run)
     return Engine(
         strategy=strategy,
         schedule=components.schedule,
-        clock=_clock(components, layout, grid, run),
+        clock=_clock(components, grid, run),
         initial=components.initial,
         num_trainable=layout.num_trainable,
         stop=Stop(
@@ -115,7 +119,7 @@ def build_engine(
         client_evaluation=build_client_evaluation(config),
         guard=build_guard(config),
         tolerates=config.failures == "tolerate" or config.runtime.name == "deployment",
-        intake=_intake(components, layout.size, run),
+        intake=intake,
         upload_bytes=components.upload_bytes,
         checkpoint=checkpoint,
         checkpoint_every=config.checkpoint_every,
@@ -188,16 +192,7 @@ def _check_measures(task: "Task", config: DictConfig) -> None:
         log.warning("%s, and client_eval_every=null: no version is evaluated", no_test_set)
 
 
-def _intake(components: Components, size: int, run: str) -> Intake:
-    config = components.config
-    if not asks_for_masks(config):
-        return Intake()
-    from fl_app.secure.run import build_intake  # a leaf, which few runs need
-
-    return build_intake(config, components.strategy, components.schedule, size, run)
-
-
-def _clock(components: Components, layout: Layout, grid: "Grid | None", run: str) -> Clock:
+def _clock(components: Components, grid: "Grid | None", run: str) -> Clock:
     config, trainer, schedule = components.config, components.trainer, components.schedule
     deadline = _unlimited(config.deadline)
     settings: dict[str, object] = {names.APP_CONFIG: OmegaConf.to_yaml(config, resolve=True)}
@@ -209,12 +204,8 @@ def _clock(components: Components, layout: Layout, grid: "Grid | None", run: str
             patches.pull_sooner()
         if run:
             settings[names.RUN] = run
-        mailbox = GridMailbox(
-            grid,
-            layout,
-            train_config=settings,
-            deadline=deadline,
-        )
+        layout = trainer.model.layout
+        mailbox = GridMailbox(grid, layout, train_config=settings, deadline=deadline)
         return WallClock(mailbox, deadline=deadline)
     if schedule.devices is not None and (trainer.pauses or trainer.overlaps):
         raise ValueError(
@@ -229,7 +220,7 @@ def _clock(components: Components, layout: Layout, grid: "Grid | None", run: str
     assert devices is not None
     availability, server = (config.devices.get(part) for part in ("availability", "server"))
     return VirtualClock(
-        _mailbox(components, layout, grid, settings),
+        _mailbox(components, grid, settings),
         devices,
         config.num_clients,
         deadline=deadline,
@@ -245,13 +236,9 @@ def _clock(components: Components, layout: Layout, grid: "Grid | None", run: str
     )
 
 
-def _mailbox(
-    components: Components,
-    layout: Layout,
-    grid: "Grid | None",
-    settings: dict[str, object],
-) -> Mailbox:
+def _mailbox(components: Components, grid: "Grid | None", settings: dict[str, object]) -> Mailbox:
     runtime, trainer = components.config.runtime, components.trainer
+    layout = trainer.model.layout
     if grid is not None and runtime.name == "flower":
         return AnyNode(grid, layout, train_config=settings)
     if runtime.name == "ray":
