@@ -270,18 +270,9 @@ class History:
                 self.bytes_up += event.bytes
                 self._evaluated(event)
             case ClientsEvaluated():
-                bisect.insort(
-                    self.client_evaluations,
-                    EvaluationOnClients(
-                        event.version,
-                        event.since,
-                        event.client_updates,
-                        _numbers(event.metrics),
-                        event.clients,
-                        event.num_examples,
-                    ),
-                    key=lambda each: each.version,
-                )
+                about = event.version, event.since, event.client_updates, _numbers(event.metrics)
+                measured = EvaluationOnClients(*about, event.clients, event.num_examples)
+                bisect.insort(self.client_evaluations, measured, key=lambda each: each.version)
             case Refreshed():
                 self.bytes_down += event.bytes
                 order = self.current.get(event.client)
