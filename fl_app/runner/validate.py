@@ -237,16 +237,12 @@ def _check_device(device: Any) -> None:
 
 def build_strategy(config: DictConfig, given: Given = NOTHING) -> AsyncStrategy:
     """The server half of the algorithm: a copy of the given one, or the configured one."""
-    if given.strategy is not None:
-        return deepcopy(given.strategy)
-    return cast(AsyncStrategy, instantiate(config.algorithm.strategy))
+    return deepcopy(given.strategy) or cast(AsyncStrategy, instantiate(config.algorithm.strategy))
 
 
 def build_schedule(config: DictConfig, given: Given = NOTHING) -> Schedule:
     """A copy of the given schedule, or the configured one."""
-    if given.schedule is not None:
-        return deepcopy(given.schedule)
-    return cast(Schedule, instantiate(config.algorithm.schedule))
+    return deepcopy(given.schedule) or cast(Schedule, instantiate(config.algorithm.schedule))
 
 
 def build_guard(config: DictConfig) -> Guard:
