@@ -5,7 +5,6 @@ import json
 import math
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -86,7 +85,6 @@ class RunFolder:
         self._rows: list[dict[str, Any]] = []  # of ``metrics.csv``
         self._log: JsonLines | None = None
         self._kept: int | None = kept["positions"][EVENTS] if kept else None
-        self._open = ExitStack()
         # Before the log is locked: a process loses its lock when it closes any handle of the file.
         for event in read_events(folder / EVENTS, self._kept or 0):
             history.emit(event)
@@ -106,7 +104,6 @@ class RunFolder:
         """
         self._folder.mkdir(parents=True, exist_ok=True)
         self._log = JsonLines(self._folder / EVENTS, keep=self._kept)
-        self._open.callback(self._log.close)
 
     def begin(
         self,
@@ -168,7 +165,8 @@ class RunFolder:
 
     def close(self) -> None:
         """Write what is left; may be called again."""
-        self._open.close()
+        if self._log is not None:
+            self._log.close()
 
     def finish(
         self,

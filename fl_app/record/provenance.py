@@ -35,7 +35,14 @@ def provenance(overrides: Sequence[str], began: Mapping[str, Any] | None = None)
         "uncommitted_changes": uncommitted_changes,
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "overrides": list(overrides),
-        "host": _host(),
+        "host": {
+            "os": platform.platform(),
+            "processor": processor(),
+            "cores": os.cpu_count(),
+            "python": platform.python_version(),
+            "torch": installed("torch"),
+            "flwr": installed("flwr"),
+        },
     }
     if began is not None:
         now["date"] = began["date"]
@@ -68,17 +75,6 @@ def source_commit(folder: Path) -> tuple[str | None, bool | None]:
         return None, None
     (commit,) = (line.split()[-1] for line in status if line.startswith("# branch.oid "))
     return commit, any(not line.startswith("#") for line in status)
-
-
-def _host() -> dict[str, Any]:
-    return {
-        "os": platform.platform(),
-        "processor": processor(),
-        "cores": os.cpu_count(),
-        "python": platform.python_version(),
-        "torch": installed("torch"),
-        "flwr": installed("flwr"),
-    }
 
 
 def processor() -> str:
