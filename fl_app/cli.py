@@ -3,7 +3,7 @@
 import difflib
 import re
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -76,7 +76,7 @@ REPLACED = {
 }
 
 
-def nearest(key: str, known: Sequence[str]) -> str:
+def nearest(key: str, known: Iterable[str]) -> str:
     """Suggest up to three known keys for a mistyped one, as the end of an error message."""
     close = difflib.get_close_matches(key, known, n=3, cutoff=0.5)
     return f"; did you mean {' or '.join(close)}?" if close else ""
@@ -223,10 +223,10 @@ def refuse_twins(words: Sequence[str]) -> None:
                 raise ValueError(f"{path} has the name of an option of this project: rename it")
 
 
-def options(group: str, words: Sequence[str] = ()) -> list[str]:
+def options(group: str, words: Sequence[str] = ()) -> dict[str, Path]:
     """The options of a group in alphabetical order, also those of the user's own folders."""
     found = [path for folder in folders(words) for path in (folder / group).glob("*.yaml")]
-    return sorted({path.stem for path in found})
+    return {path.stem: path for path in sorted(found, key=lambda path: path.stem)}
 
 
 def search_path(folders: Sequence[str | Path]) -> str:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import yaml
 
-from fl_app.cli import CONF, OWN, folders, groups, nearest, options
+from fl_app.cli import CONF, OWN, groups, nearest, options
 from fl_app.targets import explained, keys, named
 
 USAGE = """\
@@ -59,17 +59,14 @@ def _overview(words: Sequence[str]) -> str:
 def _on(word: str, words: Sequence[str]) -> str:
     group, _, option = word.partition("=")
     if group not in groups():
-        raise ValueError(
-            f"--help {word}: no group is called {group!r}{nearest(group, [*groups()])}"
-        )
-    paths = [path for each in folders(words) for path in (each / group).glob("*.yaml")]
-    files = {path.stem: path for path in sorted(paths, key=lambda path: path.stem)}
+        raise ValueError(f"--help {word}: no group is called {group!r}{nearest(group, groups())}")
+    files = options(group, words)
     if not option:
         lines = _table({name: purpose(path) for name, path in files.items()})
     elif option in files:
         lines = _keys(files[option].read_text(), f"{package(group)}.")
     else:
-        raise ValueError(f"--help {word}: {group} has no such option{nearest(option, [*files])}")
+        raise ValueError(f"--help {word}: {group} has no such option{nearest(option, files)}")
     title = word if option else f"{group}="
     return f"{title}\n\n{_indented(lines)}"
 
