@@ -5,7 +5,7 @@ from copy import deepcopy
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 
 from fl_app.client.build import asks_for_masks, build_task, build_trainer, instantiate
 from fl_app.client.gpus import AUTO, CPU, chosen, prepare
@@ -155,8 +155,7 @@ def _build_devices(
         "upload_share": upload_bytes / model_bytes,
         "num_examples": [task.train_indices(i).size if known else 1 for i in clients],
     }
-    own = [key for key in settings if key not in PARTS]
-    compute = instantiate(OmegaConf.masked_copy(settings, own), facts)
+    compute = instantiate(settings, facts, leave_out=PARTS)
     facts["mean_seconds"] = compute.mean_seconds
     network, energy = (
         instantiate(settings[part], facts) if part in settings else None

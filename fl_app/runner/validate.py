@@ -202,16 +202,12 @@ def _check_widths(config: DictConfig, strategy: AsyncStrategy, schedule: Schedul
 
 def _check_devices(config: DictConfig) -> None:
     """Construct (and so check) the parts of the devices that need neither model nor data."""
-    own = [key for key in config.devices if key not in PARTS]
-    parts = [OmegaConf.masked_copy(config.devices, own)]
-    parts += [config.devices[part] for part in PARTS if config.devices.get(part) is not None]
     facts = {"num_clients": config.num_clients, "seed": config.seed}
     later = {"num_bytes", "upload_share", "num_examples", "mean_seconds"}
-    for part in parts:
-        if "_target_" in part and later.isdisjoint(
-            signature_of(locate(part["_target_"])).parameters
-        ):
-            instantiate(part, facts)
+    for node in (config.devices, *map(config.devices.get, PARTS)):
+        target = node and node.get("_target_")
+        if target and later.isdisjoint(signature_of(locate(target)).parameters):
+            instantiate(node, facts, leave_out=PARTS)
 
 
 def _check(settings: type[Any], node: DictConfig) -> None:
