@@ -1,6 +1,5 @@
 """A comparison of several runs from Python."""
 
-import io
 import warnings
 from collections.abc import Mapping, Sequence
 from functools import cached_property
@@ -149,14 +148,11 @@ class Comparison:
         return plot(self._cells, target_of(self._cells))
 
     def __repr__(self) -> str:
-        out = io.StringIO()
-        self._rows.print(
-            Console(
-                file=out, width=WIDTH, force_terminal=True, force_jupyter=False, color_system=None
-            )
-        )
+        console = Console(width=WIDTH, force_terminal=True, force_jupyter=False, color_system=None)
+        with console.capture() as shown:
+            self._rows.print(console)
         trouble = told_of_trouble({cell.name: cell.summary for cell in self._cells})
-        return "\n".join(filter(None, (out.getvalue().rstrip(), trouble, f"Files: {self._folder}")))
+        return "\n".join(filter(None, (shown.get().rstrip(), trouble, f"Files: {self._folder}")))
 
     def _repr_html_(self) -> str:
         return f"<pre>{escape(repr(self))}</pre>{self.plot().html()}"

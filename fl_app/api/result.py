@@ -1,7 +1,6 @@
 """The result of a run, read from its folder."""
 
 import json
-from collections.abc import Mapping, Sequence
 from functools import cached_property
 from os import PathLike
 from pathlib import Path
@@ -64,7 +63,9 @@ class Result:
     @cached_property
     def events(self) -> pd.DataFrame:
         """A row per event: ``kind``, ``t`` in seconds, and what applies to this kind."""
-        return _frame([to_json(event) for event in read_events(self._folder / EVENTS)])
+        rows = [to_json(event) for event in read_events(self._folder / EVENTS)]
+        columns = dict.fromkeys(key for row in rows for key in row)
+        return pd.DataFrame({key: _column([row.get(key) for row in rows]) for key in columns})
 
     @cached_property
     def model(self) -> dict[str, NDArray[Any]]:
@@ -111,13 +112,8 @@ class Result:
         return read_cell(self._folder, name="")
 
 
-def _frame(rows: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
-    """Rows as a frame in which integers stay integers where other rows have no value."""
-    columns = dict.fromkeys(key for row in rows for key in row)
-    return pd.DataFrame({key: _column([row.get(key) for row in rows]) for key in columns})
-
-
 def _column(values: list[Any]) -> "pd.Series[Any]":
+    """Values of which integers stay integers where others are missing."""
     kinds = {type(value) for value in values if value is not None}
     if kinds == {int}:
         return pd.Series(values, dtype="Int64" if None in values else "int64")
