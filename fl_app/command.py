@@ -108,7 +108,7 @@ def _run(config: DictConfig) -> None:
     cells = checked_cells(config, overrides)
     from fl_app.runner.run import run
 
-    run(config, overrides, folder, cells=cells)
+    run(cells, overrides, folder)
 
 
 def command(words: Sequence[str]) -> int:

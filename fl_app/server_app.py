@@ -23,6 +23,7 @@ with told_beside_flower():
     from fl_app.cli import CONF, explain, refuse_dots, refuse_surplus
     from fl_app.record.folder import REFUSED
     from fl_app.runner.run import run
+    from fl_app.runner.validate import checked_cells
 
 KEYS = ("algorithm", "task", "num-clients", "num-versions", "seed")
 # Of a run of which neither the length nor an override is given: a quarter of a minute on the two
@@ -54,7 +55,7 @@ def main(grid: Grid, context: Context) -> None:
         with initialize_config_dir(str(CONF), version_base="1.3"):
             config = compose("config", overrides=overrides)
             refuse_surplus(config, overrides)
-            run(config, overrides, folder, grid)
+            run(checked_cells(config, overrides), overrides, folder, grid)
     except HydraException as error:
         # Hydra's own traceback would hide the reason.
         raise ValueError(explain(error, overrides)) from None

@@ -9,15 +9,15 @@ from flwr.simulation import run_simulation
 from fl_app.cli import compose
 from fl_app.client_app import app as client_app
 from fl_app.runner.run import run
+from fl_app.runner.validate import checked_cells
 
 folder, nodes, *words = sys.argv[1:]
 server_app = ServerApp()
 
 
 @server_app.main()
-def serve(grid, context):
-    del context
-    run(compose(words), words, Path(folder).resolve(), grid)
+def serve(grid, _):
+    run(checked_cells(compose(words), words), words, Path(folder).resolve(), grid)
 
 
 if __name__ == "__main__":

@@ -26,7 +26,6 @@ from fl_app.report.cells import is_cell, label_of
 from fl_app.runner import earlier, signals
 from fl_app.runner.cell import Plan, run_cell
 from fl_app.runner.cells import told_of_kept
-from fl_app.runner.validate import checked_cells
 
 if TYPE_CHECKING:
     from flwr.serverapp import Grid
@@ -90,20 +89,18 @@ class Ran:
 
 
 def run(
-    config: DictConfig,
+    cells: Mapping[str, DictConfig],
     overrides: Sequence[str],
     folder: Path,
     grid: "Grid | None" = None,
-    cells: Mapping[str, DictConfig] | None = None,
 ) -> list[dict[str, Any]]:
     """Run what the configuration says, print the table, and name the files.
 
     Args:
-        config: composed from ``conf/``.
-        overrides: the user's own; they win over those of an experiment's cells.
+        cells: the result of `fl_app.runner.validate.checked_cells`.
+        overrides: the user's own.
         folder: for the files; every cell has its own folder in it.
         grid: of the ServerApp, for the runtimes that need one.
-        cells: the result of `fl_app.runner.validate.checked_cells`; None = call it.
 
     Returns:
         The summaries, one per cell.
@@ -113,16 +110,9 @@ def run(
         RunError: a run failed or was interrupted. Its files and the report are written, unless
             the disk is full.
     """
-    if cells is None:
-        cells = checked_cells(config, overrides)
     plans = {name: Plan(cell, overrides) for name, cell in cells.items()}
-    ran = run_cells(
-        plans,
-        folder,
-        parallel=config.experiment.parallel,
-        grid=grid,
-        tell=report.Table.print,
-    )
+    parallel = next(iter(cells.values())).experiment.parallel
+    ran = run_cells(plans, folder, parallel=parallel, grid=grid, tell=report.Table.print)
     print(f"Files: {folder}")
     print(report.where(folder))
     if "" not in cells and not (ran.problems or ran.interrupted):

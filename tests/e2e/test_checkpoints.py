@@ -8,12 +8,10 @@ import subprocess
 import sys
 from pathlib import Path
 
-import hydra
 import numpy as np
 import pytest
 from helpers import composed
 
-from fl_app.cli import CONF
 from fl_app.core.errors import RunError
 from fl_app.record.log import JsonLines
 from fl_app.record.provenance import provenance
@@ -135,12 +133,11 @@ def test_what_is_finished_is_not_run_again(name, tmp_path):
     again = words(name, "resume=auto", "failures=tolerate")
     summary = federation(name, tmp_path)
     before = (tmp_path / "events.jsonl").stat().st_mtime_ns
-    with hydra.initialize_config_dir(str(CONF), version_base="1.3"):
-        assert run(hydra.compose("config", overrides=again), again, tmp_path) == [summary]
-        assert (tmp_path / "events.jsonl").stat().st_mtime_ns == before
-        for other, told in (("seed=1", "seed=0 instead of 1"), ("num_versions=13", "12 instead")):
-            with pytest.raises(ValueError, match=rf"another configuration \(.*{told}"):
-                run(hydra.compose("config", overrides=[*again, other]), again, tmp_path)
+    assert run({"": composed(*again)}, again, tmp_path) == [summary]
+    assert (tmp_path / "events.jsonl").stat().st_mtime_ns == before
+    for other, told in (("seed=1", "seed=0 instead of 1"), ("num_versions=13", "12 instead")):
+        with pytest.raises(ValueError, match=rf"another configuration \(.*{told}"):
+            run({"": composed(*again, other)}, again, tmp_path)
 
 
 def test_a_full_disk_ends_a_run_with_its_reason_and_with_room_it_goes_on(tmp_path, monkeypatch):
@@ -156,12 +153,10 @@ def test_a_full_disk_ends_a_run_with_its_reason_and_with_room_it_goes_on(tmp_pat
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         write(self)
 
-    with hydra.initialize_config_dir(str(CONF), version_base="1.3"):
-        config = hydra.compose("config", overrides=overrides)
-        with monkeypatch.context() as patch:
-            patch.setattr(JsonLines, "_write", full)
-            with pytest.raises(RunError, match="No space left on device; the run's folder"):
-                run(config, overrides, folder)
+    with monkeypatch.context() as patch:
+        patch.setattr(JsonLines, "_write", full)
+        with pytest.raises(RunError, match="No space left on device; the run's folder"):
+            run({"": composed(*overrides)}, overrides, folder)
     assert not (folder / "summary.json").exists()
     assert earlier.finished(composed(*overrides), folder) is None
     federation("fedbuff", folder, "resume=auto")
