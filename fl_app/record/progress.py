@@ -92,18 +92,15 @@ class Progress:
             self._bar.stop()
 
     def _show(self) -> None:
-        line = " ".join(f"{self._label}: {self._status()}".split())
+        status = self._status()
         if self._bar is not None:
-            self._bar.update(
-                self._task, completed=self._share(), status=self._status(), refresh=True
-            )
+            done = self._history.version, self._history.client_updates, self._history.t
+            # By the limit that it reaches first.
+            share = max(each / limit for each, limit in zip(done, self._limits, strict=True))
+            self._bar.update(self._task, completed=share, status=status, refresh=True)
         else:
+            line = " ".join(f"{self._label}: {status}".split())
             self._console.print(line, markup=False, highlight=False, soft_wrap=True)
-
-    def _share(self) -> float:
-        """Share of the run that is done, by the limit that it reaches first."""
-        done = self._history.version, self._history.client_updates, self._history.t
-        return max(each / limit for each, limit in zip(done, self._limits, strict=True))
 
     def _status(self) -> str:
         history = self._history
