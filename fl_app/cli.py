@@ -38,7 +38,6 @@ def _usual_clients(
 # The default of num_clients. None = the data say how many there are (`fl_app.runner.validate`).
 OmegaConf.register_new_resolver("usual_clients", _usual_clients, replace=True)
 
-SEARCH_PATH = "hydra.searchpath="
 OWN = re.compile(r"(?:--config-dir|-cd)[= ](\S+)|file://([^'\",\]]+)")  # folders of options
 
 _one_at_a_time = threading.Lock()  # Hydra's state belongs to the process
@@ -232,7 +231,7 @@ def options(group: str, words: Sequence[str] = ()) -> dict[str, Path]:
 def search_path(folders: Sequence[str | Path]) -> str:
     """The word by which Hydra also finds options in these folders."""
     quoted = [f"'file://{Path(each).resolve()}'" for each in folders]
-    return f"{SEARCH_PATH}[{','.join(quoted)}]"
+    return f"hydra.searchpath=[{','.join(quoted)}]"
 
 
 @cache

@@ -48,9 +48,8 @@ class Hooks(Callback):
         """Note the sweep, and which folders it makes; refuse one whose failures none would see."""
         global _hydra
         for part in ("launcher", "sweeper"):
-            if not (target := config.hydra[part]._target_).startswith(
-                "hydra._internal.core_plugins."
-            ):
+            target = config.hydra[part]._target_
+            if not target.startswith("hydra._internal.core_plugins."):
                 told = f"hydra/{part} must be basic and not {target}"  # Hydra only warns of errors
                 raise Ended from ValueError(f"{told}: experiment.parallel runs side by side")
         _hydra = config.hydra
