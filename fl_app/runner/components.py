@@ -157,12 +157,9 @@ def _build_devices(
     }
     compute = instantiate(settings, facts, leave_out=PARTS)
     facts["mean_seconds"] = compute.mean_seconds
-    network, energy = (
-        instantiate(settings[part], facts) if part in settings else None
-        for part in ("network", "energy")
-    )
-    fleet = Fleet(compute, network, energy)
-    if not trainer.overlaps:
-        return fleet
-    most = config.algorithm.strategy.max_local_epochs
-    return Overlapping(fleet, config.num_clients, most)
+    parts = map(settings.get, ("network", "energy"))
+    fleet = Fleet(compute, *(part and instantiate(part, facts) for part in parts))
+    if trainer.overlaps:
+        most = config.algorithm.strategy.max_local_epochs
+        return Overlapping(fleet, config.num_clients, most)
+    return fleet
