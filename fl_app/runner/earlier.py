@@ -90,10 +90,9 @@ def finished(config: DictConfig, folder: Path) -> dict[str, Any] | None:
 def different(there: Any, here: Any, key: str = "") -> list[str]:
     """Keys with different values, as ``key=there instead of here``."""
     if isinstance(there, dict) and isinstance(here, dict):
-        keys = [*there, *(name for name in here if name not in there)]
         return [
             text
-            for name in keys
+            for name in there | here
             for text in different(there.get(name), here.get(name), f"{key}.{name}".strip("."))
         ]
     return [] if there == here else [f"{key}={there} instead of {here}"]
