@@ -58,10 +58,8 @@ def compose(overrides: Sequence[str]) -> DictConfig:
         try:
             with hydra.initialize_config_dir(str(CONF), version_base="1.3"):
                 config = hydra.compose("config", overrides=list(overrides))
-        except HydraException as error:
+        except (HydraException, YAMLError) as error:
             raise ValueError(explain(error, overrides)) from None
-        except YAMLError as error:
-            raise ValueError(str(error)) from None
         finally:
             GlobalHydra.instance().hydra = before
     refuse_surplus(config, overrides)
@@ -81,8 +79,8 @@ def nearest(key: str, known: Iterable[str]) -> str:
     return f"; did you mean {' or '.join(close)}?" if close else ""
 
 
-def explain(error: HydraException, overrides: Sequence[str]) -> str:
-    """Explain an error of Hydra in one or two lines, with the nearest valid names.
+def explain(error: Exception, overrides: Sequence[str]) -> str:
+    """Explain an error of Hydra or YAML in one or two lines, with the nearest valid names.
 
     Args:
         error: raised while composing the overrides.

@@ -66,10 +66,8 @@ def app(config: DictConfig) -> None:
     _hydra = job = HydraConfig.get()
     try:
         _run(config)
-    except Interrupted as error:
-        raise Ended from error
     except (ValueError, RunError) as error:
-        if job.mode != RunMode.MULTIRUN:
+        if isinstance(error, Interrupted) or job.mode != RunMode.MULTIRUN:
             raise Ended from error
         with suppress(OSError):  # it holds files
             Path(job.runtime.output_dir).rmdir()
@@ -93,8 +91,7 @@ def _remove_made() -> None:
 
 
 def _run(config: DictConfig) -> None:
-    job = HydraConfig.get()
-    overrides = list(job.overrides.task)
+    overrides = list(_hydra.overrides.task)
     refuse_surplus(config, overrides)
     if config.runtime.name in ("flower", "deployment"):
         raise ValueError(
@@ -103,7 +100,7 @@ def _run(config: DictConfig) -> None:
         )
     from fl_app.runner.validate import checked_cells  # a slow import, after the quick checks
 
-    folder = Path(job.runtime.output_dir)
+    folder = Path(_hydra.runtime.output_dir)
     cells = checked_cells(config, overrides)
     from fl_app.runner.run import run
 
