@@ -188,9 +188,8 @@ class RunFolder:
         Returns:
             The summary.
         """
-        wall_seconds = self.wall_seconds
+        results = of_outcome(outcome, self._history, self.wall_seconds, report_accuracy, score)
         self.close()
-        results = of_outcome(outcome, self._history, wall_seconds, report_accuracy, score)
         summary = {**about, **results, **self._origin}
         write_metrics(self._folder / TABLE, self._rows)
         with atomic_write(self._folder / MODEL) as file:

@@ -207,9 +207,8 @@ def of_last_evaluation(metrics: Mapping[str, float]) -> dict[str, Any]:
     """
     summary: dict[str, Any] = {}
     if "commonest_prediction" in metrics:
-        summary["collapsed"] = metrics["commonest_prediction"] >= COLLAPSED_AT and math.isfinite(
-            metrics["loss"]
-        )
+        constant = metrics["commonest_prediction"] >= COLLAPSED_AT
+        summary["collapsed"] = constant and math.isfinite(metrics["loss"])
     if "r2" in metrics:
         summary["collapsed"] = metrics["r2"] < LEAST_R2
     if "perplexity" in metrics:
