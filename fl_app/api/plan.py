@@ -36,7 +36,7 @@ import math
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, TypeAlias, cast
+from typing import TYPE_CHECKING, TypeAlias, cast, get_args
 
 import numpy as np
 import pandas as pd
@@ -59,11 +59,11 @@ if TYPE_CHECKING:
     from fl_app.tasks.task import Task
 
 Planned: TypeAlias = Buffered | Periodic | Routed
-PLANNED = Buffered, Periodic, Routed
 
 DRAWS = 40_000  # seconds drawn, of all clients together
 LOOP = 20_000  # arrivals in a loop of drawn seconds
 ROUGH = 2_000  # the same for a row of the grid
+MIXES = 8  # passes in which the wait at the server, and who is heard how often, agree
 ENOUGH = 0.99  # of the most updates a second: more clients at work would not help
 BUFFERS = (1, 2, 5, 10, 20, 50)  # of the grid
 LATER = "after_aggregation"
@@ -123,7 +123,7 @@ def steady(orders: Orders, schedule: Planned, arrivals: int = LOOP) -> Steady:
     buffer = schedule.buffer_size if isinstance(schedule, Buffered) else 1
     places = min(schedule.concurrency or size, max(1, round(size * online)))
     work = orders.per_update + orders.per_version / buffer
-    waits = server_seconds(float(orders.seconds.mean()), work, places) if work else 0.0
+    waits = server_seconds(float(orders.seconds.mean()), work, places)
     seconds = orders.seconds + waits
     if isinstance(schedule, Buffered) and schedule.refill == LATER:
         draws = orders.draws + waits
@@ -136,8 +136,12 @@ def steady(orders: Orders, schedule: Planned, arrivals: int = LOOP) -> Steady:
         attempts = updates
     else:
         of_all = min(round(places / online), size)
-        busy, others = product_form(seconds, of_all)
-        attempts = busy / seconds * places / of_all
+        for _ in range(MIXES if work else 1):
+            busy, others = product_form(seconds, of_all)
+            attempts = busy / seconds * places / of_all
+            # Clients that are often heard are fast: their orders, not the clients' mean, queue.
+            waits = server_seconds(places / float(attempts.sum()) - waits, work, places)
+            seconds = orders.seconds + waits
         others *= (places - 1) / max(of_all - 1, 1)
         if isinstance(schedule, Periodic):
             attempts /= attempts.sum()
@@ -349,15 +353,15 @@ class Prediction:
         return Plot(alt.hconcat(*panels).resolve_scale(color="independent"))
 
 
-def plan(*settings: Setting, task: "Task | None" = None, aim: str = "updates") -> Prediction:
+def plan(*settings: Setting, task: "Task | None" = None, aim: str = "age<=20") -> Prediction:
     """Predict a run's throughput, ages and loads from its configuration.
 
     Args:
         settings: as of `fl_app.run`.
         task: as of `fl_app.run`.
-        aim: what is best in the grid: ``"updates"`` (a second, with the fewest clients at work),
-            ``"age<=A"`` (the most updates a second of such a mean age), or ``"energy"`` (the
-            fewest joules an update).
+        aim: what is best in the grid: ``"age<=A"`` (the most updates a second of such a mean age),
+            ``"updates"`` (a second, of any age), or ``"energy"`` (the fewest joules an update). Of
+            equally fast rows the one with the fewest clients at work, then with the most versions.
 
     Raises:
         ValueError: a setting is refused, or theory does not cover the run.
@@ -407,7 +411,7 @@ def _planned(components: Components, stays: object) -> Planned:
     waits = isinstance(schedule, Routed) or getattr(schedule, "refill", "") == LATER
     if getattr(schedule, "burst", 1) > 1:
         reason = "algorithm.schedule.burst: several clients start at a time"
-    elif components.devices is None or type(schedule) not in PLANNED:
+    elif components.devices is None or type(schedule) not in get_args(Planned):
         reason = f"algorithm.schedule={type(schedule).__name__}: it goes by more than seconds"
     elif config.deadline is not None:
         reason = f"deadline={config.deadline}: a late client stays at work"
@@ -438,7 +442,7 @@ def _varied(schedule: Planned, size: int) -> Iterator[Planned]:
 
 
 def _best(grid: pd.DataFrame, energy: bool, oldest: float) -> "pd.Series[float] | None":
-    """The row that is best; of equally good ones that with the fewest clients at work."""
+    """The row that is best; of equally fast ones that with the fewest at work, then buffered."""
     if (allowed := grid[grid.mean_age <= oldest]).empty:
         return None
     if energy:
@@ -447,7 +451,7 @@ def _best(grid: pd.DataFrame, energy: bool, oldest: float) -> "pd.Series[float] 
         good = allowed[allowed.joules_per_update <= least / ENOUGH]
         return good.sort_values("updates_per_second").iloc[-1]
     good = allowed[allowed.updates_per_second >= ENOUGH * allowed.updates_per_second.max()]
-    return good.sort_values(["clients_at_work", "mean_age"]).iloc[0]
+    return good.sort_values(["clients_at_work", "buffer_size"]).iloc[0]
 
 
 def _classes(orders: Orders, long_run: Steady, names: NDArray[np.str_]) -> pd.DataFrame:

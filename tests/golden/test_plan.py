@@ -1,5 +1,6 @@
 """The long run of a federation by theory: by hand for the smallest, then against the clock."""
 
+from dataclasses import replace
 from itertools import combinations_with_replacement
 
 import numpy as np
@@ -91,6 +92,9 @@ def test_orders_queue_at_a_busy_server():
     assert server_seconds(9.0, 1.0, 1) == 1.0
     # The second order finds the first at the server for 1 of 10 seconds.
     assert server_seconds(9.0, 1.0, 2) == pytest.approx(1.1)
+    # Ten unequal clients would bring 25 updates a second; it receives two.
+    busy = replace(fixed(*np.geomspace(0.1, 10, 10)), per_update=0.5)
+    assert steady(busy, fully_async(10)).measures["server_load"] == pytest.approx(1, abs=0.01)
 
 
 # -- against the clock ----------------------------------------------------------------------------
@@ -201,6 +205,7 @@ def test_refusals_and_aims():
     assert found.best.mean_age <= 0.5
     allowed = found.grid[found.grid.mean_age <= 0.5]
     assert found.best.updates_per_second == allowed.updates_per_second.max()
+    assert plan(aim="updates").best.buffer_size == 1
     assert found.classes.share.sum() == pytest.approx(1)
     assert found.plot().html().startswith("<img")
 
