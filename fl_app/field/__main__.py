@@ -1,7 +1,9 @@
 """Set up, run and examine a federation of real nodes: ``python -m fl_app.field``."""
 
 import argparse
+import os
 import shlex
+import shutil
 import signal
 import socket
 import sys
@@ -136,6 +138,8 @@ def _register(server: Path, keys: Sequence[Path]) -> int:
         time.sleep(0.5)
     for key in keys or sorted((kit.folder / "keys").glob("*.pub")):
         print(f"{key.stem} {'may join' if link.register(key) else 'could join already'}")
+        if not (kit.folder / "keys" / key.name).exists():  # from which it is registered again
+            shutil.copy(key, kit.folder / "keys")
     return 0
 
 
@@ -186,7 +190,9 @@ def _doctor(folder: Path, overrides: Sequence[str]) -> int:
     """Report what is wrong and how to mend it."""
     from fl_app.field.doctor import examine, show
 
-    return show(examine(Kit.read(folder), overrides))
+    kit = Kit.read(folder)
+    os.environ.setdefault("XDG_CACHE_HOME", str(kit.folder / "cache"))  # that of start.sh
+    return show(examine(kit, overrides))
 
 
 def _helper(

@@ -9,7 +9,7 @@ import shlex
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
 import httpx
@@ -121,22 +121,34 @@ class SuperLink:
             RunError: the SuperLink refuses the request.
         """
         for run_id, run in self.runs().items():
-            if run.override_config["output"].string == str(output) and _goes_on(run):
+            if self._folder(run_id, run) == output and _goes_on(run):
                 return int(run_id), shlex.split(run.override_config["overrides"].string)
         return None
 
-    def latest_output(self) -> Path | None:
-        """Return the folder of the unfinished run, else of the newest one; None if there is none.
+    def latest(self, output: Path | None = None) -> tuple[Path, str] | None:
+        """Return folder and status of the unfinished run, else of the newest one; None = no run.
+
+        Args:
+            output: only of runs in this folder; None = of all.
 
         Raises:
             Unreachable: the SuperLink does not answer.
             RunError: the SuperLink refuses the request.
         """
-        runs = self.runs()
-        if not runs:
-            return None
-        run_id = max(runs, key=lambda each: (_goes_on(runs[each]), runs[each].pending_at))
-        named = runs[run_id].override_config["output"].string
+        found = [
+            (
+                _goes_on(run),
+                run.pending_at,
+                self._folder(run_id, run),
+                f"run {run_id}: {_state(run)}",
+            )
+            for run_id, run in self.runs().items()
+            if output in (None, self._folder(run_id, run))
+        ]
+        return max(found)[2:] if found else None
+
+    def _folder(self, run_id: int, run: Run) -> Path:
+        named = run.override_config["output"].string
         return self._kit.folder / (named or f"outputs/flower-{run_id}")  # as `fl_app.server_app`
 
     def runs(self) -> dict[int, Run]:
@@ -181,8 +193,7 @@ class SuperLink:
         run = self.runs().get(run_id)
         if run is None:
             return "finished:unknown", "the SuperLink has lost its database"
-        status = run.status
-        return ":".join(filter(None, (status.status, status.sub_status))), status.details
+        return _state(run), run.status.details
 
     @contextmanager
     def _client(self) -> Iterator[ControlHttpClient]:
@@ -223,6 +234,10 @@ def _goes_on(run: Run) -> bool:
     return run.status.status != "finished"
 
 
+def _state(run: Run) -> str:
+    return ":".join(filter(None, (run.status.status, run.status.sub_status)))
+
+
 # -- what is shown ---------------------------------------------------------------------------------
 
 COLUMNS = ("client", "last order", "since", "updates", "failures", "last failure")
@@ -242,18 +257,21 @@ def show_status(kit: Kit, output: Path | None) -> None:
     named = {public_bytes(path): path.stem for path in (kit.folder / "keys").glob("*.pub")}
     nodes = [f"{named.get(key, '?')} {status}" for key, status in link.registered().items()]
     print(f"nodes: {', '.join(sorted(nodes)) or 'none'}")
-    output = output or link.latest_output() or kit.folder / "run"
+    latest, state = link.latest(output) or (kit.folder / "run", "")
+    output = output or latest
+    print(state, end="\n" * bool(state))
     if (output / "events.jsonl").exists():
-        Console().print(clients(output / "events.jsonl"))
+        Console().print(clients(output / "events.jsonl", under_way="finished" not in state))
     else:
         print(f"no run in {output} yet")
 
 
-def clients(log: Path) -> Table:
+def clients(log: Path, *, under_way: bool = True) -> Table:
     """What each client of a run does, by the run's event log.
 
     Args:
         log: path of the event log.
+        under_way: whether the run goes on.
     """
     history, reasons = History(), dict[int | None, str]()
     for event in read_events(log):
@@ -261,17 +279,18 @@ def clients(log: Path) -> Table:
         if isinstance(event, Failed | Rejected):
             reasons[event.client] = event.reason
     now = history.t
-    with suppress(FileNotFoundError):  # the clock of a run that has events goes on
+    if under_way and log.exists():
         now += max(time.time() - log.stat().st_mtime, 0.0)
     table = Table(title=escape(f"{log.parent}, version {history.version}"), title_justify="left")
     for column in COLUMNS:
         table.add_column(column, overflow="fold")
+    waiting = "under way" if under_way else "not aggregated"
     last = {order.client: order for order in history.waiting.values()} | history.current
     for client in sorted(history.sequences):
         order = last.get(client)
         doing, since = "aggregated", ""
         if order is not None:
-            doing = f"version {order.version}, {order.ended or 'under way'}"
+            doing = f"version {order.version}, {order.ended or waiting}"
             since = f"{now - (order.end or order.start):.0f} s"
         numbers = (history.arrivals[client], history.lost[client])
         table.add_row(

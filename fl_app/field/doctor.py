@@ -11,10 +11,13 @@ from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import httpx
 import psutil
+from cryptography.exceptions import UnsupportedAlgorithm
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import ec
 from omegaconf import DictConfig
 from rich import box
 from rich.console import Console
@@ -36,13 +39,9 @@ from fl_app.field.kit import Kit, request
 from fl_app.field.make import load_certificate
 from fl_app.field.packages import PROBE
 
-if TYPE_CHECKING:
-    from fl_app.tasks.task import Task
-
 SHOWN = {True: "[green]ok[/]", False: "[red]WRONG[/]", None: "?"}
 DISK = 2**30  # bytes that are free after the installation, for data, Flower's files and runs [A]
 EXPIRES_SOON = timedelta(days=30)
-FAR, NARROW = 5.0, 0.01  # deviations of a column, of which other units are suspected [A]
 HIDDEN = (Path("/tmp"), Path("/var/tmp"))  # by PrivateTmp of fl-supernode.service
 FLEET, CONTROL = "/v1/fleet/", "/v1/control/list-runs"
 UNREACHED = (OSError, httpx.HTTPError, httpx.InvalidURL)
@@ -165,6 +164,17 @@ def of_files(kit: Kit, overrides: Sequence[str]) -> Iterator[Finding]:
         yield Finding(path.name, False, "it is not there", again)
     else:
         yield Finding(path.name, not mode & 0o077, f"its mode is {mode:o}", f"chmod 600 {path}")
+    if kit.role == "node" and mode is not None and not _is_key(path):
+        mend = "`ssh-keygen -t ecdsa`, and register its public key on the server"
+        yield Finding("key", False, f"{path.name} holds none on a NIST curve", mend)
+
+
+def _is_key(path: Path) -> bool:
+    try:
+        key = serialization.load_ssh_private_key(path.read_bytes(), None)
+    except (OSError, TypeError, ValueError, UnsupportedAlgorithm):
+        return False
+    return isinstance(key, ec.EllipticCurvePrivateKey)
 
 
 # -- the run ---------------------------------------------------------------------------------------
@@ -258,6 +268,7 @@ def of_data(path: str, run: DictConfig | None) -> Iterator[Finding]:
     # Imported here, because torch takes seconds to import, and may not even be there.
     from fl_app.client.build import build_task
     from fl_app.client.node_data import too_few
+    from fl_app.tasks.table import unusual
 
     mend = "correct the data, or the task and its schema: the node's orders would fail"
     try:
@@ -269,22 +280,9 @@ def of_data(path: str, run: DictConfig | None) -> Iterator[Finding]:
     text = f"{task.partition[0].size} to train on, {num_kept} kept for validation"
     problem = too_few(task)
     yield Finding("examples", not problem, f"too few: {problem}" if problem else text, mend)
-    yield from _units(task)
-
-
-def _units(task: "Task") -> Iterator[Finding]:
-    """Columns of a table whose numbers lie far from those that the schema was written from."""
-    place = 0
-    for column in task.schema.columns if task.schema else ():
-        values = task.inputs[:, place].double()  # in deviations from the schema's mean
-        place += column.width
-        usual = abs(values.mean()) <= FAR and not 0.0 < values.std(correction=0) < NARROW
-        if usual or column.categories is not None:
-            continue
-        low, high = (column.mean + column.deviation * float(v) for v in values.aminmax())
-        text = f"{column.name}: {low:.4g} to {high:.4g} here, and {column.mean:.4g} with the "
-        text += f"deviation {column.deviation:.4g} in the schema"
-        yield Finding("units", None, text, "convert the column, if it has other units here")
+    mend = "convert the column if it has other units here, or correct its values"
+    for told in unusual(task.schema, task.inputs.numpy()) if task.schema else ():
+        yield Finding("units", None, told, mend)
 
 
 # -- the network -----------------------------------------------------------------------------------

@@ -6,6 +6,7 @@ of this project), certificates and keys. Flower writes its files to the same fol
 """
 
 import os
+import re
 import shlex
 import ssl
 from collections.abc import Mapping
@@ -49,6 +50,8 @@ class Kit:
                 continue
             try:
                 words = shlex.split(path.read_text(), comments=True)
+                if wrong := [word for word in words if not re.match(r"\w+=", word)]:
+                    raise ValueError(f"{wrong[0]} is none")
             except (ValueError, OSError) as error:
                 raise ValueError(f"{path} must hold lines KEY=VALUE: {error}") from None
             key = "PORT" if role == "helper" else "SUPERLINK"
@@ -60,6 +63,9 @@ class Kit:
             if role == "helper":
                 bound, lost = "between 1 and 65535", "no server would find the helper"
             require(sound, f"{key} of {path}", kit.settings[key], bound, lost)
+            port = kit.settings.get("PORT", "1")
+            good = port.isdecimal() and 0 < int(port) < 65536
+            require(good, f"PORT of {path}", port, "between 1 and 65535", "nothing could listen")
             return kit
         raise ValueError(
             f"{folder} must hold {' or '.join(f'{role}.env' for role in ROLES)}: it is no folder "

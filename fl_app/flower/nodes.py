@@ -23,6 +23,10 @@ PATIENCE = 60.0  # seconds to wait for the first node, and to retry when nodes c
 POLL = 3.0  # seconds between two looks at the connected nodes
 FIRST_REST, LONGEST_REST = 5.0, 600.0  # seconds
 SETTLE = 0.2  # seconds in which a simulation starts more nodes, if it has not started all
+SAME = (
+    "node {} takes over client {} from node {}: it has restarted without its key, or two devices "
+    "have this partition-id"
+)
 NO_NODES = (
     "no node connected within {:g} s: start some with `flower-supernode`, or set num-supernodes "
     "of the simulation's federation above 0"
@@ -106,10 +110,10 @@ class Nodes:
         if client in self.clients:
             # A SuperNode that restarts without its key comes back under a new node id, a minute
             # before the old one is missed.
-            old = self.clients.pop(client)
-            log.warning("node %d takes over client %d from node %d", node, client, old)
+            why = SAME.format(node, client, self.clients.pop(client))
+            log.warning(why)
             self._tell(who)  # it joins once the caller knows that it has left
-            return [Left(client)]
+            return [Left(client, reason=why)]
         self._resting.pop(client, None)
         self._failures.pop(client, None)
         self.clients[client] = node

@@ -143,6 +143,8 @@ class OwnData(TaskKind):
             schema = self._fitted(train, ~tested, targets, kind, outputs)
             notes += table.doubts(train.inputs, train.categories, schema, where)
         inputs = encoded_inputs(train, schema)
+        if self.known is not None:
+            notes += [f"{where}: {each}" for each in table.unusual(schema, inputs)]
         arrays = {"inputs": inputs[~tested], "targets": targets[~tested]}
         if train.owners is not None:
             arrays["owners"] = groups[~tested]

@@ -18,6 +18,8 @@ from fl_app.tasks.encoding import Column, Schema
 MOST_CATEGORIES = 1000  # of one column: each becomes an input of the model
 FEW = 20  # distinct values that are always taken for categories or classes
 SHOWN = 10  # names in a message
+FAR, NARROW = 5.0, 0.01  # deviations of a column, of which other units are suspected [A]
+OUTLYING = 30.0  # deviations of a value, which may be a code for a missing one [A]
 FLAGS = {"true": 1, "false": 0}
 
 
@@ -105,10 +107,42 @@ def doubts(inputs: Any, categories: Sequence[str], schema: Schema, where: str) -
             if starts > 0.5:
                 example = f"{texts.nunique()} texts such as {texts.iloc[0]!r}"
                 told.append(f"{name} has {example}, each an input: make numbers of them; {out}")
+        elif texts.nunique() == 1:
+            told.append(
+                f"{name} is {texts.iloc[0]} in every row: a device where it differs would spoil "
+                f"the model; {out}"
+            )
     names = schema.outputs
     if schema.kind == "classification" and len({*map(str.casefold, names)}) < len(names):
         told.append(f"classes differ only in case: {', '.join(names[:SHOWN])}")
     return [f"{where}: {each}" for each in told]
+
+
+def unusual(schema: Schema, inputs: NDArray[Any]) -> list[str]:
+    """Sentences on columns of numbers that lie far from those that the schema was written from.
+
+    Args:
+        schema: of the data.
+        inputs: encoded by it, shape ``(n, width)``.
+    """
+    told, place = [], 0
+    for column in schema.columns if len(inputs) else ():
+        values = inputs[:, place].astype(float)  # in deviations from the schema's mean
+        place += column.width
+        if column.categories is not None:
+            continue
+        low, high = (column.mean + column.deviation * v for v in (values.min(), values.max()))
+        there = f"{column.name}: {low:.4g} to {high:.4g} here"
+        if column.fill is not None and np.allclose((low, high), float(column.fill)):
+            told.append(f"{there}, which is what the schema takes for missing values")
+        elif (
+            abs(values.mean()) > FAR
+            or np.abs(values).max() > OUTLYING
+            or 0.0 < values.std() < NARROW
+        ):
+            usual = f"{column.mean:.4g} with the deviation {column.deviation:.4g}"
+            told.append(f"{there}, and {usual} in the schema")
+    return told
 
 
 def overview(schema: Schema, owners: "pd.Series | None", where: str) -> str:

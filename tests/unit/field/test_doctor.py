@@ -133,7 +133,8 @@ def test_files_that_got_lost_or_public_or_old(out, tmp_path):
     assert found(out / "server") == found(out / "node-0") == set()
     (out / "node-0" / "ca.crt").write_text("nothing")
     (out / "node-0" / "node.key").chmod(0o644)
-    assert found(out / "node-0") == {"ca.crt", "node.key"}
+    (out / "node-0" / "node.key").write_text("nothing")
+    assert found(out / "node-0") == {"ca.crt", "node.key", "key"}
     (out / "server" / "server.key").unlink()
     assert found(out / "server") == {"server.key"}
     new_kit(tmp_path / "old", nodes=1, hosts=["127.0.0.1"], days=20)
@@ -250,21 +251,19 @@ def test_what_a_run_finds_in_a_devices_data(tmp_path, monkeypatch, rows, verdict
 @pytest.mark.parametrize(
     ("ages", "told"),
     [
-        (
-            (11000, 18000),
-            "age: 1.1e+04 to 1.8e+04 here, and 50 with the deviation 20 in the schema",
-        ),
+        ((1100, 1800), "age: 1100 to 1800 here, and 50 with the deviation 20 in the schema"),
+        ((50, -999), "age: -999 to 50 here"),
         ((49, 49.1), "age: 49 to 49.1 here"),
         ((90, 90), None),  # all the same, and a usual value
     ],
 )
-def test_a_column_in_other_units_is_asked_about(tmp_path, monkeypatch, ages, told):
+def test_a_column_in_other_units_is_asked_about(tmp_path, monkeypatch, caplog, ages, told):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     data = table(tmp_path, *(f"{age},yes" for age in ages))
     run = composed("task=csv", f"task.schema={tmp_path}/schema.json")
     _, _, *found = doctor.of_data(str(data), run)
     assert [each.good for each in found] == [None] * bool(told)
-    assert all(each.text.startswith(told) for each in found)
+    assert all(each.text.startswith(told) and each.text in caplog.text for each in found)
 
 
 def test_a_gap_that_the_schema_refuses_is_not_answered_with_a_key(tmp_path, monkeypatch):

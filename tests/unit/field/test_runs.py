@@ -316,7 +316,7 @@ def test_a_run_under_way_is_known_by_its_folder(server, tmp_path):
 ])  # fmt: skip
 def test_the_folder_of_the_run_to_look_at(server, runs, latest):
     with superlink(server, runs=runs) as port:
-        assert link(server, port).latest_output() == server / latest
+        assert link(server, port).latest()[0] == server / latest
 
 
 def test_a_run_is_submitted_with_the_modules_that_it_names(server, tmp_path):
