@@ -147,7 +147,8 @@ def _keys_in(path: Path) -> list[str]:
 def refuse_surplus(config: DictConfig, overrides: Sequence[str] = ()) -> None:
     """Refuse top-level keys that nothing reads; only ``+key=value`` can add them.
 
-    Refuse an algorithm whose file gives it another name than its own, too.
+    Refuse an algorithm whose file gives it another name than its own, and a choice of clients that
+    the algorithm's own trainer takes the place of, too.
 
     Raises:
         ValueError: naming the keys.
@@ -164,6 +165,14 @@ def refuse_surplus(config: DictConfig, overrides: Sequence[str] = ()) -> None:
         raise ValueError(
             f"{file}.yaml says name: {name}, and must say name: {file}: files and reports would "
             "tell of another algorithm"
+        )
+    choice, trainer = given.get("algorithm/client", ""), config.algorithm.client.get("_target_")
+    path = options("algorithm/client", overrides).get(choice)
+    named = OmegaConf.select(OmegaConf.load(path), "_target_") if path else None
+    if named not in (None, trainer) and "algorithm.client._target_" not in given:
+        raise ValueError(
+            f"algorithm/client={choice} would change nothing: the algorithm's own trainer, "
+            f"{trainer}, takes its place; algorithm.client._target_={named} chooses the other one"
         )
 
 

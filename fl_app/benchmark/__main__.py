@@ -62,7 +62,7 @@ def benchmark(given: argparse.Namespace, command: str) -> bool:
     words = [search_path([conf]), "experiment=entry", *given.common]
     spaces = changed["spaces"].get(name) or compose(words).experiment.spaces.get(name) or []
     alone = [*config.experiment.overrides, *changed["cells"][name], *given.common]
-    cell = compose([words[0], "num_clients=100", *alone])
+    cell = compose([words[0], "experiment=benchmark", "num_clients=100", *alone])
     size = getattr(build_schedule(cell), "buffer_size", 1)
     rated = not any("local_lr" in word for word in spaces)
     make = partial(build_strategy, cell)

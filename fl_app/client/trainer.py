@@ -265,32 +265,55 @@ class LocalTrainer(TrainingSettings):
         params, trained = self.model.params, self.model.trained
         total = loss = self.loss(chosen)
         if self._penalised and anchor is not None:
-            total = loss + self.penalty([*params], anchor)
+            total = loss + self._penalty(anchor)
         grad = list(torch.autograd.grad(total, trained))
         shared = len(params)
         # Nothing is added in place: two parameters may share one gradient tensor.
         with torch.no_grad():
             if self._corrected:
-                grad[:shared] = self.correct(grad[:shared], step)
+                grad[:shared] = self._correct(grad[:shared], step)
             if self.max_grad_norm is not None:
                 length = torch.nn.utils.get_total_norm(grad).item()
                 if length > self.max_grad_norm:
                     grad = [g * (self.max_grad_norm / length) for g in grad]
             if self.weight_decay:
-                grad = list(torch._foreach_add(grad, trained, alpha=self.weight_decay))
+                grad = [
+                    g.add(w, alpha=self.weight_decay) for g, w in zip(grad, trained, strict=True)
+                ]
             if self._proximal and anchor is not None:
-                pulls = list(torch._foreach_sub(params, anchor))
-                grad[:shared] = torch._foreach_add(grad[:shared], pulls, alpha=self._proximal)
+                grad[:shared] = [
+                    g.add(w - w_o, alpha=self._proximal)
+                    for g, w, w_o in zip(grad[:shared], params, anchor, strict=True)
+                ]
         return loss.detach(), grad
+
+    def _penalty(self, anchor: list[Tensor]) -> Tensor:
+        found = self.penalty([*self.model.params], anchor)
+        # A zero may have no gradient: there may be nothing to add in a client's first order.
+        if not (
+            isinstance(found, Tensor) and found.ndim == 0 and (found.requires_grad or not found)
+        ):
+            told = f"{type(self).__name__}.penalty returned {found!r:.60}"
+            raise TypeError(f"{told}: it must be a scalar tensor that is computed from params")
+        return found
+
+    def _correct(self, grad: list[Tensor], step: int) -> list[Tensor]:
+        found = self.correct(grad, step)
+        expected, shapes = ([getattr(g, "shape", g) for g in each or ()] for each in (grad, found))
+        if shapes != expected:
+            told = f"{type(self).__name__}.correct returned {shapes}"
+            raise TypeError(f"{told}: there must be a tensor for each of grad's, {expected}")
+        return found
 
     @torch.no_grad()
     def _step(self, grad: list[Tensor], velocity: list[Tensor] | None, lr: float) -> None:
         """``v <- momentum * v + g``, then ``w <- w - lr * v``."""
         if velocity is not None:
-            torch._foreach_mul_(velocity, self.momentum)
-            torch._foreach_add_(velocity, grad)
+            for v, g in zip(velocity, grad, strict=True):
+                v.mul_(self.momentum).add_(g)
             grad = velocity
-        torch._foreach_add_(self.model.trained, grad, alpha=-lr)
+        for w, g in zip(self.model.trained, grad, strict=True):
+            w.add_(g, alpha=-lr)
 
     def _batches(self, indices: Indices, rng: Rng, first: int, steps: int) -> Iterator[Indices]:
         """The mini-batches of steps `first` to `steps` - 1; every epoch permutes the data."""

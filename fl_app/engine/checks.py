@@ -38,7 +38,8 @@ def require_keepable(strategy: Algorithm, schedule: Remembers) -> None:
     kept = copy(strategy).state_dict()  # the strategy itself may note what a checkpoint holds
     dumps({"strategy": kept, "schedule": schedule.state_dict()})
     if "state" not in kept and type(strategy).load_state_dict is Remembers.load_state_dict:
-        told = "must return attributes, `state` among them: `return super().state_dict() | {...}`"
+        told = "must return attributes, `state` among them: `return super().state_dict() | {...}`, "
+        told += "and an `__init__` of its own must call super().__init__()"
         raise ValueError(f"state_dict of {type(strategy).__name__} {told}")
 
 
