@@ -170,6 +170,8 @@ def test_every_cell_runs_in_every_setting():
     clients = {cell.num_clients for name, cell in cells.items() if name.endswith("@few")}
     assert clients == {10}
     assert cells["fedbuff@all"].num_clients == 20
+    with pytest.raises(ValueError, match="algorithm/client=sgd would change nothing"):
+        composed(*words, "experiment.overrides=['algorithm/client=sgd']")
     with pytest.raises(ValueError, match="only names '@none', which is none of the cells fedavg@"):
         composed(*words, "experiment.only=['@none']")
 

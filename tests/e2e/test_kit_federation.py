@@ -135,7 +135,9 @@ def test_a_masked_run_outlives_its_helper_and_the_doctor_finds_nothing(federatio
         told = federation.log(f"doctor-{name}")
         assert ask("healthy", federation.out / name).returncode == 0
     assert "refuses their calls" in told or shutil.which("caddy") is None
-    assert ask("register", server).stdout.count("could join already") == NODES
+    (server / "keys" / "node-0.pub").rename(server / "added.pub")
+    assert ask("register", server, server / "added.pub").stdout.count("could join already") == 1
+    assert (server / "keys" / "added.pub").exists()  # from which it is registered again
 
     assert run.wait(300) == 0, federation.log("masked")
     summary = json.loads((folder / "summary.json").read_text())

@@ -178,7 +178,7 @@ def test_what_is_refused_is_told(tmp_path, capsys):
     for words, told in [
         (["fedhits"], "did you mean fedhist"),
         (["fedbuff", "algorithm.strategy.server_rl=1"], "server_rl"),
-        (["fedbuff", "--settings", "n7"], "experiment.only names 'fedbuff@n7'"),
+        (["fedbuff", "--settings", "n7", "--common", "task.made_up=true"], "names 'fedbuff@n7'"),
     ]:
         assert benchmark([*words, "--folder", str(tmp_path / "one")]) == 2
         assert told in capsys.readouterr().err

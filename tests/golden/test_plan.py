@@ -184,14 +184,8 @@ def test_classes_are_those_of_a_run(tmp_path):
 
 
 def test_refusals_and_aims():
-    with pytest.raises(ValueError, match="ClusteredQuorum: it goes by more than seconds"):
-        plan("algorithm=eafl")
-    for name, schedule in {
-        "fedcompass": "Compass",
-        "pisces": "Guided",
-        "fedqueue": "QueueAware",
-    }.items():
-        with pytest.raises(ValueError, match=rf"schedule={schedule}: it goes by more than seconds"):
+    for name in ("eafl", "fedcompass", "pisces", "fedqueue"):
+        with pytest.raises(ValueError, match="it goes by more than seconds"):
             plan(f"algorithm={name}")
     with pytest.raises(ValueError, match="availability=Arrivals: stays are not exponential"):
         plan("devices/availability=arrivals")

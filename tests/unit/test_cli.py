@@ -259,6 +259,13 @@ def test_an_option_of_another_name_than_its_file_is_refused(own):
     assert compose(words).algorithm.name == "x"
 
 
+def test_a_choice_of_clients_that_changes_nothing_is_refused():
+    choice = "algorithm/client=sgd"
+    with pytest.raises(ValueError, match=f"{choice} would change nothing: .*FedASMUTrainer, takes"):
+        compose(["algorithm=fedasmu", choice])
+    compose(["algorithm=fedbuff", choice])
+
+
 def test_a_class_that_does_not_exist_is_told():
     with pytest.raises(ValueError, match=r"_target_=fl_app\.none\.None cannot be imported"):
         keys("target/fl_app.none.None")

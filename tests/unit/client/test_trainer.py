@@ -250,6 +250,17 @@ def test_correct_hook_changes_the_gradient_step_by_step(settings, expected):
     assert steps == [0, 1][: 1 if upload.kind == "gradient" else 2]
 
 
+@pytest.mark.parametrize(("hook", "told"), [
+    ({"penalty": lambda self, params, received: params[0].detach().sum()}, "computed from params"),
+    ({"penalty": lambda self, params, received: params[0]}, "a scalar tensor"),
+    ({"correct": lambda self, grad, step: [g.sum() for g in grad]}, r"a tensor for each of grad's"),
+    ({"correct": lambda self, grad, step: None}, r"correct returned \[\]"),
+])  # fmt: skip
+def test_a_hook_that_would_change_nothing_or_all_shapes_is_refused(hook, told):
+    with pytest.raises(TypeError, match=told):
+        trained(type("Wrong", (LocalTrainer,), hook)(Blobs()), initial_vector(Blobs(), 0)[0] + 1)
+
+
 @pytest.mark.parametrize(
     ("settings", "expected"),
     [
@@ -442,10 +453,7 @@ def test_rounding_makes_no_bad_upload_a_good_one(bad):
     ("settings", "text"),
     [
         ({"momentum": 1.0}, "momentum=1.0 must be in [0, 1): steps would oscillate or grow"),
-        (
-            {"upload_dtype": "float8"},
-            "upload_dtype=float8 must be float32 or float16: the server",
-        ),
+        ({"upload_dtype": "float8"}, "upload_dtype=float8 must be float32 or float16"),
     ],
 )
 def test_bad_values_are_refused(settings, text):

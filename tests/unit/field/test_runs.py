@@ -368,11 +368,12 @@ def write(folder, events=LOGGED):
     return folder / "events.jsonl"
 
 
-def test_what_each_client_does(tmp_path):
-    table = clients(write(tmp_path / "run"))
+@pytest.mark.parametrize(("goes_on", "told"), [(True, "under way"), (False, "not aggregated")])
+def test_what_each_client_does(tmp_path, goes_on, told):
+    table = clients(write(tmp_path / "run"), under_way=goes_on)
     rows = list(zip(*(column.cells for column in table.columns), strict=True))
     assert rows == [
-        ("0", "version 1, under way", "5 s", "1", "0", ""),
+        ("0", f"version 1, {told}", "5 s", "1", "0", ""),
         ("1", "version 0, failure", "2 s", "0", "1", "node vanished"),
         ("2", "version 0, arrival", "1 s", "1", "0", ""),
         ("3", "aggregated", "", "1", "0", ""),
@@ -390,7 +391,7 @@ def test_the_run_that_goes_on_is_shown_and_not_one_that_has_ended(server, tmp_pa
         kit = Kit.read(server, {"SUPERLINK": f"127.0.0.1:{port}"})
         show_status(kit, None)
         told = capsys.readouterr().out
-        assert told.startswith("nodes: ? offline, node-0 offline\n")
+        assert told.startswith("nodes: ? offline, node-0 offline\nrun 1: running\n")
         assert "node vanished" in told
         show_status(kit, server / "run")
         assert "node vanished" not in capsys.readouterr().out

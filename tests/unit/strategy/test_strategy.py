@@ -104,14 +104,8 @@ def test_the_summary_tells_the_settings(caplog):
     ("settings", "text"),
     [
         ({"num_rounds": 0}, "num_rounds=0 must be a finite number >= 1: nothing would be trained"),
-        (
-            {"timeout": 0.0},
-            "timeout=0.0 must be a finite number above 0: every order would be late",
-        ),
-        (
-            {"schedule": 2},
-            "schedule=2 must be a fl_app.schedule.Schedule, such as k_async(2): it says",
-        ),
+        ({"timeout": 0.0}, "timeout=0.0 must be a finite number above 0"),
+        ({"schedule": 2}, "schedule=2 must be a fl_app.schedule.Schedule"),
         ({"schedule": Buffered}, "must be a fl_app.schedule.Schedule, such as k_async(2): it says"),
         ({"initial_arrays": None}, "initial_arrays=NoneType must be an ArrayRecord, such as "),
     ],

@@ -463,10 +463,7 @@ BYTES = PLANES.astype(np.uint8)
         ({"clients": "dirichlet"}, "clients has the shape () and must have (40,)"),
         ({"clients": [[1], [40]]}, "clients has the shape (2, 1) and must have (40,)"),
         ({"clients": [None, *Y[1:]]}, "clients[0] is None: nobody would have this example"),
-        (
-            {"model": lambda: nn.Linear(3, 5)},
-            "the model gives outputs of shape (2, 5) for 2 examples and must give (2, 4)",
-        ),
+        ({"model": lambda: nn.Linear(3, 5)}, "gives outputs of shape (2, 5) for 2 examples"),
         ({"model": lambda: nn.Linear(7, 4)}, "the model cannot process inputs of shape (2, 3)"),
         ({"model": lambda a, b, c: None}, "model needs the arguments a, b, c"),
         ({"model": "lenet"}, "task.model=lenet needs images (channels, height, width), the task's"),

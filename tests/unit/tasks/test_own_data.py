@@ -240,10 +240,11 @@ def test_whole_numbers_that_are_all_different_are_told_like_an_identity(caplog):
 def test_what_was_made_of_a_table_is_told_and_what_is_most_likely_a_mistake(caplog):
     caplog.set_level("INFO")
     rows = range(60)
-    lines = "".join(f"{90 + i // 2} mmHg,{['No', 'no'][i % 2]},{'ab'[i % 2]}\n" for i in rows)
-    table("pressure,bought,owner\n" + lines, client="owner", num_clients=2)
+    lines = "".join(f"{90 + i // 2} mmHg,{['No', 'no'][i % 2]},{'ab'[i % 2]},7\n" for i in rows)
+    table("pressure,bought,owner,site\n" + lines, client="owner", num_clients=2)
     for told in (
-        "30 inputs, classes No, no; examples of 2 owners, in the order of the clients: a, b",
+        "site is 7 in every row: a device where it differs would spoil the model; task.ignore=",
+        "31 inputs, classes No, no; examples of 2 owners, in the order of the clients: a, b",
         "pressure has 30 texts such as '90 mmHg', each an input: make numbers of them; task.ignore",
         "classes differ only in case: No, no",
     ):
