@@ -1,6 +1,6 @@
 """Predicts a run's throughput, ages and loads by theory, without a run.
 
-    python -m fl_app.plan algorithm=fedbuff devices=exponential num_clients=100 --aim 'age<=50'
+    python -m fl_app.plan algorithm=fedbuff devices=exponential num_clients=100 --aim age=20
 
 It takes the same overrides as a run, and compares concurrencies and buffers. docs/devices.md tells
 what theory cannot say.
@@ -22,7 +22,7 @@ def main(arguments: Sequence[str]) -> int:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE")
-    parser.add_argument("--aim", default="age<=20", help="age<=A, updates, or energy")
+    parser.add_argument("--aim", default="age=10", help="age=A, age<=A, updates, or energy")
     parser.add_argument("--picture", type=Path, metavar="FILE.png", help="draw the comparison")
     options = parser.parse_intermixed_args(arguments)
     try:

@@ -24,7 +24,7 @@ from fl_app.client.build import locate, signature_of
 GROUPS = ("target", "keys")
 # Arguments that a run passes to targets: no keys, but where a file names them.
 FACTS = {
-    *("num_clients", "num_versions", "seed", "noise_seed", "partition"),
+    *("num_clients", "num_versions", "seed", "noise_seed", "partition", "device"),
     *("num_bytes", "download_share", "upload_share", "num_examples", "mean_seconds"),
 }
 

@@ -34,7 +34,7 @@ clients are at work after an arrival as a start finds that finds a place.
 import heapq
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TypeAlias, cast, get_args
 
@@ -353,22 +353,24 @@ class Prediction:
         return Plot(alt.hconcat(*panels).resolve_scale(color="independent"))
 
 
-def plan(*settings: Setting, task: "Task | None" = None, aim: str = "age<=20") -> Prediction:
+def plan(*settings: Setting, task: "Task | None" = None, aim: str = "age=10") -> Prediction:
     """Predict a run's throughput, ages and loads from its configuration.
 
     Args:
         settings: as of `fl_app.run`.
         task: as of `fl_app.run`.
-        aim: what is best in the grid: ``"age<=A"`` (the most updates a second of such a mean age),
-            ``"updates"`` (a second, of any age), or ``"energy"`` (the fewest joules an update). Of
-            equally fast rows the one with the fewest clients at work, then with the most versions.
+        aim: what is best in the grid: ``"age=A"`` (the fewest seconds to a target, if the versions
+            to it grow as (1 + age / A)^2 [A]; the better a method stands stale updates, the larger
+            is A), ``"age<=A"`` (the most updates a second of such a mean age), ``"updates"`` (a
+            second, of any age), or ``"energy"`` (the fewest joules an update). Of equally fast rows
+            the one with the fewest clients at work, then with the most versions.
 
     Raises:
         ValueError: a setting is refused, or theory does not cover the run.
     """
-    aimed = re.fullmatch(r"updates|energy|age<=(\d+(?:\.\d*)?)", aim)
-    if aimed is None:
-        raise ValueError(f"aim={aim} must be updates, energy, or age<=A such as age<=2.5")
+    aimed = re.fullmatch(r"(updates|energy|age<?=)((?<==)\d+\.?\d*)?", aim)
+    if aimed is None or (aimed[2] is None) != aim.isalpha():
+        raise ValueError(f"aim={aim} must be updates, energy, age=A or age<=A, such as age<=2.5")
     made = plan_of(settings, task)
     components = build_components(made.config, task, made.given)
     config, size = components.config, components.config.num_clients
@@ -391,8 +393,11 @@ def plan(*settings: Setting, task: "Task | None" = None, aim: str = "age<=20") -
         "bytes_down_per_second": float(long_run.orders @ parts) * order_bytes,
         "bytes_up_per_second": float(long_run.updates @ parts) * upload_bytes,
     }
-    grid = pd.DataFrame(steady(orders, each, ROUGH).measures for each in _varied(schedule, size))
-    best = _best(grid, aim == "energy", float(aimed[1] or "inf"))
+    buffers = BUFFERS if "buffer_size" in config.algorithm.schedule else (1,)
+    grid = pd.DataFrame(
+        steady(orders, each, ROUGH).measures for each in _varied(schedule, size, buffers)
+    )
+    best = _best(grid, aimed[1], float(aimed[2] or "inf"))
     if "boards" in config.devices:
         names = np.array(boards_of(config.devices.table, config.devices.boards, size)[0])
     else:
@@ -428,7 +433,7 @@ def _planned(components: Components, stays: object) -> Planned:
     raise ValueError(f"{reason}; theory does not cover it: run it with runtime.train=false")
 
 
-def _varied(schedule: Planned, size: int) -> Iterator[Planned]:
+def _varied(schedule: Planned, size: int, buffers: Sequence[int]) -> Iterator[Planned]:
     """The schedule with each concurrency and buffer that is compared."""
     spread = sorted({max(1, round(size ** (step / 7))) for step in range(8)})
     for concurrency in [size] if schedule.concurrency is None else spread:
@@ -436,16 +441,21 @@ def _varied(schedule: Planned, size: int) -> Iterator[Planned]:
             yield replace(schedule, concurrency=concurrency)
         else:
             rounds = schedule.refill == LATER and schedule.buffer_size == schedule.concurrency
-            for buffer in [concurrency] if rounds else BUFFERS:
+            for buffer in [concurrency] if rounds else buffers:
                 if buffer <= concurrency:
                     yield replace(schedule, concurrency=concurrency, buffer_size=buffer)
 
 
-def _best(grid: pd.DataFrame, energy: bool, oldest: float) -> "pd.Series[float] | None":
+def _best(grid: pd.DataFrame, aim: str, age: float) -> "pd.Series[float] | None":
     """The row that is best; of equally fast ones that with the fewest at work, then buffered."""
-    if (allowed := grid[grid.mean_age <= oldest]).empty:
+    if aim == "age=":
+        seconds = (
+            grid.buffer_size * (1 + grid.mean_age / max(age, 1e-9)) ** 2 / grid.updates_per_second
+        )
+        return grid.loc[seconds.idxmin()]
+    if (allowed := grid[grid.mean_age <= age]).empty:
         return None
-    if energy:
+    if aim == "energy":
         least = allowed.joules_per_update.min()
         require(least > 0, "aim", "energy", "used with devices/energy", "joules are unknown")
         good = allowed[allowed.joules_per_update <= least / ENOUGH]

@@ -193,13 +193,17 @@ def test_refusals_and_aims():
         plan("deadline=9")
     with pytest.raises(ValueError, match="aim=energy must be used with devices/energy"):
         plan(aim="energy")
-    with pytest.raises(ValueError, match="aim=speed must be"):
-        plan(aim="speed")
+    for aim in ("speed", "age=", "updates3"):
+        with pytest.raises(ValueError, match=f"aim={aim} must be"):
+            plan(aim=aim)
     found = plan("devices/energy=phone", aim="age<=0.5")
     assert found.best.mean_age <= 0.5
     allowed = found.grid[found.grid.mean_age <= 0.5]
     assert found.best.updates_per_second == allowed.updates_per_second.max()
     assert plan(aim="updates").best.buffer_size == 1
+    seconds = found.grid.eval("buffer_size * (1 + mean_age / 5) ** 2 / updates_per_second")
+    assert plan(aim="age=5").best.name == seconds.idxmin()
+    assert {*plan("algorithm=fedasync").grid.buffer_size} == {1}
     assert found.classes.share.sum() == pytest.approx(1)
     assert found.plot().html().startswith("<img")
 
