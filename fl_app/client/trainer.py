@@ -4,9 +4,11 @@ Every runtime gives orders to `LocalTrainer.train`, through the transformations 
 for (`fl_app.client.transform`).
 """
 
+import logging
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import KW_ONLY, dataclass, replace
+from functools import cache
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -25,6 +27,10 @@ from fl_app.core.types import NO_EXTRA, Config, Indices, Order, Rng, Scores, Upl
 
 if TYPE_CHECKING:
     from fl_app.tasks.task import Task
+
+
+log = logging.getLogger(__name__)
+_warn_once = cache(log.warning)
 
 
 @dataclass(eq=False, repr=False)
@@ -288,13 +294,11 @@ class LocalTrainer(TrainingSettings):
         return loss.detach(), grad
 
     def _penalty(self, anchor: list[Tensor]) -> Tensor:
-        found = self.penalty([*self.model.params], anchor)
-        # A zero may have no gradient: there may be nothing to add in a client's first order.
-        if not (
-            isinstance(found, Tensor) and found.ndim == 0 and (found.requires_grad or not found)
-        ):
-            told = f"{type(self).__name__}.penalty returned {found!r:.60}"
-            raise TypeError(f"{told}: it must be a scalar tensor that is computed from params")
+        found, name = self.penalty([*self.model.params], anchor), type(self).__name__
+        if not isinstance(found, Tensor) or found.ndim:
+            raise TypeError(f"{name}.penalty returned {found!r:.60}: it must be a scalar tensor")
+        if not found.requires_grad and found:  # a zero may be right in a client's first order
+            _warn_once(f"{name}.penalty is not computed from params: it changes nothing")
         return found
 
     def _correct(self, grad: list[Tensor], step: int) -> list[Tensor]:

@@ -547,10 +547,7 @@ def test_the_client_evaluates_with_its_own_part():
         ({"private": []}, "client.private=[] must be a list of patterns such as [head.*] or null"),
         ({"private": "head"}, "client.private=head must be a list of patterns such as"),
         ({"private": [1]}, "client.private=[1] must be a list of patterns such as"),
-        (
-            {"private": ["head"], "upload": "gradient"},
-            "client.upload=gradient must be model, delta",
-        ),
+        ({"private": ["head"], "upload": "gradient"}, "client.upload=gradient must be model"),
     ],
 )
 def test_bad_patterns_are_refused(settings, message):
@@ -730,10 +727,7 @@ def test_a_resumed_run_rolls_on(upload):
         (["runtime=deployment", "devices=two_speed", "num_clients=null"], "num_clients=None must"),
         (["algorithm/schedule=random_k"], "algorithm.schedule=random_k must be another one"),
         (["client_eval_every=1"], "client_eval_every=1 must be null with"),
-        (
-            ["algorithm.client.widths=[0.5,0]"],
-            "widths=[0.5, 0] must be a list of numbers in (0, 1]",
-        ),
+        (["algorithm.client.widths=[0.5,0]"], "widths=[0.5, 0] must be a list of numbers in"),
     ],
 )
 def test_sub_models_are_refused(overrides, told):

@@ -659,10 +659,7 @@ def test_ends_that_are_refused(settings, text):
     ("settings", "text"),
     [
         ({"eval_every": 0}, "eval_every=0 must be a finite number >= 1"),
-        (
-            {"initial": np.array([1, np.nan], np.float32)},
-            "initial model: payload has non-finite entries",
-        ),
+        ({"initial": np.array([1, np.nan], np.float32)}, "initial model: payload has non-f"),
         ({"initial": np.zeros(2)}, "initial model: payload is float64, expected float32"),
     ],
 )
