@@ -91,11 +91,12 @@ class Supervisor:
                     return
                 reason = f"run {run_id} is {status}{f': {details}' if details else ''}"
                 if status == "finished:stopped":
-                    raise RunError(reason)
+                    raise RunError(f"{reason}; the same command goes on with it")
                 if ending := _reason_of_end(output):
                     raise RunError(f"{reason}; it ended with {ending}")
                 if (refused := output / REFUSED).exists():
-                    raise RunError(f"{reason}: {refused.read_text(encoding='utf-8')}")
+                    why = refused.read_text(encoding="utf-8")
+                    raise RunError(f"run {run_id} was refused: {why}")
             # A run that is resumed cuts its log back to the checkpoint.
             reached, _ = _log_of(output)
             fruitless = 0 if reached > furthest else fruitless + 1

@@ -141,8 +141,11 @@ def test_a_run_is_resumed_whatever_died(tmp_path, runs, resumed, told):
     ("run", "reason"),
     [
         ((ends("Diverged: not finite"), "finished:failed"), "it ended with Diverged: not finite"),
-        ((log, "running", "finished:stopped"), "run 1 is finished:stopped"),
-        ((refuses, "running", "finished:failed"), "the details: task.loss=my:los is unknown"),
+        (
+            (log, "running", "finished:stopped"),
+            "run 1 is finished:stopped; the same command goes on",
+        ),
+        ((refuses, "running", "finished:failed"), "run 1 was refused: task.loss=my:los is unknown"),
     ],
 )
 def test_a_run_that_ended_or_was_stopped_is_not_submitted_again(tmp_path, run, reason):
