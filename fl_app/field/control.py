@@ -259,7 +259,8 @@ def show_status(kit: Kit, output: Path | None) -> None:
     print(f"nodes: {', '.join(sorted(nodes)) or 'none'}")
     latest, state = link.latest(output) or (kit.folder / "run", "")
     output = output or latest
-    print(state, end="\n" * bool(state))
+    if state:
+        print(state)
     if (output / "events.jsonl").exists():
         Console().print(clients(output / "events.jsonl", under_way="finished" not in state))
     else:
