@@ -230,8 +230,12 @@ def read_pairs(data: Any, name: str) -> tuple[Array, Array]:
         name: for messages.
 
     Raises:
-        ValueError: its items are no pairs, or its inputs differ in shape.
+        ValueError: it has no length, its items are no pairs, or its inputs differ in shape.
     """
+    if not hasattr(data, "__len__"):
+        raise ValueError(
+            f"{name} is a {type(data).__name__} without a length: give list(...) of it"
+        )
     items = [data[place] for place in range(len(data))]
     for place, item in enumerate(items):
         if not isinstance(item, tuple | list) or len(item) != 2:

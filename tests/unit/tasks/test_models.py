@@ -496,6 +496,7 @@ RAGGED = {"ragged": (List(Value("float32")), [[1.0], [1.0, 2.0]] * 10)}
             lambda: Task.from_datasets([(X[0], 0), (X[0, :1], 1)], model=linear),
             r"the inputs of train have different shapes, such as \(1,\) and",
         ),
+        (lambda: Task.from_datasets(iter([]), model=linear), "a list_iterator without a len"),
         (lambda: hub(table(), "points", "kind"), "no column 'points': there are size, point"),
         (lambda: hub(table(), ["size", "owner"], "kind"), "x_train has 'owner 0' where numbers"),
         (lambda: hub(table(**RAGGED), "ragged", "kind"), "column 'ragged' have different shapes"),
