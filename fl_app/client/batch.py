@@ -302,7 +302,7 @@ class _Steps:
         """The gradients as each client's `LocalTrainer.correct` changes them."""
         rows = zip(*(part.unbind() for part in grad), strict=True)
         corrected = [
-            client.trainer.correct(list(row), step)
+            client.trainer._correct(list(row), step)
             for client, row in zip(self._clients, rows, strict=False)
         ]
         return [torch.stack(parts) for parts in zip(*corrected, strict=True)]

@@ -137,9 +137,12 @@ def _register(server: Path, keys: Sequence[Path]) -> int:
                 raise
         time.sleep(0.5)
     for key in keys or sorted((kit.folder / "keys").glob("*.pub")):
+        kept = kit.folder / "keys" / key.name  # from which it is registered again
+        other = kept.exists() and kept.read_bytes() != key.read_bytes()
+        require(not other, "key", key, "a file of another name", f"{kept} is another device's")
         print(f"{key.stem} {'may join' if link.register(key) else 'could join already'}")
-        if not (kit.folder / "keys" / key.name).exists():  # from which it is registered again
-            shutil.copy(key, kit.folder / "keys")
+        if not kept.exists():
+            shutil.copy(key, kept)
     return 0
 
 

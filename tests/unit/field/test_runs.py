@@ -20,6 +20,7 @@ from fl_app.core.events import (
     Rejected,
     to_json,
 )
+from fl_app.field.__main__ import _register
 from fl_app.field.control import SuperLink, Unreachable, clients, public_bytes, show_status
 from fl_app.field.kit import Kit
 from fl_app.field.make import new_kit
@@ -141,10 +142,7 @@ def test_a_run_is_resumed_whatever_died(tmp_path, runs, resumed, told):
     ("run", "reason"),
     [
         ((ends("Diverged: not finite"), "finished:failed"), "it ended with Diverged: not finite"),
-        (
-            (log, "running", "finished:stopped"),
-            "run 1 is finished:stopped; the same command goes on",
-        ),
+        ((log, "running", "finished:stopped"), "finished:stopped; the same command goes on"),
         ((refuses, "running", "finished:failed"), "run 1 was refused: task.loss=my:los is unknown"),
     ],
 )
@@ -340,6 +338,14 @@ def test_a_run_is_submitted_with_the_modules_that_it_names(server, tmp_path):
 def test_another_program_at_the_port_is_named_as_such(server):
     with superlink() as port, pytest.raises(Unreachable, match=f"another program .* :{port}'"):
         link(server, port).registered()
+
+
+def test_a_key_keeps_the_place_of_no_other_one(server, tmp_path, monkeypatch):
+    (key := tmp_path / "node-0.pub").write_text("another's")
+    with superlink(server) as port:
+        monkeypatch.setenv("SUPERLINK", f"127.0.0.1:{port}")
+        with pytest.raises(ValueError, match=r"must be a file of another name: .*node-0\.pub"):
+            _register(server, [key])
 
 
 def test_a_key_that_flower_does_not_take(tmp_path):
