@@ -33,7 +33,6 @@ SMALL = ("devices=uniform_110x", "seed=7", "num_clients=20")
 # large for a call, and lie in the store.
 RUNS = {
     "fedbuff": ("num_versions=6", "client_eval_every=2", "task.holdout=0.2"),
-    "scaffold": ("algorithm=scaffold", "num_versions=6"),
     "fedasmu": ("algorithm=fedasmu", "num_versions=6"),
     "port": ("algorithm=port", "num_versions=6"),
     "overlap_fedavg": ("algorithm=overlap_fedavg", "num_versions=6", "deadline=50"),
@@ -203,7 +202,7 @@ def test_killed_workers_and_lost_machines_take_nothing_along(start, tmp_path):
 def test_a_run_goes_on_that_was_interrupted_with_its_cluster(tmp_path, monkeypatch):
     """The signal goes to all of their processes, as at a terminal or of a batch system."""
     monkeypatch.setenv("TEST_OF_A_CLUSTER", str(tmp_path))  # all its processes inherit this
-    settings = ["algorithm=scaffold", "num_versions=200", "eval_every=1"]
+    settings = ["algorithm=scaffold", "num_versions=80", "eval_every=1"]
     here(tmp_path / "here", *settings)
     folder = f"hydra.run.dir={tmp_path / 'there'}"
     command = [sys.executable, "-m", "fl_app", folder, *SMALL, *settings]
