@@ -41,6 +41,8 @@ from typing import TYPE_CHECKING, TypeAlias, cast, get_args
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
+from scipy.optimize import brentq
+from scipy.special import expit, gammaln, logsumexp
 
 from fl_app.api.settings import Setting, plan_of
 from fl_app.client.build import asks_for_masks, instantiate
@@ -182,16 +184,11 @@ def product_form(seconds: Numbers, concurrency: int) -> tuple[Numbers, Numbers]:
         return np.ones(size), rates.sum() - rates
     # Scaled so that independent clients would be at work M at a time: the polynomials are then the
     # probabilities of a sum of coins, and none is too small or too large for a float.
-    low, high = -50.0, 50.0
-    relative = np.log(seconds / np.exp(np.log(seconds).mean()))
-    for _ in range(100):
-        middle = (low + high) / 2
-        coins = 1 / (1 + np.exp(-relative - middle))
-        low, high = (middle, high) if coins.sum() < places else (low, middle)
-    sums = np.append(1.0, np.zeros(size))
+    relative = np.log(seconds) - np.log(seconds).mean()
+    shift = brentq(lambda shift: expit(relative + shift).sum() - places, -50, 50)
+    coins, sums = expit(relative + shift), np.ones(1)
     for coin in coins:
-        sums[1:] = sums[1:] * (1 - coin) + sums[:-1] * coin
-        sums[0] *= 1 - coin
+        sums = np.convolve(sums, (1 - coin, coin))
     # Of the other clients: from no client at work upwards, or from all of them downwards, whichever
     # does not magnify rounding.
     up, odds = coins <= 0.5, coins / (1 - coins)
@@ -209,13 +206,11 @@ def product_form(seconds: Numbers, concurrency: int) -> tuple[Numbers, Numbers]:
 
 def loss(period: float, seconds: float, places: int) -> float:
     """Probability that a start, one every `period`, finds none of the `places` (D/M/M/M)."""
-    terms, product = 1.0, 1.0
-    for number in range(1, places + 1):
-        product *= math.expm1(min(number * period / seconds, 700.0))
-        terms += math.comb(places, number) * product
-        if terms > 1e300:
-            return 0.0
-    return 1 / terms
+    numbers = np.arange(places + 1.0)  # k
+    chosen = gammaln(places + 1) - gammaln(numbers + 1) - gammaln(places - numbers + 1)
+    factors = np.expm1(np.minimum(numbers[1:] * period / seconds, 700.0))  # q_k
+    logs = chosen + np.append(0.0, np.log(factors).cumsum())
+    return float(np.exp(-logsumexp(logs)))
 
 
 def looped(
@@ -334,23 +329,9 @@ class Prediction:
 
     def plot(self) -> "Plot":
         """Updates a second and their mean age over concurrency and buffer; a frame = the best."""
-        import altair as alt  # of the extra "report"
+        from fl_app.api.plot import planned  # altair, of the extra "report"
 
-        from fl_app.api.plot import Plot
-
-        best = self.grid.iloc[:0] if self.best is None else self.best.to_frame().T
-        panels = []
-        for name in ("updates_per_second", "mean_age"):
-            shown = alt.Chart(self.grid, title=name.replace("_", " "), width=300).encode(
-                alt.X("buffer_size:O").axis(labelAngle=0),
-                alt.Y("concurrency:O").sort("descending"),
-            )
-            colour = alt.Color(f"{name}:Q").scale(type="sqrt", range=["#eee", "#4c78a8"])
-            cells = shown.mark_rect().encode(colour.legend(None))
-            frame = shown.mark_rect(stroke="black", strokeWidth=2, fillOpacity=0)
-            text = shown.mark_text().encode(alt.Text(f"{name}:Q", format=".3~g"))
-            panels.append(alt.layer(cells, frame.properties(data=best), text))
-        return Plot(alt.hconcat(*panels).resolve_scale(color="independent"))
+        return planned(self.grid, self.best)
 
 
 def plan(*settings: Setting, task: "Task | None" = None, aim: str = "age=10") -> Prediction:
@@ -449,10 +430,8 @@ def _varied(schedule: Planned, size: int, buffers: Sequence[int]) -> Iterator[Pl
 def _best(grid: pd.DataFrame, aim: str, age: float) -> "pd.Series[float] | None":
     """The row that is best; of equally fast ones that with the fewest at work, then buffered."""
     if aim == "age=":
-        seconds = (
-            grid.buffer_size * (1 + grid.mean_age / max(age, 1e-9)) ** 2 / grid.updates_per_second
-        )
-        return grid.loc[seconds.idxmin()]
+        versions = (1 + grid.mean_age / max(age, 1e-9)) ** 2
+        return grid.loc[(versions * grid.buffer_size / grid.updates_per_second).idxmin()]
     if (allowed := grid[grid.mean_age <= age]).empty:
         return None
     if aim == "energy":
