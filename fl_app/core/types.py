@@ -253,8 +253,8 @@ class GlobalModel:
                 f"is not in the history {sorted(self.history)[:5]}...{self.version}"
             ) from None
 
-    def delta(self, update: Update) -> Vector:
-        """Displacement w_i - w_o, of an upload of any of `KINDS`, shape ``(d,)``.
+    def displacement(self, update: Update) -> Vector:
+        """w_i - w_o, of an upload of any of `KINDS`, shape ``(d,)``.
 
         Raises:
             ValueError: the upload is of kind "residual".
@@ -272,19 +272,35 @@ class GlobalModel:
             case _:
                 return self._scaled(update.vector, -update.rate_sum, -1.0)
 
+    def delta(self, update: Update) -> Vector:
+        """The displacement w_i - w_o, but of buffers b_i - b_t, shape ``(d,)``.
+
+        So buffers move towards a mean of the clients'. If each moved by its displacement from an
+        older version, they would overshoot, and variances become negative. Raises as
+        `displacement`.
+        """
+        return self._from_here(self.displacement(update), update, 1)
+
     def gradient(self, update: Update) -> Vector:
-        """Descent direction (w_o - w_i) / rate_sum, ``(d,)``; see `delta`."""
+        """Descent direction (w_o - w_i) / rate_sum, but of buffers b_t - b_i, ``(d,)``."""
         match update.kind:
             case "gradient" | "pseudo":
-                return update.vector
+                return self._from_here(update.vector, update, -1)
             case _:
                 return self._scaled(self.delta(update), -1.0 / update.rate_sum, -1.0)
 
+    def _from_here(self, vector: Vector, update: Update, sign: int) -> Vector:
+        split, base = self.num_trainable, self.history.get(update.base_version)
+        if split == vector.size or base is None:
+            return vector
+        older = base[split:] - self.params[split:]
+        return np.concatenate([vector[:split], vector[split:] + sign * older])
+
     def local(self, update: Update) -> Vector:
-        """The client's model w_i, shape ``(d,)``; see `delta`."""
+        """The client's model w_i, shape ``(d,)``; see `displacement`."""
         if update.kind == "model":
             return update.vector
-        return self.base(update) + self.delta(update)
+        return self.base(update) + self.displacement(update)
 
     def step(self, direction: Vector, learning_rate: float) -> Vector:
         """w_t - learning_rate * direction; buffers move by the whole direction (rate 1)."""

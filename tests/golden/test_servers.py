@@ -171,13 +171,13 @@ def test_asyncfeded_an_upload_of_no_length_has_no_weight_and_leaves_one_epoch():
 
 
 def test_asyncfededs_lengths_are_of_the_trainable_part():
-    """w_5 - w_2 = 3 and Delta = 2, beside a buffer that moves by 40: gamma = 3 / 2, weight 2/5.
+    """w_5 - w_2 = 3 and Delta = 2, beside a buffer of 40: gamma = 3 / 2, weight 2/5.
 
     A fresh upload has the weight 2: 6 of the trainable entry, but at most all of the buffer's 3.
     """
     model = GlobalModel(vec(3, 50), 5, {2: vec(0, 0)}, num_trainable=1)
     moved = AsyncFedED().aggregate(model, [sent(0, 2, 2, 40, kind="delta")])
-    np.testing.assert_allclose(moved, [3 + 2 * 2 / 5, 50 + 40 * 2 / 5])
+    np.testing.assert_allclose(moved, [3 + 2 * 2 / 5, 50 + (40 - 50) * 2 / 5])
     moved = AsyncFedED(server_lr=2.0).aggregate(model, [sent(0, 5, 3, 3, kind="delta")])
     np.testing.assert_allclose(moved, [9, 53])
 

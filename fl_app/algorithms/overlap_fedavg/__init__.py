@@ -110,7 +110,7 @@ class OverlapFedAvg(AsyncStrategy):
 
     def aggregate(self, model: GlobalModel, updates: Sequence[Update]) -> Vector:
         weights = by_examples(updates)
-        deltas = [model.delta(update) for update in updates]
+        deltas = [model.displacement(update) for update in updates]
         previous: Vector = self.state.get("previous", model.params)
         mean = weighted_sum(weights, deltas)
         split = model.num_trainable

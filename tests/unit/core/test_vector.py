@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from helpers import vec
 
+from fl_app.algorithms.fedbuff import FedBuff
 from fl_app.core import staleness
 from fl_app.core.errors import RunError
 from fl_app.core.files import atomic_write, disk_errors_as_run_errors, make_folder, open_log
@@ -124,8 +125,9 @@ def update(kind, vector, version=3):
 @pytest.mark.parametrize("kind", PAYLOADS)
 def test_every_kind_means_the_same(kind):
     uploaded = update(kind, PAYLOADS[kind])
-    assert MODEL.delta(uploaded).tolist() == [2, -4, 4]
-    assert MODEL.gradient(uploaded).tolist() == [-4, 8, -4]
+    assert MODEL.displacement(uploaded).tolist() == [2, -4, 4]
+    assert MODEL.delta(uploaded).tolist() == [2, -4, 14 - 20]
+    assert MODEL.gradient(uploaded).tolist() == [-4, 8, 20 - 14]
     assert MODEL.local(uploaded).tolist() == [3, -2, 14]
     assert uploaded.vector.tolist() == PAYLOADS[kind].tolist()
 
@@ -135,6 +137,17 @@ def test_step_moves_buffers_by_the_whole_direction():
     stepped = MODEL.step(vec(-4, 8, -4), 0.25)
     assert stepped.tolist() == [1, -2, 24]
     assert stepped.dtype == np.float32
+
+
+def test_buffers_of_stale_updates_do_not_overshoot():
+    """With b_i = 1 and weights 1 / sqrt(15): b_{t+1} = b_t + (1 - b_t) / 3.87, whatever the age."""
+    versions = dict.fromkeys(range(15), vec(0, 0))
+    for now in range(14, 60):
+        model = GlobalModel(versions[now], now, versions, num_trainable=1)
+        stale = Update(0, now - 14, vec(0, 1) - versions[now - 14], "delta", 10, 0.1)
+        versions[now + 1] = FedBuff().aggregate(model, [stale])
+    assert versions[16][1] == pytest.approx(1 - (1 - 15**-0.5) ** 2)
+    assert 0.999 < versions[60][1] < 1.001
 
 
 def test_base_is_the_version_that_was_cited():
