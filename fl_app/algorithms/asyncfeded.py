@@ -19,7 +19,7 @@ itself), gamma_bar target_distance, kappa epoch_rate, E_max max_epochs.
 Deviations: the paper prints no lambda and eps that would suit here. The rule for epochs is quoted
 from an implementation (FedOpt), which has neither bound. Several uploads at once (another schedule)
 move the model one after the other. An upload of no length has no weight. Buffers such as
-BatchNorm's move by the weight, at most by the whole displacement. With `clip_norm` Delta is the
+BatchNorm's move by the weight, at most to the client's. With `clip_norm` Delta is the
 clipped displacement, also in gamma.
 """
 

@@ -19,8 +19,7 @@ epsilon, tau_k = t - o the age, tau_c delay_threshold.
 
 Deviations: none from the printed rule. It first acts if max tau is above 1 / eta. The authors' code
 divides eta by max tau instead, which is ``delay_rule="ratio"``, and its vhat may start above 0. A
-falling rate (lr_schedule) multiplies eta_t. Buffers such as BatchNorm's move by the mean of the
-displacements.
+falling rate (lr_schedule) multiplies eta_t. Buffers such as BatchNorm's are the uploads' mean.
 """
 
 from collections.abc import Sequence
