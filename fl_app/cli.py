@@ -114,6 +114,8 @@ def _unknown(key: str, overrides: Sequence[str]) -> str:
     if key in REPLACED:
         return f"{key} is no key any more: {REPLACED[key]}"
     known = known_keys(overrides)
+    if key in groups():
+        return f"{key} is chosen in the file of an option, by its `defaults`, and not here"
     if key in known:
         return f"unknown key {key!r} with one of the options that are swept: sweep that one apart"
     if ends := [each for each in known if each.endswith(f".{key}")]:
@@ -145,7 +147,7 @@ def _keys_in(path: Path) -> list[str]:
 
 
 def refuse_surplus(config: DictConfig, overrides: Sequence[str] = ()) -> None:
-    """Refuse top-level keys that nothing reads; only ``+key=value`` can add them.
+    """Refuse keys that nothing reads, of the run and of an experiment.
 
     Refuse an algorithm whose file gives it another name than its own, and a choice of clients that
     the algorithm's own trainer takes the place of, too.
@@ -153,10 +155,16 @@ def refuse_surplus(config: DictConfig, overrides: Sequence[str] = ()) -> None:
     Raises:
         ValueError: naming the keys.
     """
-    known = {key.partition(".")[0] for key in _keys_in(CONF / "config.yaml")}
-    known |= {path.name for path in CONF.iterdir()}
-    if surplus := {str(key) for key in config} - known:
-        raise ValueError(f"unknown keys: {', '.join(sorted(surplus))}")
+    known = _keys_in(CONF / "config.yaml")
+    top = {key.partition(".")[0] for key in known} | {path.name for path in CONF.iterdir()}
+    surplus = sorted(str(key) for key in config if key not in top)
+    below = [str(key) for key in config.experiment if f"experiment.{key}" not in known]
+    surplus += [f"experiment.{key}" for key in below]
+    if surplus:
+        told = ", ".join(surplus) + nearest(surplus[0], known)
+        if not top.isdisjoint(below):
+            told += "; the first line of an experiment's file is `# @package _global_`"
+        raise ValueError(f"unknown keys: {told}")
     given = dict(override.partition("=")[::2] for override in overrides)
     file = given.get("algorithm", "").strip("'\"").rpartition("/")[2]
     name = str(config.algorithm.get("name"))
@@ -166,7 +174,8 @@ def refuse_surplus(config: DictConfig, overrides: Sequence[str] = ()) -> None:
             f"{file}.yaml says name: {name}, and must say name: {file}: files and reports would "
             "tell of another algorithm"
         )
-    choice, trainer = given.get("algorithm/client", ""), config.algorithm.client.get("_target_")
+    choice = given.get("algorithm/client", "")
+    trainer = OmegaConf.select(config, "algorithm.client._target_")
     path = options("algorithm/client", overrides).get(choice)
     named = OmegaConf.select(OmegaConf.load(path), "_target_") if path else None
     if named not in (None, trainer) and "algorithm.client._target_" not in given:

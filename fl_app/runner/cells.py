@@ -13,6 +13,7 @@ from fl_app.core.hyper import Bound, count, or_none
 LIST = Bound(
     "a list such as [a,b]", lambda value: isinstance(value, Sequence) and not isinstance(value, str)
 )
+FILLED = Bound(LIST.text, lambda value: LIST.holds(value) and len(value) > 0)
 
 
 def compose_cells(config: DictConfig, overrides: Sequence[str]) -> dict[str, DictConfig]:
@@ -26,9 +27,8 @@ def compose_cells(config: DictConfig, overrides: Sequence[str]) -> dict[str, Dic
         ValueError: as `equalise`; the experiment has no such cell, sets the algorithm itself, has
             seeds beside a seed, or cannot run so many cells at a time.
     """
-    experiment = config.experiment
+    experiment, given = config.experiment, given_keys(overrides)
     _check(experiment, config.runtime)
-    given = given_keys(overrides)
     if not experiment.cells:
         equalise(config, given)
         return {"": config}
@@ -37,13 +37,6 @@ def compose_cells(config: DictConfig, overrides: Sequence[str]) -> dict[str, Dic
             f"experiment={experiment.name} compares algorithms of its own: leave algorithm= out, "
             f"or choose cells with experiment.only=[...] among {', '.join(experiment.cells)}"
         )
-    require(
-        "seed" not in given or not experiment.seeds,
-        "seed",
-        config.seed,
-        f"left out with experiment.seeds={experiment.seeds}, or give experiment.seeds=null",
-        "all runs of a cell would have this seed, and their names others",
-    )
     kept = _kept(experiment.cells)
     require(bool(kept), "experiment.cells", "{}", "cells that are not null", "nothing would run")
     settings = _kept(experiment.settings) or {"": []}
@@ -52,6 +45,13 @@ def compose_cells(config: DictConfig, overrides: Sequence[str]) -> dict[str, Dic
         for setting, common in settings.items()
         for cell, words in kept.items()
     }
+    every = [*overrides, *experiment.overrides, *(word for words in own.values() for word in words)]
+    fixed = [word.lstrip("+") for word in every if word.lstrip("+").startswith("seed=")]
+    if fixed and experiment.seeds:
+        raise ValueError(
+            f"{fixed[0]} must be left out with experiment.seeds={experiment.seeds}, or give "
+            "experiment.seeds=null: all runs of a cell would have this seed, and their names others"
+        )
     names = list(own)
     if experiment.only:
         names = list(dict.fromkeys(n for word in experiment.only for n in _named(word, own)))
@@ -78,12 +78,15 @@ def given_keys(overrides: Sequence[str]) -> set[str]:
 
 def _kept(named: DictConfig) -> dict[str, Sequence[str]]:
     """Lists of overrides by name, without those that are null: an experiment inherited them."""
-    return {str(name): words for name, words in named.items() if words is not None}
+    kept = {str(name): words for name, words in named.items() if words is not None}
+    for name, words in kept.items():
+        LIST.check(f"experiment: {name}", words, "every entry is an override")
+    return kept
 
 
 def _check(experiment: DictConfig, runtime: DictConfig) -> None:
     for key in ("seeds", "only"):
-        or_none(LIST).check(f"experiment.{key}", experiment[key], "every entry is one of several")
+        or_none(FILLED).check(f"experiment.{key}", experiment[key], "every entry is one of several")
     count().check("experiment.parallel", experiment.parallel, "no cell would run")
     if experiment.cells:
         require(

@@ -27,7 +27,7 @@ from fl_app.core.hyper import count
 from fl_app.engine.client_evaluation import ClientEvaluation
 from fl_app.engine.guard import Guard
 from fl_app.report import require_target
-from fl_app.runner.cells import compose_cells
+from fl_app.runner.cells import compose_cells, given_keys
 from fl_app.runner.settings import RUNTIMES, RunSettings, TaskSettings
 from fl_app.schedule import Schedule
 from fl_app.schedule.routed import Routed
@@ -76,27 +76,35 @@ def checked_cells(config: DictConfig, overrides: Sequence[str]) -> dict[str, Dic
         ValueError: as `compose_cells`, `inline_schema`, `count_owners` and `validate_config`.
     """
     cells = {name: inline_schema(cell) for name, cell in compose_cells(config, overrides).items()}
+    typed = sorted(key for key in given_keys(overrides) if key.partition(".")[0] == "partition")
     for cell in cells.values():
-        count_owners(cell)
+        if count_owners(cell) and typed:
+            raise ValueError(
+                f"{typed[0]} must be left out with task.client={cell.task.client}, whose owners "
+                "are the clients: it would change nothing"
+            )
         validate_config(cell)
     return cells
 
 
-def count_owners(config: DictConfig) -> None:
+def count_owners(config: DictConfig) -> bool:
     """Make the owners that the data name the clients, if nothing else says how many there are.
 
-    Whatever partition was chosen, each of them has its own data, and the files say so.
+    Whatever partition was chosen, each of them has its own data, and the files say so. Returns
+    whether another partition was chosen.
 
     Raises:
         ValueError: the task is refused.
     """
     # A column is named; whether files have owners, only they say.
     owned = isinstance(config.task.get("client"), str) and "_target_" in config.partition
-    if owned and not getattr(instantiate(config.partition), "by_owner", False):
+    other = owned and not getattr(instantiate(config.partition), "by_owner", False)
+    if other:
         natural = keys("target/fl_app.tasks.partition.Natural")
         OmegaConf.update(config, "partition", natural, merge=False)
     if owners_decide(config):
         config.num_clients = build_task(config).num_clients
+    return other
 
 
 def validate_config(config: DictConfig, given: Given = NOTHING) -> None:

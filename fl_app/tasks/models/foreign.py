@@ -128,6 +128,9 @@ def require_fit(
             loss = objective.loss(output, target)
         if not (isinstance(loss, Tensor) and loss.numel() == 1 and loss.requires_grad):
             raise ValueError("loss must give one number that depends on the output: the mean loss")
+        twice = objective.loss(torch.cat([output, output]), torch.cat([target, target]))
+        if abs(float(twice)) > 1.5 * abs(float(loss)):
+            raise ValueError("loss must give the mean over a batch, and gives a sum")
 
 
 @contextmanager

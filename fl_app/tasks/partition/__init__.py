@@ -84,7 +84,7 @@ def make_partition(
 
     Raises:
         ValueError: there are fewer examples than clients, a client gets none, or the partitioner
-            needs owners, which are unknown.
+            needs owners, which are unknown, or gives something else than indices for each client.
     """
     if num_clients is None and not getattr(partitioner, "decides", False):
         num_clients = USUAL_CLIENTS
@@ -101,6 +101,12 @@ def make_partition(
         labels = owners
     # None is for those that decide.
     parts = partitioner(labels, cast(int, num_clients), np.random.default_rng((seed, STREAM)))
+    told, why = f"a partitioner of {num_clients} clients", "their data would be unknown"
+    require(num_clients in (None, len(parts)), "partition", f"one of {len(parts)}", told, why)
+    for own in parts:
+        good = own.dtype.kind in "iu" and bool(((own >= 0) & (own < labels.size)).all())
+        told = f"a partitioner that gives indices from 0 to {labels.size - 1}"
+        require(good, "partition", partitioner, told, "they name training examples")
     empty = [str(client_id) for client_id, own in enumerate(parts) if own.size == 0]
     if empty:
         names = ", ".join(empty[:5]) + ", ..." * (len(empty) > 5)
