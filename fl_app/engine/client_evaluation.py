@@ -17,7 +17,6 @@ training orders, while all others train:
 import math
 from collections.abc import Callable, Mapping, Sequence
 from numbers import Real
-from typing import Any
 
 import numpy as np
 
@@ -172,11 +171,6 @@ class ClientEvaluation(Remembers):
                     )
                 )
                 self._told(metrics)
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        super().load_state_dict(state)
-        if self._vector.size:
-            self._vector = self._clock.share(self._vector)
 
 
 def unusable(scores: Scores | None, max_examples: float = math.inf) -> str:

@@ -131,7 +131,7 @@ class Clock(Protocol):
 
         Args:
             state: a result of `state_dict`.
-            orders: the orders in flight in that state by number, with models that `share` returned.
+            orders: the orders in flight in that state by number.
         """
         ...
 

@@ -182,7 +182,7 @@ class Engine(Versions):
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore a state before `run`; on real nodes the orders in flight are lost."""
         fed = self._fed
-        fed.load_state_dict(state, self.clock.share)
+        fed.load_state_dict(state)
         for name in PARTS:
             getattr(self, name).load_state_dict(state[name])
         orders = {o.number: o for o in (*fed.busy.values(), *fed.evaluating.values())}

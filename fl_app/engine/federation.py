@@ -2,9 +2,8 @@
 
 import math
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from copy import copy
-from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
@@ -175,30 +174,11 @@ class Federation:
         """The whole of it, as plain data and arrays."""
         return {**vars(self), "idle": list(self.idle)}
 
-    def load_state_dict(self, state: Mapping[str, Any], share: Callable[[Vector], Vector]) -> None:
-        """Restore a result of `state_dict`; other keys are left alone.
-
-        Args:
-            state: as `state_dict` gave it.
-            share: gives a vector the form in which clients can receive it.
-        """
-        done: dict[int, Vector] = {}
-
-        def once(vector: Vector) -> Vector:
-            if vector.size and id(vector) not in done:
-                done[id(vector)] = share(vector)
-            return done.get(id(vector), vector)
-
-        def shared(order: Order) -> Order:
-            extra = {name: once(vector) for name, vector in order.extra.items()}
-            return replace(order, vector=once(order.vector), extra=extra)
-
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restore a result of `state_dict`; other keys are left alone."""
         for name in vars(self):
             setattr(self, name, copy(state[name]))
         self.idle = ClientPool(state["idle"])
-        self._versions = {version: once(vector) for version, vector in self._versions.items()}
-        self.busy = {client_id: shared(order) for client_id, order in self.busy.items()}
-        self.evaluating = {client_id: shared(order) for client_id, order in self.evaluating.items()}
 
     def _forget(self, version: int) -> None:
         if self._cited[version] == 0:
