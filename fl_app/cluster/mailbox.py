@@ -16,8 +16,8 @@ from fl_app.client.build import Recipe
 from fl_app.cluster.connection import connect, disconnect, one_line, resources, room
 from fl_app.cluster.worker import ClusterWorker, NotReady
 from fl_app.core.errors import RunError
-from fl_app.core.types import Order, Reply, Vector
-from fl_app.core.vector import read_only
+from fl_app.core.types import Order, Reply
+from fl_app.engine.clock import Mailbox
 from fl_app.engine.worker import pack
 from fl_app.engine.workers import sealed
 
@@ -119,7 +119,7 @@ class _Worker:
     calls: deque[list[Order]] = field(default_factory=deque)
 
 
-class ClusterMailbox:
+class ClusterMailbox(Mailbox):
     """Mailbox for virtual time: any worker of the cluster serves any client.
 
     Ray starts a lost worker again, where there is room. An order is a function of its content
@@ -183,9 +183,6 @@ class ClusterMailbox:
         except BaseException:
             self.close()
             raise
-
-    def share(self, vector: Vector) -> Vector:
-        return read_only(vector)
 
     def capacity(self) -> int:
         ready = sum(worker.ready for worker in self._workers)

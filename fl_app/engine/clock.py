@@ -13,6 +13,7 @@ from typing import Any, Protocol, TypeAlias
 import numpy as np
 
 from fl_app.core.types import Order, Parts, Reply, Vector
+from fl_app.core.vector import read_only
 from fl_app.engine.server import Work
 
 NO_VECTOR: Vector = np.empty(0, np.float32)
@@ -90,11 +91,9 @@ class Clock(Protocol):
     @property
     def now(self) -> float:
         """Seconds since the run began."""
-        ...
 
     def clients(self) -> Collection[int]:
         """Clients known at the start; later ones come as `Joined`."""
-        ...
 
     def share(self, vector: Vector) -> Vector:
         """The read-only form in which clients can receive a new model version."""
@@ -106,15 +105,12 @@ class Clock(Protocol):
 
     def dispatch(self, order: Order) -> Parts | None:
         """Give an order to its client; the parts of a training order, None if they are unknown."""
-        ...
 
     def continue_order(self, order: Order, progress: float) -> None:
         """Let a client that paused after `progress` of its training continue, as `order` says."""
-        ...
 
     def call_off_training(self) -> None:
         """Forget all orders but those to evaluate; called when training has ended."""
-        ...
 
     def recall(self, order: Order) -> bool:
         """Ask for the result at the end of the current local epoch; false if it is too late."""
@@ -124,7 +120,6 @@ class Clock(Protocol):
 
     def state_dict(self) -> dict[str, Any]:
         """The state between two events, as plain data and arrays."""
-        ...
 
     def load_state_dict(self, state: Mapping[str, Any], orders: Mapping[int, Order]) -> bool:
         """Restore a state; returns whether its orders are in flight again.
@@ -133,14 +128,12 @@ class Clock(Protocol):
             state: a result of `state_dict`.
             orders: the orders in flight in that state by number.
         """
-        ...
 
     def next(self, until: float, alarm: float = math.inf) -> ClockEvent | None:
         """The next event, or None when none happens before `until` seconds (or ever).
 
         It is an `Alarm` if nothing else happens until `alarm` seconds.
         """
-        ...
 
     def close(self) -> None:
         """Stop all work at once, without waiting for it."""
@@ -150,26 +143,22 @@ class Clock(Protocol):
 class Mailbox(Protocol):
     """Pushes orders to workers or nodes and pulls their replies; it does not know the time.
 
-    One with an attribute `batch` above 1 is pushed up to so many training orders at once, to be
-    computed together.
+    Mailboxes subclass it to inherit `share`. One with an attribute `batch` above 1 is pushed up to
+    so many training orders at once, to be computed together.
     """
 
     def share(self, vector: Vector) -> Vector:
         """As `Clock.share`."""
-        ...
+        return read_only(vector)
 
     def capacity(self) -> int:
         """How many more orders it accepts now."""
-        ...
 
     def push(self, order: Order) -> None:
         """Accept an order; `capacity` must be above 0."""
-        ...
 
     def pull(self, timeout: float | None) -> Iterable[Reply | Joined | Left]:
         """Replies that have arrived; waits up to `timeout` seconds for one, None = for ever."""
-        ...
 
     def close(self) -> None:
         """End workers and threads at once."""
-        ...

@@ -13,11 +13,9 @@ class Availability(Protocol):
 
     def starts_online(self, client_id: int) -> bool:
         """Whether the client is online at second 0."""
-        ...
 
     def stay(self, client_id: int, number: int) -> float:
         """Seconds of the client's stay `number` >= 0, > 0; inf = for ever."""
-        ...
 
 
 class Presence(Remembers):

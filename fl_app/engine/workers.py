@@ -15,8 +15,8 @@ from multiprocessing.process import BaseProcess
 import numpy as np
 
 from fl_app.core.types import Order, Reply, Trainer, Vector
-from fl_app.core.vector import read_only
 from fl_app.engine.arena import Arena
+from fl_app.engine.clock import Mailbox
 from fl_app.engine.worker import carry_out, pack, send, work
 
 # Held by a thread that computes: a process that is forked meanwhile might wait for ever for one of
@@ -32,7 +32,7 @@ def batch_of(trainer: Trainer) -> int:
     return getattr(trainer, "batch", 1) if hasattr(trainer, "train_together") else 1
 
 
-class Inline:
+class Inline(Mailbox):
     """Trains in this process, when the engine asks: slow, simple, and open to a debugger.
 
     Args:
@@ -46,9 +46,6 @@ class Inline:
         self.batch = batch_of(trainer)
         self._trainer = trainer
         self._batches: deque[Sequence[Order]] = deque()
-
-    def share(self, vector: Vector) -> Vector:
-        return read_only(vector)
 
     def capacity(self) -> int:
         return 1 - len(self._batches)
@@ -85,7 +82,7 @@ class _Worker:
     """Oldest first."""
 
 
-class Workers:
+class Workers(Mailbox):
     """Trains in worker processes, which get two orders each and read models from shared memory.
 
     Arrays as large as a model do not travel through pipes. A worker that dies is replaced: its

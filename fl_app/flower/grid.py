@@ -11,9 +11,8 @@ from flwr.serverapp import Grid
 
 from fl_app.core.errors import RunError
 from fl_app.core.layout import Layout
-from fl_app.core.types import Order, Reply, Vector
-from fl_app.core.vector import read_only
-from fl_app.engine.clock import Joined, Left
+from fl_app.core.types import Order, Reply
+from fl_app.engine.clock import Joined, Left, Mailbox
 from fl_app.flower import names, nodes
 from fl_app.flower.codec import OrderPacker
 from fl_app.flower.nodes import NO_NODES, Introduced, Nodes, Seen
@@ -33,7 +32,7 @@ NO_REPLY = (
 )
 
 
-class AnyNode:
+class AnyNode(Mailbox):
     """Mailbox for virtual time: any free node serves any client, one order at a time.
 
     Args:
@@ -59,9 +58,6 @@ class AnyNode:
         self._under_way: dict[str, tuple[Order, int]] = {}  # by message id: order, node
         self._looked = -math.inf
         self._wait_for_a_node(NO_NODES.format(nodes.PATIENCE))
-
-    def share(self, vector: Vector) -> Vector:
-        return read_only(vector)
 
     def capacity(self) -> int:
         if time.monotonic() - self._looked >= LOOK:
@@ -114,7 +110,7 @@ class AnyNode:
             self._look()
 
 
-class GridMailbox:
+class GridMailbox(Mailbox):
     """Mailbox for the wall clock: every node is a client, known by its partition id or its node id.
 
     Other threads look for nodes and await replies. What they find goes through one inbox, and
@@ -149,9 +145,6 @@ class GridMailbox:
         self._orders = Orders(grid, packer, layout, self._inbox.put, ttl=ttl, needs=needs)
         self._nodes = Nodes(grid, self._inbox.put, introduce=names.APP_CONFIG in config)
         self._told: set[str] = set()
-
-    def share(self, vector: Vector) -> Vector:
-        return read_only(vector)
 
     def capacity(self) -> int:
         return len(self._nodes.clients.keys() - self._orders.busy())
