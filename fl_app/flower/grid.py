@@ -15,8 +15,8 @@ from fl_app.core.types import Order, Reply
 from fl_app.engine.clock import Joined, Left, Mailbox
 from fl_app.flower import names, nodes
 from fl_app.flower.codec import OrderPacker
-from fl_app.flower.nodes import NO_NODES, Introduced, Nodes, Seen
-from fl_app.flower.orders import MALFORMED, Answered, Orders, kind_of, pause, read_reply, send
+from fl_app.flower.nodes import NO_NODES, Nodes
+from fl_app.flower.orders import MALFORMED, Found, Orders, kind_of, pause, read_reply, send
 
 log = logging.getLogger("flwr")
 
@@ -138,12 +138,13 @@ class GridMailbox(Mailbox):
         deadline: float = math.inf,
         needs: str = "",
     ) -> None:
-        self._inbox: SimpleQueue[Seen | Introduced | Answered | RunError] = SimpleQueue()
+        self._inbox: SimpleQueue[Found] = SimpleQueue()
         config = train_config or {}
         packer = OrderPacker(layout, config, evaluate_config)
         ttl = 2.0 * deadline if math.isfinite(deadline) else None
-        self._orders = Orders(grid, packer, layout, self._inbox.put, ttl=ttl, needs=needs)
-        self._nodes = Nodes(grid, self._inbox.put, introduce=names.APP_CONFIG in config)
+        tell = self._inbox.put
+        self._orders = Orders(grid, packer, layout, tell, self._answered, ttl=ttl, needs=needs)
+        self._nodes = Nodes(grid, tell, introduce=names.APP_CONFIG in config)
         self._told: set[str] = set()
 
     def capacity(self) -> int:
@@ -171,41 +172,30 @@ class GridMailbox(Mailbox):
                 if time.monotonic() - began >= nodes.PATIENCE:
                     self._tell_of_waiting()
                 continue
-            if events := self._taken(found):
+            if isinstance(found, RunError):
+                raise found
+            if events := found():
+                for event in events:
+                    if isinstance(event, Left):
+                        self._orders.drop(event.client_id)
                 return events
 
     def close(self) -> None:
         self._nodes.close()
         self._orders.close()
 
-    def _taken(self, found: Seen | Introduced | Answered | RunError) -> list[Any]:
-        events: list[Any]
-        match found:
-            case RunError():
-                raise found
-            case Seen():
-                events = self._nodes.see(found)
-            case Introduced():
-                events = self._nodes.introduce(found)
-            case Answered(order, replies):
-                if not self._orders.end(order.number):
-                    return []
-                events = self._rests(order, replies) or replies
-        for event in events:
-            if isinstance(event, Left):
-                self._orders.drop(event.client_id)
-        return events
-
-    def _rests(self, order: Order, replies: list[Reply]) -> list[Any]:
-        """That a client leaves for some time, with its order, because that failed."""
-        if order.evaluates:  # a client that cannot evaluate may well train
+    def _answered(self, order: Order, replies: list[Reply]) -> list[Any]:
+        """The replies; or that their client leaves for some time, with its order that failed."""
+        if not self._orders.end(order.number):
             return []
+        if order.evaluates:  # a client that cannot evaluate may well train
+            return replies
         # A malformed reply is one all the same: such a client takes its time, and needs no rest.
         for reply in replies:
             if reply.error and not reply.error.startswith(MALFORMED):
-                return self._nodes.fail(order.client_id, reply)
+                return self._nodes.fail(order.client_id, reply) or replies
         self._nodes.succeed(order.client_id)
-        return []
+        return replies
 
     def _tell_of_waiting(self) -> None:
         """Warn, once of either kind, of a wait that may never end."""

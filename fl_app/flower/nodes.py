@@ -5,7 +5,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from functools import partial
 
 from flwr.app import MessageType, RecordDict
 from flwr.serverapp import Grid
@@ -14,7 +14,7 @@ from fl_app.core.errors import RunError
 from fl_app.core.types import Reply
 from fl_app.engine.clock import Joined, Left
 from fl_app.flower import names
-from fl_app.flower.orders import TRANSPORT_ERRORS, pause, send, start_thread, wait_for
+from fl_app.flower.orders import TRANSPORT_ERRORS, Found, pause, send, start_thread, wait_for
 from fl_app.flower.patches import SIMULATION_GRID
 
 log = logging.getLogger("flwr")
@@ -33,21 +33,6 @@ NO_NODES = (
 )
 
 
-@dataclass(frozen=True)
-class Seen:
-    """The nodes that are connected now, each with the time at which it connected; "" = unknown."""
-
-    nodes: Mapping[int, str]
-
-
-@dataclass(frozen=True)
-class Introduced:
-    """A `node` is the client `client_id`; None = it did not hear the question."""
-
-    node: int
-    client_id: int | None
-
-
 class Nodes:
     """Which clients are there, and the node of each. All methods are called in one thread.
 
@@ -60,7 +45,7 @@ class Nodes:
 
     Args:
         grid: reaches the nodes; used from several threads.
-        tell: called with `Seen`, `Introduced`, or the error that ends the run.
+        tell: called with what was found.
         introduce: ask every new node for its partition id, which becomes its client id. A node
             that has none is known by its node id.
 
@@ -69,9 +54,7 @@ class Nodes:
         present: node -> when it connected.
     """
 
-    def __init__(
-        self, grid: Grid, tell: Callable[[Seen | Introduced | RunError], None], *, introduce: bool
-    ) -> None:
+    def __init__(self, grid: Grid, tell: Callable[[Found], None], *, introduce: bool) -> None:
         self._grid, self._tell, self._introduces = grid, tell, introduce
         self._closed = threading.Event()
         self.present: dict[int, str] = {}
@@ -80,29 +63,36 @@ class Nodes:
         self._resting: dict[int, tuple[int, float]] = {}  # client -> node, and until when
         start_thread(self._watch)
 
-    def see(self, seen: Seen) -> list[Joined | Left]:
+    def see(self, nodes: Mapping[int, str]) -> list[Joined | Left]:
         """Take note of who is connected; returns which clients left or joined.
 
         A SuperNode that was killed may be back before anybody saw that it was away. It has left:
         it has lost its order, for which Flower has no error any more.
+
+        Args:
+            nodes: each with the time at which it connected; "" = unknown.
         """
-        stay = {node for node, since in self.present.items() if seen.nodes.get(node) == since}
-        self.present = dict(seen.nodes)
+        stay = {node for node, since in self.present.items() if nodes.get(node) == since}
+        self.present = dict(nodes)
         gone = [client for client, node in self.clients.items() if node not in stay]
         for client in gone:
             del self.clients[client]
         self._resting = {c: each for c, each in self._resting.items() if each[0] in stay}
         events: list[Joined | Left] = [Left(client) for client in gone]
-        for node in sorted(seen.nodes.keys() - stay):
+        for node in sorted(nodes.keys() - stay):
             if self._introduces:
                 start_thread(self._ask, node)
             else:
-                events += self.introduce(Introduced(node, node))
+                events += self.introduce(node, node)
         return events
 
-    def introduce(self, who: Introduced) -> list[Joined | Left]:
-        """Take note of who a node is; returns which client left or joined."""
-        node, client = who.node, who.client_id
+    def introduce(self, node: int, client: int | None) -> list[Joined | Left]:
+        """Take note of who a node is; returns which client left or joined.
+
+        Args:
+            node: that was asked.
+            client: that it is; None = it did not hear the question.
+        """
         if client is None:  # to be asked again when it is next seen
             self.present.pop(node, None)
         if client is None or node not in self.present:
@@ -112,7 +102,8 @@ class Nodes:
             # before the old one is missed.
             why = SAME.format(node, client, self.clients.pop(client))
             log.warning(why)
-            self._tell(who)  # it joins once the caller knows that it has left
+            # It joins once the caller knows that it has left.
+            self._tell(partial(self.introduce, node, client))
             return [Left(client, reason=why)]
         self._resting.pop(client, None)
         self._failures.pop(client, None)
@@ -159,7 +150,7 @@ class Nodes:
             try:
                 nodes = {each.node_id: each.last_activated_at for each in self._grid.get_nodes()}
                 seen, anybody = now, anybody or bool(nodes)
-                self._tell(Seen(nodes))
+                self._tell(partial(self.see, nodes))
             except Exception as error:
                 # A Grid tries again by itself, but not after every error that passes.
                 log.warning("cannot see which nodes are connected: %r", error)
@@ -184,7 +175,7 @@ class Nodes:
                     client = None
         except Exception as error:  # it may still train
             log.warning("node %d could not be asked for its introduction: %r", node, error)
-        self._tell(Introduced(node, client))
+        self._tell(partial(self.introduce, node, client))
 
 
 def count_nodes(grid: Grid) -> tuple[int, bool]:

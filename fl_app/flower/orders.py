@@ -8,7 +8,8 @@ import math
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from functools import partial
+from typing import Any, TypeAlias
 
 from flwr.app import Message, MessageType, RecordDict
 from flwr.common.constant import ErrorCode
@@ -33,12 +34,9 @@ TRANSPORT_ERRORS = (
 OLD_RECORDS = ("fitins.parameters", "evaluateins.parameters")
 
 
-@dataclass(frozen=True)
-class Answered:
-    """The `replies` to an `order`: one, none if it is lost, or more if a message came twice."""
-
-    order: Order
-    replies: list[Reply]
+# What another thread found: a call for the mailbox's thread, which takes note of it and returns
+# the events that come of it; or the error that ends the run.
+Found: TypeAlias = Callable[[], list[Any]] | RunError
 
 
 class Orders:
@@ -48,7 +46,9 @@ class Orders:
         grid: reaches the nodes; used from several threads.
         packer: of the orders.
         layout: of the model.
-        tell: called with every `Answered`, or with the error that ends the run, in another thread.
+        tell: called in another thread with what was found.
+        answered: takes an order and the replies to it: one, none if it is lost, or more if a
+            message came twice. Returns the events that come of them.
         ttl: seconds that a message lives; None = Flower's default, 12 hours.
         needs: see `codec.read_upload`.
     """
@@ -58,13 +58,14 @@ class Orders:
         grid: Grid,
         packer: codec.OrderPacker,
         layout: Layout,
-        tell: Callable[[Answered | RunError], None],
+        tell: Callable[[Found], None],
+        answered: Callable[[Order, list[Reply]], list[Any]],
         *,
         ttl: float | None,
         needs: str,
     ) -> None:
         self._grid, self._packer, self._layout = grid, packer, layout
-        self._tell, self._ttl, self._needs = tell, ttl, needs
+        self._tell, self._answered, self._ttl, self._needs = tell, answered, ttl, needs
         # Number of an order -> client, and when its message comes to its end.
         self._awaited: dict[int, tuple[int, float]] = {}
 
@@ -103,11 +104,13 @@ class Orders:
 
     def _exchange(self, order: Order, node: int) -> None:
         try:
-            self._tell(Answered(order, self._ask(order, node)))
+            replies = self._ask(order, node)
         except RunError as error:
             self._tell(error)
+            return
         except Exception as error:  # else the order would be lost with its thread
-            self._tell(Answered(order, [Reply(order.number, error=f"grid: {error!r}")]))
+            replies = [Reply(order.number, error=f"grid: {error!r}")]
+        self._tell(partial(self._answered, order, replies))
 
     def _ask(self, order: Order, node: int) -> list[Reply]:
         message_id = send(self._grid, self._packer.pack(order), node, kind_of(order), self._ttl)
