@@ -9,7 +9,7 @@ from collections import Counter, deque
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from copy import deepcopy
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from fl_app.client.build import Recipe
@@ -119,6 +119,7 @@ class _Worker:
     calls: deque[list[Order]] = field(default_factory=deque)
 
 
+@dataclass(eq=False)
 class ClusterMailbox(Mailbox):
     """Mailbox for virtual time: any worker of the cluster serves any client.
 
@@ -140,22 +141,17 @@ class ClusterMailbox(Mailbox):
         RunError: no worker came up.
     """
 
-    def __init__(
-        self,
-        recipe: Recipe,
-        num_workers: int | None = None,
-        *,
-        gpus: float = 0,
-        patience: float = 600.0,
-        disconnects: bool = False,
-    ) -> None:
+    recipe: Recipe
+    num_workers: int | None = None
+    _: KW_ONLY
+    gpus: float = 0
+    patience: float = 600.0
+    disconnects: bool = False
+
+    def __post_init__(self) -> None:
         import ray
 
         self._ray = ray
-        self._num_workers = num_workers
-        self._gpus = gpus
-        self._patience = patience
-        self._disconnects = disconnects
         self._queue = OrderQueue()
         self._workers: list[_Worker] = []
         # By reference of a call's result: its worker and orders; None = it is to become ready.
@@ -168,12 +164,12 @@ class ClusterMailbox(Mailbox):
         self._last_reason = ""
         self._actor = ray.remote(ClusterWorker).options(
             num_cpus=1,
-            num_gpus=gpus,
+            num_gpus=self.gpus,
             max_restarts=-1,
             scheduling_strategy="SPREAD",
         )
         try:
-            self._recipe = ray.put(recipe)
+            self._recipe = ray.put(self.recipe)
             self._start()
         except TypeError as error:
             self.close()
@@ -213,7 +209,7 @@ class ClusterMailbox(Mailbox):
             with suppress(self._ray.exceptions.RayError, ValueError):  # it may be dead
                 self._ray.kill(worker.handle)
         self._workers.clear()
-        if self._disconnects:
+        if self.disconnects:
             disconnect()
 
     # -- workers ----------------------------------------------------------------------------------
@@ -225,7 +221,7 @@ class ClusterMailbox(Mailbox):
             ValueError: no machine has room for a worker.
             RunError: no worker came up.
         """
-        if not room(self._gpus):
+        if not room(self.gpus):
             raise ValueError(
                 "runtime.gpus_per_worker is more than any machine of the cluster has, so no worker "
                 f"can be placed ({self._offers()}): lower it, or let a larger machine join"
@@ -253,9 +249,9 @@ class ClusterMailbox(Mailbox):
         if now < self._next_look:
             return
         self._next_look = now + REFRESH
-        wanted = self._num_workers or max(room(self._gpus), 1)
+        wanted = self.num_workers or max(room(self.gpus), 1)
         for _ in range(len(self._workers), wanted):
-            worker = _Worker(self._actor.remote(self._patience))
+            worker = _Worker(self._actor.remote(self.patience))
             self._workers.append(worker)
             self._await_ready(worker)
         if any(worker.ready for worker in self._workers):

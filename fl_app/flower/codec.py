@@ -25,7 +25,7 @@ import threading
 import weakref
 from collections import deque
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -163,6 +163,7 @@ def _fitting(arrays: Arrays, name: str, dtype: str, size: int) -> NDArray[Any]:
 # -- server ---------------------------------------------------------------------------------------
 
 
+@dataclass(eq=False)
 class OrderPacker:
     """Packs orders; may be called from several threads.
 
@@ -175,22 +176,19 @@ class OrderPacker:
         evaluate_config: sent with every evaluate order; None = `config`.
     """
 
-    def __init__(
-        self,
-        layout: Layout,
-        config: Mapping[str, object],
-        evaluate_config: Mapping[str, object] | None = None,
-    ) -> None:
-        self._layout = layout
-        self._config = dict(config)
-        self._evaluate_config = dict(config if evaluate_config is None else evaluate_config)
+    layout: Layout
+    config: Mapping[str, object]
+    evaluate_config: Mapping[str, object] | None = None
+
+    def __post_init__(self) -> None:
         self._lock = threading.Lock()
         self._recent: deque[tuple[weakref.ref[Vector], bool, ArrayRecord]] = deque(maxlen=RECENT)
 
     def pack(self, order: Order) -> RecordDict:
         """Content of an order's message; its arrays are shared and must not be changed."""
+        own = self.evaluate_config if order.evaluates else None
         config = {
-            **(self._evaluate_config if order.evaluates else self._config),
+            **(self.config if own is None else own),
             **order.config,
             # The model of version t is that of Flower's round t; round t + 1 trains from it.
             names.SERVER_ROUND: order.base_version + (0 if order.evaluates else 1),
@@ -199,7 +197,7 @@ class OrderPacker:
             names.SEQUENCE: order.sequence,
         }
         plain = {k: v.item() if isinstance(v, np.generic) else v for k, v in config.items()}
-        part = part_of(order.config, self._layout)
+        part = part_of(order.config, self.layout)
         vector = order.vector if part is None else order.vector[part]
         arrays = self._record(vector, whole=names.APP_CONFIG in config)
         content = RecordDict({names.ARRAYS: arrays, names.CONFIG: ConfigRecord(plain)})  # type: ignore[arg-type]
@@ -216,7 +214,7 @@ class OrderPacker:
             for known, as_whole, record in self._recent:
                 if known() is vector and as_whole is whole:
                     return record
-            record = record_of({names.VECTOR: vector} if whole else self._layout.named(vector))
+            record = record_of({names.VECTOR: vector} if whole else self.layout.named(vector))
             self._recent.append((weakref.ref(vector), whole, record))
             return record
 

@@ -4,6 +4,7 @@ import logging
 import math
 import time
 from collections.abc import Iterable, Mapping
+from dataclasses import KW_ONLY, dataclass
 from queue import Empty, SimpleQueue
 from typing import Any
 
@@ -32,6 +33,7 @@ NO_REPLY = (
 )
 
 
+@dataclass(eq=False)
 class AnyNode(Mailbox):
     """Mailbox for virtual time: any free node serves any client, one order at a time.
 
@@ -44,16 +46,14 @@ class AnyNode(Mailbox):
         RunError: no node came.
     """
 
-    def __init__(
-        self,
-        grid: Grid,
-        layout: Layout,
-        *,
-        train_config: Mapping[str, object] | None = None,
-    ) -> None:
-        self._grid = grid
-        self._layout = layout
-        self._packer = OrderPacker(layout, {**(train_config or {}), names.ANY_NODE: True})
+    grid: Grid
+    layout: Layout
+    _: KW_ONLY
+    train_config: Mapping[str, object] | None = None
+
+    def __post_init__(self) -> None:
+        config = {**(self.train_config or {}), names.ANY_NODE: True}
+        self._packer = OrderPacker(self.layout, config)
         self._free: list[int] = []  # nodes
         self._under_way: dict[str, tuple[Order, int]] = {}  # by message id: order, node
         self._looked = -math.inf
@@ -67,7 +67,7 @@ class AnyNode(Mailbox):
     def push(self, order: Order) -> None:
         while self._free:
             node = self._free.pop()
-            if message_id := send(self._grid, self._packer.pack(order), node, kind_of(order)):
+            if message_id := send(self.grid, self._packer.pack(order), node, kind_of(order)):
                 self._under_way[message_id] = order, node
                 return
         raise RunError("no node accepts an order: are any still connected?")
@@ -76,14 +76,14 @@ class AnyNode(Mailbox):
         began = time.monotonic()
         while self._under_way:
             replies = []
-            for message in self._grid.pull_messages(list(self._under_way)):
+            for message in self.grid.pull_messages(list(self._under_way)):
                 # A reply that comes twice finds nothing under way.
                 known = self._under_way.pop(message.metadata.reply_to_message_id, None)
                 if known is None:
                     continue
                 order, node = known
                 self._free.append(node)
-                replies.append(read_reply(message, order, self._layout))
+                replies.append(read_reply(message, order, self.layout))
             waited = time.monotonic() - began
             if replies or (timeout is not None and waited >= timeout):
                 return replies
@@ -98,7 +98,7 @@ class AnyNode(Mailbox):
         """Add nodes that joined, drop nodes that left; orders on the latter end as errors."""
         self._looked = time.monotonic()
         busy = {node for _, node in self._under_way.values()}
-        self._free = [node for node in self._grid.get_node_ids() if node not in busy]
+        self._free = [node for node in self.grid.get_node_ids() if node not in busy]
 
     def _wait_for_a_node(self, otherwise: str) -> None:
         began = time.monotonic()

@@ -8,6 +8,7 @@ import math
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import KW_ONLY, dataclass
 from functools import partial
 from typing import Any, TypeAlias
 
@@ -39,6 +40,7 @@ OLD_RECORDS = ("fitins.parameters", "evaluateins.parameters")
 Found: TypeAlias = Callable[[], list[Any]] | RunError
 
 
+@dataclass(eq=False)
 class Orders:
     """Gives orders to nodes. All methods are called in one thread.
 
@@ -53,19 +55,16 @@ class Orders:
         needs: see `codec.read_upload`.
     """
 
-    def __init__(
-        self,
-        grid: Grid,
-        packer: codec.OrderPacker,
-        layout: Layout,
-        tell: Callable[[Found], None],
-        answered: Callable[[Order, list[Reply]], list[Any]],
-        *,
-        ttl: float | None,
-        needs: str,
-    ) -> None:
-        self._grid, self._packer, self._layout = grid, packer, layout
-        self._tell, self._answered, self._ttl, self._needs = tell, answered, ttl, needs
+    grid: Grid
+    packer: codec.OrderPacker
+    layout: Layout
+    tell: Callable[[Found], None]
+    answered: Callable[[Order, list[Reply]], list[Any]]
+    _: KW_ONLY
+    ttl: float | None
+    needs: str
+
+    def __post_init__(self) -> None:
         # Number of an order -> client, and when its message comes to its end.
         self._awaited: dict[int, tuple[int, float]] = {}
 
@@ -75,7 +74,7 @@ class Orders:
 
     def give(self, order: Order, node: int) -> None:
         """Give an order to a node."""
-        until = time.monotonic() + (self._ttl or math.inf)
+        until = time.monotonic() + (self.ttl or math.inf)
         self._awaited[order.number] = order.client_id, until
         start_thread(self._exchange, order, node)
 
@@ -106,18 +105,18 @@ class Orders:
         try:
             replies = self._ask(order, node)
         except RunError as error:
-            self._tell(error)
+            self.tell(error)
             return
         except Exception as error:  # else the order would be lost with its thread
             replies = [Reply(order.number, error=f"grid: {error!r}")]
-        self._tell(partial(self._answered, order, replies))
+        self.tell(partial(self.answered, order, replies))
 
     def _ask(self, order: Order, node: int) -> list[Reply]:
-        message_id = send(self._grid, self._packer.pack(order), node, kind_of(order), self._ttl)
+        message_id = send(self.grid, self.packer.pack(order), node, kind_of(order), self.ttl)
         if not message_id:
             return [Reply(order.number, error=f"node {node} was not given the order")]
-        messages = wait_for(self._grid, message_id, lambda: order.number in self._awaited)
-        return [read_reply(message, order, self._layout, self._needs) for message in messages]
+        messages = wait_for(self.grid, message_id, lambda: order.number in self._awaited)
+        return [read_reply(message, order, self.layout, self.needs) for message in messages]
 
 
 def kind_of(order: Order) -> str:

@@ -5,6 +5,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from copy import deepcopy
+from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
 
@@ -186,26 +187,24 @@ def _count_nodes(grid: Grid, schedule: Schedule) -> int:
     return num_nodes
 
 
+@dataclass(eq=False)
 class _Results:
     """Sink that fills Flower's result with the metrics of each version."""
 
-    def __init__(
-        self,
-        strategy: AsyncStrategy,
-        layout: Layout,
-        num_versions: int,
-        evaluate: Callable[[int, ArrayRecord], MetricRecord | None] | None,
-    ) -> None:
-        self._strategy, self._layout = strategy, layout
-        self._num_versions, self._evaluate = num_versions, evaluate
+    strategy: AsyncStrategy
+    layout: Layout
+    num_versions: int
+    measure: Callable[[int, ArrayRecord], MetricRecord | None] | None
+
+    def __post_init__(self) -> None:
         self.result = Result()
         self._losses: dict[int, float] = {}  # of orders whose updates wait in the buffer
         self._told = False  # whether an order has failed
 
     def evaluate(self, version: int, vector: Vector) -> Mapping[str, float]:
         """Metrics of a version by the user's function."""
-        assert self._evaluate is not None
-        metrics = self._evaluate(version, codec.record_of(self._layout.named(vector)))
+        assert self.measure is not None
+        metrics = self.measure(version, codec.record_of(self.layout.named(vector)))
         if metrics is None:
             return {}
         log.info("Version %d: %s", version, metrics)
@@ -221,7 +220,7 @@ class _Results:
                     self._losses.pop(order, None)
             case Aggregated():
                 losses = [self._losses.pop(n) for n in event.order if n in self._losses]
-                record = self._strategy._train_metrics()
+                record = self.strategy._train_metrics()
                 if record is None and losses:
                     record = MetricRecord({"train_loss": float(np.mean(losses))})
                 if record is not None:
@@ -229,7 +228,7 @@ class _Results:
                 log.info(
                     "Version %d of %d from %d updates, ages %s, mean loss %s",
                     event.version,
-                    self._num_versions,
+                    self.num_versions,
                     len(event.client),
                     event.age,
                     f"{np.mean(losses):.4f}" if losses else "unknown",
