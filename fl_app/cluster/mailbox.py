@@ -38,19 +38,13 @@ MOST_ORDERS = 32  # of a call
 MOST_DEATHS = 3
 
 
-class OrderQueue:
+class OrderQueue(deque[Order]):
     """Orders that wait for a worker, in calls of as many as are worth `CALL_SECONDS`."""
 
     def __init__(self) -> None:
-        self._waiting: deque[Order] = deque()
+        super().__init__()
         self._deaths: Counter[int] = Counter()  # by number of the order
         self.call_size = 1  # orders of a call
-
-    def __len__(self) -> int:
-        return len(self._waiting)
-
-    def push(self, order: Order) -> None:
-        self._waiting.append(order)
 
     def next_call(self, places: int) -> list[Order]:
         """The first waiting orders, for one call.
@@ -58,15 +52,15 @@ class OrderQueue:
         Args:
             places: calls that workers accept now, >= 1. The waiting orders are spread over them.
         """
-        count = min(math.ceil(len(self._waiting) / places), self.call_size)
-        orders = [self._waiting.popleft()]
+        count = min(math.ceil(len(self) / places), self.call_size)
+        orders = [self.popleft()]
         # An order that has lost a worker travels alone, for it may be the reason.
         while (
             len(orders) < count
             and not self._deaths[orders[0].number]
-            and not self._deaths[self._waiting[0].number]
+            and not self._deaths[self[0].number]
         ):
-            orders.append(self._waiting.popleft())
+            orders.append(self.popleft())
         return orders
 
     def done(self, orders: Sequence[Order], seconds: float) -> None:
@@ -97,11 +91,8 @@ class OrderQueue:
                 del self._deaths[order.number]
                 text = f"{MOST_DEATHS} workers died with this order, the last one: {reason}"
                 failed.append(Reply(order.number, error=text))
-        self._waiting.extendleft(reversed(again))
+        self.extendleft(reversed(again))
         return failed
-
-    def clear(self) -> None:
-        self._waiting.clear()
 
 
 @dataclass(eq=False)
@@ -186,7 +177,7 @@ class ClusterMailbox(Mailbox):
         return max(ready, 1) * CALLS * self._queue.call_size - given - len(self._queue)
 
     def push(self, order: Order) -> None:
-        self._queue.push(order)
+        self._queue.append(order)
 
     def pull(self, timeout: float | None) -> Iterable[Reply]:
         until = math.inf if timeout is None else time.monotonic() + timeout

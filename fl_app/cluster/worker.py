@@ -5,8 +5,8 @@ import pickle
 import time
 from typing import TYPE_CHECKING
 
-from fl_app.core.types import Reply, Vector
-from fl_app.engine.workers import Inline
+from fl_app.core.types import Reply, Trainer, Vector
+from fl_app.engine.worker import carry_out
 
 if TYPE_CHECKING:
     from fl_app.client.build import Recipe
@@ -28,14 +28,14 @@ class ClusterWorker:
 
     def __init__(self, patience: float) -> None:
         self._patience = patience
-        self._inline: Inline | None = None
+        self._trainer: Trainer | None = None
 
     def ready(self, recipe: "Recipe") -> None:
         """Build the trainer."""
         from fl_app.client.gpus import chosen
 
         device = chosen(str(recipe.config.runtime.device))  # Ray shows a worker its own GPUs
-        self._inline = Inline(recipe(device))
+        self._trainer = recipe(device)
 
     def work(self, packed: bytes, *vectors: Vector) -> tuple[list[Reply], float]:
         """Carry out orders one after the other.
@@ -50,7 +50,7 @@ class ClusterWorker:
         Raises:
             NotReady: there is no trainer.
         """
-        if self._inline is None:
+        if self._trainer is None:
             raise NotReady
         began = time.perf_counter()
         replies: list[Reply] = []
@@ -58,7 +58,6 @@ class ClusterWorker:
             for vector in (order.vector, *order.extra.values()):  # other orders may have them, too
                 vector.flags.writeable = False
             faulthandler.dump_traceback_later(self._patience, exit=True, file=2)
-            self._inline.push(order)
-            replies.extend(self._inline.pull(None))
+            replies.extend(carry_out(self._trainer, [order]))
             faulthandler.cancel_dump_traceback_later()
         return replies, time.perf_counter() - began

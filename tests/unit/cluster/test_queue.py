@@ -27,7 +27,7 @@ def filled(count, call_size=1):
     queue = OrderQueue()
     queue.call_size = call_size
     for number in range(count):
-        queue.push(Order(number, number, 0, 0, vec(1, 2), {}, 0.0))
+        queue.append(Order(number, number, 0, 0, vec(1, 2), {}, 0.0))
     return queue
 
 
