@@ -26,8 +26,8 @@ from fl_app.engine.versions import Versions
 
 __all__ = ["Engine", "Evaluate", "Outcome", "Stop"]
 
-# What restores its own state without help.
-PARTS = ("strategy", "schedule", "guard", "client_evaluation")
+# What has a state, beside the clock.
+PARTS = ("_fed", "strategy", "schedule", "guard", "client_evaluation")
 
 LEAST_PATIENCE = 600.0  # seconds that the last evaluation on clients may take without a deadline
 
@@ -173,18 +173,13 @@ class Engine(Versions):
 
     def state_dict(self) -> dict[str, Any]:
         """The whole state between two events, for `fl_app.core.snapshot`."""
-        return {
-            **self._fed.state_dict(),
-            **{name: getattr(self, name).state_dict() for name in PARTS},
-            "clock": self.clock.state_dict(),
-        }
+        return {name: getattr(self, name).state_dict() for name in (*PARTS, "clock")}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore a state before `run`; on real nodes the orders in flight are lost."""
-        fed = self._fed
-        fed.load_state_dict(state)
         for name in PARTS:
             getattr(self, name).load_state_dict(state[name])
+        fed = self._fed
         orders = {o.number: o for o in (*fed.busy.values(), *fed.evaluating.values())}
         if not self.clock.load_state_dict(state["clock"], orders):
             self._lost_orders = fed.lose_all(self.clock.clients())

@@ -3,20 +3,20 @@
 import math
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from copy import copy
 from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 
 from fl_app.core.pool import ClientPool
+from fl_app.core.snapshot import Remembers
 from fl_app.core.types import NO_EXTRA, Config, Extra, GlobalModel, Order, State, Update, Vector
 from fl_app.core.vector import all_finite
 
 NO_STATE: State = {}
 
 
-class Federation:
+class Federation(Remembers):
     """One federation between two events. The engine's parts change it; nobody else does.
 
     A client is free (`idle`), at work (`busy` or `evaluating`), or none of them: offline, or
@@ -171,14 +171,10 @@ class Federation:
         return [*self.busy.values(), *self.evaluating.values()]
 
     def state_dict(self) -> dict[str, Any]:
-        """The whole of it, as plain data and arrays."""
-        return {**vars(self), "idle": list(self.idle)}
+        return super().state_dict() | {"idle": list(self.idle)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore a result of `state_dict`; other keys are left alone."""
-        for name in vars(self):
-            setattr(self, name, copy(state[name]))
-        self.idle = ClientPool(state["idle"])
+        super().load_state_dict({**state, "idle": ClientPool(state["idle"])})
 
     def _forget(self, version: int) -> None:
         if self._cited[version] == 0:

@@ -3,6 +3,7 @@
 import heapq
 import math
 from collections.abc import Callable, Collection, Mapping
+from copy import copy
 from dataclasses import KW_ONLY, InitVar, dataclass, replace
 from enum import IntEnum
 from typing import Any, NamedTuple
@@ -25,6 +26,9 @@ from fl_app.engine.clock import (
 from fl_app.engine.lookahead import Lookahead
 from fl_app.engine.presence import Availability, Presence
 from fl_app.engine.server import Server, Work
+
+# Attributes of the clock that a checkpoint holds as they are.
+PLAIN = ("_now", "_ties", "_parts", "_lost", "_early", "_recalled")
 
 
 class Kind(IntEnum):
@@ -108,7 +112,7 @@ class VirtualClock(Clock):
         self._server = self.server or Server()
         self._ties = np.random.default_rng((self.seed, 0x71E5))
         self._moments: list[Moment] = []  # a heap
-        self._parts: dict[int, Parts] = {}  # of every client's order
+        self._parts: dict[int, tuple[float, float, float]] = {}  # of every client's order, seconds
         self._lookahead = Lookahead(self.mailbox)
         self._presence: Presence | None = None
         if availability is not None:
@@ -145,7 +149,7 @@ class VirtualClock(Clock):
         if share is not None:
             parts = parts._replace(training=share * parts.training)
             seconds = sum(parts[:3])  # not `parts.seconds`, which adds in another order
-        self._parts[order.client_id] = parts
+        self._parts[order.client_id] = parts[:3]
         pause = math.inf
         if self.pauses and self.epochs > 1:
             pause = self._now + parts.download + parts.training / self.epochs
@@ -154,7 +158,7 @@ class VirtualClock(Clock):
 
     def continue_order(self, order: Order, progress: float) -> None:
         # The rest of the training, after one more download if there is a newer model.
-        download, training, upload = self._parts[order.client_id][:3]
+        download, training, upload = self._parts[order.client_id]
         fetch = download if order.vector.size else 0.0
         end = self._now + fetch + (1.0 - progress) * training + upload
         self._plan(order, end, self._ties.random())
@@ -173,7 +177,7 @@ class VirtualClock(Clock):
         planned = next((moment for moment in self._moments if moment.order is order), None)
         if planned is None or planned.kind is not Kind.REPLY:
             return False  # its result is not known yet, or comes too late
-        download, training, upload = self._parts[order.client_id][:3]
+        download, training, upload = self._parts[order.client_id]
         began = order.sent_at + download
         epoch = training / self.epochs
         # Epochs done when the current one ends.
@@ -203,23 +207,16 @@ class VirtualClock(Clock):
             for m in self._moments
         ]
         return {
-            "now": self._now,
-            "ties": self._ties,
-            "parts": {client_id: tuple(parts[:3]) for client_id, parts in self._parts.items()},
+            **{name: getattr(self, name) for name in PLAIN},
             "moments": moments,
             "presence": None if self._presence is None else self._presence.state_dict(),
-            "lost": self._lost,
-            "early": self._early,
-            "recalled": self._recalled,
             "lookahead": self._lookahead.state_dict(),
             "server": self._server.state_dict(),
         }
 
     def load_state_dict(self, state: Mapping[str, Any], orders: Mapping[int, Order]) -> bool:
-        self._now, self._ties = state["now"], state["ties"]
-        self._parts = {client_id: Parts(*parts) for client_id, parts in state["parts"].items()}
-        self._lost, self._early = dict(state["lost"]), dict(state["early"])
-        self._recalled = dict(state["recalled"])
+        for name in PLAIN:
+            setattr(self, name, copy(state[name]))
         if self._presence is not None:
             self._presence.load_state_dict(state["presence"])
         self._server.load_state_dict(state["server"])
@@ -334,7 +331,7 @@ class VirtualClock(Clock):
         """Enter the reply at its own time, now that it is known whether the client pauses."""
         order = moment.order
         reply = self._early[moment.number] = self._lookahead.result(moment.number)
-        download, training, upload = self._parts[order.client_id][:3]
+        download, training, upload = self._parts[order.client_id]
         share = 1.0
         if reply.upload is not None and not reply.upload.done:
             share, upload = reply.upload.progress, 0.0

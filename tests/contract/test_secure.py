@@ -216,5 +216,5 @@ def test_an_update_that_the_helper_refuses_is_dropped_and_the_run_goes_on(monkey
     assert {e["client"] for e in rejected} == {liar}
     assert {e["reason"] for e in rejected} == {"its device is not registered"}
     assert recorder.history.orders_wasted >= len(rejected)
-    state = engine.state_dict()
+    state = engine.state_dict()["_fed"]
     assert len(state["buffer"]) + len(state["busy"]) >= sum(state["_cited"].values())
