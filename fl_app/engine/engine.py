@@ -195,10 +195,10 @@ class Engine(Versions):
             if outcome.asked_to_stop:
                 outcome.stopped = "interrupted"
                 return
-            self._start()
+            alarm = self._start()
             if self._settle():  # the schedule may have waited for one that left
                 continue
-            event = clock.next(self.stop.seconds, fed.alarm)
+            event = clock.next(self.stop.seconds, alarm)
             if event is not None:
                 self._handle(event)
             elif clock.now >= self.stop.seconds:
@@ -209,12 +209,16 @@ class Engine(Versions):
                     f"{len(fed.idle)} idle, {len(fed.buffer)} updates waiting"
                 )
 
-    def _start(self) -> None:
-        """Give orders to the clients that the schedule starts now."""
+    def _start(self) -> float:
+        """Give orders to the clients that the schedule starts now.
+
+        Returns:
+            When it wants to be asked again, seconds; inf = never.
+        """
         fed, clock = self._fed, self.clock
         self.client_evaluation.start()
         self.schedule.observe(fed.evaluating.keys(), fed.failing)
-        fed.alarm = self.schedule.wake(clock.now)
+        alarm = self.schedule.wake(clock.now)
         model = fed.model
         for client_id in self.schedule.start(fed.idle, fed.busy, fed.buffer, fed.rng):
             vector, config = self.strategy.dispatch(model, client_id)
@@ -230,6 +234,7 @@ class Engine(Versions):
             parts = clock.dispatch(order)
             logged = (None, None) if parts is None else parts.logged
             self._emit(Dispatched(now, client_id, order.number, model.version, sent, *logged))
+        return alarm
 
     def _handle(self, event: ClockEvent) -> None:
         """Handle what happened."""

@@ -1,6 +1,5 @@
 """What a run remembers between two events: versions of the model, clients' orders, and updates."""
 
-import math
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from types import MappingProxyType
@@ -12,8 +11,6 @@ from fl_app.core.pool import ClientPool
 from fl_app.core.snapshot import Remembers
 from fl_app.core.types import NO_EXTRA, Config, Extra, GlobalModel, Order, State, Update, Vector
 from fl_app.core.vector import all_finite
-
-NO_STATE: State = {}
 
 
 class Federation(Remembers):
@@ -39,7 +36,6 @@ class Federation(Remembers):
         failing: clients whose last training order brought nothing.
         checkpointed: version of the last checkpoint.
         updates: uploads that arrived and were accepted.
-        alarm: when the schedule wants to be asked again, seconds; inf = never.
         evaluated: version that the server evaluated last.
         rng: of the schedule's draws.
     """
@@ -55,7 +51,6 @@ class Federation(Remembers):
         self.latest: dict[int, Update] = {}
         self.failures_in_a_row = self.checkpointed = self.updates = 0
         self.failing: set[int] = set()
-        self.alarm = math.inf
         self.evaluated: int | None = None
         self.rng = np.random.default_rng((seed, 0x5C4E))
         self._num_trainable = num_trainable
@@ -137,7 +132,7 @@ class Federation(Remembers):
             vector=vector,
             config={**config, "version": version},
             sent_at=now,
-            state=self._states.get(client_id, NO_STATE),
+            state=self._states.get(client_id, {}),
             extra=extra,
             evaluates=evaluates,
         )

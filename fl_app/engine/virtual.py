@@ -119,7 +119,7 @@ class VirtualClock(Clock):
             self._presence = Presence(availability, self.num_clients)
         self._lost: dict[int, Order] = {}  # client -> its order, during which it goes offline
         self._early: dict[int, Reply] = {}  # computed to see whether the client pauses
-        self._recalled: dict[int, int] = {}  # number of the shorter order -> its local epochs
+        self._recalled: dict[int, Order] = {}  # shorter orders, by their own numbers
         self._idle_alarm = False  # the last alarm came with nothing under way, and no order since
 
     @property
@@ -183,7 +183,8 @@ class VirtualClock(Clock):
         # Epochs done when the current one ends.
         done = max(1, math.ceil((self._now - began) / epoch)) if epoch > 0 else self.epochs
         if planned.number in self._recalled:
-            return done == self._recalled[planned.number]  # else it is sending its result
+            told = self._recalled[planned.number].config["local_epochs"]
+            return done == told  # else it is sending its result
         if done >= self.epochs:
             return False
         early = self._early.get(planned.number)
@@ -193,7 +194,8 @@ class VirtualClock(Clock):
         if self._early.pop(planned.number, None) is None:
             self._lookahead.cancel([planned.number])
         number = -1 - planned.number  # negative, so unlike the number of any other order
-        self._recalled[number] = done
+        shorter = {**order.config, "local_epochs": done}
+        self._recalled[number] = replace(order, number=number, config=shorter)
         moment = planned._replace(time=began + done * epoch + upload, number=number)
         self._moments[self._moments.index(planned)] = moment
         heapq.heapify(self._moments)
@@ -302,10 +304,7 @@ class VirtualClock(Clock):
                 heapq.heappush(self._moments, Moment(at, tie, order.number, kind, order))
 
     def _submit(self, moment: Moment) -> None:
-        order = moment.order
-        if moment.number in self._recalled:
-            config = {**order.config, "local_epochs": self._recalled[moment.number]}
-            order = replace(order, number=moment.number, config=config)
+        order = self._recalled.get(moment.number, moment.order)
         self._lookahead.submit(moment.time, moment.tie, order)
 
     def _reply(self, moment: Moment) -> Reply:

@@ -78,12 +78,10 @@ class AnyNode(Mailbox):
             replies = []
             for message in self.grid.pull_messages(list(self._under_way)):
                 # A reply that comes twice finds nothing under way.
-                known = self._under_way.pop(message.metadata.reply_to_message_id, None)
-                if known is None:
-                    continue
-                order, node = known
-                self._free.append(node)
-                replies.append(read_reply(message, order, self.layout))
+                if known := self._under_way.pop(message.metadata.reply_to_message_id, None):
+                    order, node = known
+                    self._free.append(node)
+                    replies.append(read_reply(message, order, self.layout))
             waited = time.monotonic() - began
             if replies or (timeout is not None and waited >= timeout):
                 return replies

@@ -138,17 +138,14 @@ class AsyncStrategy(Algorithm, Strategy):
         Raises:
             ValueError: the algorithm exchanges more than models.
         """
-        if self.order_extra or self.upload_extra:
-            extra = dict.fromkeys([*self.order_extra, *self.upload_extra])
-            raise ValueError(
-                f"{type(self).__name__} exchanges more than models ({', '.join(extra)}), which "
-                "Flower's own round loop would drop: call start"
-            )
-        if RESIDUAL in self.takes:
-            raise ValueError(
-                f"{type(self).__name__} tells its clients which of their uploads arrived, which "
-                "Flower's own round loop would drop: call start"
-            )
+        beside = ""
+        if extra := dict.fromkeys([*self.order_extra, *self.upload_extra]):
+            beside = f"exchanges more than models ({', '.join(extra)})"
+        elif RESIDUAL in self.takes:
+            beside = "tells its clients which of their uploads arrived"
+        if beside:
+            loses = "which Flower's own round loop would drop: call start"
+            raise ValueError(f"{type(self).__name__} {beside}, {loses}")
         self._round = arrays
         config[names.SERVER_ROUND] = server_round
         record = RecordDict({names.ARRAYS: arrays, names.CONFIG: config})
