@@ -45,6 +45,7 @@ class ClientEvaluation(Remembers):
         seed: of the draw of clients, which is apart from all others.
 
     Attributes:
+        every: as given.
         version: the latest version that was due; -1 before the first.
         waiting: clients that are to measure it as soon as they are free.
 
@@ -59,7 +60,7 @@ class ClientEvaluation(Remembers):
             count().check("client_eval_every", every, "versions cannot be evaluated more than once")
         told = "it is the share of the clients that evaluate a version"
         within("(0, 1]").check("client_eval_fraction", fraction, told)
-        self._every = every
+        self.every = every
         self._fraction = fraction
         self._rng = np.random.default_rng((seed, 0xE7A1))
         self._vector = NO_VECTOR  # of `version`, while a client waits
@@ -87,15 +88,6 @@ class ClientEvaluation(Remembers):
         """
         self._fed, self._clock, self._emit, self._told = federation, clock, emit, told
         self._max_examples = max_examples or math.inf
-
-    @property
-    def enabled(self) -> bool:
-        """Whether any version is ever due."""
-        return self._every != math.inf
-
-    def is_due(self, version: int) -> bool:
-        """Whether this version, which was just published, is to be measured."""
-        return version % self._every == 0
 
     def plan(self, vector: Vector) -> None:
         """Draw the clients that measure the current version.

@@ -7,6 +7,7 @@ What becomes of an order, and aggregation, are in `fl_app.engine.versions`.
 Nothing here knows whether time is virtual, how orders travel or what the equations are.
 """
 
+import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import InitVar, dataclass
@@ -16,6 +17,7 @@ from fl_app.core.errors import RunError, ServerError, Stalled
 from fl_app.core.events import Checkpointed, Dispatched, Rejected, Sink
 from fl_app.core.hyper import at_least
 from fl_app.core.layout import check_vector
+from fl_app.core.pool import ClientPool
 from fl_app.core.types import Order, Vector
 from fl_app.engine import checks
 from fl_app.engine.clock import Alarm, ClockEvent, Expired, Joined, Left, Replied, Returned, Stray
@@ -182,7 +184,8 @@ class Engine(Versions):
         fed = self._fed
         orders = {o.number: o for o in (*fed.busy.values(), *fed.evaluating.values())}
         if not self.clock.load_state_dict(state["clock"], orders):
-            self._lost_orders = fed.lose_all(self.clock.clients())
+            fed.idle = ClientPool(self.clock.clients())
+            self._lost_orders = list(orders.values())
             self.client_evaluation.waiting.clear()
 
     # -- the loop ---------------------------------------------------------------------------------
@@ -286,7 +289,7 @@ class Engine(Versions):
         minutes, whichever is longer. Ctrl-C ends the wait; the scores that have come count.
         """
         fed, on_clients, clock = self._fed, self.client_evaluation, self.clock
-        if not on_clients.enabled:
+        if on_clients.every == math.inf:
             return
         clock.call_off_training()
         for client_id in list(fed.busy):

@@ -160,11 +160,6 @@ class Federation(Remembers):
             if state:
                 self._states[client_id] = state
 
-    def lose_all(self, clients: Collection[int]) -> list[Order]:
-        """Begin anew with these clients; returns the orders that are lost, each to `end`."""
-        self.idle = ClientPool(clients)
-        return [*self.busy.values(), *self.evaluating.values()]
-
     def state_dict(self) -> dict[str, Any]:
         return super().state_dict() | {"idle": list(self.idle)}
 

@@ -275,7 +275,7 @@ class Versions:
                 self._emit(Recalled(now, client_id, order.number, fed.version))
         if fed.version % self.eval_every == 0:
             self._evaluate_on_server()
-        if self.client_evaluation.is_due(fed.version):
+        if fed.version % self.client_evaluation.every == 0:
             self._evaluate_on_clients()
         if fed.version >= self.stop.num_versions:
             self._end("num_versions")

@@ -40,6 +40,10 @@ class Kind(IntEnum):
     EARLIEST_PAUSE = 3
 
 
+COMPUTED = (Kind.REPLY, Kind.EARLIEST_PAUSE)  # of which the order's result is needed
+ARRIVALS = (Kind.REPLY, Kind.LATE_REPLY)
+
+
 class Moment(NamedTuple):
     """A coming moment of an order; ties are broken by a seeded random key, not by client id.
 
@@ -57,11 +61,6 @@ class Moment(NamedTuple):
     number: int
     kind: Kind
     order: Order
-
-    @property
-    def is_computed(self) -> bool:
-        """Whether the order's result is needed."""
-        return self.kind in (Kind.REPLY, Kind.EARLIEST_PAUSE)
 
 
 @dataclass(eq=False)
@@ -167,7 +166,7 @@ class VirtualClock(Clock):
         off = [moment for moment in self._moments if not moment.order.evaluates]
         self._moments = [moment for moment in self._moments if moment.order.evaluates]
         heapq.heapify(self._moments)
-        self._lookahead.cancel({m.number for m in off if m.is_computed} - self._early.keys())
+        self._lookahead.cancel({m.number for m in off if m.kind in COMPUTED} - self._early.keys())
         self._early.clear()
         self._lost = {c: order for c, order in self._lost.items() if order.evaluates}
         self._parts.clear()
@@ -205,7 +204,7 @@ class VirtualClock(Clock):
     def state_dict(self) -> dict[str, Any]:
         # Orders that await their reply in time are in the engine's state, so only their numbers.
         moments = [
-            (*m[:3], m.kind.name, m.order.number if m.is_computed else m.order)
+            (*m[:3], m.kind.name, m.order.number if m.kind in COMPUTED else m.order)
             for m in self._moments
         ]
         return {
@@ -229,7 +228,7 @@ class VirtualClock(Clock):
         computed = {*self._early, *self._lookahead.load_state_dict(state["lookahead"])}
         # What else was computed ahead of its time is computed again.
         for moment in self._moments:
-            if moment.is_computed and moment.number not in computed:
+            if moment.kind in COMPUTED and moment.number not in computed:
                 self._submit(moment)
         return True
 
@@ -254,7 +253,7 @@ class VirtualClock(Clock):
                     self._now = max(self._now, until)
                 return None
             moment = heapq.heappop(self._moments)
-            if moment.kind in (Kind.REPLY, Kind.LATE_REPLY):
+            if moment.kind in ARRIVALS:
                 self._server.receive(moment.time)
             self._now = max(self._now, due)
             match moment.kind:
@@ -272,7 +271,7 @@ class VirtualClock(Clock):
         if not self._moments:
             return math.inf, math.inf
         first = self._moments[0]
-        if first.kind in (Kind.REPLY, Kind.LATE_REPLY):
+        if first.kind in ARRIVALS:
             return self._server.begins(first.time), self._server.received(first.time)
         at = max(self._now, first.time)
         return at, at

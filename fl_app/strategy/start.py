@@ -26,7 +26,7 @@ from fl_app.core.events import (
     Rejected,
     Sink,
 )
-from fl_app.core.files import disk_errors_as_run_errors
+from fl_app.core.files import disk_errors_as_run_errors, require_writable
 from fl_app.core.hyper import POSITIVE, at_least
 from fl_app.core.layout import Layout
 from fl_app.core.types import Vector
@@ -127,7 +127,7 @@ def run(
             sinks=listening,
             seed=seed,
         )
-        if files is not None:  # from here on no argument can be refused
+        if files is not None and folder is not None:  # no argument can be refused any more
             settings = {
                 "algorithm": {
                     "name": strategy._label,
@@ -141,10 +141,8 @@ def run(
                 "client_eval_fraction": client_eval_fraction,
                 "seed": seed,
             }
-            try:
+            with require_writable(folder):
                 files.lock()
-            except OSError as error:
-                raise ValueError(f"output={folder} cannot be made: {error}") from error
             stack.callback(files.close)
             files.begin(settings)
             listening += [history, files]
