@@ -246,11 +246,11 @@ def test_no_worker_is_forked_while_another_thread_computes(start):
     workers = start(toward_own_number, num_workers=1)
     (process,) = multiprocessing.active_children()
     process.kill()
+    process.join()
     with computing:
         workers.push(order(0))
         waiting = threading.Thread(target=collect, args=(workers, 1), daemon=True)
         waiting.start()
-        process.join()
         waiting.join(0.3)
         assert waiting.is_alive()
     waiting.join(10)
