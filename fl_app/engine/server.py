@@ -56,10 +56,6 @@ class Server(Remembers):
         looks = max(1, math.ceil((arrival - since) / self.poll))
         return max(since + looks * self.poll, arrival)
 
-    def received(self, arrival: float) -> float:
-        """When the reply that arrives next can be used, seconds."""
-        return self.begins(arrival) + self.receipt
-
     def receive(self, arrival: float) -> float:
         """Receive the reply that arrives next; returns when it can be used, seconds."""
         begins = self.begins(arrival)

@@ -116,7 +116,7 @@ class VirtualClock(Clock):
         self._presence: Presence | None = None
         if availability is not None:
             self._presence = Presence(availability, self.num_clients)
-        self._lost: dict[int, Order] = {}  # client -> its order, during which it goes offline
+        self._lost: dict[int, tuple[Order]] = {}  # client -> the order in which it goes offline
         self._early: dict[int, Reply] = {}  # computed to see whether the client pauses
         self._recalled: dict[int, Order] = {}  # shorter orders, by their own numbers
         self._idle_alarm = False  # the last alarm came with nothing under way, and no order since
@@ -168,7 +168,7 @@ class VirtualClock(Clock):
         heapq.heapify(self._moments)
         self._lookahead.cancel({m.number for m in off if m.kind in COMPUTED} - self._early.keys())
         self._early.clear()
-        self._lost = {c: order for c, order in self._lost.items() if order.evaluates}
+        self._lost = {c: lost for c, lost in self._lost.items() if lost[0].evaluates}
         self._parts.clear()
         self._recalled.clear()
 
@@ -272,7 +272,8 @@ class VirtualClock(Clock):
             return math.inf, math.inf
         first = self._moments[0]
         if first.kind in ARRIVALS:
-            return self._server.begins(first.time), self._server.received(first.time)
+            begins = self._server.begins(first.time)
+            return begins, begins + self._server.receipt
         at = max(self._now, first.time)
         return at, at
 
@@ -296,7 +297,7 @@ class VirtualClock(Clock):
         # It is never computed, so it must not keep vectors alive either.
         order = replace(order, vector=NO_VECTOR, extra=NO_EXTRA)
         if leaves < given_up:
-            self._lost[order.client_id] = order
+            self._lost[order.client_id] = (order,)
             return
         for at, kind in ((given_up, Kind.DEADLINE), (end, Kind.LATE_REPLY)):
             if math.isfinite(at) and at <= leaves:
@@ -341,5 +342,4 @@ class VirtualClock(Clock):
         client_id, comes = presence.change()
         if comes:
             return Joined(client_id)
-        lost = self._lost.pop(client_id, None)
-        return Left(client_id, () if lost is None else (lost,), "went offline")
+        return Left(client_id, self._lost.pop(client_id, ()), "went offline")

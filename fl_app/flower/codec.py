@@ -25,7 +25,7 @@ import threading
 import weakref
 from collections import deque
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -46,7 +46,7 @@ from fl_app.core import bugs
 from fl_app.core.errors import RunError
 from fl_app.core.layout import Entry, Layout, names_of
 from fl_app.core.npy import reading
-from fl_app.core.types import Order, Records, Scores, Upload, Vector
+from fl_app.core.types import Order, Scores, Upload, Vector
 from fl_app.core.vector import read_only
 from fl_app.core.width import Places, part_of
 from fl_app.flower import names
@@ -244,31 +244,29 @@ def read_upload(
             f"the ClientApp must train with {needs}: the algorithm is one of client and server, "
             "and without its half the run would be one of another algorithm"
         )
-    fields: dict[str, Any] = {name: told[name] for name in FIELDS if name in told}
+    fields: dict[str, Any] = {"kind": "model", **{n: told[n] for n in FIELDS if n in told}}
     if wrong := [name for name, value in fields.items() if type(value) is not FIELDS[name]]:
         raise ValueError(f"{names.UPLOAD} holds {wrong[0]}={fields[wrong[0]]!r}")
     scores = read_scores(message)
     losses = [scores.metrics[name] for name in names.LOSS_NAMES if name in scores.metrics]
-    upload = Upload(
-        vector=NOTHING,
-        num_examples=scores.num_examples,
-        loss=losses[0] if losses else math.nan,
-        metrics={n: value for n, value in scores.metrics.items() if n not in names.LOSS_NAMES},
-        **{"kind": "model", **fields},
-    )
     if ours:
         arrays = content.array_records.get(names.ARRAYS, ArrayRecord({}))
         part = part_of(order.config, layout) if order else None
-        base = order.vector if order and upload.kind == "model" else None
-        vector = decode(arrays, layout, part, base)
-        return replace(upload, vector=vector, **_beside(content, layout))
-    records: Records = {
-        names.ARRAYS: {name: {} for name in content.array_records},
-        names.METRICS: {name: dict(record) for name, record in content.metric_records.items()},
-        names.CONFIG: {name: dict(record) for name, record in content.config_records.items()},
-    }
-    arrays = _only(content.array_records, "ArrayRecord")
-    return replace(upload, vector=from_arrays(arrays, layout), records=records)
+        base = order.vector if order and fields["kind"] == "model" else None
+        fields |= {"vector": decode(arrays, layout, part, base), **_beside(content, layout)}
+    else:
+        fields["vector"] = from_arrays(_only(content.array_records, "ArrayRecord"), layout)
+        fields["records"] = {
+            names.ARRAYS: {name: {} for name in content.array_records},
+            names.METRICS: {name: dict(record) for name, record in content.metric_records.items()},
+            names.CONFIG: {name: dict(record) for name, record in content.config_records.items()},
+        }
+    return Upload(
+        num_examples=scores.num_examples,
+        loss=losses[0] if losses else math.nan,
+        metrics={n: value for n, value in scores.metrics.items() if n not in names.LOSS_NAMES},
+        **fields,
+    )
 
 
 def read_scores(message: Message) -> Scores:

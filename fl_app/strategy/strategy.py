@@ -164,7 +164,14 @@ class AsyncStrategy(Algorithm, Strategy):
         for reply in replies:
             node = reply.metadata.src_node_id
             try:
-                updates.append(_update_of(reply, layout, node, version, self.needs))
+                if reply.has_error():
+                    raise ValueError(reply.error.reason)
+                upload = codec.read_upload(reply, layout, self.needs)
+                examples = upload.num_examples
+                at_least(1).check("num-examples", examples, "it would have no weight")
+                if problem := check_vector(upload.vector, layout.size):
+                    raise ValueError(problem)
+                updates.append(Update.of(upload, node, version))
             except ValueError as error:
                 log.warning("node %d is left out of round %d: %s", node, server_round, error)
         if not updates:
@@ -230,15 +237,3 @@ def described(value: object) -> Scalar | None:
     attributes = getattr(value, "__dict__", {})
     own = [f"{k}={described(v)}" for k, v in attributes.items() if k[0] != "_"]
     return f"{type(value).__name__}({', '.join(own)})"
-
-
-def _update_of(reply: Message, layout: Layout, node: int, version: int, needs: str) -> Update:
-    """A node's update in a round of Flower; ValueError if it cannot be aggregated."""
-    if reply.has_error():
-        raise ValueError(reply.error.reason)
-    upload = codec.read_upload(reply, layout, needs)
-    at_least(1).check("num-examples", upload.num_examples, "it would have no weight")
-    problem = check_vector(upload.vector, layout.size)
-    if problem:
-        raise ValueError(problem)
-    return Update.of(upload, node, version)
