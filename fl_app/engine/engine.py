@@ -107,7 +107,7 @@ class Engine(Versions):
         except Exception as error:
             self._breaks(error)
         finally:
-            with suppress(RunError, KeyboardInterrupt):
+            with suppress(KeyboardInterrupt):
                 try:
                     self._outbox.settle()
                 except Exception as error:

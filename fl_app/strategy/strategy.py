@@ -167,8 +167,7 @@ class AsyncStrategy(Algorithm, Strategy):
                 if reply.has_error():
                     raise ValueError(reply.error.reason)
                 upload = codec.read_upload(reply, layout, self.needs)
-                examples = upload.num_examples
-                at_least(1).check("num-examples", examples, "it would have no weight")
+                at_least(1).check("num-examples", upload.num_examples, "it would have no weight")
                 if problem := check_vector(upload.vector, layout.size):
                     raise ValueError(problem)
                 updates.append(Update.of(upload, node, version))
