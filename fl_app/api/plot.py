@@ -9,7 +9,6 @@ import pandas as pd
 
 from fl_app.report.cells import Cell, group, scores_of
 from fl_app.report.figures import Chart, apart, learning, png, specification
-from fl_app.report.style import looks
 
 
 @dataclass(frozen=True)
@@ -38,10 +37,7 @@ def plot(cells: Sequence[Cell], target: float) -> Plot:
         target: accuracy to mark, in (0, 1].
     """
     series = group(cells)
-    drawn = looks([each.algorithm for each in series])
-    panels = [
-        learning(series, drawn, [score.name], target, width=500) for score in scores_of(cells)
-    ]
+    panels = [learning(series, [score.name], target, width=500) for score in scores_of(cells)]
     return Plot(apart(alt.vconcat(*panels, title="" if panels else "Nothing was evaluated")))
 
 

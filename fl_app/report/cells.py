@@ -17,7 +17,7 @@ from fl_app.client.node_data import kind_of
 from fl_app.record.history import Evaluation, History, OrderRecord
 from fl_app.record.log import read_events
 from fl_app.record.score import Score, score_of
-from fl_app.report.style import ALGORITHMS
+from fl_app.report.style import ALGORITHMS, Look, looks
 
 # Values of ``stopped`` of a run that reached its end.
 ENDS = ("num_versions", "seconds", "updates", "target_accuracy")
@@ -119,15 +119,11 @@ class Cell:
 
 
 class Series(NamedTuple):
-    """One cell, or the seeds of a cell. They share a label, which is the series' name."""
+    """One cell, or the seeds of a cell, which share a label, the series' name, and a look."""
 
     name: str
     cells: list[Cell]
-
-    @property
-    def algorithm(self) -> str:
-        """The algorithm of its cells."""
-        return self.cells[0].algorithm
+    look: Look
 
     @property
     def ages(self) -> Counter[int]:
@@ -140,7 +136,8 @@ def group(cells: Iterable[Cell]) -> list[Series]:
     groups: dict[str, list[Cell]] = defaultdict(list)
     for cell in cells:
         groups[cell.label].append(cell)
-    return [Series(*each) for each in groups.items()]
+    drawn = looks([members[0].algorithm for members in groups.values()])
+    return [Series(*each, look) for each, look in zip(groups.items(), drawn, strict=True)]
 
 
 def scores_of(cells: Iterable[Cell]) -> list[Score]:

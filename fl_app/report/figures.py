@@ -21,7 +21,7 @@ import vl_convert
 from fl_app.record.score import ACCURACY, Score
 from fl_app.record.summary import mean_age
 from fl_app.report.cells import Cell, Series
-from fl_app.report.style import GRID, INK, MUTED, Look
+from fl_app.report.style import GRID, INK, MUTED
 
 Chart: TypeAlias = Any  # of Altair: a single one, layers, or several side by side
 
@@ -78,9 +78,10 @@ def zoom() -> alt.Parameter:
     )
 
 
-def panel(chart: Chart, title: str, look: Look) -> Chart:
+def panel(chart: Chart, series: Series, note: str) -> Chart:
     """The panel of a series, below a title in its colour."""
-    about = alt.TitleParams(title, color=look.colour, fontSize=11, offset=4)
+    title = f"{series.name}: {note}"
+    about = alt.TitleParams(title, color=series.look.colour, fontSize=11, offset=4)
     return chart.properties(title=about)
 
 
@@ -170,7 +171,6 @@ def client_metrics(cells: Sequence[Cell]) -> list[str]:
 
 def learning(
     series: Sequence[Series],
-    drawn: Sequence[Look],
     metrics: Sequence[str],
     target: float,
     *,
@@ -184,7 +184,6 @@ def learning(
 
     Args:
         series: to draw; those that were not evaluated are left out.
-        drawn: look of each.
         metrics: to draw side by side.
         target: accuracy in (0, 1].
         on_clients: as of `curve`.
@@ -195,8 +194,9 @@ def learning(
     aims = ACCURACY.name in metrics and not on_clients
     tested = any(cell.history.server_evaluations for cell in cells)
     owner = "test" if tested and not on_clients else "clients'"
-    names, looks, lines = [], [], []
-    for each, look in zip(series, drawn, strict=True):
+    lines = []
+    looks = {}
+    for each in series:
         found = {
             (metric, axis): curve(each, axis, metric, on_clients=on_clients)
             for metric in metrics
@@ -216,8 +216,7 @@ def learning(
             shown = each.cells[0].history.client_evaluations[-1]
             last, worst = (shown.value(f"{metrics[0]}_{of}") for of in ("mean", "worst_decile"))
             name += f": {form.format(last)}, worst decile {form.format(worst)}"
-        names.append(name)
-        looks.append(look)
+        looks[name] = each.look
         lines += [
             thin(line).assign(cell=name, over=axis, metric=metric)
             for (metric, axis), line in found.items()
@@ -232,13 +231,13 @@ def learning(
     legend = alt.Legend(
         orient="bottom",
         direction="vertical",
-        columns=1 + (len(names) > 5),
+        columns=1 + (len(looks) > 5),
         symbolType="stroke",
         symbolSize=500,
         offset=36,  # room for the name of the axis
     )
-    colours = alt.Scale(domain=names, range=[look.colour for look in looks])
-    dashes = alt.Scale(domain=names, range=[[*look.dashes] for look in looks])
+    colours = alt.Scale(domain=[*looks], range=[look.colour for look in looks.values()])
+    dashes = alt.Scale(domain=[*looks], range=[[*look.dashes] for look in looks.values()])
     dash = alt.StrokeDash("cell:N", title=None, scale=dashes, legend=legend)
     charts = []
     for metric in metrics:
@@ -281,21 +280,18 @@ def learning(
 # -- staleness -------------------------------------------------------------------------------------
 
 
-def staleness(
-    series: Sequence[Series], drawn: Sequence[Look], *, columns: int = 4, width: int = 220
-) -> Chart:
+def staleness(series: Sequence[Series], *, columns: int = 4, width: int = 220) -> Chart:
     """Ages of the aggregated updates: a histogram for each series, on a common axis.
 
     Args:
         series: to draw.
-        drawn: look of each.
         columns: histograms side by side.
         width: of each, pixels.
     """
     oldest = max((max(each.ages, default=0) for each in series), default=0)
     bin_ = math.ceil((oldest + 1) / 30)
     charts = []
-    for each, look in zip(series, drawn, strict=True):
+    for each in series:
         counts = pd.Series(each.ages, dtype=float)
         bars = counts.groupby(counts.index // bin_ * bin_).sum().rename_axis("age") / counts.sum()
         bars = bars.rename("share").reset_index()
@@ -303,7 +299,7 @@ def staleness(
         note = f"mean {mean_age(each.ages):.1f}, max {max(each.ages)}" if each.ages else "none"
         chart = (
             alt.Chart(data(bars))
-            .mark_bar(color=look.colour)
+            .mark_bar(color=each.look.colour)
             .encode(
                 x=alt.X("left:Q")
                 .title(None)
@@ -319,7 +315,7 @@ def staleness(
             )
         )
         chart = chart.properties(width=width, height=110)
-        charts.append(panel(chart, f"{each.name}: {note}", look))
+        charts.append(panel(chart, each, note))
     return alt.concat(*charts, columns=columns)
 
 

@@ -15,7 +15,7 @@ from fl_app.core.events import Clustered, Event, Rejected
 from fl_app.record.history import OrderRecord
 from fl_app.report.cells import Cell, Series, headline
 from fl_app.report.figures import Chart, data, panel, time_label, zoom
-from fl_app.report.style import INK, WAITING, Look
+from fl_app.report.style import INK, WAITING
 
 Span: TypeAlias = tuple[float, float]  # start and end, seconds
 
@@ -79,13 +79,7 @@ class Lanes(NamedTuple):
     names: dict[float, str]
 
 
-def timeline(
-    series: Sequence[Series],
-    drawn: Sequence[Look],
-    *,
-    max_clients: int = 25,
-    width: int = 900,
-) -> Chart:
+def timeline(series: Sequence[Series], *, max_clients: int = 25, width: int = 900) -> Chart:
     """When clients train, transfer and wait, and new versions along the top: a panel per series.
 
     It shows the first seed of each series. Lanes are sorted by the mean duration of their client's
@@ -94,7 +88,6 @@ def timeline(
 
     Args:
         series: to draw; each has orders.
-        drawn: look of each.
         max_clients: lanes of a panel; of more clients it shows some, evenly spread.
         width: pixels.
     """
@@ -114,8 +107,8 @@ def timeline(
     if len(clients) > max_clients:
         clients = [clients[round(i)] for i in np.linspace(0, len(clients) - 1, max_clients)]
     panels = [
-        _lanes(cell, look.colour, clients, end, MAX_ORDERS // len(cells))
-        for cell, look in zip(cells, drawn, strict=True)
+        _lanes(each.cells[0], each.look.colour, clients, end, MAX_ORDERS // len(cells))
+        for each in series
     ]
     kinds = {"trains"}  # a legend without an entry has no size, and cannot be drawn
     kinds |= {bar.kind for lanes in panels for bar in lanes.bars}
@@ -123,7 +116,7 @@ def timeline(
     known = {kind: SIGNS.get(kind, ("square", "white")) for kind in (*SIGNS, *sorted(kinds))}
     known = {kind: sign for kind, sign in known.items() if kind in kinds}
     charts = []
-    for each, cell, look, lanes in zip(series, cells, drawn, panels, strict=True):
+    for each, lanes in zip(series, panels, strict=True):
         title = time_label(cells) if each is series[-1] else None
         x = alt.X("start:Q", title=title).axis(labels=title is not None)
         y = alt.Y("low:Q", title=None).axis(_axis(lanes.names))
@@ -133,7 +126,7 @@ def timeline(
             x.scale(domain=[begin, end], nice=False),
             y.scale(domain=[-0.6, len(clients) + 0.6]),
         ).properties(width=width, height=LANE * (max(len(clients), 4) + 1))
-        charts.append(panel(chart, f"{each.name}: {_summary(cell, end)}", look))
+        charts.append(panel(chart, each, _summary(each.cells[0], end)))
     return alt.vconcat(*charts, spacing=8)
 
 

@@ -27,7 +27,6 @@ from fl_app.report import figures
 from fl_app.report.cells import Cell, group, headline, scores_of
 from fl_app.report.figures import Chart, apart, save, seconds, specification
 from fl_app.report.lanes import timeline
-from fl_app.report.style import looks
 from fl_app.report.table import Table
 
 MAX_NAMED = 4  # algorithms in a title, and values of a setting; more are counted
@@ -221,13 +220,12 @@ def write_figures(
     some = [each for each in group(cells) if each.cells[0].history.orders][:MAX_PANELS]
     if not some:
         return
-    drawn = looks([each.algorithm for each in some])
     metrics = [score.name for score in scores_of(cells)][:1]
-    left = [figures.staleness(some, drawn, columns=2, width=235).properties(title=AGES)]
+    left = [figures.staleness(some, columns=2, width=235).properties(title=AGES)]
     if metrics:
-        learns = figures.learning(some, drawn, metrics, target, width=520)
+        learns = figures.learning(some, metrics, target, width=520)
         left.insert(0, learns.properties(title="Who learns faster"))
-    right = timeline(some, drawn, max_clients=12, width=640)
+    right = timeline(some, max_clients=12, width=640)
     right = right.properties(title="Why: who trains when")
     overview = alt.hconcat(apart(alt.vconcat(*left, spacing=30)), right, spacing=40)
     save(apart(overview), folder / "overview.png", pdf=pdf)
@@ -257,7 +255,6 @@ def _numbers(table: Table) -> Part:
 def _figures(cells: Sequence[Cell], table: Table) -> list[Part]:
     """Curves of the scores and of those on clients, ages of updates, timelines, partitions."""
     series = group(cells)
-    drawn = looks([each.algorithm for each in series])
     target = table.target_accuracy
     parts = []
     if table.scores:
@@ -267,26 +264,24 @@ def _figures(cells: Sequence[Cell], table: Table) -> list[Part]:
         text = f"{owner} {' and '.join(metrics)} of the global models. "
         if any(len(each.cells) > 1 for each in series):
             text += "Line: mean over the seeds. Band: lowest and highest seed. "
-        chart = figures.learning(series, drawn, metrics, target)
+        chart = figures.learning(series, metrics, target)
         parts.append(Part("Who learns faster", [text + USE], name=metrics[0], figure=chart))
     if metrics := figures.client_metrics(cells):
         text = (
             "What clients measured of the global model on their own data: the mean weighted by "
             "their examples, with a band to the mean of the worst tenth of them."
         )
-        chart = figures.learning(series, drawn, metrics, target, on_clients=True)
+        chart = figures.learning(series, metrics, target, on_clients=True)
         parts.append(Part("On the clients", [text], name="clients", figure=chart))
-    both = zip(series, drawn, strict=True)
-    if aged := [(each, look) for each, look in both if each.ages]:
+    if aged := [each for each in series if each.ages]:
         text = "Share of the updates of each age, in versions, when they were aggregated."
-        chart = figures.staleness(*zip(*aged, strict=True))
+        chart = figures.staleness(aged)
         parts.append(Part("How stale the updates are", [text], name="staleness", figure=chart))
-    both = zip(series, drawn, strict=True)
-    if active := [(each, look) for each, look in both if each.cells[0].history.orders]:
+    if active := [each for each in series if each.cells[0].history.orders]:
         text = "Clients from fast (below) to slow; of several seeds, the first. "
         if left_out := len(active[MAX_PANELS:]):
             text += f"The other {left_out} cells: python -m fl_app.report FOLDER/CELL. "
-        chart = timeline(*zip(*active[:MAX_PANELS], strict=True))
+        chart = timeline(active[:MAX_PANELS])
         parts.append(Part("Who trains when", [text + USE], name="timeline", figure=chart))
     if dealt := [cell for cell in cells if cell.partition]:
         text = "Training examples of each class on each client."

@@ -250,13 +250,13 @@ def make_table(cells: Sequence[Cell], target_accuracy: float, last: int = 1) -> 
     )
     scores = scores_of(cells)
     rows: list[Row] = []
-    for label, members in group(cells):
-        seeds = [_row(cell, scores, target_accuracy, last) for cell in members]
+    for each in group(cells):
+        seeds = [_row(cell, scores, target_accuracy, last) for cell in each.cells]
         rows += seeds
         if len(seeds) > 1:
             for statistic, of in (("mean", fmean), ("std", stdev)):
                 row = {key: _over([seed[key] for seed in seeds], of) for key in seeds[0]}
-                row |= {"cell": label, "statistic": statistic, "num_seeds": len(seeds)}
+                row |= {"cell": each.name, "statistic": statistic, "num_seeds": len(seeds)}
                 rows.append({**row, "seed": None, "folder": None})
     if ACCURACY in scores:
         rows = [{**row, "target_accuracy": target_accuracy} for row in rows]

@@ -20,7 +20,7 @@ from helpers import (
 from omegaconf import OmegaConf
 
 from fl_app.report import figures
-from fl_app.report.cells import Cell, Series, group, read_run
+from fl_app.report.cells import Cell, group, read_run
 from fl_app.report.figures import save
 from fl_app.report.lanes import activity, timeline
 from fl_app.report.style import ALGORITHMS, WAITING, looks
@@ -44,11 +44,8 @@ def series(tmp_path):
     return group(read_run(tmp_path))
 
 
-DRAWN = looks(["fedavg", "fedasync"])
-
-
 def test_curves_are_over_three_axes_and_the_legend_tells_when_they_are_at_the_target(series):
-    found = tables(figures.learning(series, DRAWN, ["accuracy", "loss"], 0.9))
+    found = tables(figures.learning(series, ["accuracy", "loss"], 0.9))
     names = {"fedavg: 90% first at 6.0 s", "fedasync (2 seeds): mean 90% first at 2.0 s"}
     accuracy = [row for row in found["x mean low high cell over"] if row["mean"] != "1"]
     assert {row["cell"] for row in accuracy} == names
@@ -72,25 +69,25 @@ def test_curve_of_seeds_is_their_mean_and_range_interpolated_where_every_seed_ha
     """
     evaluations = [(0, 0.2), (2, 0.6), (4, 0.8)], [(1, 0.6), (3, 1)], []
     cells = [Cell("x", history=history_of(evaluations=each)) for each in evaluations]
-    line = figures.curve(Series("x", cells), "t", "accuracy")
+    line = figures.curve(group(cells)[0], "t", "accuracy")
     assert [*line.x] == [1, 2, 3]
     np.testing.assert_allclose(line["mean"], [0.5, 0.7, 0.85])
     np.testing.assert_allclose(line.low, [0.4, 0.6, 0.7])
     np.testing.assert_allclose(line.high, [0.6, 0.8, 1.0])
     assert figures.reached(line, 0.8) == 3.0
     assert figures.reached(line, 0.95) is None
-    assert figures.curve(Series("x", cells[2:]), "t", "accuracy").empty
+    assert figures.curve(group(cells[2:])[0], "t", "accuracy").empty
 
 
 def test_staleness_is_a_share_of_each_age(series):
-    rows = tables(figures.staleness(series, DRAWN))["age share left right"]
+    rows = tables(figures.staleness(series))["age share left right"]
     assert [(row["age"], row["share"]) for row in rows] == [
         ("0", "1"), ("0", "0.666667"), ("2", "0.333333"),
     ]  # fmt: skip
 
 
 def test_timeline_shows_training_waiting_losses_and_versions(series):
-    chart = timeline(series, DRAWN)
+    chart = timeline(series)
     titles = [panel["title"]["text"] for panel in figures.specification(chart)["vconcat"]]
     assert titles == [
         "fedavg: 67% training, 4 updates, 2 versions",
@@ -101,7 +98,7 @@ def test_timeline_shows_training_waiting_losses_and_versions(series):
         (row["colour"], row["client"], float(row["start"]), float(row["end"]))
         for row in found["kind client low high start end colour opacity told"]
     ]
-    of = DRAWN[0].colour
+    of = series[0].look.colour
     assert sorted(bar[1:] for bar in bars if bar[0] == of) == [
         ("0", 0, 1), ("0", 3, 4), ("1", 0, 3), ("1", 3, 6),
     ]  # fmt: skip
@@ -118,7 +115,7 @@ def test_timeline_has_transfers_below_the_training_and_every_sign(tmp_path):
     events = sorted([*events, *others], key=lambda event: event["t"])
     write_cell(tmp_path, events=events, algorithm="fedbuff")
     series = group(read_run(tmp_path))
-    found = tables(timeline(series, looks(["fedbuff"])))
+    found = tables(timeline(series))
     carries = [
         row for row in found["kind client low high start end colour opacity told"]
         if row["kind"] == "transfers"
@@ -140,7 +137,7 @@ def test_lanes_are_sorted_by_the_last_clusters_and_marks_say_what_the_event_says
         *(arrival(1.0 + client, client) for client in range(3)),
     ]
     write_cell(tmp_path, events=events, algorithm="eafl")
-    chart = timeline(group(read_run(tmp_path)), looks(["eafl"]))
+    chart = timeline(group(read_run(tmp_path)))
     found = tables(chart)
     lanes_of = {
         row["client"]: float(row["high"]) - 0.42
@@ -174,7 +171,7 @@ def test_clients_scores_have_a_band_to_the_worst_decile(tmp_path):
     write_cell(tmp_path / "fedavg", events=events, algorithm="fedavg")
     write_cell(tmp_path / "fedasync", events=ASYNCHRONOUS, algorithm="fedasync")
     series = group(read_run(tmp_path))
-    chart = figures.learning(series, DRAWN, ["accuracy"], 0.9, on_clients=True)
+    chart = figures.learning(series, ["accuracy"], 0.9, on_clients=True)
     rows = [row for row in tables(chart)["x mean low high cell over"] if row["over"] == "t"]
     assert [(row["x"], row["mean"], row["low"]) for row in rows] == [
         ("3", "0.4", "0.1"), ("6", "0.8", "0.5"),
@@ -183,7 +180,7 @@ def test_clients_scores_have_a_band_to_the_worst_decile(tmp_path):
 
 
 def test_a_picture_is_written_again_as_the_pdf_that_is_there(tmp_path, series):
-    chart = figures.staleness(series, DRAWN)
+    chart = figures.staleness(series)
     path = tmp_path / "figures" / "staleness.png"
     save(chart, path, pdf=True)
     first = path.read_bytes()
