@@ -199,7 +199,7 @@ def read_cell(folder: Path, name: str | None = None) -> Cell:
         raise ValueError(f"{folder / 'config.yaml'} is damaged: {error}") from error
     cell.name = name or (folder.name if name is None else algorithm)
     cell.label = label_of(cell.name)
-    cell.summary = _summary(folder / "summary.json")
+    cell.summary = json.loads(_text(folder / "summary.json") or "{}")
     given = list(OmegaConf.create(_text(folder / "overrides.yaml") or "[]"))
     words = (word.lstrip("+").partition("=") for word in given)
     cell.overrides = {key.replace("/", "."): value for key, _, value in words}
@@ -221,24 +221,13 @@ def is_cell(folder: Path) -> bool:
 
 def _cells_below(folder: Path) -> Iterator[Path]:
     """The folders of a run's cells. Those of a sweep of experiments lie in the jobs' folders."""
-    for path in folder.iterdir() if folder.is_dir() else ():
-        if is_cell(path):
-            yield path
-        elif path.name.isdigit() and path.is_dir():
-            yield from filter(is_cell, path.iterdir())
+    yield from filter(is_cell, folder.glob("*"))
+    yield from (path for path in folder.glob("*/*") if path.parent.name.isdigit() and is_cell(path))
 
 
 def _text(path: Path) -> str:
     """The contents of a file; empty if it is not there."""
     return path.read_text(encoding="utf-8") if path.is_file() else ""
-
-
-def _summary(path: Path) -> dict[str, Any]:
-    try:
-        summary = json.loads(_text(path))
-    except ValueError:  # it is being written
-        return {}
-    return summary if isinstance(summary, dict) else {}
 
 
 def _order(cell: Cell) -> tuple[int, list[int], list[str | int]]:

@@ -113,8 +113,7 @@ def timeline(series: Sequence[Series], *, max_clients: int = 25, width: int = 90
     kinds = {"trains"}  # a legend without an entry has no size, and cannot be drawn
     kinds |= {bar.kind for lanes in panels for bar in lanes.bars}
     kinds |= {sign.kind for lanes in panels for sign in lanes.signs}
-    known = {kind: SIGNS.get(kind, ("square", "white")) for kind in (*SIGNS, *sorted(kinds))}
-    known = {kind: sign for kind, sign in known.items() if kind in kinds}
+    known = {kind: sign for kind, sign in SIGNS.items() if kind in kinds}
     charts = []
     for each, lanes in zip(series, panels, strict=True):
         title = time_label(cells) if each is series[-1] else None

@@ -187,7 +187,7 @@ class Table:
             console = Console(file=console.file, width=UNBOUNDED)
         columns = self.columns()
         shown = list(columns)
-        most = console.width // 2 if limited else None
+        most = console.width // 2
         wide = console.options.update(width=UNBOUNDED)
         while (
             len(shown) > 1
@@ -195,26 +195,18 @@ class Table:
         ):
             shown.pop()
         console.print(self._drawn(shown, most))
-        left_out = [f"{each.group} {each.title}".strip() for each in columns[len(shown) :]]
+        if left_out := [f"{each.group} {each.title}".strip() for each in columns[len(shown) :]]:
+            told = f"Left out for lack of room: {', '.join(left_out)}. "
+            console.print(f"{told}All columns are in table.csv.", style="dim", highlight=False)
+        for told in filter(None, (self.deviation, self.work)):
+            console.print(told, highlight=False)
         runs = [row for row in self.rows if row["statistic"] == "run"]
-        early = [
-            f"{row['cell']} ({row['stopped']})"
-            for row in runs
-            if row["stopped"] not in (*ENDS, None)
-        ]
-        notes = [(self.deviation, ""), (self.work, "")]
-        if left_out:
-            told = (
-                f"Left out for lack of room: {', '.join(left_out)}. All columns are in table.csv."
-            )
-            notes.insert(0, (told, "dim"))
+        early = [row for row in runs if row["stopped"] not in (*ENDS, None)]
         if early:
-            notes.append((f"NOT RUN TO THEIR END: {escape(', '.join(early))}", "bold"))
-        for told, style in notes:
-            if told:
-                console.print(told, style=style, highlight=False)
+            names = ", ".join(f"{row['cell']} ({row['stopped']})" for row in early)
+            console.print(f"NOT RUN TO THEIR END: {escape(names)}", style="bold", highlight=False)
 
-    def _drawn(self, columns: Sequence[Column], most: int | None) -> RichTable:
+    def _drawn(self, columns: Sequence[Column], most: int) -> RichTable:
         drawn = RichTable(box=None, pad_edge=False, header_style="dim")
         drawn.add_column("\ncell", overflow="fold", max_width=most)
         group = ""
