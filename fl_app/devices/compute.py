@@ -9,18 +9,14 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from statistics import NormalDist
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fl_app.core.hyper import POSITIVE, at_least, bounded, check_bounds, count, within
 from fl_app.core.slow import slow_clients
-from fl_app.devices.draws import STREAM, around, exponential, uniform
+from fl_app.devices.draws import STREAM, around, exponential, log_normal, uniform
 from fl_app.devices.table import boards_of, rows_of, table_4
-
-NORMAL = NormalDist()
 
 
 @dataclass(kw_only=True, eq=False)
@@ -44,8 +40,8 @@ class Times(ABC):
         self.mean_seconds: list[float] = np.asarray(self._means(), float).tolist()
 
     @abstractmethod
-    def _means(self) -> Sequence[float] | NDArray[Any]:
-        """e_i of every client, all > 0."""
+    def _means(self) -> Any:
+        """e_i of every client, all > 0, as NumPy takes them."""
 
     @abstractmethod
     def seconds(self, client_id: int, sequence: int, now: float) -> float:
@@ -70,7 +66,20 @@ class MeanSeconds(Times):
 
 
 @dataclass(kw_only=True, eq=False)
-class UniformRatio(MeanSeconds):
+class _Scaled(Times):
+    """Durations are in proportion to those of a client that takes `base_seconds`.
+
+    Args:
+        num_clients: N >= 1.
+        base_seconds: seconds, > 0.
+    """
+
+    num_clients: int
+    base_seconds: float = bounded(1.0, POSITIVE, "time would stand still")
+
+
+@dataclass(kw_only=True, eq=False)
+class UniformRatio(MeanSeconds, _Scaled):
     """Mean durations are uniform between those of the fastest and the slowest client.
 
     ``e_i = base_seconds * U(1, ratio)``. One client has exactly ``base_seconds``, and one exactly
@@ -83,10 +92,8 @@ class UniformRatio(MeanSeconds):
     """
 
     ratio: float = bounded(1.0, at_least(1), "the slowest client would be the fastest")
-    num_clients: int
-    base_seconds: float = bounded(1.0, POSITIVE, "time would stand still")
 
-    def _means(self) -> NDArray[Any]:
+    def _means(self) -> Any:
         rng = np.random.default_rng((self.seed, STREAM))
         means = rng.uniform(1.0, self.ratio, self.num_clients)
         slowest, fastest = rng.permutation(self.num_clients)[[0, -1]]
@@ -95,7 +102,7 @@ class UniformRatio(MeanSeconds):
 
 
 @dataclass(kw_only=True, eq=False)
-class TwoSpeed(MeanSeconds):
+class TwoSpeed(MeanSeconds, _Scaled):
     """Some clients are slow; all others are equally fast.
 
     Args:
@@ -105,19 +112,17 @@ class TwoSpeed(MeanSeconds):
         base_seconds: mean duration on a fast client, > 0.
     """
 
-    num_clients: int
     slow_share: float = 0.1
     slowdown: float = bounded(2.0, at_least(1), "slow clients would be the fast ones")
-    base_seconds: float = bounded(1.0, POSITIVE, "time would stand still")
 
-    def _means(self) -> NDArray[Any]:
+    def _means(self) -> Any:
         means = np.full(self.num_clients, self.base_seconds)
         means[list(slow_clients(self.num_clients, self.slow_share))] *= self.slowdown
         return means
 
 
 @dataclass(kw_only=True, eq=False)
-class LogNormal(MeanSeconds):
+class LogNormal(MeanSeconds, _Scaled):
     """Mean durations are log-normal: ``e_i = base_seconds * exp(sigma * N(0, 1))``.
 
     Args:
@@ -126,18 +131,15 @@ class LogNormal(MeanSeconds):
         base_seconds: mean duration on the median client, > 0.
     """
 
-    num_clients: int
     sigma: float = bounded(0.5, at_least(0), "a spread cannot be negative")
-    base_seconds: float = bounded(1.0, POSITIVE, "time would stand still")
 
-    def _means(self) -> NDArray[Any]:
+    def _means(self) -> Any:
         normal = np.random.default_rng((self.seed, STREAM)).standard_normal(self.num_clients)
-        means: NDArray[Any] = self.base_seconds * np.exp(self.sigma * normal)
-        return means
+        return self.base_seconds * np.exp(self.sigma * normal)
 
 
 @dataclass(kw_only=True, eq=False)
-class MeasuredPhones(MeanSeconds):
+class MeasuredPhones(MeanSeconds, _Scaled):
     """Every client is one of 114 phone types, drawn by how often the type was seen in the field.
 
     ``tables/README.md`` names the source.
@@ -147,17 +149,13 @@ class MeasuredPhones(MeanSeconds):
         base_seconds: mean duration on the median phone, > 0.
     """
 
-    num_clients: int
-    base_seconds: float = bounded(1.0, POSITIVE, "time would stand still")
-
-    def _means(self) -> NDArray[Any]:
+    def _means(self) -> Any:
         phones = rows_of("phones.json")
         counts = np.array([phone["count"] for phone in phones])
         relative = np.array([phone["relative_seconds"] for phone in phones])
         rng = np.random.default_rng((self.seed, STREAM))
         drawn = rng.choice(len(phones), self.num_clients, p=counts / counts.sum())
-        means: NDArray[Any] = self.base_seconds * relative[drawn]
-        return means
+        return self.base_seconds * relative[drawn]
 
 
 @dataclass(kw_only=True, eq=False)
@@ -177,15 +175,14 @@ class OverlapCompute(MeanSeconds):
     jitter: float = bounded(0.0, within("[0, 1)"), "an order could end before it began")
     epochs: int = bounded(5, count(), "training would take no time")
 
-    def _means(self) -> NDArray[Any]:
+    def _means(self) -> Any:
         seconds = table_4(self.num_bytes)[0] * (self.epochs / 5)
         sizes = np.asarray(self.num_examples, float)
-        means: NDArray[Any] = seconds * sizes / sizes.max()
-        return means
+        return seconds * sizes / sizes.max()
 
 
 @dataclass(kw_only=True, eq=False)
-class Exponential(Times):
+class Exponential(_Scaled):
     """All clients are equal, and their orders take exponential times.
 
     An order of any client takes ``base_seconds * Exp(1)``.
@@ -195,10 +192,7 @@ class Exponential(Times):
         base_seconds: mean duration, > 0.
     """
 
-    num_clients: int
-    base_seconds: float = bounded(1.0, POSITIVE, "time would stand still")
-
-    def _means(self) -> Sequence[float]:
+    def _means(self) -> Any:
         return [self.base_seconds] * self.num_clients
 
     def seconds(self, client_id: int, sequence: int, now: float) -> float:
@@ -231,7 +225,7 @@ class Boards(Times):
     table: str
     boards: Mapping[str, int] | None = None
 
-    def _means(self) -> Sequence[float]:
+    def _means(self) -> Any:
         self.kinds, self._found = boards_of(self.table, self.boards, self.num_clients)
         number: Counter[str] = Counter()  # of a kind's next board
         means = []
@@ -242,9 +236,7 @@ class Boards(Times):
         return means
 
     def seconds(self, client_id: int, sequence: int, now: float) -> float:
-        seconds, kind = self.mean_seconds[client_id], self._found[client_id]
-        if sigma := math.sqrt(math.log1p(kind.spread**2)):
-            draw = uniform(self.seed, client_id, sequence)
-            normal = NORMAL.inv_cdf(max(draw, 2.0**-53))  # which refuses 0
-            seconds *= math.exp(sigma * (normal - sigma / 2))
-        return seconds + (0.0 if sequence else kind.first)
+        kind = self._found[client_id]
+        sigma = math.sqrt(math.log1p(kind.spread**2))
+        factor = log_normal(sigma, uniform(self.seed, client_id, sequence))
+        return self.mean_seconds[client_id] * factor + (0.0 if sequence else kind.first)

@@ -36,23 +36,30 @@ def exponential(draw: float) -> float:
     return -math.log1p(-draw)
 
 
-class NormalAbove:
-    """A normal distribution truncated below `lowest`.
+def log_normal(sigma: float, draw: float) -> float:
+    """A log-normal number of mean 1, from a `draw` in [0, 1).
+
+    Args:
+        sigma: standard deviation of its logarithm, >= 0.
+        draw: uniform.
+    """
+    return math.exp(sigma * (_quantile(NormalDist(), draw) - sigma / 2))
+
+
+def normal_above(mean: float, sigma: float, lowest: float, draw: float) -> float:
+    """A normal number truncated below `lowest`, from a `draw` in [0, 1).
 
     Args:
         mean: mean of the whole normal distribution.
         sigma: its standard deviation, > 0.
         lowest: lower bound.
+        draw: uniform.
     """
+    normal = NormalDist(mean, sigma)
+    below = normal.cdf(lowest)
+    return max(lowest, _quantile(normal, below + draw * (1.0 - below)))
 
-    def __init__(self, mean: float, sigma: float, lowest: float) -> None:
-        self._normal = NormalDist(mean, sigma)
-        self._lowest = lowest
-        self._below = self._normal.cdf(lowest)
 
-    def __call__(self, draw: float) -> float:
-        """The quantile at a `draw` in [0, 1)."""
-        place = self._below + draw * (1.0 - self._below)
-        # `inv_cdf` refuses 0 and 1, which rounding could reach.
-        place = min(max(place, 2.0**-53), 1.0 - 2.0**-53)
-        return max(self._lowest, self._normal.inv_cdf(place))
+def _quantile(normal: NormalDist, place: float) -> float:
+    # `inv_cdf` refuses 0 and 1, which rounding could reach.
+    return normal.inv_cdf(min(max(place, 2.0**-53), 1.0 - 2.0**-53))

@@ -4,7 +4,7 @@ import json
 import math
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from itertools import chain, pairwise
 from pathlib import Path
@@ -39,6 +39,7 @@ class Energy:
         check_bounds("devices.energy", self)
 
 
+@dataclass(eq=False)
 class Fleet:
     """The devices of all clients: the engine's `Devices`.
 
@@ -51,31 +52,23 @@ class Fleet:
         energy: power of the devices; None = unknown.
 
     Attributes:
-        compute: as given.
         entries: of every client, the share of the model's entries that it trains, which scales
             training and transfers; None = all of them.
     """
 
-    def __init__(
-        self,
-        compute: Times,
-        network: Links | None = None,
-        energy: Energy | None = None,
-    ) -> None:
-        self.compute = compute
-        self._network = network
-        self._energy = energy
-        self.entries: Sequence[float] | None = None
+    compute: Times
+    network: Links | None = None
+    energy: Energy | None = None
+    entries: Sequence[float] | None = field(default=None, init=False)
 
     def parts(self, client_id: int, sequence: int, now: float) -> Parts:
         """Seconds of the client's order with sequence number `sequence` given at `now`."""
         part = 1.0 if self.entries is None else self.entries[client_id]
         training = part * self.compute.seconds(client_id, sequence, now)
-        network = self._network
-        if network is None:
+        if self.network is None:
             return Parts(0.0, training, 0.0)
         about = client_id, sequence, part
-        return Parts(network.download(*about), training, network.upload(*about))
+        return Parts(self.network.download(*about), training, self.network.upload(*about))
 
     def joules(
         self, client_id: int, sequence: int, now: float, elapsed: float = math.inf
@@ -92,14 +85,13 @@ class Fleet:
 
     def joules_of(self, parts: Parts, elapsed: float = math.inf) -> float | None:
         """Energy of the first `elapsed` seconds of a download, training and upload."""
-        if self._energy is None:
+        if self.energy is None:
             return None
         download = min(elapsed, parts.download)
         training = min(elapsed - download, parts.training)
         upload = min(elapsed - download - training, parts.upload)
-        return (
-            training * self._energy.compute_watts + (download + upload) * self._energy.radio_watts
-        )
+        radio = (download + upload) * self.energy.radio_watts
+        return training * self.energy.compute_watts + radio
 
 
 class Overlapping:

@@ -1,20 +1,18 @@
 """How many seconds the download and the upload of a model take."""
 
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from statistics import NormalDist, fmean
+from statistics import fmean
 from typing import Literal, TypeAlias
 
 import numpy as np
 
 from fl_app.core.hyper import POSITIVE, at_least, bounded, check_bounds, within
-from fl_app.devices.draws import STREAM, NormalAbove, around, uniform
+from fl_app.devices.draws import STREAM, around, log_normal, normal_above, uniform
 from fl_app.devices.table import boards_of, rows_of, table_4
 
 Way: TypeAlias = Literal["down", "up"]
-NORMAL = NormalDist()
 SHARE = 0.01  # of the mean training time that a transfer takes
 LEAST_SPEED = 0.1  # share of a link's mean: some deviations are as large as the mean
 
@@ -119,8 +117,9 @@ class Queue(Links):
     def _seconds(self, way: Way, client_id: int, sequence: int, share: float) -> float:
         if way == "up":
             return 0.0
-        draw = max(uniform(self.seed, client_id, sequence, b"queue"), 2.0**-53)
-        return self.delay * math.exp(self.sigma * (NORMAL.inv_cdf(draw) - self.sigma / 2))
+        return self.delay * log_normal(
+            self.sigma, uniform(self.seed, client_id, sequence, b"queue")
+        )
 
 
 @dataclass(kw_only=True, eq=False)
@@ -145,21 +144,14 @@ class MeasuredLinks(Links):
     def __post_init__(self) -> None:
         super().__post_init__()
         links = rows_of("links.json")
-        drawn = np.random.default_rng((self.seed, STREAM, 1)).integers(
-            len(links), size=self.num_clients
-        )
-        self._speeds = {
-            way: [
-                NormalAbove(mean, float(links[place][f"{way}_sigma"]), LEAST_SPEED * mean)
-                for place in drawn
-                for mean in [float(links[place][f"{way}_mean"])]
-            ]
-            for way in ("down", "up")
-        }
+        rng = np.random.default_rng((self.seed, STREAM, 1))
+        self._links = [links[place] for place in rng.integers(len(links), size=self.num_clients)]
 
     def _seconds(self, way: Way, client_id: int, sequence: int, share: float) -> float:
         draw = uniform(self.seed, client_id, sequence, f"{way}load".encode())
-        return self.num_bytes * self.slowdown * share / self._speeds[way][client_id](draw)
+        mean, sigma = (self._links[client_id][f"{way}_{each}"] for each in ("mean", "sigma"))
+        speed = normal_above(mean, sigma, LEAST_SPEED * mean, draw)
+        return self.num_bytes * self.slowdown * share / speed
 
 
 @dataclass(kw_only=True, eq=False)
