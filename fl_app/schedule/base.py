@@ -83,10 +83,13 @@ class Schedule(Remembers, Protocol):
             ValueError: naming the key, its bound and what would happen.
         """
         for key, consequence in ASKED.items():
-            asked = getattr(self, key, None)
-            bound = f"at most num_clients={num_clients}"
-            fits = asked is None or asked <= num_clients
-            require(fits, f"algorithm.schedule.{key}", asked, bound, consequence)
+            if (asked := getattr(self, key, None)) is not None:
+                bound = f"at most num_clients={num_clients}"
+                self._require(asked <= num_clients, key, bound, consequence)
+
+    def _require(self, fits: bool, key: str, bound: str, consequence: str) -> None:
+        """Refuse the value of the field `key`; see `fl_app.core.errors.require`."""
+        require(fits, f"algorithm.schedule.{key}", getattr(self, key), bound, consequence)
 
     def wake(self, now: float) -> float:
         """When to be asked again, should nothing happen before; inf = never.

@@ -5,8 +5,7 @@ from dataclasses import dataclass
 
 from numpy.random import Generator
 
-from fl_app.core.errors import require
-from fl_app.core.hyper import bounded, check_bounds, count, one_of
+from fl_app.core.hyper import bounded, check_bounds, count, one_of, or_none
 from fl_app.core.pool import ClientPool
 from fl_app.schedule.base import Ids, Schedule, Updates
 
@@ -28,7 +27,7 @@ class Buffered(Schedule):
         ValueError: a bound is violated.
     """
 
-    concurrency: int | None = 10
+    concurrency: int | None = bounded(10, or_none(count()), "no client would ever start")
     buffer_size: int = bounded(10, count(), "the server would publish versions without updates")
     refill: str = bounded("at_once", MOMENTS, "no other moment is known")
 
@@ -36,15 +35,9 @@ class Buffered(Schedule):
         check_bounds("algorithm.schedule", self)
         if self.concurrency is None:
             return
-        key = "algorithm.schedule.concurrency"
-        count().check(key, self.concurrency, "no client would ever start")
-        require(
-            self.buffer_size <= self.concurrency,
-            "algorithm.schedule.buffer_size",
-            self.buffer_size,
-            f"between 1 and algorithm.schedule.concurrency={self.concurrency}",
-            "the server would wait for ever",
-        )
+        bound = f"between 1 and algorithm.schedule.concurrency={self.concurrency}"
+        fits = self.buffer_size <= self.concurrency
+        self._require(fits, "buffer_size", bound, "the server would wait for ever")
 
     def start(self, idle: ClientPool, busy: Ids, buffer: Updates, rng: Generator) -> Sequence[int]:
         if not idle:

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 
 from numpy.random import Generator
 
-from fl_app.core.errors import require
 from fl_app.core.hyper import at_least, bounded, count, within
 from fl_app.core.pool import ClientPool
 from fl_app.core.types import Config, Update
@@ -55,9 +54,9 @@ class Compass(Timed):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        key, least = "algorithm.schedule.max_steps", self.min_steps
-        bound = f"at least algorithm.schedule.min_steps={least}"
-        require(self.max_steps >= least, key, self.max_steps, bound, "no number would be between")
+        bound = f"at least algorithm.schedule.min_steps={self.min_steps}"
+        fits = self.max_steps >= self.min_steps
+        self._require(fits, "max_steps", bound, "no number would be between")
         self._pace: dict[int, float] = {}  # client -> c_i
         self._steps: dict[int, int] = {}  # client -> those of its last order
         self._groups: dict[int, tuple[float, float]] = {}  # group -> T, L; numbered from 1

@@ -9,7 +9,6 @@ import numpy as np
 from numpy.random import Generator
 from numpy.typing import NDArray
 
-from fl_app.core.errors import require
 from fl_app.core.hyper import POSITIVE, at_least, bounded, count, or_none, within
 from fl_app.core.pool import ClientPool
 from fl_app.core.types import Numbers, Order, Update
@@ -69,10 +68,10 @@ class Guided(Timed):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        key, first = "algorithm.schedule.least_exploration", self.exploration
-        bound = f"at most algorithm.schedule.exploration={first}"
-        require(self.least_exploration <= first, key, self.least_exploration, bound, "e would grow")
-        self._exploring = first  # e
+        bound = f"at most algorithm.schedule.exploration={self.exploration}"
+        fits = self.least_exploration <= self.exploration
+        self._require(fits, "least_exploration", bound, "e would grow")
+        self._exploring = self.exploration  # e
         self._value: dict[int, float] = {}  # client -> n_i L_i
         self._latency: dict[int, float] = {}  # client -> T_i
         self._ages: dict[int, list[int]] = {}  # client -> its last ages

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.random import Generator
 
-from fl_app.core.errors import require
 from fl_app.core.hyper import count
 from fl_app.core.pool import ClientPool
 from fl_app.core.types import Parts
@@ -36,15 +35,9 @@ class RandomK(Schedule):
     seed: int
 
     def __post_init__(self) -> None:
-        key, nothing = "algorithm.schedule.buffer_size", "versions would be made out of nothing"
-        count().check(key, self.buffer_size, nothing)
-        require(
-            self.buffer_size <= self.num_clients,
-            key,
-            self.buffer_size,
-            f"between 1 and num_clients={self.num_clients}",
-            "so many clients cannot be drawn without replacement",
-        )
+        bound = f"between 1 and num_clients={self.num_clients}"
+        fits = count().holds(self.buffer_size) and self.buffer_size <= self.num_clients
+        self._require(fits, "buffer_size", bound, "so many are drawn without replacement")
         self._rng = np.random.default_rng((self.seed, 0x5A4D))
         self._iteration = 0
         self._draws: dict[int, deque[int]] = defaultdict(deque)
@@ -58,13 +51,9 @@ class RandomK(Schedule):
         return buffer[: self.buffer_size] if len(buffer) >= self.buffer_size else ()
 
     def validate_population(self, num_clients: int) -> None:
-        require(
-            num_clients == self.num_clients,
-            "algorithm.schedule.num_clients",
-            self.num_clients,
-            f"num_clients={num_clients}",
-            "draws would name clients that do not exist",
-        )
+        told = "draws would name clients that do not exist"
+        fits = num_clients == self.num_clients
+        self._require(fits, "num_clients", f"num_clients={num_clients}", told)
 
     @property
     def devices(self) -> "RandomK":

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.random import Generator
 
-from fl_app.core.errors import require
 from fl_app.core.hyper import bounded, check_bounds, count, one_of
 from fl_app.core.pool import ClientPool
 from fl_app.core.types import Numbers, Parts
@@ -65,9 +64,9 @@ class Routed(Schedule):
             [np.mean([parts(i, n, 0.0).seconds for n in range(1, ORDERS + 1)]) for i in clients]
         )
         costs = np.array([joules(i, 1, 0.0) for i in clients], float)
-        key, told = "algorithm.schedule.aim", "nobody knows what an order costs"
         known = self.aim != "energy" or bool(np.isfinite(costs).all())
-        require(known, key, self.aim, "used with devices/energy", told)
+        told = "nobody knows what an order costs"
+        self._require(known, "aim", "used with devices/energy", told)
         self.route(seconds, costs)
 
     def route(self, seconds: Numbers, joules: Numbers) -> None:

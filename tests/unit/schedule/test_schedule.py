@@ -146,7 +146,7 @@ def test_random_k_skips_iterations_that_passed():
     [
         (lambda: Buffered(4, 5), "buffer_size=5 must be between 1 and algorithm.schedule.concurre"),
         (lambda: RandomK(6, 5, 0), "buffer_size=6 must be between 1 and num_clients=5"),
-        (lambda: RandomK(0, 5, 0), "buffer_size=0 must be an integer >= 1"),
+        (lambda: RandomK(0, 5, 0), "buffer_size=0 must be between 1 and num_clients=5"),
         (
             lambda: RoundBlocking(10).validate_population(num_clients=9),
             "buffer_size=10 must be at most num_clients=9: the server would wait for ever",
