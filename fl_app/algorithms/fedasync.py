@@ -22,7 +22,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from fl_app.core import staleness
 from fl_app.core.hyper import at_least, bounded, one_of, or_none, within
 from fl_app.core.types import TRAINED, GlobalModel, Update, Vector
 from fl_app.core.vector import weighted_sum
@@ -67,13 +66,7 @@ class FedAsync(AsyncStrategy):
 
     def weight(self, age: int) -> float:
         """alpha_t = alpha s(age)."""
-        match self.staleness_function:
-            case "constant":
-                return self.mixing * staleness.constant(age)
-            case "hinge":
-                return self.mixing * staleness.hinge(age, self.hinge_slope, self.hinge_age)
-            case _:
-                return self.mixing * staleness.polynomial(age, self.exponent)
+        return self.mixing * self.public_weights().of_age(age)
 
     def admit(self, model: GlobalModel, update: Update) -> str | None:
         from_one = model.age(update) + 1

@@ -1,7 +1,7 @@
 """An asynchronous algorithm's server half: what the engine runs (NumPy only)."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import is_dataclass
 from typing import Any, ClassVar, TypeAlias
 
@@ -54,6 +54,8 @@ class Algorithm(Remembers, ABC):
         ValueError: a value is out of its bounds.
     """
 
+    # What is kept by itself, or follows from the configuration.
+    transient: ClassVar[Collection[str]] = ("report", "schedule", "lr_schedule", "shares", "widths")
     cites_forgotten: ClassVar[bool] = False
     order_extra: ClassVar[tuple[str, ...]] = ()
     upload_extra: ClassVar[tuple[str, ...]] = ()
@@ -159,18 +161,6 @@ class Algorithm(Remembers, ABC):
         """
         del size, num_clients
         return ""
-
-    def state_dict(self) -> dict[str, Any]:
-        """All attributes but the transient ones; overridden where `state` holds objects.
-
-        A checkpoint holds numbers, strings, arrays, lists, dicts, random generators and the like,
-        and refuses anything else.
-        """
-        state = super().state_dict()
-        # What is kept by itself, or follows from the configuration.
-        for name in ("report", "schedule", "lr_schedule", "shares", "widths"):
-            state.pop(name, None)
-        return state
 
     # -- pieces of `aggregate` that many algorithms share -----------------------------------------
 

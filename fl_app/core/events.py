@@ -307,8 +307,7 @@ def to_json(event: Event) -> dict[str, Any]:
     """
     cls = type(event)
     flat: dict[str, Any] = {"kind": cls.kind}
-    for key in KEYS[cls]:
-        flat[key] = getattr(event, key)
+    flat |= {key: getattr(event, key) for key in KEYS[cls]}
     if isinstance(event, Failed) and not event.raised:
         del flat["raised"]
     if cls in (Dispatched, Rejected):

@@ -4,6 +4,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from math import prod
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -117,12 +118,10 @@ class Layout:
         return dict(zip(self.names, self.unflatten(vector), strict=True))
 
 
-def check_vector(vector: object, size: int) -> str:
+def check_vector(vector: Any, size: int) -> str:
     """Why `vector` may not be aggregated, or "" if it may: float32, ``(size,)``, finite."""
-    problem = check_shape(vector, size)
-    if problem:
+    if problem := check_shape(vector, size):
         return problem
-    assert isinstance(vector, np.ndarray)
     return "" if all_finite([vector]) else "payload has non-finite entries"
 
 

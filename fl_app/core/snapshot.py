@@ -28,14 +28,20 @@ class Remembers(Protocol):
     """Goes on from a checkpoint, which holds its attributes: plain data and arrays.
 
     Attributes:
-        transient: names of attributes that no checkpoint holds, since they can be computed again.
+        transient: names of attributes that no checkpoint holds, since they can be computed again,
+            beside those that the bases name.
     """
 
     transient: ClassVar[Collection[str]] = ()
 
     def state_dict(self) -> dict[str, Any]:
-        """All attributes but the transient ones."""
-        return {n: value for n, value in vars(self).items() if n not in self.transient}
+        """All attributes but the transient ones; overridden where one of them holds objects.
+
+        A checkpoint holds numbers, strings, arrays, lists, dicts, random generators and the like,
+        and refuses anything else.
+        """
+        hidden = {name for cls in type(self).__mro__ for name in getattr(cls, "transient", ())}
+        return {name: value for name, value in vars(self).items() if name not in hidden}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore a result of `state_dict`."""

@@ -12,12 +12,6 @@ import numpy as np
 from fl_app.core.types import Numbers
 
 
-def constant(age: int) -> float:
-    """s = 1."""
-    del age
-    return 1.0
-
-
 def polynomial(age: int, exponent: float) -> float:
     """s = (age + 1)^(-exponent), Xie et al. 2019 (FedAsync) section 5.2."""
     return float((age + 1.0) ** -exponent)

@@ -259,18 +259,16 @@ class GlobalModel:
         Raises:
             ValueError: the upload is of kind "residual".
         """
-        match update.kind:
-            case kind if kind == RESIDUAL:
-                raise ValueError(
-                    f"update of client {update.client_id} is of kind {update.kind!r}, of which "
-                    "neither a displacement nor a gradient can be made"
-                )
-            case "delta":
-                return update.vector
-            case "model":
-                return update.vector - self.base(update)
-            case _:
-                return self._scaled(update.vector, -update.rate_sum, -1.0)
+        if update.kind == RESIDUAL:
+            raise ValueError(
+                f"update of client {update.client_id} is of kind {update.kind!r}, of which "
+                "neither a displacement nor a gradient can be made"
+            )
+        if update.kind == "delta":
+            return update.vector
+        if update.kind == "model":
+            return update.vector - self.base(update)
+        return self._scaled(update.vector, -update.rate_sum)
 
     def delta(self, update: Update) -> Vector:
         """The displacement w_i - w_o, but of buffers b_i - b_t, shape ``(d,)``.
@@ -283,11 +281,9 @@ class GlobalModel:
 
     def gradient(self, update: Update) -> Vector:
         """Descent direction (w_o - w_i) / rate_sum, but of buffers b_t - b_i, ``(d,)``."""
-        match update.kind:
-            case "gradient" | "pseudo":
-                return self._from_here(update.vector, update, -1)
-            case _:
-                return self._scaled(self.delta(update), -1.0 / update.rate_sum, -1.0)
+        if update.kind in ("gradient", "pseudo"):
+            return self._from_here(update.vector, update, -1)
+        return self._scaled(self.delta(update), -1.0 / update.rate_sum)
 
     def _from_here(self, vector: Vector, update: Update, sign: int) -> Vector:
         split, base = self.num_trainable, self.history.get(update.base_version)
@@ -304,14 +300,14 @@ class GlobalModel:
 
     def step(self, direction: Vector, learning_rate: float) -> Vector:
         """w_t - learning_rate * direction; buffers move by the whole direction (rate 1)."""
-        moved = self._scaled(direction, -learning_rate, -1.0)
+        moved = self._scaled(direction, -learning_rate)
         moved += self.params
         return moved
 
-    def _scaled(self, vector: Vector, trainable: float, buffers: float) -> Vector:
-        scaled = vector * np.float32(trainable)
-        if self.num_trainable < vector.size:
-            scaled[self.num_trainable :] = vector[self.num_trainable :] * np.float32(buffers)
+    def _scaled(self, vector: Vector, factor: float) -> Vector:
+        """The vector times a factor; buffers, to which no learning rate applies, times -1."""
+        scaled = vector * np.float32(factor)
+        scaled[self.num_trainable :] = -vector[self.num_trainable :]
         return scaled
 
 

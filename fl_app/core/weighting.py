@@ -79,7 +79,7 @@ class Weighting:
         if self.function == "exponential":
             weights = staleness.freshness(ages)
         else:
-            weights = np.array([self._of_age(age) for age in ages], np.float64)
+            weights = np.array([self.of_age(age) for age in ages], np.float64)
         if self.by_examples:
             weights = weights * np.asarray(examples, np.float64)
         if self.mixing is not None:
@@ -90,7 +90,8 @@ class Weighting:
         # A weight that underflows still is the least that an update can have.
         return np.maximum(weights, np.finfo(np.float64).tiny)
 
-    def _of_age(self, age: int) -> float:
+    def of_age(self, age: int) -> float:
+        """s of an update alone; `weights` has the exponential, which is relative to others."""
         if self.function == "polynomial":
             return staleness.polynomial(age, self.exponent)
         if self.function == "hinge":
