@@ -18,7 +18,7 @@ from fl_app.core.files import cache_folder
 
 Arrays: TypeAlias = dict[str, NDArray[Any]]
 
-FORMAT = 3  # of the cached arrays; a new number makes old entries invalid
+FORMAT = 4  # of the cached arrays; a new number makes old entries invalid
 UNFIT = (OSError, ValueError, EOFError)  # there is no entry, or a power failure cut it short
 
 log = logging.getLogger(__name__)

@@ -110,12 +110,8 @@ class Wikitext2(TaskKind):
     def __call__(self, *, seed: int = 0) -> "Task":
         name = f"wikitext2-{self.train_split}"
         data = DataSet(name, FOLDER, "Salesforce/wikitext", "wikitext-2-v1")
-        found = data.load(self.read, self.random if self.made_up else None)
-        vocabulary = int(found["vocabulary"][0])
-        arrays: Arrays = {}
-        for part in ("", "test_"):
-            words, following = _pieces(found[f"{part}stream"], WIKITEXT_LENGTH)
-            arrays |= {f"{part}inputs": words, f"{part}targets": following}
+        arrays = data.load(self.read, self.random if self.made_up else None)
+        vocabulary = int(arrays.pop("vocabulary"))
         shape = WIKITEXT_LENGTH, vocabulary
         # The logits of 16 examples are 75 MB.
         return self.made_of(arrays, shape, vocabulary, name="wikitext2", test_chunk=16)
@@ -131,19 +127,12 @@ class Wikitext2(TaskKind):
             streams = [np.array([number.get(word, 0) for word in text], np.int64) for text in words]
             if min(stream.size for stream in streams) <= WIKITEXT_LENGTH:
                 raise ValueError(f"texts of {streams[0].size} and {streams[1].size} words")
-            return {
-                "stream": streams[0],
-                "test_stream": streams[1],
-                "vocabulary": np.array([len(number)]),
-            }
+            return _pieces(WIKITEXT_LENGTH, *streams) | {"vocabulary": np.array(len(number))}
 
     def random(self, rng: np.random.Generator) -> Arrays:
         """Made-up arrays of the same shapes."""
-        return {
-            "stream": rng.integers(WIKITEXT_VOCABULARY, size=100_000),
-            "test_stream": rng.integers(WIKITEXT_VOCABULARY, size=20_000),
-            "vocabulary": np.array([WIKITEXT_VOCABULARY]),
-        }
+        streams = (rng.integers(WIKITEXT_VOCABULARY, size=size) for size in (100_000, 20_000))
+        return _pieces(WIKITEXT_LENGTH, *streams) | {"vocabulary": np.array(WIKITEXT_VOCABULARY)}
 
 
 class Plays(DataSet):
@@ -167,23 +156,21 @@ class Plays(DataSet):
         parts: dict[str, list[NDArray[Any]]] = defaultdict(list)
         for owner, text in enumerate(text for text in texts if len(text) > 2 * LINE):
             stream = np.array([CHARACTERS.find(character) + 1 for character in text])
-            pieces = _pieces(stream, LINE)
-            number = len(pieces[0]) - -(-len(pieces[0]) // 5)  # without the last fifth, rounded up
+            pieces = (stream.size - 1) // LINE
+            number = pieces - -(-pieces // 5)  # without the last fifth, rounded up
             parts["owners"].append(np.full(number, owner))
-            for name, own in zip(("inputs", "targets"), pieces, strict=True):
-                parts[name].append(own[:number])
-                parts[f"test_{name}"].append(own[number:])
+            cut = number * LINE
+            for name, own in _pieces(LINE, stream[: cut + 1], stream[cut:]).items():
+                parts[name].append(own)
         if not parts:
             raise ValueError(f"nobody says more than {2 * LINE} characters")
         return {name: np.concatenate(arrays) for name, arrays in parts.items()}
 
     def random(self, rng: np.random.Generator) -> Arrays:
         """Made-up arrays of the same shapes."""
-        arrays: Arrays = {"owners": np.arange(4_000) % 100}
-        for part, count in (("", 4_000), ("test_", 1_000)):
-            stream = rng.integers(len(CHARACTERS) + 1, size=count * LINE + 1)
-            arrays[f"{part}inputs"], arrays[f"{part}targets"] = _pieces(stream, LINE)
-        return arrays
+        sizes = 4_000 * LINE + 1, 1_000 * LINE + 1
+        streams = (rng.integers(len(CHARACTERS) + 1, size=size) for size in sizes)
+        return _pieces(LINE, *streams) | {"owners": np.arange(4_000) % 100}
 
 
 PLAYS = Plays("shakespeare", "shakespeare")
@@ -243,7 +230,11 @@ def _words(review: str) -> list[str]:
     return re.findall(r"[a-z0-9']+", review.lower().replace("<br />", " "))
 
 
-def _pieces(stream: NDArray[np.int64], length: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Pieces of a text and the next token of each of their tokens, of shape ``(n, length)``."""
-    used = (stream.size - 1) // length * length
-    return stream[:used].reshape(-1, length), stream[1 : used + 1].reshape(-1, length)
+def _pieces(length: int, train: NDArray[np.int64], test: NDArray[np.int64]) -> Arrays:
+    """Pieces of two texts and the next token of each of their tokens, of shape ``(n, length)``."""
+    arrays: Arrays = {}
+    for part, stream in (("", train), ("test_", test)):
+        used = (stream.size - 1) // length * length
+        arrays[f"{part}inputs"] = stream[:used].reshape(-1, length)
+        arrays[f"{part}targets"] = stream[1 : used + 1].reshape(-1, length)
+    return arrays
