@@ -79,10 +79,9 @@ class Guided(Timed):
         self._losses: dict[int, dict[int, float]] = {}  # base version -> client -> loss
         self._taken: list[tuple[int, int]] = []  # client and base version of the last version
         self._aggregated = 0.0  # when
-        self._waiting = False  # whether an update waits
 
     def due(self) -> float:
-        if not self._waiting:
+        if not self._seen:
             return math.inf
         if not self._began:
             return self._aggregated
@@ -112,10 +111,9 @@ class Guided(Timed):
         """The whole buffer, when it is due."""
         for update in self.arrivals(buffer):
             self._learn(update)
-        self._waiting = bool(buffer)
         if self._now < self.due():
             return ()
-        self._waiting, self._aggregated = False, self._now
+        self._aggregated = self._now
         self._taken = [(update.client_id, update.base_version) for update in buffer]
         return buffer
 

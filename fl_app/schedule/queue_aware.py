@@ -68,7 +68,6 @@ class QueueAware(Timed):
         self._given: dict[int, tuple[int, int, float]] = {}  # client -> sequence, round, limit
         self._late: dict[int, int] = {}  # order that waits and is late -> its round
         self._round, self._opened = 0, 0.0
-        self._waiting = False  # whether an update waits
         self._over = False  # whether the round has ended, and nobody has begun again
 
     def settle(self, parts: Callable[..., Parts], joules: Callable[..., float | None]) -> None:
@@ -76,7 +75,7 @@ class QueueAware(Timed):
         self._parts = parts
 
     def due(self) -> float:
-        return self._opened + (1 + self.cutoff) * self.period if self._waiting else math.inf
+        return self._opened + (1 + self.cutoff) * self.period if self._seen else math.inf
 
     def start(self, idle: ClientPool, busy: Ids, buffer: Updates, rng: Generator) -> Sequence[int]:
         """Idle clients whose update does not wait."""
@@ -100,7 +99,6 @@ class QueueAware(Timed):
         """The round's updates, and late ones of earlier rounds."""
         for update in self.arrivals(buffer):
             self._learn(update)
-        self._waiting = bool(buffer)
         if not buffer or self._over or (self._began and self._now < self.due()):
             return ()
         ripe = [u for u in buffer if self._late.get(u.order, -1) < self._round] or list(buffer)
