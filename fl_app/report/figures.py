@@ -65,8 +65,8 @@ def data(frame: pd.DataFrame) -> alt.InlineData:
     return alt.InlineData(values=text, format=alt.CsvDataFormat(type="csv"))
 
 
-def thin(frame: pd.DataFrame, most: int = MAX_POINTS) -> pd.DataFrame:
-    """At most so many evenly spread rows, with the first and the last."""
+def thin(frame: Any, most: int = MAX_POINTS) -> Any:
+    """At most so many evenly spread rows of a frame or a series, with the first and the last."""
     size = len(frame)
     return frame.iloc[np.unique(np.linspace(0, size - 1, min(size, most)).round().astype(int))]
 

@@ -8,13 +8,12 @@ from statistics import fmean
 from typing import Any, NamedTuple, TypeAlias
 
 import altair as alt
-import numpy as np
 import pandas as pd
 
 from fl_app.core.events import Clustered, Event, Rejected
 from fl_app.record.history import OrderRecord
 from fl_app.report.cells import Cell, Series, headline
-from fl_app.report.figures import Chart, data, panel, time_label, zoom
+from fl_app.report.figures import Chart, data, panel, thin, time_label, zoom
 from fl_app.report.style import INK, WAITING
 
 Span: TypeAlias = tuple[float, float]  # start and end, seconds
@@ -103,9 +102,8 @@ def timeline(series: Sequence[Series], *, max_clients: int = 25, width: int = 90
     end = begin + view
     active = spans.client[spans.start < end]
     pace = spans.groupby("client").seconds.mean()
-    clients = [*pace[pace.index.isin(active)].sort_values(kind="stable").index]
-    if len(clients) > max_clients:
-        clients = [clients[round(i)] for i in np.linspace(0, len(clients) - 1, max_clients)]
+    active_pace = pace[pace.index.isin(active)].sort_values(kind="stable")
+    clients = [*thin(active_pace, max_clients).index]
     panels = [
         _lanes(each.cells[0], each.look.colour, clients, end, MAX_ORDERS // len(cells))
         for each in series
