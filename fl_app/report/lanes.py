@@ -1,7 +1,6 @@
 """The timeline of a run: a lane for each client with its training, transfers and waits."""
 
 import json
-import math
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from statistics import fmean
@@ -214,30 +213,27 @@ def _lanes(cell: Cell, colour: str, clients: Sequence[int], view_end: float, mos
     until = max(view_end, orders[most].start if len(orders) > most else cell.history.t)
     orders = [order for order in orders if order.start <= until]
     bottom = -0.12 if any(order.parts for order in orders) else -0.42
-    bars = [
-        Bar("waits for others", client, at + bottom, at + 0.42, start, end, WAITING, 1, "")
-        for client, start, end in cell.history.waits
-        if client in lane and start <= until
-        for at in [lane[client]]
-    ]
+
+    def bar(
+        kind: str, client: int, span: Span, colour: str, opacity: float = 1, told: str = ""
+    ) -> Bar:
+        at = lane[client]
+        low, high = (-0.4, -0.2) if kind == "transfers" else (bottom, 0.42)
+        return Bar(kind, client, at + low, at + high, *span, colour, opacity, told)
+
+    waits = (wait for wait in cell.history.waits if wait.client in lane and wait.start <= until)
+    bars = [bar("waits for others", each.client, each[1:], WAITING) for each in waits]
     for order in orders:
-        at = lane[order.client]
         trains, carries = activity(cell, order)
         pale = of.get(order.client, 0) % 2 == 1
         opacity = 0.35 if order.ended in LOST else 0.5 if pale else 1
         story = _story(order)
-        bars += [
-            Bar("trains", order.client, at + bottom, at + 0.42, *span, colour, opacity, story)
-            for span in trains
-        ]
-        bars += [
-            Bar("transfers", order.client, at - 0.4, at - 0.2, *span, SLIM, 1, "")
-            for span in carries
-        ]
+        bars += [bar("trains", order.client, span, colour, opacity, story) for span in trains]
+        bars += [bar("transfers", order.client, span, SLIM) for span in carries]
     top = len(own)
     versions = [t for t in cell.history.aggregations if t <= until]
-    every = math.ceil(len(versions) / MAX_VERSIONS) or 1
-    signs = [Sign("new version", None, top, t, "") for t in versions[::every]]
+    shown = thin(pd.Series(versions, dtype=float), MAX_VERSIONS)
+    signs = [Sign("new version", None, top, t, "") for t in shown]
     signs += [
         Sign("update lost", o.client, lane[o.client], cell.end(o), headline(o.reason))
         for o in orders

@@ -6,7 +6,7 @@ app to the server leaves out every file type that could hold it.
 
 import json
 import os
-from collections import defaultdict
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -19,7 +19,6 @@ import vl_convert
 from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
 
-from fl_app.core.events import Failed, Rejected
 from fl_app.core.files import atomic_write, cache_folder
 from fl_app.record.score import ACCURACY, LOSS
 from fl_app.record.summary import WINDOW, told_of_trouble
@@ -294,24 +293,19 @@ def _figures(cells: Sequence[Cell], table: Table) -> list[Part]:
 
 def _troubles(cell: Cell) -> list[Part]:
     """Failures and rejected replies of a cell: how often each occurred, and where last."""
-    found: dict[tuple[str, str], list[Failed | Rejected]] = defaultdict(list)
-    for each in cell.history.troubles:
-        found[each.kind, headline(each.reason)].append(each)
-    if not found:
+    troubles = cell.history.troubles
+    if not troubles:
         return []
-    rows = [
-        (
-            f"{len(events):,}",
-            kind,
-            seconds(events[-1].t),
-            "" if events[-1].client is None else str(events[-1].client),
-            events[-1].reason,
-        )
-        for (kind, _), events in sorted(found.items(), key=lambda each: -len(each[1]))
-    ]
+    kinds = [(each.kind, headline(each.reason)) for each in troubles]
+    last = dict(zip(kinds, troubles, strict=True))
+    rows = []
+    for kind, number in Counter(kinds).most_common(MAX_REASONS):
+        event = last[kind]
+        client = "" if event.client is None else str(event.client)
+        rows.append((f"{number:,}", event.kind, seconds(event.t), client, event.reason))
     title = f"Failures and rejected replies: {cell.name}"
     header = ["times", "what", "last at", "on client", "reason"]
-    return [Part(title, ["None of these replies was aggregated."], header, rows[:MAX_REASONS])]
+    return [Part(title, ["None of these replies was aggregated."], header, rows)]
 
 
 def _title(cells: Sequence[Cell]) -> str:
