@@ -168,7 +168,7 @@ class SlowLabels(Bounded):
         slow_clients(1, self.slow_share)
         unique = len(set(self.labels)) == len(self.labels) > 0
         self.require(unique, "labels", "classes, each once", "none is slow")
-        self._shared()
+        Dirichlet(self.alpha, self.min_size, self.balance)  # checks them
 
     def __call__(self, labels: Indices, num_clients: int, rng: Rng) -> list[Indices]:
         slow = slow_clients(num_clients, self.slow_share)
@@ -176,26 +176,21 @@ class SlowLabels(Bounded):
         bound = f"some but not all of the classes {sorted(known)}"
         told = "slow or other clients would have no examples"
         self.require(known > set(self.labels), "labels", bound, told)
-        own = np.isin(labels, list(self.labels))
-        theirs, rest = np.flatnonzero(own), np.flatnonzero(~own)
+        slow_ones = np.isin(labels, list(self.labels))
+        theirs, rest = np.flatnonzero(slow_ones), np.flatnonzero(~slow_ones)
+        share = Dirichlet(self.alpha, self.min_size, self.balance)
         if self.others:
             theirs = rng.permutation(theirs)
             bound = f"classes of at least {len(slow)} examples, as many as slow clients"
             fits = theirs.size >= len(slow)
             self.require(fits, "labels", bound, "slow clients share them")
-            parts = [rest[place] for place in self._shared()(labels[rest], num_clients, rng)]
-            for client_id, share in zip(slow, np.array_split(theirs, len(slow)), strict=True):
-                parts[client_id] = np.concatenate([parts[client_id], share])
+            parts = [rest[place] for place in share(labels[rest], num_clients, rng)]
+            for client_id, own in zip(slow, np.array_split(theirs, len(slow)), strict=True):
+                parts[client_id] = np.concatenate([parts[client_id], own])
             return parts
         bound = f"smaller: {len(slow)} of {num_clients} clients would be slow"
         told = "the other classes would have no client"
         self.require(len(slow) < num_clients, "slow_share", bound, told)
-        groups = ((rest, num_clients - len(slow)), (theirs, len(slow)))  # slow ids come last
-        return [
-            chosen[place]
-            for chosen, size in groups
-            for place in self._shared()(labels[chosen], size, rng)
-        ]
-
-    def _shared(self) -> Dirichlet:
-        return Dirichlet(self.alpha, self.min_size, self.balance)
+        parts = [rest[place] for place in share(labels[rest], num_clients - len(slow), rng)]
+        # Slow ids come last.
+        return parts + [theirs[place] for place in share(labels[theirs], len(slow), rng)]
