@@ -61,7 +61,7 @@ def too_few(task: Any) -> str:
     """Why a client cannot train on its examples, or validate, in words; "" = it can."""
     train = task.partition[0].size
     kept = task.validation[0].size if task.validation else 0
-    if train and (kept or not task.holdout):
+    if train and (kept or not task.validation):
         return ""
-    least = "2 with task.holdout > 0" if task.holdout else "1"
+    least = "2 with task.holdout > 0" if task.validation else "1"
     return f"there are {train + kept}, and a client needs at least {least}"

@@ -15,13 +15,10 @@ from types import FunctionType
 from typing import Any, ClassVar, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
-from fl_app.core.types import Order, Reply, Scores, Update, Upload
+from fl_app.core.types import Array, Order, Reply, Scores, Update, Upload
 
 GENERATORS = ("PCG64", "PCG64DXSM", "MT19937", "Philox", "SFC64")
-
-Array = NDArray[Any]
 
 
 class Remembers(Protocol):

@@ -11,13 +11,14 @@ from typing import Any, Literal, NamedTuple, Protocol, TypeAlias, get_args
 import numpy as np
 from numpy.typing import NDArray
 
+Array: TypeAlias = NDArray[Any]
 Vector: TypeAlias = NDArray[np.float32]
 Numbers: TypeAlias = NDArray[np.float64]
 Indices: TypeAlias = NDArray[np.int64]
 Rng: TypeAlias = np.random.Generator
 Scalar: TypeAlias = bool | int | float | str
 Config: TypeAlias = Mapping[str, Scalar]
-State: TypeAlias = Mapping[str, NDArray[Any]]
+State: TypeAlias = Mapping[str, Array]
 Records: TypeAlias = Mapping[str, Mapping[str, Mapping[str, Any]]]
 Extra: TypeAlias = Mapping[str, Vector]
 Kind: TypeAlias = Literal["gradient", "pseudo", "delta", "model"]

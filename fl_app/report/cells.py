@@ -64,10 +64,9 @@ class Cell:
         return self.get("algorithm.name") or Path(self.folder).name
 
     @property
-    def seed(self) -> int | None:
+    def seed(self) -> Any:
         """As configured; None if it is unknown."""
-        seed: int | None = self.get("seed")
-        return seed
+        return self.get("seed")
 
     @property
     def task(self) -> str:

@@ -143,7 +143,7 @@ class Table:
         columns = []
         for key, over, below, form, best in _COLUMNS:
             field = key.format(score=score)
-            if not self.rows or field not in self.rows[0]:
+            if field not in self.rows[0]:
                 continue
             if field != key and len(self.scores) == 1:
                 best = max if self.scores[0].higher_is_better else min

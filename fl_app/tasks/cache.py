@@ -9,14 +9,14 @@ import tempfile
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fl_app.core.files import cache_folder
+from fl_app.core.types import Array
 
-Arrays: TypeAlias = dict[str, NDArray[Any]]
+Arrays: TypeAlias = dict[str, Array]
 
 FORMAT = 4  # of the cached arrays; a new number makes old entries invalid
 UNFIT = (OSError, ValueError, EOFError)  # there is no entry, or a power failure cut it short

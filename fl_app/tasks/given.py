@@ -7,17 +7,15 @@ from typing import Any, TypeAlias
 import numpy as np
 import pandas as pd
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
-from fl_app.core.types import Indices
+from fl_app.core.types import Array, Indices
 from fl_app.tasks.encoding import KINDS
 from fl_app.tasks.objective import Classification, Loss, Objective, objective_of
 from fl_app.tasks.partition import by_owner
 from fl_app.tasks.scaling import moments_of
 from fl_app.tasks.table import encode_targets, fit_targets
 
-Array = NDArray[Any]
 TESTS = ("test", "validation", "valid")  # the first of these parts is the test set
 Values: TypeAlias = Any  # what numpy.asarray takes, or a tensor
 
@@ -266,7 +264,7 @@ def splits_of(data: Any, name: str = "data") -> tuple[Any, Any | None]:
     return splits["train"], tests[0] if tests else None
 
 
-def dealt(partitioner: Any) -> tuple[Any, NDArray[np.int64]]:
+def dealt(partitioner: Any) -> tuple[Any, Indices]:
     """The rows of all partitions of a partitioner of flwr-datasets, and the client of each row.
 
     Raises:

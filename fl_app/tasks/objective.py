@@ -11,9 +11,10 @@ from typing import Any, ClassVar, Self, TypeAlias
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional as F
+
+from fl_app.core.types import Array, Indices
 
 LARGEST_EXPONENT = 700.0  # the exponential of more overflows
 NUM_STRATA = 10  # of numbers
@@ -78,10 +79,10 @@ class Objective(ABC):
         """The shape of the output that belongs to a batch of targets."""
 
     @abstractmethod
-    def strata(self, targets: Tensor) -> NDArray[np.int64]:
+    def strata(self, targets: Tensor) -> Indices:
         """A class for each example, by which a partition distributes them, shape ``(n,)``."""
 
-    def answers(self, output: Tensor) -> NDArray[Any]:
+    def answers(self, output: Tensor) -> Array:
         """What outputs say in the words or units of the data, shape ``(n, ...)``."""
         return output.numpy()
 
@@ -127,14 +128,14 @@ class Classification(Objective):
     def output_shape(self, target: Tensor) -> tuple[int, ...]:
         return (*target.shape, self.num_outputs)
 
-    def strata(self, targets: Tensor) -> NDArray[np.int64]:
+    def strata(self, targets: Tensor) -> Indices:
         if self.sequences:  # examples have the order of the text
             return np.zeros(len(targets), np.int64)
-        classes: NDArray[np.int64] = targets.numpy()
+        classes: Indices = targets.numpy()
         return classes
 
-    def answers(self, output: Tensor) -> NDArray[Any]:
-        names: NDArray[Any] = np.asarray(self.classes or range(self.num_outputs))
+    def answers(self, output: Tensor) -> Array:
+        names: Array = np.asarray(self.classes or range(self.num_outputs))
         return names.take(output.argmax(-1).numpy())
 
     def counts(self, output: Tensor, target: Tensor) -> Tensor:
@@ -190,13 +191,13 @@ class Regression(Objective):
     def output_shape(self, target: Tensor) -> tuple[int, ...]:
         return tuple(target.shape)
 
-    def strata(self, targets: Tensor) -> NDArray[np.int64]:
+    def strata(self, targets: Tensor) -> Indices:
         """The tenth of all examples that an example belongs to, ordered by the first number."""
         first = targets[:, 0].numpy()
         bounds = np.quantile(first, np.arange(1, NUM_STRATA) / NUM_STRATA)
         return np.searchsorted(bounds, first).astype(np.int64)
 
-    def answers(self, output: Tensor) -> NDArray[Any]:
+    def answers(self, output: Tensor) -> Array:
         output = output.double().reshape(len(output), -1)
         if self.mean:
             output = output * output.new_tensor(self.deviation) + output.new_tensor(self.mean)

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from fl_app.core.errors import require
 from fl_app.core.hyper import Bound, bounded, count, one_of, or_none, within
+from fl_app.core.types import Array, Indices
 from fl_app.tasks.cache import Arrays, cached, digest, file_facts
 from fl_app.tasks.encoding import KINDS, MISSING, Schema, read_schema
 from fl_app.tasks.files import existing
@@ -49,7 +50,7 @@ class Part:
     """
 
     where: str
-    inputs: "pd.DataFrame | NDArray[Any]"
+    inputs: "pd.DataFrame | Array"
     targets: "pd.DataFrame"
     owners: "pd.Series | None" = None
     categories: Sequence[str] = ()
@@ -159,7 +160,7 @@ class OwnData(TaskKind):
         return {**arrays, "about": np.frombuffer(about.encode(), np.uint8)}
 
     def _fitted(
-        self, part: Part, rows: NDArray[np.bool_], targets: NDArray[Any], kind: str, outputs: Any
+        self, part: Part, rows: NDArray[np.bool_], targets: Array, kind: str, outputs: Any
     ) -> Schema:
         """The schema of data, whose moments are those of the training rows.
 
@@ -353,7 +354,7 @@ def names_of(value: Names | float | None) -> list[str]:
     ]
 
 
-def encoded_inputs(part: Part, schema: Schema) -> NDArray[Any]:
+def encoded_inputs(part: Part, schema: Schema) -> Array:
     """Inputs of the model; bytes of images, which are scaled batch by batch."""
     from fl_app.tasks.scaling import are_images  # loads torch
     from fl_app.tasks.table import encode_columns  # loads pandas
@@ -373,7 +374,7 @@ def encoded_inputs(part: Part, schema: Schema) -> NDArray[Any]:
     return np.asarray(scaled, np.float32)
 
 
-def choose_test(groups: NDArray[np.int64], share: float, where: str) -> NDArray[np.bool_]:
+def choose_test(groups: Indices, share: float, where: str) -> NDArray[np.bool_]:
     """Which examples are for testing, shape ``(n,)``; equal arguments give equal examples.
 
     The share holds in every group up to one example, and every group keeps one for training. The

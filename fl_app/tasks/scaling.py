@@ -8,6 +8,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from fl_app.core.types import Array
+
 
 @dataclass(frozen=True, eq=False)
 class Scaling:
@@ -31,12 +33,12 @@ class Scaling:
         return torch.addcmul(offset, images.float(), factor)
 
 
-def are_images(inputs: NDArray[Any]) -> bool:
+def are_images(inputs: Array) -> bool:
     """Whether inputs are bytes in four dimensions."""
     return inputs.dtype == np.uint8 and inputs.ndim == 4
 
 
-def moments_of(inputs: NDArray[Any]) -> tuple[tuple[float, ...], tuple[float, ...]]:
+def moments_of(inputs: Array) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """Mean and deviation of every channel or entry; the deviation of a constant is 1.
 
     Args:

@@ -13,6 +13,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from fl_app.core.errors import require
+from fl_app.core.types import Array, Indices
 from fl_app.tasks.encoding import Column, Schema
 
 MOST_CATEGORIES = 1000  # of one column: each becomes an input of the model
@@ -118,7 +119,7 @@ def doubts(inputs: Any, categories: Sequence[str], schema: Schema, where: str) -
     return [f"{where}: {each}" for each in told]
 
 
-def unusual(schema: Schema, inputs: NDArray[Any]) -> list[str]:
+def unusual(schema: Schema, inputs: Array) -> list[str]:
     """Sentences on columns of numbers that lie far from those that the schema was written from.
 
     Args:
@@ -180,7 +181,7 @@ def in_order(names: pd.Series) -> tuple[str, ...]:
     return tuple(distinct[order])
 
 
-def codes_of(values: pd.Series, known: Sequence[str], where: str) -> NDArray[np.int64]:
+def codes_of(values: pd.Series, known: Sequence[str], where: str) -> Indices:
     """Places of the values' names among those that are `known`, shape ``(n,)``.
 
     Raises:
@@ -351,9 +352,7 @@ def _kind_of(targets: pd.DataFrame, where: str) -> str:
     return "classification" if few else "regression"
 
 
-def encode_targets(
-    targets: pd.DataFrame, kind: str, outputs: Sequence[str], where: str
-) -> NDArray[Any]:
+def encode_targets(targets: pd.DataFrame, kind: str, outputs: Sequence[str], where: str) -> Array:
     """Targets as a model's objective takes them.
 
     Args:

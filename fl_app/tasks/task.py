@@ -7,10 +7,9 @@ from typing import Any, Self
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from fl_app.core.types import Indices
+from fl_app.core.types import Array, Indices
 from fl_app.tasks import given
 from fl_app.tasks.encoding import Schema
 from fl_app.tasks.models import CHUNK, MODELS, architecture, chunk_of
@@ -42,7 +41,6 @@ class Task:
             clients follow from the run's configuration (`with_clients`).
         validation: for every client the indices of its examples kept for validation, int64; empty
             = clients evaluate on their training examples.
-        holdout: share of every client's examples in `validation`, in [0, 1).
         owners: whose each training example is, int64, shape ``(n,)``; None = unknown.
         prepare: converts stored inputs to inputs of the model, such as
             `fl_app.tasks.scaling.Scaling`; None if they are the same.
@@ -61,7 +59,6 @@ class Task:
     test_targets: Tensor | None = None
     partition: Sequence[Indices] = ()
     validation: Sequence[Indices] = ()
-    holdout: float = 0.0
     owners: Tensor | None = None
     prepare: Callable[[Tensor], Tensor] | None = None
     augment: Callable[[Tensor], Tensor] | None = None
@@ -382,7 +379,7 @@ class Task:
             kept, rest = np.split(rng.permutation(indices), [num_kept])
             train.append(np.sort(rest))
             validation.append(np.sort(kept))
-        return replace(self, partition=train, validation=validation, holdout=share)
+        return replace(self, partition=train, validation=validation)
 
     def label_counts(self) -> Indices:
         """Examples of each class in the test set, shape ``(C,)``.
@@ -427,7 +424,7 @@ class Task:
     def evaluate(self, model: nn.Module, client_id: int) -> tuple[dict[str, float], int]:
         """The objective's metrics on one client's validation examples, and how many these are.
 
-        Without validation examples of any client (`holdout` is 0) these are its training examples,
+        Without validation examples of any client these are its training examples,
         without augmentation. A client whose only example is for training gives ``({}, 0)``.
         """
         own = self.evaluation_indices(client_id)
@@ -440,7 +437,7 @@ class Task:
         )
         return self._measure(model, chunks)[0], int(own.size)
 
-    def answers(self, model: nn.Module, inputs: Tensor) -> NDArray[Any]:
+    def answers(self, model: nn.Module, inputs: Tensor) -> Array:
         """What a model says of inputs such as this task's: `Objective.answers`."""
         model.eval()
         with torch.no_grad():

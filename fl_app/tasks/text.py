@@ -8,12 +8,12 @@ from importlib import resources
 from itertools import chain
 from pathlib import Path
 from string import ascii_lowercase, ascii_uppercase
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fl_app.core.hyper import bounded, one_of
+from fl_app.core.types import Array, Indices
 from fl_app.tasks.cache import Arrays
 from fl_app.tasks.files import loaded
 from fl_app.tasks.kind import TaskKind
@@ -153,7 +153,7 @@ class Plays(DataSet):
         # Other files are the same plays in the spelling of the folios.
         files = sorted((root / self.folder).glob("*_gut.txt"))
         texts = chain.from_iterable(_spoken(file.read_text(encoding="utf-8")) for file in files)
-        parts: dict[str, list[NDArray[Any]]] = defaultdict(list)
+        parts: dict[str, list[Array]] = defaultdict(list)
         for owner, text in enumerate(text for text in texts if len(text) > 2 * LINE):
             stream = np.array([CHARACTERS.find(character) + 1 for character in text])
             pieces = (stream.size - 1) // LINE
@@ -230,7 +230,7 @@ def _words(review: str) -> list[str]:
     return re.findall(r"[a-z0-9']+", review.lower().replace("<br />", " "))
 
 
-def _pieces(length: int, train: NDArray[np.int64], test: NDArray[np.int64]) -> Arrays:
+def _pieces(length: int, train: Indices, test: Indices) -> Arrays:
     """Pieces of two texts and the next token of each of their tokens, of shape ``(n, length)``."""
     arrays: Arrays = {}
     for part, stream in (("", train), ("test_", test)):
