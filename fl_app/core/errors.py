@@ -1,6 +1,8 @@
 """Checks of configuration values and the errors of a run."""
 
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 from numbers import Real
 
 
@@ -19,6 +21,30 @@ def require(condition: bool, key: str, value: object, bound: str, consequence: s
 def is_number(value: object) -> bool:
     """Whether `value` is a finite number, Python's or NumPy's; booleans are none."""
     return isinstance(value, Real) and not isinstance(value, bool) and math.isfinite(value)
+
+
+@contextmanager
+def explaining(problem: str, remedy: str = "") -> Iterator[None]:
+    """Turn an error of any type, as libraries and users' code raise them, into one that says more.
+
+    Args:
+        problem: what messages begin with.
+        remedy: what they end with, behind the error.
+
+    Raises:
+        ValueError: anything went wrong.
+    """
+    try:
+        yield
+    except Exception as error:
+        raise ValueError(f"{problem}: {said(error)}{remedy}") from error
+
+
+def said(error: BaseException) -> str:
+    """An error's message in one line, with its type unless it is a `ValueError`."""
+    text = " ".join(str(error).split())
+    remedy = "; iconv -f LATIN1 -t UTF-8 FILE > NEW" * isinstance(error, UnicodeDecodeError)
+    return text if type(error) is ValueError and text else f"{type(error).__name__}: {text}{remedy}"
 
 
 class RunError(RuntimeError):

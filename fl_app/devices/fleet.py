@@ -10,7 +10,7 @@ from itertools import chain, pairwise
 from pathlib import Path
 from typing import Any
 
-from fl_app.core.errors import require
+from fl_app.core.errors import explaining, require
 from fl_app.core.hyper import POSITIVE, at_least, bounded, check_bounds, or_none, within
 from fl_app.core.types import Parts
 from fl_app.devices.compute import Times
@@ -253,13 +253,11 @@ class Traces:
         key, path = "devices.availability.path", Path(self.path or "").expanduser()
         told = "when clients are online is unknown"
         require(path.is_file(), key, self.path, "a JSON file of recorded users", told)
-        place, users = f"{key}={path}", list[tuple[bool, float, list[float]]]()
-        try:
+        users = list[tuple[bool, float, list[float]]]()
+        with explaining(f"{key}={path}"):
             for name, user in json.loads(path.read_text(encoding="utf-8")).items():
-                place = f"{key}={path}: user {name}"
-                users += _stays(user)
-        except (ValueError, LookupError, TypeError, AttributeError) as error:
-            raise ValueError(f"{place}: {type(error).__name__}: {error}") from error
+                with explaining(f"user {name}"):
+                    users += _stays(user)
         require(len(users) > 0, key, path, "a file with a user that was ready", told)
         order = sorted(range(len(users)), key=lambda user: uniform(self.seed, user, 0, b"user"))
         self._users = [users[user] for user in order]

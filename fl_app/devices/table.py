@@ -26,7 +26,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from fl_app.core.errors import require
+from fl_app.core.errors import explaining, require
 from fl_app.core.hyper import POSITIVE, Bound, at_least, bounded, check_bounds, count, or_none
 
 # Overlap-FedAvg gives the seconds of one iteration under FedAvg (five local epochs and the
@@ -130,21 +130,15 @@ def read_table(name: str, key: str = "devices.table") -> Table:
         "a file, or the name of a table of fl_app/devices/tables",
         "the boards' seconds are unknown",
     )
-    try:
+    with explaining(f"{key}={name} is no device file", "; python -m lab.rack.fit writes one"):
         text = own.read_text(encoding="utf-8") if is_own else path.read_text(encoding="utf-8")
         content = json.loads(text)
         kinds = content["kinds"].items()
-        table = Table(
+        return Table(
             boards=dict(content.get("boards", {})),
             kinds={str(kind): _kind(str(kind), values) for kind, values in kinds},
             server={k: v for k, v in content.get("server", {}).items() if k in SERVER},
         )
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ValueError(
-            f"{key}={name} is no device file ({type(error).__name__}: {error}); "
-            "python -m lab.rack.fit writes one"
-        ) from error
-    return table
 
 
 def _kind(name: str, values: Mapping[str, Any]) -> Kind:
@@ -152,12 +146,10 @@ def _kind(name: str, values: Mapping[str, Any]) -> Kind:
     own = {field.name: values[field.name] for field in fields(Kind) if field.name in values}
     means = own.get("seconds", ())
     own["seconds"] = tuple(means) if isinstance(means, list | tuple) else (means,)
-    try:
+    with explaining(f"kinds.{name}"):
         if own.get("network") is not None:
             own["network"] = Link(**own["network"])
         return Kind(**own)
-    except (ValueError, TypeError) as error:
-        raise ValueError(f"kinds.{name}: {error}") from error
 
 
 def boards_of(

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from omegaconf import OmegaConf
-from yaml import YAMLError
 
 from fl_app.client.node_data import kind_of
+from fl_app.core.errors import explaining
 from fl_app.record.history import Evaluation, History, OrderRecord
 from fl_app.record.log import read_events
 from fl_app.record.score import Score, score_of
@@ -192,10 +192,8 @@ def read_cell(folder: Path, name: str | None = None) -> Cell:
         ValueError: a file is damaged.
     """
     cell = Cell("", folder=folder.resolve().name, config=_text(folder / "config.yaml"))
-    try:
+    with explaining(f"{folder / 'config.yaml'} is damaged"):
         algorithm = cell.algorithm
-    except YAMLError as error:
-        raise ValueError(f"{folder / 'config.yaml'} is damaged: {error}") from error
     cell.name = name or (folder.name if name is None else algorithm)
     cell.label = label_of(cell.name)
     cell.summary = json.loads(_text(folder / "summary.json") or "{}")

@@ -13,7 +13,7 @@ from typing import Any
 
 from omegaconf import DictConfig
 
-from fl_app.core.errors import is_number
+from fl_app.core.errors import explaining, is_number
 
 FORMAT = 1  # of the file
 KINDS = ("classification", "regression")
@@ -138,15 +138,10 @@ def read_schema(given: str) -> Schema:
         ValueError: the file cannot be read, or is no schema.
     """
     text = _is_text(given)
-    try:
+    name = "task.schema" if text else f"task.schema={given}"
+    with explaining(f"{name} must be a schema as `{COMMAND}` writes it"):
         contents = given if text else Path(given).expanduser().read_text(encoding="utf-8")
         return _parse(json.loads(contents))
-    except OSError as error:
-        problem = error.strerror or type(error).__name__
-    except (ValueError, TypeError) as error:
-        problem = str(error)
-    name = "task.schema" if text else f"task.schema={given}"
-    raise ValueError(f"{name} must be a schema as `{COMMAND}` writes it: {problem}") from None
 
 
 def inline_schema(config: DictConfig) -> DictConfig:

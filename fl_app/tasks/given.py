@@ -9,6 +9,7 @@ import pandas as pd
 import torch
 from torch import Tensor
 
+from fl_app.core.errors import explaining
 from fl_app.core.types import Array, Indices
 from fl_app.tasks.encoding import KINDS
 from fl_app.tasks.objective import Classification, Loss, Objective, objective_of
@@ -64,13 +65,11 @@ def _rows(values: Any, name: str) -> Array:
     if isinstance(values, Tensor):
         values = values.detach().cpu()
         values = values.float() if values.is_floating_point() else values  # NumPy has no bfloat16
-    try:
+    with explaining(f"{name} is no array, since its rows differ in shape"):
         array = np.asarray(values)
         if array.dtype.kind == "O" and not any(isinstance(value, str) for value in array.flat):
             plain = np.array(array.tolist())  # such as numbers of a table that also has texts
             array = plain if plain.dtype.kind in "biuf" else array
-    except ValueError as error:  # rows of different lengths
-        raise ValueError(f"{name} is no array, since its rows differ in shape: {error}") from None
     if array.ndim == 0:
         raise ValueError(f"{name} is a {type(values).__name__} and must be an array of examples")
     return array

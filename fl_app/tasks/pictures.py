@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageOps
 
-from fl_app.tasks.files import reading
+from fl_app.core.errors import explaining
 
 MODES = {1: "L", 3: "RGB"}
 
@@ -30,7 +30,8 @@ def decode(
 
     def pixels(named: tuple[str, Path | IO[bytes]]) -> NDArray[np.uint8]:
         name, file = named
-        with reading(name, "an image that can be read"), Image.open(file) as image:
+        unreadable = explaining(f"{name} must be an image that can be read")
+        with unreadable, Image.open(file) as image:
             image.draft(MODES[channels], (2 * width, 2 * height))  # large photos at a fraction
             return pixels_of(image, MODES[channels], (width, height))
 

@@ -13,10 +13,10 @@ from tempfile import TemporaryDirectory
 
 import numpy as np
 
-from fl_app.core.errors import require
+from fl_app.core.errors import explaining, require, said
 from fl_app.core.files import cache_folder
 from fl_app.tasks.cache import Arrays, cached, file_facts
-from fl_app.tasks.files import loaded, said
+from fl_app.tasks.files import loaded
 
 log = logging.getLogger(__name__)
 
@@ -69,19 +69,12 @@ class DataSet:
         if not folder.is_dir():
             self._fetch_whole(root)
 
-        def arrays() -> Arrays:
-            try:
-                return read(root)
-            except Exception as error:  # libraries raise errors of any type
-                raise ValueError(
-                    f"{self.name} in FL_APP_DATA={root} cannot be read: {said(error)}: a file is "
-                    f"missing, damaged or not what its name says; remove {folder}, and the same "
-                    "command downloads it anew where there is network"
-                ) from error
-
         # Files of the folder alone: CelebA's has 200,000 images below it.
         files = *folder.iterdir(), *(root / name for name in self.beside)
-        return cached(self.name, file_facts(files), arrays)
+        remedy = ": a file is missing, damaged or not what its name says; remove "
+        remedy += f"{folder}, and the same command downloads it anew where there is network"
+        with explaining(f"{self.name} in FL_APP_DATA={root} cannot be read", remedy):
+            return cached(self.name, file_facts(files), lambda: read(root))
 
     def _fetch_whole(self, root: Path) -> None:
         """Download the folder, which appears whole or not at all."""

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
+from fl_app.core.errors import explaining
 from fl_app.core.hyper import Bound, bounded
-from fl_app.tasks.files import existing, folder_of, loaded, reading, stored_images
+from fl_app.tasks.files import existing, folder_of, loaded, stored_images
 from fl_app.tasks.own_data import KIND, ImageKeys, OwnData, Part, TableData
 from fl_app.tasks.vision import torchvision
 
@@ -60,7 +61,7 @@ class Csv(TableData):
 
         sign = self.separator.replace("\\t", "\t")
         expected = f"a table in UTF-8, of values separated by {sign!r} (task.separator)"
-        with reading(f"{key}={file}", expected), warnings.catch_warnings():
+        with explaining(f"{key}={file} must be {expected}"), warnings.catch_warnings():
             # A line with more values than columns.
             warnings.simplefilter("error", pd.errors.ParserWarning)
             options: dict[str, Any] = {"sep": sign, "skipinitialspace": True}
@@ -113,7 +114,7 @@ class Arrays(OwnData):
         (file,) = self.files()
         where = f"task.path={file}"
         expected = "a .npz file of numbers or texts (numpy.savez); objects are not read"
-        with reading(where, expected), np.load(file, allow_pickle=False) as stored:
+        with explaining(f"{where} must be {expected}"), np.load(file) as stored:
             found = {name: stored[name] for name in stored.files}
         train, test = _part(found, "train", where), None
         if "x_test" in found:

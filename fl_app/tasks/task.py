@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from fl_app.core.errors import explaining
 from fl_app.core.types import Array, Indices
 from fl_app.tasks import given
 from fl_app.tasks.encoding import Schema
@@ -286,10 +287,8 @@ class Task:
         """
         loss = imported("task.loss", path)
         task = replace(self, objective=self.objective.with_loss(loss))
-        try:
+        with explaining(f"task.loss={path}"):
             task.check_model()
-        except ValueError as error:
-            raise ValueError(f"task.loss={path}: {error}") from error
         return task
 
     def check_model(self) -> None:

@@ -4,8 +4,7 @@ import copy
 import inspect
 import pkgutil
 import warnings
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
-from fl_app.tasks.files import said
+from fl_app.core.errors import explaining
 from fl_app.tasks.models import Shape
 from fl_app.tasks.objective import Objective
 from fl_app.tasks.vision import torchvision
@@ -37,15 +36,13 @@ def imported(key: str, path: str) -> Callable[..., Any]:
     Raises:
         ValueError: it cannot be imported, or is none.
     """
-    try:
+    remedy = (
+        f"; a module must lie in the folder where the command is started ({Path.cwd()}), or be "
+        "installed; real nodes get it with the app if it lies where `python -m fl_app.field run` "
+        "is started, or in the server's folder"
+    )
+    with explaining(f"{key}={path} must be package.module:callable", remedy):
         found = pkgutil.resolve_name(path)
-    except Exception as error:  # of any type, in the user's module
-        raise ValueError(
-            f"{key}={path} must be package.module:callable: {type(error).__name__}: {error}; a "
-            f"module must lie in the folder where the command is started ({Path.cwd()}), or be "
-            "installed; real nodes get it with the app if it lies where `python -m fl_app.field "
-            "run` is started, or in the server's folder"
-        ) from error
     if not callable(found):
         raise ValueError(f"{key}={path} is a {type(found).__name__}, which cannot be called")
     called: Callable[..., Any] = found
@@ -114,7 +111,7 @@ def require_fit(
             raise ValueError("the model has no parameter that can be trained")
         what = f"inputs of shape {tuple(inputs.shape)} and type {inputs.dtype}"
         remedy = "" if inputs.is_floating_point() else "; integers are taken for tokens"
-        with _told(f"the model cannot process {what}: give a model for such inputs{remedy}"):
+        with explaining(f"the model cannot process {what}: give a model for such inputs{remedy}"):
             output = model.train()(inputs)
         given, wanted = tuple(getattr(output, "shape", ())), objective.output_shape(target)
         # One number for each example may come without a dimension of its own.
@@ -124,19 +121,10 @@ def require_fit(
                 f"give {wanted}: {objective.kind} needs {objective.num_outputs} outputs for each"
             )
         shapes = f"outputs of shape {given} and targets of shape {tuple(target.shape)}"
-        with _told(f"loss cannot process {shapes} and type {target.dtype}"):
+        with explaining(f"loss cannot process {shapes} and type {target.dtype}"):
             loss = objective.loss(output, target)
         if not (isinstance(loss, Tensor) and loss.numel() == 1 and loss.requires_grad):
             raise ValueError("loss must give one number that depends on the output: the mean loss")
         twice = objective.loss(torch.cat([output, output]), torch.cat([target, target]))
         if abs(float(twice)) > 1.5 * abs(float(loss)):
             raise ValueError("loss must give the mean over a batch, and gives a sum")
-
-
-@contextmanager
-def _told(problem: str) -> Iterator[None]:
-    """Turn an error of any type, in the user's code, into one that says the problem."""
-    try:
-        yield
-    except Exception as error:
-        raise ValueError(f"{problem} ({said(error)})") from error

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from fl_app.core.errors import require
+from fl_app.core.errors import explaining, require
 from fl_app.core.extras import told_if_missing
 from fl_app.core.types import Indices, Rng
 
@@ -69,16 +69,12 @@ class Flwr:
         rows = Dataset.from_dict({"label": labels, "row": np.arange(len(labels))})
         partitioner = self._make(num_clients or 1, seed)
         partitioner.dataset = rows.shuffle(seed=seed)
-        try:
+        what = f"{len(labels)} training examples over clients (num_clients={num_clients})"
+        with explaining(f"partition={self} cannot distribute {what}"):
             parts = [
                 np.asarray(partitioner.load_partition(place)["row"][:], np.int64)
                 for place in range(partitioner.num_partitions)
             ]
-        except Exception as error:  # libraries raise errors of any type
-            raise ValueError(
-                f"partition={self} cannot distribute {len(labels)} training examples over "
-                f"clients (num_clients={num_clients}): {error}"
-            ) from error
         bound = f"{len(parts)}, or left out, with partition={self}"
         fits = num_clients in (None, len(parts))
         require(fits, "num_clients", num_clients, bound, "the partitioner decides how many")
@@ -102,14 +98,11 @@ class Flwr:
         make, own = getattr(partitioner, name), dict(self.arguments)
         given = {"num_partitions": num_clients, "partition_by": "label", "seed": seed}
         taken = inspect.signature(make).parameters
-        try:
+        told = ", ".join(k for k in taken if k not in given) or "no arguments"
+        refused = f"partition={self} is refused by flwr-datasets, whose {make.__name__} takes"
+        with explaining(f"{refused} {told}"):
             if path := own.get("partition_id_to_size_fn"):
                 own["partition_id_to_size_fn"] = resolve_name(path)
             if (rows := own.get("distribution_array")) is not None:
                 own["distribution_array"] = np.array(rows)
             return make(**{k: v for k, v in given.items() if k in taken}, **own)
-        except Exception as error:  # libraries raise errors of any type
-            raise ValueError(
-                f"partition={self} is refused by flwr-datasets, whose {make.__name__} takes "
-                f"{', '.join(k for k in taken if k not in given) or 'no arguments'}: {error}"
-            ) from error
