@@ -1,6 +1,5 @@
 """How many seconds the download and the upload of a model take."""
 
-from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
@@ -18,7 +17,7 @@ LEAST_SPEED = 0.1  # share of a link's mean: some deviations are as large as the
 
 
 @dataclass(kw_only=True, eq=False)
-class Links(ABC):
+class Links:
     """The links of all clients.
 
     Args:
@@ -32,6 +31,8 @@ class Links(ABC):
     download_share: float = 1.0
     upload_share: float = 1.0
 
+    _mean = 0.0  # seconds of a transfer of a whole model
+
     def __post_init__(self) -> None:
         check_bounds("devices.network", self)
 
@@ -43,9 +44,9 @@ class Links(ABC):
         """Seconds from the end of training until the server has that `part` of the update."""
         return self._seconds("up", client_id, sequence, self.upload_share * part)
 
-    @abstractmethod
     def _seconds(self, way: Way, client_id: int, sequence: int, share: float) -> float:
-        """Seconds of a transfer of `share` of a model."""
+        """Seconds of a transfer of `share` of a model: of every client in proportion to it."""
+        return self._mean * share
 
 
 @dataclass(kw_only=True, eq=False)
@@ -65,9 +66,6 @@ class Relative(Links):
     def __post_init__(self) -> None:
         super().__post_init__()
         self._mean = SHARE * self.slowdown * fmean(self.mean_seconds)
-
-    def _seconds(self, way: Way, client_id: int, sequence: int, share: float) -> float:
-        return self._mean * share
 
 
 @dataclass(kw_only=True, eq=False)
@@ -199,6 +197,3 @@ class OverlapNetwork(Links):
 
     def __post_init__(self) -> None:
         self._mean = table_4(self.num_bytes)[1] / 2
-
-    def _seconds(self, way: Way, client_id: int, sequence: int, share: float) -> float:
-        return self._mean * share
