@@ -96,11 +96,9 @@ class Algorithm(Remembers, ABC):
 
     def prepare(self, gradient: ServerGradient) -> None:
         """Receive what computes gradients on the server, before a run whose server has examples."""
-        del gradient
 
     def dispatch(self, model: GlobalModel, client_id: int) -> tuple[Vector, Config]:
         """What a client that starts now receives: a vector of shape ``(d,)`` and a config."""
-        del client_id
         return model.params, {}
 
     def dispatch_extra(self, model: GlobalModel, client_id: int) -> Extra:
@@ -115,12 +113,10 @@ class Algorithm(Remembers, ABC):
 
         It is called only if there is a newer version than the client's base version.
         """
-        del paused
         return model.params, {}
 
     def admit(self, model: GlobalModel, update: Update) -> str | None:
         """A reason to refuse an arrival, or None."""
-        del model, update
         return None
 
     def cluster(self, model: GlobalModel, updates: Sequence[Update]) -> Mapping[int, int]:
@@ -134,7 +130,6 @@ class Algorithm(Remembers, ABC):
             client -> cluster, numbered from 0 by falling size. A client that joins later belongs to
             cluster 0, the largest.
         """
-        del model
         return {update.client_id: 0 for update in updates}
 
     def public_weights(self) -> Weighting:
@@ -159,7 +154,6 @@ class Algorithm(Remembers, ABC):
         Raises:
             ValueError: this machine has less memory than it keeps at least.
         """
-        del size, num_clients
         return ""
 
     # -- pieces of `aggregate` that many algorithms share -----------------------------------------

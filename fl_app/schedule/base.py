@@ -60,7 +60,6 @@ class Schedule(Remembers, Protocol):
 
         It joins the strategy's config of the order (`Algorithm.dispatch`), and comes first.
         """
-        del client_id
         return {}
 
     def observe(self, evaluating: Ids, failing: Ids) -> None:
@@ -70,7 +69,7 @@ class Schedule(Remembers, Protocol):
             evaluating: they work on an evaluate order: neither idle nor busy, and they come back.
             failing: their last training order brought nothing.
         """
-        del evaluating, failing
+        return
 
     def take(self, buffer: Updates) -> Updates:
         """Updates to aggregate now, exactly those; empty = wait for more."""
@@ -99,7 +98,6 @@ class Schedule(Remembers, Protocol):
         Args:
             now: seconds on the run's clock, at which `start` is asked next.
         """
-        del now
         return math.inf
 
     def recall(self, busy: Mapping[int, Order], version: int) -> Sequence[int]:
@@ -111,7 +109,6 @@ class Schedule(Remembers, Protocol):
             busy: clients at work, with their orders.
             version: of the global model.
         """
-        del busy, version
         return ()
 
     def settle(self, parts: Callable[..., Parts], joules: Callable[..., float | None]) -> None:
@@ -121,7 +118,7 @@ class Schedule(Remembers, Protocol):
             parts: `Devices.parts`.
             joules: of the same arguments; None = unknown.
         """
-        del parts, joules
+        return
 
     @property
     def devices(self) -> Devices | None:
@@ -135,7 +132,6 @@ class Schedule(Remembers, Protocol):
 
     def survey(self, version: int, buffer: Updates) -> bool:
         """Whether clusters of clients are to be formed now, before anything else is taken."""
-        del version, buffer
         return False
 
     def regroup(self, clusters: Mapping[int, int], buffer: Updates) -> Updates:
@@ -148,7 +144,6 @@ class Schedule(Remembers, Protocol):
         Returns:
             Those of `buffer` that were ordered for the clusters alone; they are dropped.
         """
-        del clusters, buffer
         return ()
 
 

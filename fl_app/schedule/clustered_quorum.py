@@ -56,7 +56,6 @@ class ClusteredQuorum(Attentive):
 
     def start(self, idle: ClientPool, busy: Ids, buffer: Updates, rng: Generator) -> Sequence[int]:
         """Start the idle clients without an update in the buffer."""
-        del rng
         self._expected = {*idle, *busy, *self._evaluating}.difference(self._failing)
         return not_waiting(idle, buffer)
 

@@ -71,7 +71,6 @@ class Compass(Timed):
 
     def start(self, idle: ClientPool, busy: Ids, buffer: Updates, rng: Generator) -> Sequence[int]:
         """Idle clients whose update does not wait for its group."""
-        del rng
         waiting = {u.client_id for u in buffer if self._placed.get(u.order, ALONE) != GENERAL}
         # Nobody waits for a client that left or failed.
         self._member = {c: g for c, g in self._member.items() if c in busy or c in waiting}

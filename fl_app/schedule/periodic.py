@@ -47,7 +47,6 @@ class Periodic(Schedule):
         return self._due
 
     def start(self, idle: ClientPool, busy: Ids, buffer: Updates, rng: Generator) -> Sequence[int]:
-        del buffer
         free = min(self.burst, self.concurrency - len(busy), len(idle))
         if not self._is_due:
             return ()

@@ -71,7 +71,6 @@ class QueueAware(Timed):
         self._over = False  # whether the round has ended, and nobody has begun again
 
     def settle(self, parts: Callable[..., Parts], joules: Callable[..., float | None]) -> None:
-        del joules
         self._parts = parts
 
     def due(self) -> float:
@@ -79,7 +78,6 @@ class QueueAware(Timed):
 
     def start(self, idle: ClientPool, busy: Ids, buffer: Updates, rng: Generator) -> Sequence[int]:
         """Idle clients whose update does not wait."""
-        del rng
         begin = not_waiting(idle, buffer)
         least = min(map(self._budget, self._pace), default=self.warm_up_steps) if begin else 0
         for client_id in begin:

@@ -44,7 +44,6 @@ class RandomK(Schedule):
 
     def start(self, idle: ClientPool, busy: Ids, buffer: Updates, rng: Generator) -> Sequence[int]:
         """Idle clients whose update does not wait for the aggregation."""
-        del busy, rng
         return not_waiting(idle, buffer)
 
     def take(self, buffer: Updates) -> Updates:
@@ -61,7 +60,6 @@ class RandomK(Schedule):
 
     def parts(self, client_id: int, sequence: int, now: float) -> Parts:
         """The order ends with the next iteration that draws this client."""
-        del sequence
         upcoming = self._draws[client_id]
         while not upcoming or upcoming[0] <= now:
             if upcoming:

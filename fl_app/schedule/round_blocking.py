@@ -37,7 +37,6 @@ class RoundBlocking(Attentive):
 
     def start(self, idle: ClientPool, busy: Ids, buffer: Updates, rng: Generator) -> Sequence[int]:
         """Idle clients whose update does not wait for the aggregation."""
-        del rng
         at_work = {*busy, *self._evaluating}
         self._present = len(idle) + len(at_work)
         self._failed = {c for c in self._failing if c in idle or c in at_work}

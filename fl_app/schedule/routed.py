@@ -86,7 +86,6 @@ class Routed(Schedule):
         return throughput * p, (1 - p) * seconds * others
 
     def start(self, idle: ClientPool, busy: Ids, buffer: Updates, rng: Generator) -> Sequence[int]:
-        del buffer
         free = self.concurrency - len(busy) - len(self._waiting)
         bounds = np.cumsum(self.shares)
         drawn = np.searchsorted(bounds, rng.random(max(free, 0)) * bounds[-1], side="right")

@@ -25,7 +25,6 @@ class TwoPhase(Attentive):
         self._left: set[int] = set()  # those of this round that have not made a version
 
     def start(self, idle: ClientPool, busy: Ids, buffer: Updates, rng: Generator) -> Sequence[int]:
-        del buffer, rng
         self._awaited = {*idle, *busy, *self._evaluating} - {*self._failing}
         return [*idle]
 
