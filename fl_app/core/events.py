@@ -287,11 +287,9 @@ class Sink(Protocol):
 
     def emit(self, event: Event) -> None:
         """Take in one event."""
-        ...
 
     def close(self) -> None:
         """Write what is left; called once, also after errors."""
-        ...
 
 
 # The field whose entries stand in the log beside the event's own keys.

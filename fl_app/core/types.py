@@ -207,11 +207,9 @@ class Trainer(Protocol):
 
     def train(self, order: Order) -> Upload:
         """The upload of an order to train."""
-        ...
 
     def score(self, order: Order) -> Scores:
         """What the client measures of an order's model."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -345,4 +343,3 @@ class Devices(Protocol):
 
     def parts(self, client_id: int, sequence: int, now: float) -> Parts:
         """Parts of the client's order `sequence`, given at `now`; asked once per order."""
-        ...

@@ -53,7 +53,6 @@ class Schedule(Remembers, Protocol):
             buffer: updates that arrived and are not aggregated yet, oldest first.
             rng: the run's random generator for this purpose.
         """
-        ...
 
     def work(self, client_id: int) -> Config:
         """What a client that `start` named is told of its work, such as ``local_steps``.
@@ -73,7 +72,6 @@ class Schedule(Remembers, Protocol):
 
     def take(self, buffer: Updates) -> Updates:
         """Updates to aggregate now, exactly those; empty = wait for more."""
-        ...
 
     def validate_population(self, num_clients: int) -> None:
         """Refuse a federation that this schedule can never serve.

@@ -46,7 +46,6 @@ class Partitioner(Protocol):
         Raises:
             ValueError: these examples cannot be distributed over `num_clients` clients.
         """
-        ...
 
 
 @dataclass(frozen=True)
