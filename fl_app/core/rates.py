@@ -28,6 +28,4 @@ class LinearDecay:
 
     def factor(self, version: int) -> float:
         """What the rate is multiplied by in the update of this version, in [0, 1]."""
-        if self.versions is None:
-            return 1.0
-        return 1.0 - (1.0 - self.to) * min(version / self.versions, 1.0)
+        return 1.0 - (1.0 - self.to) * min(version / (self.versions or 1), 1.0)

@@ -4,8 +4,8 @@ import logging
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from fl_app.core.errors import is_number, require
 from fl_app.core.extras import lacking
+from fl_app.core.hyper import SHARE
 from fl_app.report.cells import Cell, read_run
 from fl_app.report.table import Table, make_table
 
@@ -95,10 +95,5 @@ def require_target(accuracy: float, key: str = "target_accuracy") -> None:
     Raises:
         ValueError: naming the key and the value.
     """
-    require(
-        is_number(accuracy) and 0 < accuracy <= 1,
-        key,
-        accuracy,
-        "above 0 and at most 1",
-        "accuracy is a fraction, no run would reach it or every run at once",
-    )
+    told = "accuracy is a fraction, no run would reach it or every run at once"
+    SHARE.check(key, accuracy, told)

@@ -4,7 +4,7 @@ import json
 import math
 import re
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from pathlib import Path
@@ -167,7 +167,9 @@ def read_run(folder: Path) -> list[Cell]:
     if is_cell(folder):
         return [read_cell(folder, name="")]
     cells = []
-    for path in _cells_below(folder):
+    # Those of a sweep of experiments lie in the jobs' folders.
+    jobs = [path for path in folder.glob("*/*") if path.parent.name.isdigit()]
+    for path in filter(is_cell, [*folder.glob("*"), *jobs]):
         cells.append(read_cell(path))
         cells[-1].folder = path.relative_to(folder).as_posix()
     if not cells:
@@ -214,12 +216,6 @@ def label_of(name: str) -> str:
 def is_cell(folder: Path) -> bool:
     """Whether a folder holds the files of one run."""
     return (folder / "events.jsonl").is_file() or (folder / "summary.json").is_file()
-
-
-def _cells_below(folder: Path) -> Iterator[Path]:
-    """The folders of a run's cells. Those of a sweep of experiments lie in the jobs' folders."""
-    yield from filter(is_cell, folder.glob("*"))
-    yield from (path for path in folder.glob("*/*") if path.parent.name.isdigit() and is_cell(path))
 
 
 def _text(path: Path) -> str:

@@ -80,11 +80,13 @@ def architecture(name: str, shape: Shape, num_outputs: int) -> "Callable[[], nn.
     """
     # Imported here, because they load torch.
     from fl_app.tasks.models import deep, foreign, plain, text
+    from fl_app.tasks.vision import torchvision
 
     if ":" in name:
         return foreign.maker_of(foreign.imported("task.model", name), shape, num_outputs)
     if name not in MODELS:
-        return partial(foreign.torchvision_model, name, num_outputs)
+        known = torchvision().models
+        return partial(known.get_model, name, weights=None, num_classes=num_outputs)
     of_text = name in TEXT_MODELS
     if name in FLAT_MODELS:
         shape = (prod(shape),)

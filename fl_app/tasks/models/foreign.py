@@ -1,4 +1,4 @@
-"""Models from elsewhere: torchvision's, a user's own; and whether a model fits a task."""
+"""A user's own models, and whether a model fits a task."""
 
 import copy
 import inspect
@@ -16,14 +16,6 @@ from torch.nn.parameter import is_lazy
 from fl_app.core.errors import explaining
 from fl_app.tasks.models import Shape
 from fl_app.tasks.objective import Objective
-from fl_app.tasks.vision import torchvision
-
-
-def torchvision_model(name: str, num_outputs: int) -> nn.Module:
-    """A new classification model of torchvision with random weights."""
-    models = torchvision().models
-    model: nn.Module = models.get_model(name, weights=None, num_classes=num_outputs)
-    return model
 
 
 def imported(key: str, path: str) -> Callable[..., Any]:

@@ -170,19 +170,11 @@ def test_table_is_told_before_anything_is_drawn(tmp_path):
     assert tmp_path / PAGE not in there[0][1]
 
 
-@pytest.mark.parametrize(
-    ("options", "told"),
-    [
-        *(
-            ({"target_accuracy": share}, r"target_accuracy=.* must be above 0 and at most 1")
-            for share in (0, 90, -0.1, float("nan"))
-        ),
-    ],
-)
-def test_reports_that_are_refused(tmp_path, options, told):
+@pytest.mark.parametrize("share", [0, 90, -0.1, float("nan")])
+def test_reports_that_are_refused(tmp_path, share):
     write_cell(tmp_path / "fedavg", events=ROUNDS)
-    with pytest.raises(ValueError, match=told):
-        write_report(tmp_path, figures=False, **options)
+    with pytest.raises(ValueError, match=r"target_accuracy=.* must be in \(0, 1\]"):
+        write_report(tmp_path, share, figures=False)
 
 
 def test_a_report_has_the_targets_of_its_runs(tmp_path):
