@@ -6,21 +6,15 @@ from contextlib import contextmanager
 from importlib.util import find_spec
 
 # Top-level modules. What a device needs is always there.
-EXTRAS = {
-    "dp_accounting": "server",
-    "scipy": "server",
-    "sklearn": "server",
-    "altair": "report",
-    "jinja2": "report",
-    "markupsafe": "report",
-    "vl_convert": "report",
-    "ray": "simulation",
-    "datasets": "datasets",
-    "flwr_datasets": "datasets",
-    "optuna": "search",
-    "peft": "llm",
-    "transformers": "llm",
+_PACKAGES = {
+    "server": ("dp_accounting", "scipy", "sklearn"),
+    "report": ("altair", "jinja2", "markupsafe", "vl_convert"),
+    "simulation": ("ray",),
+    "datasets": ("datasets", "flwr_datasets"),
+    "search": ("optuna",),
+    "llm": ("peft", "transformers"),
 }
+EXTRAS = {package: extra for extra, packages in _PACKAGES.items() for package in packages}
 
 
 class MissingExtra(ValueError):

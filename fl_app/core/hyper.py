@@ -26,15 +26,6 @@ class Bound:
 
 
 SWITCH = Bound("true or false", lambda value: isinstance(value, bool))
-PATTERNS = Bound(
-    "a list of patterns such as [head.*]",
-    lambda value: (
-        isinstance(value, Sequence)
-        and not isinstance(value, str)
-        and len(value) > 0
-        and all(isinstance(each, str) for each in value)
-    ),
-)
 POSITIVE = Bound("a finite number above 0", lambda value: is_number(value) and value > 0)
 
 
@@ -64,10 +55,20 @@ def within(interval: str) -> Bound:
 
 
 SHARE = within("(0, 1]")
-SHARES = Bound(
-    "a list of numbers in (0, 1] such as [1, 0.5]",
-    lambda value: isinstance(value, Sequence) and 0 < len(value) == sum(map(SHARE.holds, value)),
-)
+
+
+def several(text: str, holds: Callable[[Any], bool]) -> Bound:
+    """A list of one or more values, each of which is within."""
+
+    def fits(values: Any) -> bool:
+        is_list = isinstance(values, Sequence) and not isinstance(values, str)
+        return is_list and len(values) > 0 and all(map(holds, values))
+
+    return Bound(text, fits)
+
+
+SHARES = several("a list of numbers in (0, 1] such as [1, 0.5]", SHARE.holds)
+PATTERNS = several("a list of patterns such as [head.*]", lambda each: isinstance(each, str))
 
 
 def one_of(*names: str) -> Bound:

@@ -48,18 +48,11 @@ class Layout:
     @classmethod
     def of_arrays(cls, arrays: Mapping[str, NDArray[np.generic]]) -> "Layout":
         """Layout of named arrays; integers and running statistics count as buffers."""
-        return cls(
-            tuple(
-                Entry(
-                    name,
-                    tuple(array.shape),
-                    str(array.dtype),
-                    bool(np.issubdtype(array.dtype, np.floating))
-                    and not name.endswith(BUFFER_SUFFIXES),
-                )
-                for name, array in arrays.items()
-            )
-        )
+        entries = []
+        for name, array in arrays.items():
+            trainable = array.dtype.kind == "f" and not name.endswith(BUFFER_SUFFIXES)
+            entries.append(Entry(name, array.shape, str(array.dtype), trainable))
+        return cls(tuple(entries))
 
     @property
     def names(self) -> list[str]:

@@ -331,11 +331,11 @@ class Parts(NamedTuple):
     @property
     def logged(self) -> tuple[list[float] | None, bool | None]:
         """`parts` and `beside` of `fl_app.core.events.Dispatched`."""
-        download, training, upload = work = self.work or self[:3]
+        download, _, upload = work = self.work or self[:3]
         if download == upload == 0:
             return None, None
         beside = sum(work) > self.seconds + 1e-6
-        return [round(each, 6) for each in (download, training, upload)], beside or None
+        return [round(each, 6) for each in work], beside or None
 
 
 class Devices(Protocol):

@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any
 
 from fl_app.core.errors import explaining, require
-from fl_app.core.hyper import POSITIVE, Bound, at_least, bounded, check_bounds, count, or_none
+from fl_app.core.hyper import POSITIVE, at_least, bounded, check_bounds, count, or_none, several
 
 # Overlap-FedAvg gives the seconds of one iteration under FedAvg (five local epochs and the
 # communication) and under Overlap-FedAvg (five local epochs alone); the difference is the
@@ -47,10 +47,7 @@ SERVER = ("dispatch", "receipt", "aggregation", "evaluation", "poll")
 
 
 BYTES = "nothing would ever arrive"
-MEANS = Bound(
-    "a number > 0, or one for each board",
-    lambda value: len(value) > 0 and all(map(POSITIVE.holds, value)),
-)
+MEANS = several("a number > 0, or one for each board", POSITIVE.holds)
 
 
 @dataclass(frozen=True)

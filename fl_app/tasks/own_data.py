@@ -213,21 +213,15 @@ class OwnData(TaskKind):
         objective = objective_of(
             schema.kind, schema.outputs, schema.target_mean, schema.target_deviation
         )
+        shape = schema.input_shape
         if not arrays:
-            arrays = {"inputs": np.empty((0, *schema.input_shape), np.float32)}
+            arrays = {"inputs": np.empty((0, *shape), np.float32)}
             classes, numbers = np.empty(0, np.int64), np.empty((0, len(schema.outputs)), np.float32)
             arrays["targets"] = classes if schema.kind == "classification" else numbers
         scaling = None
         if are_images(arrays["inputs"]):
             scaling = make_scaling("standardised", 255.0, (schema.mean, schema.deviation))
-        return self.made_of(
-            arrays,
-            schema.input_shape,
-            objective,
-            name=name,
-            prepare=scaling,
-            schema=schema,
-        )
+        return self.made_of(arrays, shape, objective, name=name, prepare=scaling, schema=schema)
 
 
 @cache  # a run may build its task twice
