@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from numpy.random import Generator
 
-from fl_app.core.hyper import bounded, check_bounds, count, one_of, or_none
+from fl_app.core.hyper import bounded, check_bounds, count, one_of
 from fl_app.core.pool import ClientPool
 from fl_app.schedule.base import Ids, Schedule, Updates
 
@@ -27,7 +27,7 @@ class Buffered(Schedule):
         ValueError: a bound is violated.
     """
 
-    concurrency: int | None = bounded(10, or_none(count()), "no client would ever start")
+    concurrency: int | None = 10
     buffer_size: int = bounded(10, count(), "the server would publish versions without updates")
     refill: str = bounded("at_once", MOMENTS, "no other moment is known")
 
@@ -35,6 +35,8 @@ class Buffered(Schedule):
         check_bounds("algorithm.schedule", self)
         if self.concurrency is None:
             return
+        # Not before the buffer size, which `synchronous` gives for both.
+        count().check("algorithm.schedule.concurrency", self.concurrency, "no client would start")
         bound = f"between 1 and algorithm.schedule.concurrency={self.concurrency}"
         fits = self.buffer_size <= self.concurrency
         self._require(fits, "buffer_size", bound, "the server would wait for ever")
