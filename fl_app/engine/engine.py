@@ -8,17 +8,22 @@ Nothing here knows whether time is virtual, how orders travel or what the equati
 """
 
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import InitVar, dataclass
 from typing import Any
 
 from fl_app.core.errors import RunError, ServerError, Stalled
-from fl_app.core.events import Checkpointed, Dispatched, Rejected
+from fl_app.core.events import Checkpointed, Dispatched, Rejected, Sink
+from fl_app.core.hyper import at_least
+from fl_app.core.layout import check_vector
 from fl_app.core.pool import ClientPool
+from fl_app.core.types import Order, Vector
 from fl_app.engine import checks
 from fl_app.engine.clock import Alarm, ClockEvent, Expired, Joined, Left, Replied, Returned, Stray
+from fl_app.engine.federation import Federation
 from fl_app.engine.limits import Outcome, Stop
-from fl_app.engine.outbox import Evaluate
+from fl_app.engine.outbox import Evaluate, Outbox
 from fl_app.engine.versions import Versions
 
 __all__ = ["Engine", "Evaluate", "Outcome", "Stop"]
@@ -29,6 +34,7 @@ PARTS = ("_fed", "strategy", "schedule", "guard", "client_evaluation")
 LEAST_PATIENCE = 600.0  # seconds that the last evaluation on clients may take without a deadline
 
 
+@dataclass(kw_only=True, eq=False)
 class Engine(Versions):
     """Runs one federation.
 
@@ -60,6 +66,34 @@ class Engine(Versions):
     Raises:
         ValueError: an argument is out of its bounds.
     """
+
+    initial: InitVar[Vector]
+    num_trainable: InitVar[int | None] = None
+    checkpoint: Callable[[int], None] | None = None
+    checkpoint_every: int | None = None
+    sinks: InitVar[Sequence[Sink]] = ()
+    seed: InitVar[int] = 0
+
+    def __post_init__(
+        self, initial: Vector, num_trainable: int | None, sinks: Sequence[Sink], seed: int
+    ) -> None:
+        key = "eval_every"
+        at_least(1).check(key, self.eval_every, "versions cannot be evaluated more than once")
+        if problem := check_vector(initial, initial.size):
+            raise ValueError(f"initial model: {problem}")
+        if not self.upload_bytes:
+            self.upload_bytes = initial.nbytes * (1 + len(self.strategy.upload_extra))
+        self.strategy.shares = self.schedule.shares
+        self._outbox = Outbox(sinks)
+        self._emit = self._outbox.emit
+        size = initial.size if num_trainable is None else num_trainable
+        clock = self.clock
+        self._fed = Federation(clock.share(initial), size, clock.clients(), seed)
+        self.client_evaluation.join(
+            self._fed, clock, self._emit, self._told_by_clients, self.guard.max_examples
+        )
+        self._lost_orders: list[Order] = []  # in flight when the previous server ended
+        self.outcome = Outcome(params=initial)
 
     @property
     def clients(self) -> tuple[Collection[int], Collection[int]]:

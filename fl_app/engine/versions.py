@@ -3,7 +3,7 @@
 import logging
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import InitVar, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 
 from fl_app.core.algorithm import Algorithm
 from fl_app.core.bugs import place_of
@@ -13,16 +13,14 @@ from fl_app.core.events import (
     Arrived,
     Clustered,
     Evaluated,
+    Event,
     Failed,
     Paused,
     Recalled,
     Refreshed,
     Rejected,
-    Sink,
 )
-from fl_app.core.hyper import at_least
-from fl_app.core.layout import check_vector
-from fl_app.core.types import NO_EXTRA, Order, Reply, Update, Upload, Vector
+from fl_app.core.types import NO_EXTRA, Order, Reply, Update, Upload
 from fl_app.engine import checks
 from fl_app.engine.client_evaluation import ClientEvaluation
 from fl_app.engine.clock import NO_VECTOR, Clock
@@ -40,7 +38,7 @@ HOPELESS = 10  # such errors before the first update, of all clients that are th
 
 @dataclass(kw_only=True, eq=False)
 class Versions:
-    """The part of the `Engine` that has its state, ends orders, aggregates and evaluates."""
+    """The part of the `Engine` that handles the ends of orders, aggregates and evaluates."""
 
     strategy: Algorithm
     schedule: Schedule
@@ -53,35 +51,13 @@ class Versions:
     upload_bytes: int = 0
     evaluate: Evaluate | None = None
     eval_every: int = 1
-    initial: InitVar[Vector]
-    num_trainable: InitVar[int | None] = None
-    checkpoint: Callable[[int], None] | None = None
-    checkpoint_every: int | None = None
-    sinks: InitVar[Sequence[Sink]] = ()
-    seed: InitVar[int] = 0
 
-    def __post_init__(
-        self, initial: Vector, num_trainable: int | None, sinks: Sequence[Sink], seed: int
-    ) -> None:
-        key = "eval_every"
-        at_least(1).check(key, self.eval_every, "versions cannot be evaluated more than once")
-        if problem := check_vector(initial, initial.size):
-            raise ValueError(f"initial model: {problem}")
-        if not self.upload_bytes:
-            self.upload_bytes = initial.nbytes * (1 + len(self.strategy.upload_extra))
-        self.strategy.shares = self.schedule.shares
-        self._outbox = Outbox(sinks)
-        self._emit = self._outbox.emit
-        size = initial.size if num_trainable is None else num_trainable
-        clock = self.clock
-        self._fed = Federation(clock.share(initial), size, clock.clients(), seed)
-        self.client_evaluation.join(
-            self._fed, clock, self._emit, self._told_by_clients, self.guard.max_examples
-        )
-        self._lost_orders: list[Order] = []  # in flight when the previous server ended
-        self._places: set[tuple[str, ...]] = set()  # of errors in clients' code that were logged
-        self._mistaken: list[int] = []  # clients, by such errors
-        self.outcome = Outcome(params=initial)
+    outcome: Outcome = field(init=False)
+    _fed: Federation = field(init=False)
+    _outbox: Outbox = field(init=False)
+    _emit: Callable[[Event], None] = field(init=False)
+    _places: set[tuple[str, ...]] = field(init=False, default_factory=set)  # of errors logged
+    _mistaken: list[int] = field(init=False, default_factory=list)  # clients, by error
 
     # -- the ends of orders -----------------------------------------------------------------------
 
