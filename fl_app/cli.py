@@ -63,6 +63,7 @@ def compose(overrides: Sequence[str]) -> DictConfig:
         finally:
             GlobalHydra.instance().hydra = before
     refuse_surplus(config, overrides)
+    refuse_epochs(config, overrides)
     return config
 
 
@@ -115,7 +116,7 @@ def _unknown(key: str, overrides: Sequence[str]) -> str:
         return f"{key} is no key any more: {REPLACED[key]}"
     known = known_keys(overrides)
     if key in groups():
-        return f"{key} is chosen in the file of an option, by its `defaults`, and not here"
+        return f"unknown key {key!r}: the file of an option chooses it, in its `defaults`"
     if key in known:
         return f"unknown key {key!r} with one of the options that are swept: sweep that one apart"
     if ends := [each for each in known if each.endswith(f".{key}")]:
@@ -182,6 +183,21 @@ def refuse_surplus(config: DictConfig, overrides: Sequence[str] = ()) -> None:
         raise ValueError(
             f"algorithm/client={choice} would change nothing: the algorithm's own trainer, "
             f"{trainer}, takes its place; algorithm.client._target_={named} chooses the other one"
+        )
+
+
+def refuse_epochs(config: DictConfig, overrides: Sequence[str]) -> None:
+    """Refuse a number of local epochs where a number of local steps takes its place.
+
+    Raises:
+        ValueError: naming both.
+    """
+    steps = OmegaConf.select(config, "algorithm.client.local_steps")
+    key = "algorithm.client.local_epochs="
+    if steps is not None and any(word.lstrip("+").startswith(key) for word in overrides):
+        raise ValueError(
+            f"{key[:-1]} would change nothing: algorithm.client.local_steps={steps} takes its "
+            "place; give that, or local_steps=null, too"
         )
 
 

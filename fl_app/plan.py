@@ -22,14 +22,18 @@ def main(arguments: Sequence[str]) -> int:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE")
+    told = "where your own options are"
+    parser.add_argument("--config-dir", "-cd", action="append", default=[], help=told)
     parser.add_argument("--aim", default="age=10", help="age=A, age<=A, updates, or energy")
     parser.add_argument("--picture", type=Path, metavar="FILE.png", help="draw the comparison")
     options = parser.parse_intermixed_args(arguments)
     try:
         with told_if_missing():
             from fl_app.api.plan import plan
+            from fl_app.cli import search_path
 
-            prediction = plan(*options.overrides, aim=options.aim)
+            path = [search_path(options.config_dir)] if options.config_dir else []
+            prediction = plan(*path, *options.overrides, aim=options.aim)
             print(prediction)
             if options.picture is not None:
                 options.picture.write_bytes(prediction.plot()._repr_png_())

@@ -65,6 +65,8 @@ def compare(
         ValueError: a setting is refused; nothing was run.
         RunError: the disk is full or fails.
     """
+    for key, each, kind in (("cells", cells, Mapping), ("seeds", seeds, Sequence)):
+        require(isinstance(each, kind), key, each, f"a {kind.__name__}", "runs have no other names")
     require(len(cells) > 0, "cells", cells, "at least one", "there would be nothing to run")
     seeds = list(seeds)
     unique = len(seeds) > 0 and len(set(seeds)) == len(seeds)
@@ -72,7 +74,12 @@ def compare(
     plans: dict[str, Plan] = {}  # by the names of the runs' folders
     for name, own in cells.items():
         # Numbers are the jobs of a sweep, which a report names after their overrides.
-        plain = name != "" and name == Path(name).name and name.strip(" .") == name
+        plain = (
+            isinstance(name, str)
+            and name != ""
+            and name == Path(name).name
+            and name.strip(" .") == name
+        )
         good = plain and not name.isdigit()
         require(good, "cells", repr(name), "the name of a folder, and no number", "it names one")
         mine = list(own) if isinstance(own, Sequence) and not isinstance(own, str) else [own]

@@ -302,8 +302,9 @@ class LocalTrainer(TrainingSettings):
         return found
 
     def _correct(self, grad: list[Tensor], step: int) -> list[Tensor]:
-        found = self.correct(grad, step)
-        expected, shapes = ([getattr(g, "shape", g) for g in each or ()] for each in (grad, found))
+        found = [*(self.correct(grad, step) or ())]
+        expected = [g.shape for g in grad]
+        shapes = [g.shape if isinstance(g, Tensor) else type(g) for g in found]
         if shapes != expected:
             told = f"{type(self).__name__}.correct returned {shapes}"
             raise TypeError(f"{told}: there must be a tensor for each of grad's, {expected}")

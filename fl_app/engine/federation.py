@@ -124,6 +124,8 @@ class Federation(Remembers):
             extra: further vectors by name.
             evaluates: whether it is to evaluate the model, and not to train it.
         """
+        if client_id not in self.idle:
+            raise ValueError(f"client {client_id!r} was chosen, and is not among the idle ones")
         order = Order(
             number=self._orders,
             client_id=client_id,

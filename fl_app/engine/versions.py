@@ -125,6 +125,8 @@ class Versions:
         fed.cite(base_version)
         fed.release(order.base_version)
         fed.buffer.append(update)
+        if len(fed.buffer) > 1000 + 10 * max(fed.known, getattr(self.schedule, "buffer_size", 0)):
+            raise Stalled(f"{len(fed.buffer)} updates wait, of which the schedule takes none")
         if self.schedule.surveys:
             # Stored as a gradient: its base version may be forgotten before the survey.
             gradient = model.gradient(update)

@@ -6,7 +6,7 @@ from hydra import compose
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import DictConfig, OmegaConf
 
-from fl_app.cli import dotted, refuse_surplus
+from fl_app.cli import dotted, refuse_epochs, refuse_surplus
 from fl_app.core.errors import require
 from fl_app.core.hyper import Bound, count, or_none
 
@@ -66,6 +66,7 @@ def compose_cells(config: DictConfig, overrides: Sequence[str]) -> dict[str, Dic
             words = [*experiment.overrides, *own[name], *mine, *overrides]
             cells[name + suffix] = cell = compose("config", overrides=words)
             refuse_surplus(cell, words)
+            refuse_epochs(cell, overrides)
             equalise(cell, given)
     return cells
 

@@ -36,13 +36,8 @@ CLIENTS = 10
 TASK = Quadratic.scattered(CLIENTS)
 RATE = 0.2
 
-PLAIN_WKAFL = {
-    "momentum": 0,
-    "min_similarity": -1,
-    "similarity_sharpness": 0,
-    "clip_norm": None,
-    "lr_decay": 0,
-}
+PLAIN_WKAFL = {"momentum": 0, "min_similarity": -1, "similarity_sharpness": 0}
+PLAIN_WKAFL |= {"clip_norm": None, "lr_decay": 0}
 
 
 class Unequal(Quadratic):

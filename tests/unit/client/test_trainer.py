@@ -134,9 +134,9 @@ def test_kinds_of_upload_mean_the_same():
         assert update.kind == kind
         assert update.rate_sum == pytest.approx(0.15)
         np.testing.assert_allclose(model.local(update), local, atol=1e-6)
-        np.testing.assert_allclose(model.delta(update), local - received, atol=1e-6)
+        np.testing.assert_allclose(model.displacement(update), local - received, atol=1e-6)
         expected = (received - local) / 0.15
-        expected[layout.num_trainable :] = (received - local)[layout.num_trainable :]
+        expected[layout.num_trainable :] = (model.params - local)[layout.num_trainable :]
         np.testing.assert_allclose(model.gradient(update), expected, atol=1e-5)
 
 

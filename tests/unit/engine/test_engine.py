@@ -476,6 +476,22 @@ def test_weights_that_do_not_fit_the_updates_are_told_where_they_are_made(weight
     assert str(run(SCHEDULE, strategy=Careless()).outcome.error) == told
 
 
+class Odd(Buffered):
+    def start(self, idle, busy, buffer, rng):
+        return [999] if self.buffer_size == 1 else super().start(idle, busy, buffer, rng)
+
+    def take(self, buffer):
+        return []
+
+
+def test_a_schedule_that_takes_nothing_or_starts_a_stranger_ends_the_run():
+    error = run(Odd(concurrency=2, buffer_size=2), num_clients=3).outcome.error
+    assert isinstance(error, Stalled)
+    assert str(error) == "1031 updates wait, of which the schedule takes none"
+    error = run(Odd(concurrency=2, buffer_size=1), num_clients=3).outcome.error
+    assert str(error) == "ValueError: client 999 was chosen, and is not among the idle ones"
+
+
 def test_uploads_that_diverge_blame_the_learning_rates():
     def script(client_id, sequence, received):
         return replace(toward_own_number(client_id, sequence, received), rate_sum=1e31)

@@ -18,7 +18,7 @@ import fl_app
 from fl_app.algorithms.fedavg_k import FedAvgK
 from fl_app.algorithms.fedbuff import FedBuff
 from fl_app.api.settings import plan_of
-from fl_app.cli import CONF
+from fl_app.cli import CONF, compose
 from fl_app.client import LocalTrainer
 from fl_app.core.errors import ClientError, Interrupted, RunError, ServerError
 from fl_app.record.summary import told_of_trouble
@@ -211,7 +211,7 @@ def test_an_algorithms_file_has_its_four_parts_and_no_other():
 
 
 def composed_cells(*words):
-    config = composed(*words)
+    config = compose(words)
     with initialize_config_dir(str(CONF), version_base="1.3"):
         return compose_cells(config, words)
 
@@ -219,24 +219,30 @@ def composed_cells(*words):
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (["experiment.seeds=[0,1]"], "experiment.seeds=[0, 1] must be null without experiment=<"),
-        (["experiment.only=[fedavg]"], "experiment.only=['fedavg'] must be null without"),
-        (["experiment=quickstart", "experiment.seeds=3"], "experiment.seeds=3 must be a list"),
+        ("experiment.seeds=[0,1]", "experiment.seeds=[0, 1] must be null without experiment=<"),
+        ("experiment.only=[fedavg]", "experiment.only=['fedavg'] must be null without"),
+        ("+experiment.cels={}", "unknown keys: experiment.cels; did you mean experiment.cells"),
+        ("+experiment.seed=1", "unknown keys: experiment.seed; did you mean experiment.seeds or"),
         (
-            ["experiment=quickstart", "experiment.seeds=[1,2]", "seed=3"],
-            "seed=3 must be left out with experiment.seeds=[1, 2]",
+            "algorithm=fedhist algorithm.client.local_epochs=3",
+            "algorithm.client.local_epochs would",
         ),
+        ("experiment=quickstart experiment.seeds=3", "experiment.seeds=3 must be a list"),
+        ("experiment=quickstart experiment.seeds=[]", "experiment.seeds=[] must be a list"),
+        ("experiment=quickstart experiment.seeds=[1,2] seed=3", "seed=3 must be left out with exp"),
+        ("experiment=quickstart experiment.seeds=[1] ++seed=3", "seed=3 must be left out with exp"),
         (
-            ["experiment=quickstart", "experiment.seeds=[1,2]", "++seed=3"],
-            "seed=3 must be left out with experiment.seeds=[1, 2]",
+            "experiment=quickstart experiment.seeds=[1] +experiment.cells.x=['seed=4']",
+            "seed=4 must be left out with experiment.seeds=[1]",
         ),
-        (["experiment=quickstart", "experiment.seeds=[1,1]"], "experiment.seeds=[1, 1] must be se"),
-        (["experiment=quickstart", "experiment.only=fedavg"], "experiment.only=fedavg must be a l"),
+        ("experiment=quickstart +experiment.cells.x=a", "experiment: x=a must be a list such as"),
+        ("experiment=quickstart experiment.seeds=[1,1]", "experiment.seeds=[1, 1] must be se"),
+        ("experiment=quickstart experiment.only=fedavg", "experiment.only=fedavg must be a l"),
     ],
 )
 def test_keys_without_effect_or_of_another_form(words, told):
     with pytest.raises(ValueError, match=f"^{re.escape(told)}"):
-        composed_cells(*words)
+        composed_cells(*words.split())
 
 
 # -- compare=equal --------------------------------------------------------------------------------

@@ -470,6 +470,7 @@ BYTES = PLANES.astype(np.uint8)
         ({"model": "textcnn"}, "task.model=textcnn needs a public data set of texts"),
         ({"model": "lenett"}, "lenett"),
         ({"y": NUMBERS, "loss": squares}, "loss must give one number that depends on the output"),
+        ({"loss": nn.CrossEntropyLoss(reduction="sum")}, "loss must give the mean over a batch"),
         ({"loss": nn.functional.mse_loss}, "loss cannot process outputs of shape (2, 4) and targ"),
         ({"test": (X,)}, "x_test and y_test belong together"),
         ({"x": PLANES, "test": (BYTES, Y)}, "x_test and y_test have shapes and type (8, 8, torch"),

@@ -55,6 +55,14 @@ def test_everything_is_dealt_out_once_and_as_ever(partitioner, digest):
     assert crc(deal(partitioner, seed=1)) != digest
 
 
+@pytest.mark.parametrize(
+    "parts", [[np.arange(9)], [np.arange(9), np.arange(5, 10)], [np.ones(9, bool)] * 2]
+)
+def test_a_partitioner_gives_indices_for_each_client(parts):
+    with pytest.raises(ValueError, match=r"must be a partitioner (of 2 clients|that gives)"):
+        make_partition(lambda labels, num_clients, rng: parts, np.zeros(9, int), 2, 0)
+
+
 def crc(parts):
     return zlib.crc32(np.concatenate([*parts, [own.size for own in parts]]).tobytes())
 
