@@ -525,13 +525,8 @@ EVENTFUL = [
     evaluate(11.0, 2, 0.8),
 ]
 
-SUMMARY = {
-    "bytes_down": 2_500_000,
-    "bytes_up": 1_000_000,
-    "updates_per_second": 812.4,
-    "work_per_update": "10 steps",
-    "stopped": "num_versions",
-}
+SUMMARY = {"bytes_down": 2_500_000, "bytes_up": 1_000_000, "updates_per_second": 812.4}
+SUMMARY |= {"work_per_update": "10 steps", "stopped": "num_versions"}
 
 
 def write_pair(folder):

@@ -1,8 +1,13 @@
 """The run that a folder holds already: resume or refuse it."""
 
+import inspect
 import json
+import sysconfig
+import zlib
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
+from types import CodeType
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
@@ -12,15 +17,51 @@ from fl_app.record.folder import EVENTS
 from fl_app.report.cells import ENDS, is_cell, label_of
 
 FILES = (EVENTS, "summary.json", "config.yaml", "metrics.csv", "model.npz", "checkpoints")
+PACKAGE = Path(__file__).parents[1]
+STANDARD = sysconfig.get_path("stdlib")
 # A run may be resumed with other values of these; those of compare= are in the algorithm.
 CARRYING_OUT = ("resume", "runtime", "failures", "compare")
+
+
+def own_code(*objects: Any) -> dict[str, int]:
+    """Checksums of the source of a user's classes and functions, and of their bases, by name.
+
+    Args:
+        objects: classes, functions, partial ones, or instances; what is installed is left out.
+    """
+    found: dict[str, int] = {}
+    for each in objects:
+        values = ""
+        while isinstance(each, partial):
+            values, each = f"{values}{each.args}{each.keywords}", each.func
+        kind = each if inspect.isclass(each) or inspect.isroutine(each) else type(each)
+        for part in getattr(kind, "__mro__", (kind,)):
+            file = getattr(inspect.getmodule(part), "__file__", None) or ""
+            if file.startswith(str(PACKAGE)) or part.__module__ == "builtins":
+                continue
+            if "site-packages" in file or file.startswith(STANDARD):
+                continue
+            found[f"{part.__module__}.{part.__qualname__}"] = zlib.crc32(_code(part, values))
+    return found
+
+
+def _code(part: Any, values: str) -> bytes:
+    """The source of a class or function; of a lambda, whose lines hold more, what it does."""
+    if part.__name__ == "<lambda>":
+        code = part.__code__
+        constants = [each for each in code.co_consts if not isinstance(each, CodeType | frozenset)]
+        return repr((code.co_code, code.co_names, constants, values)).encode()
+    try:
+        return f"{inspect.getsource(part)}{values}".encode()
+    except (OSError, TypeError):  # typed at a prompt
+        return values.encode()
 
 
 def settings(config: DictConfig) -> dict[str, Any]:
     """The settings that must be the same to resume a run."""
     plain = OmegaConf.to_container(config, resolve=True)
     assert isinstance(plain, dict)
-    same = {str(k): v for k, v in plain.items() if k not in CARRYING_OUT}
+    same = {"code": {}, **{str(k): v for k, v in plain.items() if k not in CARRYING_OUT}}
     for key, usual in (("batch", 1), ("train", True)):  # keys of one runtime
         same[f"runtime.{key}"] = config.runtime.get(key, usual)
     # A cell is the same run whatever other cells there are.

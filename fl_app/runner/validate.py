@@ -4,7 +4,9 @@ A bad value is refused before torch is imported, which takes seconds.
 """
 
 import math
-from collections.abc import Callable, Sequence
+import pkgutil
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from copy import deepcopy
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
@@ -28,6 +30,7 @@ from fl_app.engine.client_evaluation import ClientEvaluation
 from fl_app.engine.guard import Guard
 from fl_app.report import require_target
 from fl_app.runner.cells import compose_cells, given_keys
+from fl_app.runner.earlier import own_code
 from fl_app.runner.settings import RUNTIMES, RunSettings, TaskSettings
 from fl_app.schedule import Schedule
 from fl_app.schedule.routed import Routed
@@ -188,6 +191,25 @@ def validate_config(config: DictConfig, given: Given = NOTHING) -> None:
         )
     if not real:  # there, as many clients as nodes connect
         schedule.validate_population(config.num_clients)
+    if code := own_code(*_own(config, given, strategy, schedule)):
+        OmegaConf.update(config, "code", code, merge=False, force_add=True)  # to resume the same
+
+
+def _own(
+    config: DictConfig, given: Given, strategy: AsyncStrategy, schedule: Schedule
+) -> Iterator[object]:
+    """Objects, classes and functions that may be the user's."""
+    yield from (strategy, schedule)
+    trainer = given.trainer or config.algorithm.client.get("_target_")
+    if not str(trainer).startswith("fl_app."):
+        yield locate(trainer) if isinstance(trainer, str) else trainer
+    if given.task is not None:
+        yield from (given.task.architecture, given.task.objective.criterion)
+        return
+    for path in (config.task.get("model"), config.task.get("loss")):
+        if path and ":" in path:
+            with suppress(Exception):  # who builds the task tells what is wrong
+                yield pkgutil.resolve_name(path)
 
 
 def _check_widths(config: DictConfig, strategy: AsyncStrategy, schedule: Schedule) -> None:

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import threading
+from dataclasses import replace
 from functools import partial
 from statistics import fmean, stdev
 
@@ -17,6 +18,7 @@ from flwr.serverapp.strategy import FedAdam
 from helpers import composed
 from hydra.core.global_hydra import GlobalHydra
 from omegaconf import OmegaConf
+from torch import nn
 
 import fl_app
 from fl_app.algorithms.fedbuff import FedBuff
@@ -24,6 +26,7 @@ from fl_app.cli import CONF
 from fl_app.client import LocalTrainer
 from fl_app.client.build import build_task
 from fl_app.core.errors import RunError
+from fl_app.runner.earlier import own_code
 from fl_app.schedule import Buffered, Schedule
 from fl_app.strategy import AsyncStrategy
 
@@ -118,8 +121,17 @@ def test_a_task_object_brings_its_clients(task, tmp_path):
     config = OmegaConf.load(tmp_path / "config.yaml")
     assert config.task.num_examples == 1437
     other = build_task(composed("num_clients=12", "partition=iid", "seed=1"))
-    with pytest.raises(ValueError, match=r"task\.crc32="):
-        run("algorithm=fedasync", "resume=auto", task=other, output=tmp_path)
+    own = replace(task, objective=task.objective.with_loss(lambda output, _: output.mean()))
+    for changed, told in ((other, r"task\.crc32="), (own, r"code\..*lambda")):
+        with pytest.raises(ValueError, match=told):
+            run("algorithm=fedasync", "resume=auto", task=changed, output=tmp_path)
+
+
+def test_code_has_a_checksum_unless_it_is_installed():
+    first, second = (lambda x: x + 1), (lambda x: x + 2)
+    sums = [own_code(each) for each in (first, second, partial(first, 1), Mean(), Mean)]
+    assert len({str(each) for each in sums}) == 4
+    assert own_code(partial(np.mean, axis=0), nn.Linear, FedBuff()) == {}
 
 
 def test_a_strategy_object_brings_its_schedule_and_serves_several_runs(tmp_path):
