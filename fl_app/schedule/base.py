@@ -44,6 +44,9 @@ class Schedule(Remembers, Protocol):
 
     shares: Sequence[float] = ()
 
+    def __init__(self) -> None:  # else that of a class without fields seems to take anything
+        return
+
     def start(self, idle: ClientPool, busy: Ids, buffer: Updates, rng: Generator) -> Sequence[int]:
         """Clients that begin now, out of `idle`.
 
