@@ -152,9 +152,9 @@ class Engine(Versions):
             outcome.params = fed.model.params
             try:
                 outcome.params = self.strategy.to_evaluate(fed.model)
+                outcome.totals = self.strategy.totals()
             except Exception as error:
                 self._breaks(error)
-            outcome.totals = self.strategy.totals()
         return outcome
 
     def _breaks(self, error: Exception) -> None:

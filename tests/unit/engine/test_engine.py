@@ -608,7 +608,7 @@ def on(mailbox, strategy):
     return make(strategy=strategy, clock=VirtualClock(mailbox, Times(one_second), 10))
 
 
-@pytest.mark.parametrize("method", ["aggregate", "dispatch", "to_evaluate"])
+@pytest.mark.parametrize("method", ["aggregate", "dispatch", "to_evaluate", "totals"])
 def test_an_error_of_the_strategy_ends_the_run_and_closes_the_clock(method):
     def broken(*args):
         raise LookupError("a bug")
@@ -618,7 +618,7 @@ def test_an_error_of_the_strategy_ends_the_run_and_closes_the_clock(method):
     assert outcome.stopped == "LookupError: a bug"
     assert isinstance(outcome.error, ServerError)
     assert isinstance(outcome.error.__cause__, LookupError)
-    assert outcome.version == (2 if method == "to_evaluate" else 0)
+    assert outcome.version == (2 if method in ("to_evaluate", "totals") else 0)
     assert mailbox.closed
 
 
