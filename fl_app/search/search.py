@@ -68,6 +68,10 @@ def search(settings: Settings, words: Sequence[str], folder: Path, resume: bool)
                 for name, space in spaces.items():
                     configured = {key: OmegaConf.select(cells[name], key) for key in space}
                     first = grid(space, settings.grid, configured) if settings.grid else []
+                    if len(space) > 1 and settings.trials <= len(first):
+                        key, *others = space
+                        told = f"{name}: all trials are of the grid over {key}, and none tries"
+                        print(told, ", ".join(others), "(give more search.trials)")
                     study = CellStudy(journal, name, space, first, settings.trials, settings.seed)
                     studies.append(study)
                 begun = _Search(studies, settings, own, folder, *budget)
