@@ -105,6 +105,9 @@ def test_a_search_goes_on_and_judges_what_is_best_now(tmp_path, capsys):
         configs = {path.parent.name: path for path in tmp_path.glob("test/*/config.yaml")}
         return {n: OmegaConf.load(p).algorithm.client.local_lr for n, p in configs.items()}
 
+    two = "+experiment.spaces.fedbuff=['algorithm.strategy.server_lr=choice(0.5,1)']"
+    assert quick(tmp_path / "two", two) == 0
+    assert "none tries algorithm.strategy.server_lr (give" in capsys.readouterr().out
     assert quick(tmp_path, "search.trials=1", "search.test_seeds=[5]") == 0
     assert judged() == {"fedbuff-seed5": 0.0001}
     assert quick(tmp_path) == 2
