@@ -193,10 +193,11 @@ def refuse_epochs(config: DictConfig, overrides: Sequence[str]) -> None:
         ValueError: naming both.
     """
     steps = OmegaConf.select(config, "algorithm.client.local_steps")
-    key = "algorithm.client.local_epochs="
-    if steps is not None and any(word.lstrip("+").startswith(key) for word in overrides):
+    typed = {override.lstrip("+").partition("=")[0] for override in overrides}
+    key = "algorithm.client.local_epochs"
+    if steps is not None and key in typed and "algorithm.client.local_steps" not in typed:
         raise ValueError(
-            f"{key[:-1]} would change nothing: algorithm.client.local_steps={steps} takes its "
+            f"{key} would change nothing: algorithm.client.local_steps={steps} takes its "
             "place; give that, or local_steps=null, too"
         )
 
