@@ -99,9 +99,10 @@ def plan_of(
             "everything from a configuration, and no object reaches them; name task and algorithm "
             "in the overrides of `flwr run` or `python -m fl_app`"
         )
-    equalise(config, given_keys(overrides), own_schedule="schedule" in objects)
+    typed = given_keys(overrides)
+    equalise(config, typed, own_schedule="schedule" in objects)
     _describe(config, given)
-    count_owners(config)
+    count_owners(config, typed)
     validate_config(config, given)
     return Plan(config, overrides, given)
 

@@ -272,9 +272,8 @@ class GlobalModel:
     def delta(self, update: Update) -> Vector:
         """The displacement w_i - w_o, but of buffers b_i - b_t, shape ``(d,)``.
 
-        So buffers move towards a mean of the clients'. If each moved by its displacement from an
-        older version, they would overshoot, and variances become negative. Raises as
-        `displacement`.
+        So buffers move towards a mean of the clients'. By displacements from older versions,
+        variances would become negative. Raises as `displacement`.
         """
         return self._from_here(self.displacement(update), update, 1)
 
@@ -285,6 +284,7 @@ class GlobalModel:
         return self._scaled(self.delta(update), -1.0 / update.rate_sum)
 
     def _from_here(self, vector: Vector, update: Update, sign: int) -> Vector:
+        # NOTE: papers do not speak of buffers. A mean of displacements would overshoot.
         split, base = self.num_trainable, self.history.get(update.base_version)
         if split == vector.size or base is None:
             return vector

@@ -2,6 +2,7 @@
 
 import inspect
 import json
+import re
 import sysconfig
 import zlib
 from collections.abc import Mapping, Sequence
@@ -19,6 +20,7 @@ from fl_app.report.cells import ENDS, is_cell, label_of
 FILES = (EVENTS, "summary.json", "config.yaml", "metrics.csv", "model.npz", "checkpoints")
 PACKAGE = Path(__file__).parents[1]
 STANDARD = sysconfig.get_path("stdlib")
+ADDRESS = re.compile(" at 0x[0-9a-f]+")  # of an object, another one in each process
 # A run may be resumed with other values of these; those of compare= are in the algorithm.
 CARRYING_OUT = ("resume", "runtime", "failures", "compare")
 
@@ -33,15 +35,14 @@ def own_code(*objects: Any) -> dict[str, int]:
     for each in objects:
         values = ""
         while isinstance(each, partial):
-            values, each = f"{values}{each.args}{each.keywords}", each.func
+            given = ADDRESS.sub("", f"{each.args}{each.keywords}")
+            values, each = values + given, each.func
         kind = each if inspect.isclass(each) or inspect.isroutine(each) else type(each)
         for part in getattr(kind, "__mro__", (kind,)):
-            file = getattr(inspect.getmodule(part), "__file__", None) or ""
-            if file.startswith(str(PACKAGE)) or part.__module__ == "builtins":
-                continue
-            if "site-packages" in file or file.startswith(STANDARD):
-                continue
-            found[f"{part.__module__}.{part.__qualname__}"] = zlib.crc32(_code(part, values))
+            file = Path(getattr(inspect.getmodule(part), "__file__", None) or "")
+            installed = "site-packages" in file.parts or part.__module__ == "builtins"
+            if not (installed or file.is_relative_to(PACKAGE) or file.is_relative_to(STANDARD)):
+                found[f"{part.__module__}.{part.__qualname__}"] = zlib.crc32(_code(part, values))
     return found
 
 

@@ -5,7 +5,7 @@ A bad value is refused before torch is imported, which takes seconds.
 
 import math
 import pkgutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import suppress
 from copy import deepcopy
 from dataclasses import dataclass
@@ -79,35 +79,37 @@ def checked_cells(config: DictConfig, overrides: Sequence[str]) -> dict[str, Dic
         ValueError: as `compose_cells`, `inline_schema`, `count_owners` and `validate_config`.
     """
     cells = {name: inline_schema(cell) for name, cell in compose_cells(config, overrides).items()}
-    typed = sorted(key for key in given_keys(overrides) if key.partition(".")[0] == "partition")
     for cell in cells.values():
-        if count_owners(cell) and typed:
-            raise ValueError(
-                f"{typed[0]} must be left out with task.client={cell.task.client}, whose owners "
-                "are the clients: it would change nothing"
-            )
+        count_owners(cell, given_keys(overrides))
         validate_config(cell)
     return cells
 
 
-def count_owners(config: DictConfig) -> bool:
+def count_owners(config: DictConfig, given: Collection[str] = ()) -> None:
     """Make the owners that the data name the clients, if nothing else says how many there are.
 
-    Whatever partition was chosen, each of them has its own data, and the files say so. Returns
-    whether another partition was chosen.
+    Each of them has its own data, and the files say so.
+
+    Args:
+        config: of a run; changed.
+        given: keys that the user gave.
 
     Raises:
-        ValueError: the task is refused.
+        ValueError: the task is refused, or the user chose another partition.
     """
     # A column is named; whether files have owners, only they say.
     owned = isinstance(config.task.get("client"), str) and "_target_" in config.partition
-    other = owned and not getattr(instantiate(config.partition), "by_owner", False)
-    if other:
+    if owned and not getattr(instantiate(config.partition), "by_owner", False):
+        for key in given:
+            if key.partition(".")[0] == "partition":
+                raise ValueError(
+                    f"{key} must be left out with task.client={config.task.client}, whose owners "
+                    "are the clients: it would change nothing"
+                )
         natural = keys("target/fl_app.tasks.partition.Natural")
         OmegaConf.update(config, "partition", natural, merge=False)
     if owners_decide(config):
         config.num_clients = build_task(config).num_clients
-    return other
 
 
 def validate_config(config: DictConfig, given: Given = NOTHING) -> None:

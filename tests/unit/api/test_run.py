@@ -131,6 +131,7 @@ def test_code_has_a_checksum_unless_it_is_installed():
     first, second = (lambda x: x + 1), (lambda x: x + 2)
     sums = [own_code(each) for each in (first, second, partial(first, 1), Mean(), Mean)]
     assert len({str(each) for each in sums}) == 4
+    assert own_code(partial(first, object())) == own_code(partial(first, object()))
     assert own_code(partial(np.mean, axis=0), nn.Linear, FedBuff()) == {}
 
 

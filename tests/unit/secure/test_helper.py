@@ -87,11 +87,8 @@ UNSIGNED = {0: "its device has not signed run, order, version, examples and term
 @pytest.mark.parametrize(
     "lie",
     [
-        {"base_version": 2},
-        {"num_examples": 11},
-        {"client_id": 0, "seal": "sequence"},
-        {"seal": "signature"},
-        {"seal": "sealed"},
+        *({"base_version": 2}, {"num_examples": 11}, {"client_id": 0, "seal": "sequence"}),
+        *({"seal": "signature"}, {"seal": "sealed"}),
     ],
     ids=str,
 )

@@ -144,8 +144,9 @@ def test_owners_decide_how_many_clients_there_are(overrides, expected, caplog):
     assert cell.partition._target_.endswith(".Natural")  # the default is Dirichlet's
     assert plan_of(words).config.num_clients == build_task(cell).num_clients == expected
     bad = compose(other := [*words[:5], "partition=dirichlet"])
-    with pytest.raises(ValueError, match=r"^partition must be left out with task.client=owner"):
-        checked_cells(bad, other)
+    for refused in (lambda: checked_cells(bad, other), lambda: plan_of(other)):
+        with pytest.raises(ValueError, match=r"^partition must be left out with task.client=ow"):
+            refused()
     told = "num_clients=2 is below the 3 owners of the data" in caplog.text
     assert told == ("num_clients=2" in overrides)
     assert compose([*words[:4], "num_clients=null"]).num_clients is None
