@@ -80,7 +80,6 @@ class DPFedBuff(Stepped):
         }
 
     def validate_run(self, num_versions: float, schedule: Schedule) -> None:
-        del schedule
         if self.max_epsilon is None:
             return
         key, why = "algorithm.strategy.max_epsilon", "what the run will spend would be unknown"

@@ -110,7 +110,6 @@ class EAFL(Stepped):
         self.state = {"clusters": {}, "examples": {}}  # by client
 
     def validate_run(self, num_versions: float, schedule: Schedule) -> None:
-        del num_versions
         if not schedule.surveys:
             raise ValueError(
                 "EAFL needs algorithm/schedule=clustered_quorum: no other schedule asks for "

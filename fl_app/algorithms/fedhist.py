@@ -126,7 +126,6 @@ class FedHist(AveragesVersions):
         self.state = {"local": [], "num_global": 0, "utility": {}}
 
     def validate_run(self, num_versions: float, schedule: Schedule) -> None:
-        del schedule
         harmless = not self.ina or self.norm_floor is not None or self.norm_decay == 0
         require(
             harmless or self.norm_decay * num_versions < 1,

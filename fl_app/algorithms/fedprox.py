@@ -45,5 +45,4 @@ class FedProx(AveragedModels):
     proximal: float = bounded(0.01, at_least(0), "training would flee the received model")
 
     def dispatch(self, model: GlobalModel, client_id: int) -> tuple[Vector, Config]:
-        del client_id
         return model.params, {"proximal-mu": self.proximal}

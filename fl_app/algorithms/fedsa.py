@@ -80,7 +80,6 @@ class FedSA(AsyncStrategy):
         }
 
     def dispatch(self, model: GlobalModel, client_id: int) -> tuple[Vector, Config]:
-        del client_id
         if self.state["careful"]:
             epochs, factor = max(1, self.local_epochs // 2), CAREFUL_RATE
         else:

@@ -90,5 +90,4 @@ class MRAsyncFL(AsyncStrategy):
         return params
 
     def memory_cost(self, size: int, num_clients: int) -> str:
-        del num_clients
         return f"MRAsyncFL keeps {4 * size / 1e6:,.1f} MB of each client's model"

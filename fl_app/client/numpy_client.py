@@ -38,7 +38,6 @@ class TrainerClient(NumPyClient):
 
     def get_parameters(self, config: dict[str, Scalar]) -> NDArrays:
         """The model's arrays in the layout's order; before training, its initial arrays."""
-        del config
         return self.layout.unflatten(self.trainer.model.read())
 
     def fit(

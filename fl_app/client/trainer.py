@@ -127,7 +127,6 @@ class LocalTrainer(TrainingSettings):
             order: the order as it came, after its last step.
             upload: as it would be without.
         """
-        del order
         return upload
 
     def should_pause(self, epoch: int) -> bool:

@@ -37,7 +37,6 @@ class Transformation:
             order: as it came, before `receive`.
             upload: the trainer's.
         """
-        del order
         return upload
 
 

@@ -165,7 +165,6 @@ class Intake:
         Raises:
             RunError: they cannot be opened, and no single one of them is at fault.
         """
-        del model
         return Opened(updates)
 
     def complete(self, report: dict[str, Any], opened: Opened) -> None:

@@ -54,7 +54,6 @@ class WallClock(Clock):
         self.mailbox.push(order)
 
     def continue_order(self, order: Order, progress: float) -> None:
-        del progress
         self._orders[order.number] = order  # its place and deadline stand
         self.mailbox.push(order)
 
@@ -67,7 +66,6 @@ class WallClock(Clock):
 
     def load_state_dict(self, state: Mapping[str, Any], orders: Mapping[int, Order]) -> bool:
         # The replies to these orders go to a server that exists no more.
-        del orders
         self._began = self.monotonic() - state["now"]
         return False
 

@@ -76,7 +76,6 @@ class Progress:
 
     def emit(self, event: Event) -> None:
         """Draw if enough time has passed."""
-        del event
         self.look()
 
     def look(self) -> None:

@@ -45,7 +45,6 @@ def keys_of_device(client: int) -> tuple[X25519PublicKey, DeviceKey]:
     Raises:
         ValueError: one of them is missing or of another kind.
     """
-    del client  # a device is one client
     return _keys_in(kit_folder())
 
 
@@ -99,7 +98,6 @@ class RegisteredDevices:
         self._keys: dict[bytes, DevicePublicKey] = {}
 
     def find(self, device: bytes, client: int) -> DevicePublicKey | None:
-        del client
         if device not in self._keys:
             self._read()
         return self._keys.get(device)

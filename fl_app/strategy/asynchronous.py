@@ -131,7 +131,6 @@ class Asynchronous(AsyncStrategy):
         self._metrics: MetricRecord | None = None
 
     def validate_run(self, num_versions: float, schedule: Schedule) -> None:
-        del num_versions
         size = getattr(schedule, "buffer_size", 1)
         faults = getattr(self.inner, "num_malicious_nodes", 0)
         key = "algorithm.schedule.buffer_size"
@@ -145,7 +144,6 @@ class Asynchronous(AsyncStrategy):
             require(size >= 4 * faults + 3, key, size, bound, why)
 
     def dispatch(self, model: GlobalModel, client_id: int) -> tuple[Vector, Config]:
-        del client_id  # all clients get the same
         return model.params, self._begin_round(model).told
 
     def aggregate(self, model: GlobalModel, updates: Sequence[Update]) -> Vector:

@@ -208,7 +208,6 @@ class AsyncStrategy(Algorithm, Strategy):
 
     def _prepare(self, layout: Layout, train_config: ConfigRecord | None) -> Mapping[str, object]:
         """Prepare a run of `start`; returns what every order carries beside `dispatch`'s config."""
-        del layout
         return dict(train_config or {})
 
     def summary(self) -> None:

@@ -87,7 +87,6 @@ class Workload:
 
     def trainer(self, task: Task, **settings: Any) -> LocalTrainer:
         """The client half; settings of a configuration are passed over."""
-        del settings
         return LocalTrainer(
             task,
             upload=self.upload,

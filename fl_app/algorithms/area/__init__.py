@@ -80,7 +80,6 @@ class AREA(AsyncStrategy):
         }
 
     def validate_run(self, num_versions: float, schedule: Schedule) -> None:
-        del num_versions
         if schedule.surveys:
             raise ValueError(
                 "AREA cannot use algorithm/schedule=clustered_quorum: clusters are formed of "

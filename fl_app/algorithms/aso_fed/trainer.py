@@ -19,7 +19,6 @@ class ASOFedTrainer(LocalTrainer):
 
     def begin(self, config: Config, rng: np.random.Generator) -> None:
         """Restore h and v of the client's last order."""
-        del rng
         self._regularisation = float(config["regularisation"])
         self._decay = float(config["decay"])
         params = self.model.params
@@ -33,7 +32,6 @@ class ASOFedTrainer(LocalTrainer):
 
     def correct(self, grad: list[Tensor], step: int) -> list[Tensor]:
         """z = g - v + h. g includes the pull towards the received model."""
-        del step
         pulled = [
             g.add(w - w_o, alpha=self._regularisation)
             for g, w, w_o in zip(grad, self.model.params, self._received, strict=True)
@@ -48,5 +46,4 @@ class ASOFedTrainer(LocalTrainer):
 
     def finish(self, order: Order, upload: Upload) -> Upload:
         """Keep h and v."""
-        del order
         return replace(upload, state={"h": to_vector(self._h), "v": to_vector(self._v)})

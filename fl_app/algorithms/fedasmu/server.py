@@ -150,7 +150,6 @@ class FedASMU(AsyncStrategy):
             self.upload_extra = (MERGE,)  # type: ignore[misc]  # as this keyword says
 
     def validate_run(self, num_versions: float, schedule: Schedule) -> None:
-        del num_versions
         if schedule.devices is not None:
             raise ValueError(
                 "FedASMU cannot use algorithm/schedule=random_k: that schedule draws how long an "

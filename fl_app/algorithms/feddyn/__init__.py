@@ -77,7 +77,6 @@ class FedDyn(AsyncStrategy):
         }
 
     def dispatch(self, model: GlobalModel, client_id: int) -> tuple[Vector, Config]:
-        del client_id
         config = {"regularisation": self.regularisation}
         if self.state["examples"]:
             config["mean_examples"] = float(np.mean(list(self.state["examples"].values())))

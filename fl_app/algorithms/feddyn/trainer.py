@@ -18,7 +18,6 @@ class FedDynTrainer(LocalTrainer):
 
     def begin(self, config: Config, rng: np.random.Generator) -> None:
         """Prepare the shift h_i - c and its weight alpha_i."""
-        del rng
         share = 1.0
         if "mean_examples" in config:
             share = self.task.train_indices(self.client_id).size / float(config["mean_examples"])
@@ -30,7 +29,6 @@ class FedDynTrainer(LocalTrainer):
 
     def correct(self, grad: list[Tensor], step: int) -> list[Tensor]:
         """g + alpha_i (h_i - c + w)."""
-        del step
         return [
             g.add(shift + w, alpha=self._alpha)
             for g, shift, w in zip(grad, self._shift, self.model.params, strict=True)

@@ -49,7 +49,6 @@ class FedQSTrainer(LocalTrainer):
 
     def begin(self, config: Config, rng: np.random.Generator) -> None:
         """Find the client's kind, and with it rate and momentum."""
-        del rng
         self._lr = float(self.state.get("lr", self.local_lr))
         self.momentum, self._feedback = self._plain, False
         self._angle = angle = self._angle_of_last()

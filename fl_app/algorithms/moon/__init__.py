@@ -54,5 +54,4 @@ class MOON(AveragedModels):
     temperature: float = bounded(0.5, POSITIVE, "similarities are divided by it")
 
     def dispatch(self, model: GlobalModel, client_id: int) -> tuple[Vector, Config]:
-        del client_id
         return model.params, {"contrast": self.contrast, "temperature": self.temperature}

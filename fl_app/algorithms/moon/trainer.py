@@ -36,7 +36,6 @@ class MOONTrainer(LocalTrainer):
 
     def begin(self, config: Config, rng: np.random.Generator) -> None:
         """Freeze the received model and the client's previous one."""
-        del rng
         self._mu = float(config.get("contrast", self.contrast))
         self._temperature = float(config.get("temperature", self.temperature))
         received = self.model.read()
@@ -45,7 +44,6 @@ class MOONTrainer(LocalTrainer):
 
     def penalty(self, params: list[Tensor], received: list[Tensor]) -> Tensor:
         """mu log(1 + exp((cos(z, z_p) - cos(z, z_g)) / T)), the mean over the batch."""
-        del params, received
         z, inputs = self._features.of_head, self._features.inputs
         alike = F.cosine_similarity(z, self._received.features(inputs), dim=-1)
         before = F.cosine_similarity(z, self._previous.features(inputs), dim=-1)
@@ -53,7 +51,6 @@ class MOONTrainer(LocalTrainer):
 
     def finish(self, order: Order, upload: Upload) -> Upload:
         """Keep the trained model."""
-        del order
         return replace(upload, state={"previous": self.model.read()})
 
 

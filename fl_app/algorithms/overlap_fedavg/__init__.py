@@ -96,7 +96,6 @@ class OverlapFedAvg(AsyncStrategy):
     max_local_epochs: int = bounded(5, count(), "nothing would be trained")
 
     def validate_run(self, num_versions: float, schedule: Schedule) -> None:
-        del num_versions
         size = getattr(schedule, "buffer_size", 1)
         if schedule != synchronous(size):
             raise ValueError(
@@ -105,7 +104,6 @@ class OverlapFedAvg(AsyncStrategy):
             )
 
     def dispatch(self, model: GlobalModel, client_id: int) -> tuple[Vector, Config]:
-        del client_id
         return model.params, {"max_local_epochs": self.max_local_epochs}
 
     def aggregate(self, model: GlobalModel, updates: Sequence[Update]) -> Vector:

@@ -107,7 +107,6 @@ class OverlapTrainer(LocalTrainer):
         self._ahead = order.client_id, order.vector, upload
 
     def should_stop(self, epoch: int) -> bool:
-        del epoch
         return self._until is not None and self._until()
 
 

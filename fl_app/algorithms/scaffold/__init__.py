@@ -83,7 +83,6 @@ class SCAFFOLD(AsyncStrategy):
         }
 
     def dispatch_extra(self, model: GlobalModel, client_id: int) -> Extra:
-        del client_id
         if self.state["control"] is None:
             self.state["control"] = read_only(np.zeros_like(model.params))
         return {CONTROL: self.state["control"]}

@@ -40,7 +40,6 @@ class SCAFFOLDTrainer(LocalTrainer):
 
     def begin(self, config: Config, rng: np.random.Generator) -> None:
         """Prepare the correction, c - c_i."""
-        del config, rng
         correction = self.extra[CONTROL][: self.model.layout.num_trainable]
         if CONTROL in self.state:
             correction = correction - self.state[CONTROL]
@@ -48,7 +47,6 @@ class SCAFFOLDTrainer(LocalTrainer):
 
     def correct(self, grad: list[Tensor], step: int) -> list[Tensor]:
         """g_i - c_i + c."""
-        del step
         return [g + c for g, c in zip(grad, self._correction, strict=True)]
 
     def finish(self, order: Order, upload: Upload) -> Upload:
