@@ -27,6 +27,8 @@ CONF = _PACKAGE / "conf" if (_PACKAGE / "conf").is_dir() else _PACKAGE.parent / 
 
 # Defaults in conf/ such as ten clients at work, or all where there are fewer. None = no bound.
 OmegaConf.register_new_resolver("at_most", lambda v, most: min(v, most or v), replace=True)
+# A limit that holds where none of the others is given.
+OmegaConf.register_new_resolver("alone", lambda v, *o: v if {*o} == {None} else None, replace=True)
 
 
 def _usual_clients(

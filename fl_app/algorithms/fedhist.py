@@ -42,6 +42,7 @@ changing its sign. Weights are equal if all ph_i are 0. With h = 0 only (e/2)^(-
 The paper prints no hyper-parameter's value.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -73,7 +74,7 @@ class FedHist(AveragesVersions):
         utility_weight: lambda; a utility lies between -(1 + |c_0|) |S| and (1 + |c_0|) |S|.
         utility_rate: gamma, the rate of the running mean of utilities.
         norm_decay: mu, per round.
-        norm_floor: floor of INA; None = 0.05, and a run that reaches 1 - mu r <= 0 is refused.
+        norm_floor: floor of INA; None = 0.05, and a longer run than 1 / mu is refused.
         similarity_threshold: c_0.
         egs: False sets alpha = 0.
         haa: False sets lambda = 0.
@@ -127,6 +128,7 @@ class FedHist(AveragesVersions):
 
     def validate_run(self, num_versions: float, schedule: Schedule) -> None:
         harmless = not self.ina or self.norm_floor is not None or self.norm_decay == 0
+        harmless = harmless or math.isinf(num_versions)  # unknown: INA's floor bounds it
         require(
             harmless or self.norm_decay * num_versions < 1,
             "algorithm.strategy.norm_decay",

@@ -1,9 +1,10 @@
 """The private parts of Flower that this project replaces; the only file that names them.
 
-On a node they are names in modules: `time` of `start_client_internal`, `get_executor` of
-`run_superexec`, `flwr_exit` and `install_from_fab` of `run_clientapp`. On both sides, it is how
-long the two functions of `inflatable_utils` wait that pull the parts of a message. They are
-replaced in the versions of Flower that were tried, `TRIED`.
+On a node they are names in modules: `time` and `_pull_and_store_message` of
+`start_client_internal`, whose messages are read, too, `get_executor` of `run_superexec`,
+`flwr_exit` and `install_from_fab` of `run_clientapp`. On both sides, it is how long the two
+functions of `inflatable_utils` wait that pull the parts of a message. They are replaced in the
+versions of Flower that were tried, `TRIED`.
 """
 
 import logging
@@ -55,6 +56,28 @@ def wait_with(sleep: Callable[[float], None]) -> None:
     """Let a SuperNode of this process sleep with a function instead of `time.sleep`."""
     time = import_module("time")
     vars(import_module(NODE))["time"] = SimpleNamespace(**{**vars(time), "sleep": sleep})
+
+
+def push_late_replies() -> None:
+    """Let a SuperNode of this process send replies to orders whose run ended as they came, too.
+
+    Flower sends one reply for each order that it pulled in full. A late one would be sent in place
+    of the next, and from then on the node would be one order behind: it trains no more.
+    """
+    node = vars(import_module(NODE))
+    pull = node["_pull_and_store_message"]
+
+    def pull_or_push(**options: Any) -> int | None:
+        run_id: int | None = pull(**options)
+        held = [*options["state"].msg_store.values()] if run_id is None else []
+        if any(
+            each.message.metadata.reply_to_message_id and not each.is_retrieved for each in held
+        ):
+            log.warning("a reply to an order of a run that has ended is sent now")
+            return 0  # the id of no run: the caller sends what there is
+        return run_id
+
+    node["_pull_and_store_message"] = pull_or_push
 
 
 def launch_with(executor: "Executor") -> None:

@@ -47,7 +47,13 @@ from flwr.supercore.superexec.run_superexec import run_superexec
 from flwr.supernode.cli import flower_supernode
 
 from fl_app.core.errors import require
-from fl_app.flower.patches import launch_with, pull_sooner, tried, wait_with
+from fl_app.flower.patches import (
+    launch_with,
+    pull_sooner,
+    push_late_replies,
+    tried,
+    wait_with,
+)
 
 log = logging.getLogger("flwr")
 
@@ -193,9 +199,12 @@ def supernode() -> None:
     """
     warm = os.environ.get(VARIABLE) or "1"
     require(warm in ("0", "1"), VARIABLE, warm, "1 or 0", "it decides whether a process stays")
+    known = tried()
+    if known:
+        push_late_replies()
     if warm == "0":
         log.info("WARM=0: the node waits as Flower does, and no process stays")
-    elif tried():
+    elif known:
         context = multiprocessing.get_context("fork")  # shares the memory of all that is imported
         runtime = runtime_of(sys.argv[1:])
         executor = context.Process(target=run_executor, args=[runtime, os.getpid()], daemon=True)

@@ -35,7 +35,7 @@ class Task:
             module-level function or a `functools.partial` of one; forked processes take any.
         inputs: training inputs, shape ``(n, ...)``.
         targets: training targets. Classes: int64, shape ``(n,)``, or ``(n, length)`` of sequences.
-            Several labels: float32, 0 or 1, shape ``(n, C)``. Numbers: float32, shape ``(n, k)``.
+            Numbers: float32, shape ``(n, k)``.
         test_inputs: the server's test set, shape ``(n_test, ...)``; None = there is none.
         test_targets: as `targets`; None = there is no test set.
         partition: for every client the indices of its training examples, int64; empty = the

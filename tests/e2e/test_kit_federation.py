@@ -28,7 +28,7 @@ from fl_app.tasks.task import Task
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600), pytest.mark.federation]
 
-NODES, VERSIONS, MEMBERS = 3, 60, 2  # versions enough that doctor finds a run at work
+NODES, VERSIONS, MEMBERS = 3, 40, 2  # versions enough that doctor finds a run at work
 RUN = [
     *("algorithm=fedbuff", "runtime=deployment", "deadline=120", "checkpoint_every=1"),
     f"algorithm.schedule.concurrency={NODES}",
@@ -158,18 +158,15 @@ def test_a_masked_run_outlives_its_helper_and_the_doctor_finds_nothing(federatio
 
 
 def test_a_run_outlives_its_superlink_and_a_killed_node_comes_back(federation):
-    """The node is refused until the server misses the process that died."""
+    """Both die at once. The node is refused until the server misses the process that died."""
     folder, server = federation.out / "killed", federation.server
     words = [*DIGITS, "algorithm.schedule.buffer_size=1", "num_versions=8"]
     run = federation.run("killed", *words)
     wait_for(lambda: logged(folder, "aggregate") > 1, "two versions are published")
+    node = min(processes(federation.out / "node-1", "fl_app.node.warm"))  # its executor is a fork
     (superlink,) = processes(server, "flower-superlink")
-    os.kill(superlink, signal.SIGKILL)
-    assert run.wait(300) == 0, federation.log("killed")
-    told = federation.log("killed")
-    assert told.count("submitted: ") == 2
-    assert "num_versions=8 resume=auto" in told
-    assert json.loads((folder / "summary.json").read_text())["num_versions"] == 8
+    for process in (node, superlink):
+        os.kill(process, signal.SIGKILL)
 
     link = SuperLink(Kit.read(server))
     key = public_bytes(server / "keys" / "node-1.pub")
@@ -180,11 +177,13 @@ def test_a_run_outlives_its_superlink_and_a_killed_node_comes_back(federation):
         except Unreachable:
             return "unknown"
 
-    wait_for(lambda: status() == "online", "the node has found the SuperLink")
-    node = min(processes(federation.out / "node-1", "fl_app.node.warm"))  # its executor is a fork
-    os.kill(node, signal.SIGKILL)
     wait_for(lambda: status() == "offline", "the node is missed")
     assert wait_for(lambda: status() == "online", "the node is back") < 2 * OFFLINE_AFTER
+    assert run.wait(300) == 0, federation.log("killed")
+    told = federation.log("killed")
+    assert told.count("submitted: ") == 2
+    assert "num_versions=8 resume=auto" in told
+    assert json.loads((folder / "summary.json").read_text())["num_versions"] == 8
 
 
 # -- a table each ---------------------------------------------------------------------------------

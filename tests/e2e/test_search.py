@@ -65,8 +65,10 @@ def test_every_cell_gets_the_same_trials_and_its_best_setting_is_judged(searched
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_a_search_side_by_side_is_the_same(searched, tmp_path):
-    subprocess.run(command(tmp_path, "search.parallel=2"), check=True)
-    pd.testing.assert_frame_equal(trials(tmp_path), trials(searched))
+    subprocess.run(command(tmp_path, "search.parallel=2", "search.trials=2"), check=True)
+    whole = trials(searched)
+    first = whole[whole.number < 2].reset_index(drop=True)
+    pd.testing.assert_frame_equal(trials(tmp_path), first)
 
 
 @pytest.mark.parametrize(

@@ -6,9 +6,13 @@ import sys
 
 import psutil
 import pytest
+from flwr.app import Message, RecordDict
 from flwr.supercore.constant import TaskType
 from flwr.supercore.exit import add_exit_handler
+from flwr.supercore.object_store import ObjectStoreFactory
 from flwr.supercore.superexec.executor import ExecutionSpec, LaunchResultStatus
+from flwr.supernode import start_client_internal
+from flwr.supernode.nodestate import NodeStateFactory
 from flwr.supernode.runtime import run_clientapp
 from kit_processes import free_ports
 
@@ -123,6 +127,7 @@ def test_an_order_that_was_given_up_or_is_of_another_app_does_not_hold_up_the_ne
 def test_an_untried_flower_runs_as_it_is_and_so_does_a_cold_node(monkeypatch, value, version):
     started = []
     monkeypatch.setattr(patches, "version", lambda name: version)
+    monkeypatch.setattr(warm, "push_late_replies", lambda: None)
     monkeypatch.setattr(warm, "flower_supernode", lambda: started.append(list(sys.argv)))
     monkeypatch.setattr("sys.argv", ["warm", "--superlink", "server.lan:8100"])
     monkeypatch.setenv("WARM", value)
@@ -142,6 +147,23 @@ def test_an_order_that_was_carried_out_does_not_end_its_process(monkeypatch):
     with pytest.raises(patches.OrderDone):
         run_clientapp.flwr_exit(code=0)
     assert ended == ["told the SuperNode"]
+
+
+def test_a_reply_that_comes_late_does_not_take_the_place_of_the_next(monkeypatch):
+    monkeypatch.setattr(start_client_internal, "_pull_and_store_message", lambda **given: None)
+    patches.push_late_replies()
+    state = NodeStateFactory(ObjectStoreFactory()).state()
+    order = Message(RecordDict(), dst_node_id=1, message_type="train")
+    order.metadata.__dict__["_message_id"] = "order"
+    pull = start_client_internal._pull_and_store_message
+    state.store_message(order)
+    assert pull(state=state) is None
+    reply = Message(RecordDict(), reply_to=order)
+    reply.metadata.__dict__["_message_id"] = "reply"
+    state.store_message(reply)
+    assert pull(state=state) == 0
+    assert state.get_messages_legacy(is_reply=True) == [reply]
+    assert pull(state=state) is None
 
 
 # -- the process ----------------------------------------------------------------------------------

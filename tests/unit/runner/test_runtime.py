@@ -142,10 +142,11 @@ def test_what_needs_training_is_refused(more):
 
 def test_an_algorithm_may_refuse_the_length_of_a_run():
     settings = ["algorithm=fedhist", "algorithm.strategy.norm_decay=0.01"]
-    validate_config(composed(*settings, "num_versions=99"))
+    for length in ("num_versions=99", "max_seconds=99", "max_updates=99"):  # alone they end a run
+        validate_config(composed(*settings, length))
     validate_config(composed(*settings, "num_versions=100", "algorithm.strategy.norm_floor=0.2"))
     with pytest.raises(ValueError, match=r"norm_decay=0.01 must be below 1 / num_versions=0.01"):
-        validate_config(composed(*settings, "num_versions=100"))
+        validate_config(composed(*settings))  # a hundred, as usual
 
 
 @pytest.mark.parametrize(("settings", "upload"), [([], 8), (["upload_dtype=float16"], 4)])
