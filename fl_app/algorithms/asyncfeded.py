@@ -97,7 +97,8 @@ class AsyncFedED(Stepped):
             distance = moved / length if length else math.inf
             weight = decay * self.server_lr / (distance + self.offset)
             params[:split] += np.float32(weight) * delta[:split]
-            params[split:] += np.float32(min(weight, 1.0)) * delta[split:]
+            to_client = model.params[split:] + delta[split:] - params[split:]
+            params[split:] += np.float32(min(weight, 1.0)) * to_client
             weights.append(weight)
             distances.append(distance)
             if self.adapt_epochs:

@@ -172,6 +172,7 @@ class FlatModel:
         layers = (nn.Linear, nn.Conv2d, nn.GroupNorm)
         others = [name for name, part in parts.items() if not isinstance(part, layers)]
         others += [name for name, part in parts.items() if getattr(part, "groups", 1) > 1]
+        others += [name for name, first in self._first_names.items() if name != first]  # tied
         if others := [*others, *dict(module.named_buffers()), *self.frozen, *self.private]:
             raise ValueError(
                 "algorithm.client.widths needs a model of Linear, Conv2d without groups and "

@@ -55,6 +55,7 @@ class LocalTrainer(TrainingSettings):
         overlaps: whether it trains while models travel.
         batches: whether a subclass can be trained for several clients at once
             (`fl_app.client.batch.obstacle`).
+        twins: whether it keeps models beside the one that it trains.
         lineage: names of its class and of the bases below `LocalTrainer`.
         client_id: the client of the current order.
         state: arrays by name that this client keeps between its orders. Replace them; never change
@@ -67,6 +68,7 @@ class LocalTrainer(TrainingSettings):
 
     overlaps: ClassVar[bool] = False
     batches: ClassVar[bool] = False
+    twins: ClassVar[bool] = False
 
     task: "Task"
     _: KW_ONLY
@@ -221,7 +223,7 @@ class LocalTrainer(TrainingSettings):
         loss, grad = self._loss_and_grad(chosen, self._anchor(received), step=0)
         vector = np.empty(self.model.layout.size, np.float32)
         split = self.model.layout.num_trainable
-        vector[:split] = to_vector(grad)
+        vector[:split] = to_vector(grad[: len(self.model.params)])  # those of private ones follow
         if split < vector.size:
             np.subtract(received[split:], self.model.read(start=split), out=vector[split:])
         return Upload(vector, "gradient", int(indices.size), loss.item(), state=self.state)

@@ -169,12 +169,16 @@ class Algorithm(Remembers, ABC):
         return self.clip(model, (model.gradient(update) for update in updates))
 
     def average(self, model: GlobalModel, weights: Floats, uploads: Sequence[Vector]) -> Vector:
-        """sum_i p_i g_i, a new vector ``(d,)``; it is reported (`describe`)."""
+        """sum_i p_i g_i, a new vector ``(d,)``; it is reported (`describe`).
+
+        Buffers move by a mean, at most to the clients': weights may add up to more than 1.
+        """
         split = model.num_trainable
         direction = np.empty_like(uploads[0])
         total, lengths, _ = combine(weights, [u[:split] for u in uploads], out=direction[:split])
         self.describe(weights, lengths, norm(total))
-        weighted_sum(weights, [u[split:] for u in uploads], out=direction[split:])
+        shares = np.asarray(weights) / max(1.0, float(np.sum(weights)))
+        weighted_sum(shares, [u[split:] for u in uploads], out=direction[split:])
         return direction
 
     def by_entry(self, direction: Vector, weights: Floats, updates: Sequence[Update]) -> Vector:

@@ -17,7 +17,7 @@ from fl_app.engine.clock import Joined, Left, Mailbox
 from fl_app.flower import names, nodes
 from fl_app.flower.codec import OrderPacker
 from fl_app.flower.nodes import NO_NODES, Nodes
-from fl_app.flower.orders import MALFORMED, Found, Orders, kind_of, pause, read_reply, send
+from fl_app.flower.orders import LOST, MALFORMED, Found, Orders, kind_of, pause, read_reply, send
 
 log = logging.getLogger("flwr")
 
@@ -26,6 +26,11 @@ LOOK = 1.0  # seconds between two looks for simulated nodes that joined or left
 NO_ORDER = (
     "no order was under way for %g s, and %d nodes are connected: the run waits for more; "
     "with a smaller schedule.buffer_size these would be enough"
+)
+DIED = (
+    "a process of Flower's engine died with its order, most likely since memory ran short: give "
+    "fewer of them room (client-resources-num-cpus), and go on with resume=auto from a checkpoint "
+    "(checkpoint_every): "
 )
 NO_REPLY = (
     "no reply came for %g s, and %d nodes have orders: training takes longer, or the ClientApp "
@@ -43,7 +48,8 @@ class AnyNode(Mailbox):
         train_config: sent with every order.
 
     Raises:
-        RunError: no node came.
+        RunError: no node came; or a process of Flower's engine died, and an order with it: as a
+            failure of a client it would make another run of the same seed.
     """
 
     grid: Grid
@@ -81,6 +87,8 @@ class AnyNode(Mailbox):
                 if known := self._under_way.pop(message.metadata.reply_to_message_id, None):
                     order, node = known
                     self._free.append(node)
+                    if message.has_error() and message.error.code in LOST:
+                        raise RunError(DIED + (message.error.reason or "").partition("\n")[0])
                     replies.append(read_reply(message, order, self.layout))
             waited = time.monotonic() - began
             if replies or (timeout is not None and waited >= timeout):

@@ -31,6 +31,7 @@ TRANSPORT_ERRORS = (
     ErrorCode.NODE_UNAVAILABLE,
     ErrorCode.CLIENT_APP_CRASHED,
 )
+LOST = (ErrorCode.UNKNOWN, *TRANSPORT_ERRORS)  # also with an actor of Flower's engine
 # What a ClientApp with `client_fn` looks for: records that only Flower's old servers send.
 OLD_RECORDS = ("fitins.parameters", "evaluateins.parameters")
 

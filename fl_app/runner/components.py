@@ -116,6 +116,9 @@ def build_components(
     if schedule.devices is None and (trainer.widths or not real):
         devices = _build_devices(config, trainer, order_bytes, upload_bytes)
     if trainer.widths:
+        bound, why = f"null with {type(trainer).__name__}", "it holds whole models or waits for one"
+        fits = not trainer.pauses and not trainer.twins
+        require(fits, "algorithm.client.widths", list(trainer.widths), bound, why)
         assert isinstance(devices, Fleet)
         shares = dealt(trainer.widths, devices.compute.mean_seconds)
         rolling = trainer.width_window == "rolling"

@@ -63,6 +63,7 @@ def server_gradient(trainer: "LocalTrainer") -> Callable[[Vector, int, int, int]
             server.task = replace(task, partition=[*task.partition, held])
             server.batch_size = batch_size
         order = Order(0, server_id, version, version, params, {}, 0.0)
+        server.model.load_private({})  # their first values, as in the server's test
         return server.train(order).vector
 
     return gradient

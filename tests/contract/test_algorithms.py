@@ -120,6 +120,9 @@ def test_an_aggregation_changes_nothing_but_its_state(name):
     assert params.shape == (SIZE,)
     assert np.isfinite(params).all()
     assert (params != model.params).all()
+    buffers = np.stack([model.params, *map(model.local, updates)])[:, model.num_trainable :]
+    made = params[model.num_trainable :]  # else a variance could be negative
+    np.testing.assert_allclose(made, made.clip(*np.sort(buffers, axis=0)[[0, -1]]), atol=1e-6)
     weights = strategy.report["weight"]
     assert len(weights) == len(updates)
     assert all(isinstance(weight, float) for weight in weights)

@@ -738,3 +738,14 @@ def test_sub_models_are_refused(overrides, told):
 def test_layers_without_sub_models_are_refused():
     with pytest.raises(ValueError, match=r"shared: 1, 1\.running_mean, .* has no sub-model"):
         FlatModel(nn.Sequential(nn.Linear(2, 4), nn.BatchNorm1d(4))).narrowed(0.5)
+    tied = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4), nn.Linear(4, 2))
+    tied[1].weight = tied[0].weight
+    with pytest.raises(ValueError, match=r"shared: 1\.weight has no sub-model"):
+        FlatModel(tied).narrowed(0.5)
+
+
+@pytest.mark.parametrize("client", ["moon", "first_only"])
+def test_trainers_with_other_whole_models_have_no_sub_models(client):
+    words = ("algorithm.client.widths=[1,0.5]", f"algorithm/client={client}")
+    with pytest.raises(ValueError, match=r"widths=\[1, 0.5\] must be null with"):
+        build_components(composed(*words))

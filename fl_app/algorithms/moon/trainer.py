@@ -1,6 +1,7 @@
 """MOON's trainer: local training; `fl_app.algorithms.moon` has the equations."""
 
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -26,6 +27,7 @@ class MOONTrainer(LocalTrainer):
         ValueError: a value is out of its bounds, or the model has no linear layer.
     """
 
+    twins: ClassVar[bool] = True
     contrast: float = bounded(5.0, at_least(0), "features would flee the global model's")
     temperature: float = bounded(0.5, POSITIVE, "similarities are divided by it")
 

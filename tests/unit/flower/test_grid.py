@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from fake_grid import FakeGrid, SuperLink, serve
-from flwr.app import Message, MetricRecord, RecordDict
+from flwr.app import Error, Message, MetricRecord, RecordDict
 from helpers import MeanDelta, Recorder
 
 from fl_app import client_app
@@ -370,6 +370,16 @@ def test_nodes_that_come_late_are_waited_for_and_used(monkeypatch):
     grid.connect()
     assert mailbox.capacity() == 1, "one new, one at work"
     assert grid.received[0].metadata.dst_node_id == node
+
+
+def test_a_process_of_the_engine_that_dies_ends_the_run():
+    def dies(message, context):
+        return Message(Error(0, "the actor is dead\nbecause"), reply_to=message)
+
+    mailbox = AnyNode(FakeGrid(dies, 1), LAYOUT)
+    mailbox.push(order(0, 0))
+    with pytest.raises(RunError, match=r"died with its order.*: the actor is dead$"):
+        mailbox.pull(None)
 
 
 # -- with an engine -------------------------------------------------------------------------------

@@ -13,11 +13,12 @@ import pytest
 import torch
 from helpers import HeadedQuadratic, Recorder, composed
 
+from fl_app.client.build import build_task, build_trainer
 from fl_app.runner import checkpoint, signals
 from fl_app.runner.cell import Plan, run_cell
 from fl_app.runner.checkpoint import Checkpoints
 from fl_app.runner.components import build_components, message_bytes, placement
-from fl_app.runner.factory import build_engine
+from fl_app.runner.factory import build_engine, server_gradient
 from fl_app.runner.validate import validate_config
 
 CORES = len(os.sched_getaffinity(0))
@@ -135,6 +136,13 @@ def test_what_needs_training_is_refused(more):
         config.runtime.train = "no"
     with pytest.raises(ValueError, match=r"^runtime\.train="):
         validate_config(config)
+
+
+def test_a_gradient_of_the_server_is_of_what_is_shared():
+    config = composed("algorithm=fedpsa", "algorithm.client.private=[3.*]")
+    trainer = build_trainer(config, build_task(config))
+    gradient = server_gradient(trainer)(trainer.model.read(), 0, 40, 8)
+    assert gradient.shape == (trainer.model.layout.size,)
 
 
 # -- lengths and sizes ----------------------------------------------------------------------------
