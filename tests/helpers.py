@@ -71,6 +71,13 @@ def same_steps(found, expected, rel=1e-6):
         assert one == (None if other is None else pytest.approx(other, rel=rel))
 
 
+def normalised(seed=0, width=4):
+    """A module with buffers and with dropout."""
+    torch.manual_seed(seed)
+    layers = nn.Linear(3, width), nn.BatchNorm1d(width), nn.Dropout(0.5), nn.Linear(width, 2)
+    return nn.Sequential(*layers)
+
+
 # -- a task ---------------------------------------------------------------------------------------
 
 
@@ -168,17 +175,13 @@ class HeadedQuadratic(Quadratic):
 # -- clients, devices, a strategy, a sink ---------------------------------------------------------
 
 
-def no_scores(client_id, version, vector):
-    raise NotImplementedError
-
-
 class Scripted:
     """A trainer that is one function of the received vector, by client and order.
 
     Its scores are a function of the vector, by client and version.
     """
 
-    def __init__(self, script, scores=no_scores):
+    def __init__(self, script, scores=None):
         self._script = script
         self._scores = scores
 

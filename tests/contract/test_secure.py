@@ -169,12 +169,6 @@ class Run:
         assert self.outcome.stopped == "num_versions"
 
 
-def sequence_of(update):
-    from fl_app.secure.seals import Seal
-
-    return Seal.of(update.seal).sequence
-
-
 @pytest.mark.slow
 def test_masks_hide_all_uploads_and_change_nothing_else(monkeypatch):
     """Server and helper, with all that they asked and told, hold the end of none, or rounded."""

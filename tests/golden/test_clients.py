@@ -461,18 +461,13 @@ def test_shared_part_is_sent_and_private_part_is_kept():
     assert (last.vector.tolist(), last.state["private.head"].tolist()) == ([0.5], [-0.5])
 
 
-def fedper(workers):
-    trainer = LocalTrainer(Two(), **HALF_PRECISION)
-    return run(
-        synchronous(2), chain(trainer), num_clients=2, num_versions=2,
-        strategy=FedAvg(), initial=vec(0), workers=workers,
-    )  # fmt: skip
-
-
 @pytest.mark.parametrize("workers", [0, pytest.param(2, marks=pytest.mark.slow)])
 def test_two_rounds_of_a_federation(workers):
     """The second round's mean is (1.5 + 0.5) / 2 = 1; without private parts w would be 2."""
-    result = fedper(workers)
+    result = run(
+        synchronous(2), chain(LocalTrainer(Two(), **HALF_PRECISION)), num_clients=2, num_versions=2,
+        strategy=FedAvg(), initial=vec(0), workers=workers,
+    )  # fmt: skip
     assert result.outcome.params.tolist() == [1.0]
     assert {event["bytes"] for event in result.kind("dispatch", "arrival")} == {4}
 

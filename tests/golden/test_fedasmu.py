@@ -30,11 +30,6 @@ def taught(*models, **settings):
     return strategy
 
 
-def control_of(strategy):
-    control = strategy.state["controls"][0]
-    return control
-
-
 # -- server ---------------------------------------------------------------------------------------
 
 
@@ -53,7 +48,8 @@ def test_the_second_upload_teaches_the_controls():
     The device received w_5 = 5 and ends at 4 with rates summing to 0.5: gradient (5 - 4) / 0.5 = 2.
     q = 2 * 6 * 8/9 = 32/3; lambda: q / (2 * 2) = 8/3; sigma: -q ln 4 / 4; iota: q.
     """
-    control = control_of(taught((0, 4), lambda_lr=0.01, sigma_lr=0.02, iota_lr=0.001))
+    rates = {"lambda_lr": 0.01, "sigma_lr": 0.02, "iota_lr": 0.001}
+    control = taught((0, 4), **rates).state["controls"][0]
     assert control.lam == pytest.approx(1 - 0.01 * 8 / 3)
     assert control.sigma == pytest.approx(0.5 + 0.02 * 32 / 3 * math.log(4) / 4)
     assert control.iota == 0.0  # 0 - 0.001 * 32/3, clipped
@@ -120,7 +116,8 @@ def test_controls_stay_within_their_bounds(ends, bounds):
 
     lambda and iota have no upper bound, sigma has 5.
     """
-    control = control_of(taught((0, ends), lambda_lr=1e3, sigma_lr=1e3, iota_lr=1e3))
+    rates = {"lambda_lr": 1e3, "sigma_lr": 1e3, "iota_lr": 1e3}
+    control = taught((0, ends), **rates).state["controls"][0]
     lam, sigma, iota = bounds
     assert control.lam == (1 + 1e3 * 8 / 3 if lam is None else lam)
     assert control.sigma == sigma

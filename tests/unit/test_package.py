@@ -120,8 +120,6 @@ def test_every_package_is_in_the_wheel():
 
 # -- Flower Hub -----------------------------------------------------------------------------------
 
-ROOT = Path(__file__).resolve().parents[2]
-
 
 @pytest.mark.filterwarnings("ignore:GitWildMatchPattern:DeprecationWarning")  # Flower's
 def test_what_is_published_stays_within_flowers_bounds_and_requires_what_a_run_uses(tmp_path):

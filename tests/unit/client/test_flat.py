@@ -7,6 +7,7 @@ import re
 import numpy as np
 import pytest
 import torch
+from helpers import normalised
 from safetensors.torch import save_file
 from torch import nn
 
@@ -14,11 +15,6 @@ from fl_app.client import flat
 from fl_app.client.flat import FlatModel, trainable_only
 from fl_app.client.gpus import chosen, prepare
 from fl_app.client.initial import weighted
-
-
-def normalised():
-    torch.manual_seed(0)
-    return nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Dropout(0.5), nn.Linear(4, 2))
 
 
 def test_a_module_becomes_one_vector_with_parameters_first():
@@ -224,11 +220,6 @@ def test_integers_cannot_be_trained():
 # -- what a configuration builds -------------------------------------------------------------------
 
 
-def model(seed=0, width=4):
-    torch.manual_seed(seed)
-    return nn.Sequential(nn.Linear(3, width), nn.BatchNorm1d(width), nn.Linear(width, 2))
-
-
 def save(path, weights):
     if path.suffix == ".safetensors":
         save_file(weights, path)
@@ -241,23 +232,23 @@ def save(path, weights):
 
 @pytest.mark.parametrize("name", ["a.safetensors", "a.npz", "a.pt"])
 def test_weights_are_those_of_the_file(tmp_path, name):
-    saved, loaded = model(seed=1), model(seed=2)
+    saved, loaded = normalised(seed=1), normalised(seed=2)
     weighted(lambda: loaded, save(tmp_path / name, saved.state_dict()))()
     for key, tensor in saved.state_dict().items():
         assert torch.equal(loaded.state_dict()[key], tensor)
 
 
 def test_weights_that_do_not_fit_are_named(tmp_path):
-    weights = model(width=5).state_dict()
-    del weights["2.bias"]
+    weights = normalised(width=5).state_dict()
+    del weights["3.bias"]
     weights["head.bias"] = torch.zeros(2)
-    weights["2.weight"][0, 0] = torch.nan
+    weights["3.weight"][0, 0] = torch.nan
     file = save(tmp_path / "a.pt", weights)
     with pytest.raises(ValueError, match=re.escape(f"task.weights={file} must hold")) as refusal:
-        weighted(lambda: model(), file)()
+        weighted(normalised, file)()
     for part in (
-        "2.weight is not finite;",
-        'Missing key(s) in state_dict: "2.bias"',
+        "3.weight is not finite;",
+        'Missing key(s) in state_dict: "3.bias"',
         'Unexpected key(s) in state_dict: "head.bias"',
         "size mismatch for 0.weight",
     ):
@@ -293,14 +284,14 @@ def test_nothing_is_unpickled(tmp_path, name):
     path, trace = tmp_path / name, tmp_path / "trace"
     path.write_bytes(pickle.dumps({"w": Runs(trace)}))
     with pytest.raises(ValueError, match=r"task\.weights=.*nothing but tensors by name"):
-        weighted(lambda: model(), str(path))()
+        weighted(normalised, str(path))()
     assert not trace.exists()
 
 
 def test_a_file_with_more_than_tensors(tmp_path):
     file = save(tmp_path / "a.pt", {"epoch": 3})
     with pytest.raises(ValueError, match="TypeError: 'epoch' is a int"):
-        weighted(lambda: model(), file)()
+        weighted(normalised, file)()
 
 
 # -- GPUs, of which there are none here -----------------------------------------------------------

@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from helpers import Quadratic, Scripted, Times, initial_vector, order_for, run, vec
+from helpers import Quadratic, Scripted, Times, initial_vector, normalised, order_for, run, vec
 from torch import nn
 
 from fl_app.algorithms.afl import AFL
@@ -26,16 +26,10 @@ def trained(trainer, received, client_id=0, order=0):
     return trainer.train(order_for(client_id, order, received, {}))
 
 
-def normalised():
-    torch.manual_seed(0)
-    return nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Dropout(0.5), nn.Linear(4, 2))
-
-
 class Blobs:
     """A small classification task with a BatchNorm and a dropout layer; two clients."""
 
     name = "blobs"
-    source = "generated"
     num_clients = 2
     has_test_set = False
 
@@ -58,9 +52,6 @@ class Blobs:
 
     def loss(self, output, target):
         return nn.functional.cross_entropy(output, target)
-
-    def test(self, model):
-        raise AssertionError("not asked for")
 
     def evaluate(self, model, client_id):
         inputs, targets = self.batch(self.train_indices(client_id))

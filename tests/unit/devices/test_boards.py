@@ -5,12 +5,13 @@ import math
 import re
 from dataclasses import fields
 from functools import partial
-from pathlib import Path
 from statistics import fmean, pstdev
+from types import SimpleNamespace
 
 import pytest
 from helpers import composed
 
+from fl_app.cli import CONF
 from fl_app.devices.compute import (
     Boards,
     Exponential,
@@ -24,7 +25,7 @@ from fl_app.devices.fleet import Arrivals, Churn, Energy, Fleet, MeasuredServer,
 from fl_app.devices.network import BoardLinks, Link, MeasuredLinks, OverlapNetwork, Relative
 from fl_app.devices.table import read_table
 from fl_app.runner.components import build_components
-from fl_app.runner.validate import PARTS, validate_config
+from fl_app.runner.validate import validate_config
 
 KINDS = {
     "fast": {
@@ -118,18 +119,7 @@ def test_bad_files_are_refused_by_name(tmp_path, text, told):
 
 # -- configurations of devices --------------------------------------------------------------------
 
-CONF = Path(__file__).parents[3] / "conf"
 PROFILES = sorted(path.stem for path in (CONF / "devices").glob("*.yaml"))
-OPTIONS = sorted(path for part in PARTS for path in (CONF / "devices" / part).glob("*.yaml"))
-FACTS = {
-    "num_clients",
-    "seed",
-    "num_bytes",
-    "num_examples",
-    "mean_seconds",
-    "download_share",
-    "upload_share",
-}  # from the factory
 FOUR = ["devices.boards={rpi5:3,rpi4:1}"]
 
 
@@ -215,25 +205,6 @@ def test_either_way_takes_as_long_as_what_travels_is_large(network):
     assert more.upload(1, 4) == pytest.approx(0.5 * plain.upload(1, 4))
 
 
-class Two:
-    """Training takes 10 s."""
-
-    mean_seconds = (10.0,)
-
-    def seconds(self, client_id, sequence, now):
-        return 10.0
-
-
-class Transfers:
-    """Three seconds down, four up."""
-
-    def download(self, client_id, sequence, part):
-        return 3.0
-
-    def upload(self, client_id, sequence, part):
-        return 4.0
-
-
 @pytest.mark.parametrize(
     ("elapsed", "joules"),
     [
@@ -246,8 +217,11 @@ class Transfers:
     ],
 )
 def test_joules_of_the_first_seconds_of_an_order(elapsed, joules):
-    fleet = Fleet(Two(), Transfers(), Energy(compute_watts=5.0, radio_watts=1.0))
-    assert Fleet(Two(), Transfers()).joules(0, 0, 0.0) is None  # unknown
+    """Three seconds down, ten of training, four up."""
+    compute = SimpleNamespace(mean_seconds=(10.0,), seconds=lambda *_: 10.0)
+    transfers = SimpleNamespace(download=lambda *_: 3.0, upload=lambda *_: 4.0)
+    fleet = Fleet(compute, transfers, Energy(compute_watts=5.0, radio_watts=1.0))
+    assert Fleet(compute, transfers).joules(0, 0, 0.0) is None  # unknown
     assert fleet.joules(0, 0, 0.0, elapsed) == pytest.approx(joules)
 
 

@@ -119,8 +119,6 @@ def test_a_late_order_expires_and_returns_and_is_never_computed():
 
 # -- wall -----------------------------------------------------------------------------------------
 
-Batch = tuple[float, list[Reply | Joined | Left]]
-
 
 class Field:
     """Nodes of which batches of messages come, each so many seconds after the one before."""

@@ -6,24 +6,21 @@ import os
 import signal
 import threading
 import weakref
-from collections.abc import Callable
 from contextlib import closing
 from dataclasses import replace
 from functools import partial
-from typing import Any
 
 import numpy as np
 import pytest
 from helpers import MeanDelta, Scripted, run, toward_own_number, vec
 
 from fl_app.core.events import Aggregated
-from fl_app.core.types import Order, Reply, Upload, Vector
+from fl_app.core.types import Order, Reply, Upload
 from fl_app.engine.arena import SLOTS_PER_SEGMENT, Arena
 from fl_app.engine.workers import ORDERS_PER_WORKER, Inline, Workers, computing
 from fl_app.schedule import Buffered
 
 SCHEDULE = Buffered(concurrency=5, buffer_size=3)
-Script = Callable[[int, int, Vector], Any]
 
 
 def order(number, client_id=0, vector=None):

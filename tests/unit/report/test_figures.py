@@ -2,7 +2,6 @@
 
 import csv
 import io
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -19,6 +18,7 @@ from helpers import (
 )
 from omegaconf import OmegaConf
 
+from fl_app.cli import CONF
 from fl_app.report import figures
 from fl_app.report.cells import Cell, group, read_run
 from fl_app.report.figures import save
@@ -192,8 +192,6 @@ def test_a_picture_is_written_again_as_the_pdf_that_is_there(tmp_path, series):
 
 
 # -- how cells are drawn ---------------------------------------------------------------------------
-
-CONF = Path(__file__).resolve().parents[3] / "conf"
 
 
 def test_every_algorithm_has_a_look_of_its_own_under_the_name_that_runs_report():

@@ -4,6 +4,7 @@ import math
 
 import numpy as np
 import pytest
+from secure_world import NoMask
 
 from fl_app.core.weighting import Weighting
 from fl_app.secure.integers import (
@@ -19,16 +20,9 @@ from fl_app.secure.integers import (
 )
 
 
-class Zeros(Mask):
-    """A mask that hides nothing."""
-
-    def next(self, count):
-        return np.zeros(count, np.uint32)
-
-
 def quantised(point, vector, seed=0):
     out = np.empty(point.size, np.uint32)
-    point.quantise(vector, np.random.default_rng(seed), out, Zeros(bytes(32)))
+    point.quantise(vector, np.random.default_rng(seed), out, NoMask(bytes(32)))
     return out
 
 
