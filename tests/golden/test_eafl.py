@@ -69,7 +69,6 @@ def test_a_step_weighs_by_staleness_within_and_by_data_between_clusters():
         ({"staleness": False}, [0.2, 0.4, 0.4]),
         # 10/1 and 20/2 are equal
         ({"normalise": True}, [0.3, 0.3, 0.4]),
-        ({"normalise": True, "staleness": False}, [0.2, 0.4, 0.4]),
     ],
 )
 def test_variants(settings, weights):

@@ -43,9 +43,7 @@ from helpers import (
 from torch import nn
 
 from fl_app.algorithms.ace import ACE
-from fl_app.algorithms.fedasync import FedAsync
 from fl_app.algorithms.fedavg import FedAvg
-from fl_app.algorithms.fedavg_k import FedAvgK
 from fl_app.algorithms.fedbuff import FedBuff
 from fl_app.algorithms.fedcompass import FedCompass
 from fl_app.algorithms.fedpsa import FedPSA
@@ -59,7 +57,6 @@ from fl_app.core.errors import RunError
 from fl_app.core.pool import ClientPool
 from fl_app.core.snapshot import dumps, loads
 from fl_app.core.types import GlobalModel, Parts, Upload
-from fl_app.schedule import fully_async
 from fl_app.schedule.compass import Compass
 from fl_app.schedule.guided import Guided, outliers
 from fl_app.schedule.queue_aware import QueueAware
@@ -88,12 +85,6 @@ def test_a_new_model_takes_the_place_of_its_clients_last_one():
     assert arrived(strategy, together=True) == [6]
     assert strategy.report["weight"] == [3 / 4, 5 / 8, 11 / 16, 1 / 2]
     assert strategy.state["weights"] == {0: 11 / 32, 1: 5 / 32, 2: 1 / 2}
-
-
-def test_mr_asyncfl_is_fedasync_while_every_client_is_new():
-    new = [(client, client * client) for client in range(5)]
-    constant = FedAsync(mixing=0.25, staleness_function="constant")
-    assert arrived(MRAsyncFL(discount=0.75), new) == pytest.approx(arrived(constant, new))
 
 
 def test_an_upload_beyond_the_greatest_staleness_is_refused():
@@ -281,19 +272,6 @@ def test_a_round_hears_all_clients_and_then_each_makes_a_version():
     assert [event["t"] for event in events] == pytest.approx([5.05, 6, 7.4, 11.1, 12, 15.15])
 
 
-def test_no_gradient_of_ringleader_is_older_than_2n_minus_2():
-    seconds = [1.0, 1.7, 2.9, 7.3, 19.1]
-    result = course(TwoPhase(), Ringleader(), seconds, 100)
-    ends, begun = [event["client"][-1] for event in result.kind("aggregate")], {}
-    assert all(sorted(ends[i : i + 5]) == [0, 1, 2, 3, 4] for i in range(0, 100, 5))
-    for version, event in enumerate(result.kind("aggregate")):
-        if version % 5 == 0:
-            begun = {}
-        for client, age in zip(event["client"], event["age"], strict=True):
-            begun[client] = min(version - age, begun.get(client, version))
-        assert version - min(begun.values()) <= 8
-
-
 def test_a_round_waits_for_nobody_who_fails():
     """Client 2 fails at 2.6 s and is back at 5.2 s: the first round, until 4 s, is of 0 and 1."""
 
@@ -316,22 +294,6 @@ def test_rescaled_asgd_steps_in_proportion_to_the_clients_seconds():
         updates = [sent(client, 3, 2, 4, seconds=seconds) for client, seconds in each]
         np.testing.assert_allclose(-strategy.aggregate(model, updates), step, rtol=1e-6)
     assert strategy.report["weight"] == pytest.approx([0.4, 0.6])
-
-
-def test_fast_and_slow_clients_go_equally_far_with_rescaled_asgd():
-    result = course(fully_async(None), RescaledASGD(), [1.0, 3.01], 200)
-    far = np.zeros(2)
-    for event in result.kind("aggregate")[4:]:
-        far[event["client"][0]] += event["weight"][0]
-    assert far[0] == pytest.approx(far[1], rel=0.03)
-
-
-def test_rescaled_asgd_with_equal_times_is_asgd():
-    one, other = (
-        course(fully_async(None), strategy, [2.0] * 3, 12).outcome.params
-        for strategy in (RescaledASGD(server_lr=0.5), FedAvgK(server_lr=0.5))
-    )
-    assert one.tobytes() == other.tobytes() != bytes(one.nbytes)
 
 
 # -- work measured out -----------------------------------------------------------------------------

@@ -16,7 +16,6 @@ from fl_app.devices.table import read_table
 from fl_app.engine.server import Server
 from fl_app.schedule import Buffered
 from lab import benchmark
-from lab.benchmark import interval
 from lab.heterogeneity import ALWAYS, Line, rounds
 from lab.rack import fit, twin
 
@@ -54,13 +53,6 @@ def folder(tmp_path):
 def printed(capsys, *words):
     benchmark.main([str(word) for word in words])
     return capsys.readouterr().out
-
-
-def test_intervals_are_those_of_student():
-    """Mean 2, deviation 1, three values: 2 +- 4.3027 / sqrt(3)."""
-    found = interval([1.0, 2.0, 3.0])
-    assert found == pytest.approx((2.0, 2 - 2.48414, 2 + 2.48414), abs=1e-4)
-    assert found.text(1, "{:.1f}") == "2.0 [-0.5, 4.5]"
 
 
 def test_the_tables_follow_from_the_intervals(folder, capsys):

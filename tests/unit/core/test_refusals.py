@@ -1,7 +1,6 @@
 """Bounds of hyper-parameters, declared as dataclass fields; and what else users are told."""
 
 import json
-import math
 import re
 import sys
 import tomllib
@@ -49,8 +48,8 @@ class Settings:
     ("bound", "good", "bad"),
     [
         (POSITIVE, [1, 1e-9, np.float32(2)], [0, -1, float("nan"), float("inf"), "x", None, True]),
-        (at_least(2), [2, 2.5], [1.999, float("inf"), "2"]),
-        (count(), [1, np.int64(3)], [0, 1.0, True, "1", None]),
+        (at_least(2), [2, 2.5], [1.999, float("nan"), float("inf"), "2", None, True]),
+        (count(), [1, np.int64(3)], [0, 1.0, 2.5, float("nan"), True, "1", None]),
         (count(0), [0], [-1]),
         (within("(0, 1]"), [1e-9, 1], [0, 1.001, float("nan"), "0.5"]),
         (within("[-1, 1)"), [-1, 0.999], [1, -1.001]),
@@ -68,21 +67,6 @@ def test_a_value_beyond_its_bound_is_told_with_its_consequence():
     told = re.escape("strategy.rate=2 must be in (0, 1]: it is a share")
     with pytest.raises(ValueError, match=f"^{told}$"):
         Settings(rate=2)
-
-
-@pytest.mark.parametrize(
-    ("bound", "values", "text"),
-    [
-        (POSITIVE, [0, -1.0, math.nan, math.inf, True, "1", None], "a finite number above 0"),
-        (at_least(1), [0.5, math.nan, True, None], "a finite number >= 1"),
-        (count(), [0, 2.0, 2.5, math.nan, True, "2", None], "an integer >= 1"),
-    ],
-)
-def test_numbers_that_are_refused(bound, values, text):
-    for value in values:
-        with pytest.raises(ValueError, match=f"^lr={value!r} must be {text}: none$"):
-            bound.check("lr", value, "none")
-    bound.check("lr", 1, "none")
 
 
 # -- which errors are bugs of users, and what they must install ------------------------------------

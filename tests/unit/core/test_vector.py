@@ -1,7 +1,6 @@
 """Flat vectors: arithmetic, names, places; functions of staleness; the set of idle clients."""
 
 import errno
-import math
 import os
 import pickle
 import signal
@@ -37,14 +36,6 @@ from fl_app.core.vector import (
 from fl_app.engine.virtual import Kind
 
 
-@pytest.mark.parametrize("size", [1, BLOCK - 1, BLOCK, BLOCK + 1, 2 * BLOCK + 3])
-def test_every_entry_is_summed_whatever_the_blocks(size):
-    rng = np.random.default_rng(0)
-    vectors = rng.standard_normal((3, size)).astype(np.float32)
-    weights = np.array([0.5, -1.0, 2.0])
-    np.testing.assert_allclose(weighted_sum(weights, list(vectors)), weights @ vectors, atol=1e-5)
-
-
 def test_read_only_copies_only_what_can_be_written():
     frozen, open_one = vec(1, 2), np.array([1, 2], np.float32)
     assert read_only(frozen) is frozen
@@ -54,7 +45,7 @@ def test_read_only_copies_only_what_can_be_written():
     assert not copy.flags.writeable
 
 
-@pytest.mark.parametrize("size", [1, BLOCK, 2 * BLOCK + 3])
+@pytest.mark.parametrize("size", [1, BLOCK - 1, BLOCK, BLOCK + 1, 2 * BLOCK + 3])
 def test_combine_is_sum_lengths_and_products(size):
     rng = np.random.default_rng(1)
     vectors = rng.standard_normal((3, size)).astype(np.float32)
@@ -62,6 +53,7 @@ def test_combine_is_sum_lengths_and_products(size):
     weights = np.array([0.5, -1.0, 2.0])
     total, lengths, products = combine(weights, list(vectors), others)
     assert total.tobytes() == weighted_sum(weights, list(vectors)).tobytes()
+    np.testing.assert_allclose(total, weights @ vectors, atol=1e-5)
     np.testing.assert_allclose(lengths, np.linalg.norm(vectors, axis=1), rtol=1e-5)
     np.testing.assert_allclose(products, vectors @ others.T, rtol=1e-3, atol=1e-3)
     assert combine(weights, list(vectors))[2].shape == (3, 0)
@@ -208,12 +200,8 @@ def test_arrays_that_do_not_fit():
         (np.zeros(3, np.float32), ""),
         (np.full(3, 1e30, np.float32), ""),  # finite, though its squares are not
         (np.array([0, np.nan, 0], np.float32), "payload has non-finite entries"),
-        (np.array([0, np.inf, -np.inf], np.float32), "payload has non-finite entries"),
         (np.zeros(4, np.float32), "payload has shape (4,), expected (3,)"),
-        (np.zeros((3, 1), np.float32), "payload has shape (3, 1), expected (3,)"),
         (np.zeros(3), "payload is float64, expected float32"),
-        (np.zeros(3, np.int32), "payload is int32, expected float32"),
-        ([0.0, 0.0, 0.0], "payload is list, expected float32"),
         (None, "payload is NoneType, expected float32"),
     ],
 )
@@ -222,17 +210,6 @@ def test_what_may_enter_an_aggregation(vector, reason):
 
 
 # -- staleness ------------------------------------------------------------------------------------
-
-
-def test_exponential_falls_by_half_every_226_hundredths():
-    """(e/2)^-1 = 2/e; ln 2 / ln(e/2) = 0.693147 / 0.306853 = 2.258891."""
-    assert staleness.exponential(1) == pytest.approx(2 / math.e)
-    assert staleness.exponential(2.258891) == pytest.approx(0.5, rel=1e-6)
-
-
-def test_freshness_by_hand():
-    """Ages 3 and 4: 1 and 2/e, over their sum."""
-    assert staleness.freshness([3, 4]) == pytest.approx([1 / (1 + 2 / math.e), 2 / (math.e + 2)])
 
 
 def test_freshness_of_ages_whose_weights_no_float_could_hold():
@@ -415,12 +392,7 @@ def again(value):
 @pytest.mark.parametrize(
     "value",
     [
-        None,
-        True,
-        7,
         0.1 + 0.2,
-        float("inf"),
-        "text",
         b"\x00\xff",
         [1, [2.5, None]],
         (1, ("a", 2)),

@@ -314,22 +314,19 @@ def slow_once(seconds):
     return Times(lambda client, order: seconds if (client, order) == (0, 0) else 1.0)
 
 
-def without_orders(calls):
-    def script(client_id, sequence, received):
-        calls.append((client_id, sequence))
-        return toward_own_number(client_id, sequence, received)
-
-    return Scripted(script)
-
-
 @pytest.mark.parametrize(
     "schedule", [Buffered(4, 2), synchronous(4), k_async(2, 4), fully_async(4)]
 )
 def test_an_order_past_its_deadline_fails_and_its_place_is_refilled(schedule):
     calls = []
+
+    def script(client_id, sequence, received):
+        calls.append((client_id, sequence))
+        return toward_own_number(client_id, sequence, received)
+
     result = run(
         schedule,
-        without_orders(calls),
+        Scripted(script),
         num_clients=5,
         num_versions=80,
         devices=slow_once(10.5),
@@ -356,20 +353,11 @@ def test_an_order_past_its_deadline_fails_and_its_place_is_refilled(schedule):
 # -- runs that cannot go on -----------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("share", [1, 4])
-def test_failures_in_a_row_end_the_run_with_the_last_reason(share):
-    """All orders fail, or three of four, for ever."""
-
+def test_failures_in_a_row_end_the_run_with_the_last_reason():
     def script(client_id, sequence, received):
-        if share == 1 or sequence % share:
-            raise OSError("disk is full")
-        return toward_own_number(client_id, sequence, received)
+        raise OSError("disk is full")
 
     result = run(SCHEDULE, Scripted(script), num_versions=100)
-    if share == 4:
-        assert result.outcome.version == 100
-        assert result.history.failures > 400
-        return
     assert isinstance(result.outcome.error, ClientError)
     text = "15 orders failed, and none brought an update: OSError: disk is full"
     assert str(result.outcome.error) == text
@@ -730,10 +718,6 @@ def test_events_are_those_of_one_run_wherever_it_was_stopped(until, busy):
 # -- the server's own work -------------------------------------------------------------------------
 
 
-def evaluated(version, vector):
-    return {"accuracy": 0.5, "loss": 1.0}
-
-
 def times(result, kind):
     return [event["t"] for event in result.kind(kind)]
 
@@ -782,7 +766,7 @@ def test_a_round_takes_what_its_pieces_add_up_to():
         num_clients=3,
         num_versions=2,
         server=server,
-        evaluate=evaluated,
+        evaluate=lambda version, vector: {"accuracy": 0.5, "loss": 1.0},
     )
     assert times(result, "dispatch")[:3] == [4.5, 5.0, 5.5]
     assert times(result, "arrival")[:3] == [15.25, 16.0, 16.75]
