@@ -248,7 +248,14 @@ def told_of_trouble(summaries: Mapping[str, Mapping[str, Any]]) -> str:
     for key, what in (
         ("made_up", "NOT THE REAL DATA but random ones"),
         ("collapsed", f"the model predicts no better than a constant ({SMALLER})"),
+        ("private", "the server has the first values of private layers (see client_eval_every)"),
     ):
-        if names := [name for name, each in summaries.items() if each.get(key)]:
+        names = [name for name, each in summaries.items() if each.get(key)]
+        if key == "collapsed":  # private layers have learned nothing on the server
+            names = [name for name in names if not summaries[name].get("private")]
+        if names:
             told.append(f"{what}{': ' * any(names)}{', '.join(names)}")
+    for name, each in summaries.items():
+        if silent := ", ".join(map(str, each.get("without_update", ()))):
+            told.append(f"{name}{name and ', '}NO UPDATE from clients {silent}")
     return "; ".join(told)

@@ -130,7 +130,7 @@ def run_cell(
         if isinstance(outcome.error, ServerError) and isinstance(cause, Exception):
             told = "%s: an error in the code of the strategy, the schedule or the evaluation:\n%s"
             log.error(told, label, traceback_of(cause))
-    about = {
+    about: dict[str, Any] = {
         "algorithm": config.algorithm.name,
         "task": task.name,
         "seed": config.seed,
@@ -138,6 +138,10 @@ def run_cell(
         **({"made_up": True} if config.task.get("made_up") else {}),
         "work_per_update": components.trainer.work_per_update,
     }
+    if config.algorithm.client.private:
+        about["private"] = list(config.algorithm.client.private)
+    if config.runtime.name == "deployment":
+        about["without_update"] = sorted({*history.sequences} - {*history.arrivals})
     arrays = model.named(outcome.params)
     target = config.experiment.report_accuracy
     return outcome, files.finish(outcome, arrays, about, target, score)

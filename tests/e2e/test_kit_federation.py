@@ -255,6 +255,7 @@ def test_nodes_with_a_table_each_and_one_that_cannot_be_read(federation, tmp_pat
     failures = events(folder, "failure")
     (bad,) = {event["client"] for event in failures}
     good = {*range(NODES)} - {bad}
+    assert summary["without_update"] == [bad]
     reason = "ValueError: this node's own data cannot be read as task=csv"
     assert all(reason in event["reason"] for event in failures)
     assert {event["client"] for event in events(folder, "arrival")} == good

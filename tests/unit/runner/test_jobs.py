@@ -187,6 +187,10 @@ def test_a_model_that_collapsed_is_told():
     assert told_of_trouble({"": {"collapsed": True}}) == told
     several = {"one": {"collapsed": True}, "two": {"collapsed": False}, "three": {}}
     assert told_of_trouble(several) == f"{told}: one"
+    private = told_of_trouble({"": {"collapsed": True, "private": ["3.*"]}})
+    assert private.startswith("the server has the first values of private layers")
+    silent = {"one": {"without_update": [2, 7]}, "two": {"without_update": []}}
+    assert told_of_trouble(silent) == "one, NO UPDATE from clients 2, 7"
 
 
 def test_an_error_in_a_strategy_is_told_with_its_traceback(tmp_path, caplog, monkeypatch):
