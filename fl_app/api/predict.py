@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pandas as pd
 import torch
 from numpy.typing import NDArray
@@ -12,6 +13,7 @@ from omegaconf import OmegaConf
 from fl_app.client.build import COMMON_KEYS, instantiate
 from fl_app.record.folder import SCHEMA
 from fl_app.tasks.own_data import Part, encoded_inputs
+from fl_app.tasks.readers import Csv
 from fl_app.tasks.table import completed
 
 if TYPE_CHECKING:
@@ -19,9 +21,7 @@ if TYPE_CHECKING:
     from fl_app.tasks.task import Task
 
 
-def predict(
-    folder: Path, arrays: Mapping[str, NDArray[Any]], inputs: "pd.DataFrame | NDArray[Any]"
-) -> NDArray[Any]:
+def predict(folder: Path, arrays: Mapping[str, NDArray[Any]], inputs: Any) -> NDArray[Any]:
     """See `fl_app.Result.predict`.
 
     Args:
@@ -39,16 +39,18 @@ def predict(
         raise ValueError(f"{folder} has a model without the layers that stay on its clients")
     settings = config.task
     settings.update({"path": None, "schema": str(folder / SCHEMA)})
-    task: Task = instantiate(settings, leave_out=COMMON_KEYS)()
+    kind: Any = instantiate(settings, leave_out=COMMON_KEYS)
+    task: Task = kind()
     if settings.loss is not None:  # with which a model predicts numbers as they are
         task = task.with_loss(settings.loss)
     schema: Schema | None = task.schema
     assert schema is not None
-    of_table = isinstance(inputs, pd.DataFrame)
-    if of_table != bool(schema.columns):
+    if isinstance(kind, Csv) and isinstance(inputs, str | Path):
+        inputs = kind.table(Path(inputs), "inputs")
+    if not isinstance(inputs, pd.DataFrame if schema.columns else np.ndarray):
         told = "a table" if schema.columns else "an array"
         raise ValueError(f"inputs must be {told}, as the model was trained on")
-    if of_table:
+    if isinstance(inputs, pd.DataFrame):
         names = [column.name for column in schema.columns]
         if lacking := {*names} - {*inputs}:
             raise ValueError(f"inputs must have the columns {', '.join(sorted(lacking))}")

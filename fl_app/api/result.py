@@ -73,12 +73,13 @@ class Result:
         with np.load(self._folder / MODEL, allow_pickle=False) as arrays:
             return dict(arrays)
 
-    def predict(self, inputs: "pd.DataFrame | NDArray[Any]") -> NDArray[Any]:
+    def predict(self, inputs: "pd.DataFrame | NDArray[Any] | str | Path") -> NDArray[Any]:
         """What the final model predicts, of a run on a table, arrays or images of one's own.
 
         Args:
-            inputs: a table with the columns that the model was trained on, n rows; or an array of
-                shape ``(n, ...)`` with examples as in the run's data.
+            inputs: a table with the columns that the model was trained on, n rows; of task=csv also
+                the path of a file, which is read as those of the run; or an array of shape
+                ``(n, ...)`` with examples as in the run's data.
 
         Returns:
             Names of classes, shape ``(n,)``; or numbers in the targets' unit, shape ``(n, k)``.

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     import pandas as pd
     from datasets import Dataset
 
+MISSING = ["", "NA", "N/A", "NaN", "nan", "NULL", "null"]  # None may be a category
 SIGN = Bound(r"one character, or \t for a tab", lambda v: len(v) == 1 or v == r"\t")
 OTHERS = ";\t|,"  # separators that a file may have instead
 LAYOUT = "a folder for each class (DIR/class/image), or for each client (DIR/client/class/image)"
@@ -47,16 +48,25 @@ class Csv(TableData):
 
     def read(self) -> tuple[Part, Part | None]:
         file, *tests = self.files()
-        train = self.part_of(self._table(file, "task.path"), f"task.path={file}")
+        train = self.part_of(self.table(file, "task.path"), f"task.path={file}")
         if not tests:
             return train, None
         # Nobody owns a row of it, and it needs no other columns.
         names = None if self.known else [*train.inputs]
         tester = replace(self, client=None, inputs=names, ignore=(), categories=())
         where = f"task.test_path={tests[0]}"
-        return train, tester.part_of(self._table(tests[0], "task.test_path"), where)
+        return train, tester.part_of(self.table(tests[0], "task.test_path"), where)
 
-    def _table(self, file: Path, key: str) -> "pd.DataFrame":
+    def table(self, file: Path, key: str) -> "pd.DataFrame":
+        """The rows of a file.
+
+        Args:
+            file: its place.
+            key: what messages call it.
+
+        Raises:
+            ValueError: it is no table, or has a name of a column twice.
+        """
         import pandas as pd
 
         sign = self.separator.replace("\\t", "\t")
@@ -65,11 +75,15 @@ class Csv(TableData):
             # A line with more values than columns.
             warnings.simplefilter("error", pd.errors.ParserWarning)
             options: dict[str, Any] = {"sep": sign, "skipinitialspace": True}
-            first = pd.read_csv(file, header=None, nrows=1, dtype=str, **options).iloc[0]
-            head, *more = names = first.fillna("").str.strip()
+            with file.open("rb") as opened:
+                if opened.read(4) == b"PAR1":
+                    raise ValueError("it is Parquet: write it as CSV (to_csv of pandas)")
+            first = pd.read_csv(file, header=None, nrows=1, dtype=str, na_filter=False, **options)
+            head, *more = names = first.iloc[0].str.strip()
             others = [other for other in OTHERS if other in head and not more]
             if others:
                 raise ValueError(f'its first line is {head!r}: give "task.separator={others[0]!r}"')
+            options |= {"keep_default_na": False, "na_values": MISSING}
             table = pd.read_csv(
                 file,
                 dtype=dict.fromkeys(self.texts(), "str"),

@@ -53,8 +53,8 @@ def completed(
         name = gaps.columns[gaps.any()][0]
         keys = f"; or say task.missing=drop, or, of an input, =median or task.ignore=[{name}]"
         raise ValueError(
-            f"{where}: column {name!r} has no value (an empty cell, NA or NaN) in row "
-            f"{gaps[name].idxmax() + 1} and {gaps[name].sum()} rows in all: fill them in, or "
+            f"{where}: column {name!r} has no value (an empty cell, NA, NaN or NULL) in "
+            f"row {gaps[name].idxmax() + 1} and {gaps[name].sum()} rows in all: fill them in, or "
             f"remove these rows{keys if rule is None else ''}"
         )
     if len(table) == 0:

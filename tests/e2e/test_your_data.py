@@ -211,6 +211,7 @@ def test_a_model_predicts_in_the_words_and_units_of_its_data(folder, monkeypatch
     digest(folder / "classes", *words, *longer)
     found = fl_app.Result(folder / "classes")
     assert (found.predict(table) == table["bought"]).mean() > 0.9
+    assert (found.predict("table.csv") == found.predict(table)[::-1]).all()
     digest(folder / "numbers", *words, *longer, "task.target=price", "task.ignore=[bought,city]")
     prices = fl_app.Result(folder / "numbers").predict(table)
     assert prices.shape == (ROWS, 1)

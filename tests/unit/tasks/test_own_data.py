@@ -168,6 +168,7 @@ def test_owners_decide_how_many_clients_there_are(overrides, expected, caplog):
         ("10 9 10", {}, Classification, [1, 0, 1]),  # in the order of numbers
         ("01 1 01", {}, Classification, [0, 1, 0]),  # texts
         ("True False True", {}, Classification, [1, 0, 1]),
+        ("None milk None", {}, Classification, [0, 1, 0]),  # not a missing value
         ("1.5 2 4", {}, Regression, [[1.5], [2.0], [4.0]]),
         ("1 2 4", {"kind": "regression"}, Regression, [[1.0], [2.0], [4.0]]),
         ("1.5 2 1.5", {"kind": "classification"}, Classification, [0, 1, 0]),
@@ -463,6 +464,8 @@ TEST = {"ignore": ["owner"], "test_path": "test.csv"}
         ("x,bought\n1,no,2\n", {}, "must be a table in UTF-8.*Length of header"),
         ("x,bought\n1,no\n2,no\n", {}, "only the class 'no'.*task.schema"),
         ("x,bought\n1,no\n,yes\n", {}, r"column 'x' has no value .* in row 2 and 1 .*task.ignore"),
+        ("x,bought\n1,no\nnull,yes\n", {}, r"'x' has no value .*, NaN or NULL\) in row 2"),
+        ("PAR1\0\0\n", {}, "table in UTF-8.*: it is Parquet: write it as CSV"),
         ("x,bought\n,no\n,yes\n", {"missing": "drop"}, "has no rows without a gap"),
         ("x,y,bought\n,1,a\n,2,b\n", {"missing": "median"}, "'x' has no value in any training row"),
         (
