@@ -322,7 +322,7 @@ class TableData(OwnData):
         roles = {"task.target": targets, "task.client": names_of(self.client)}
         if known is not None and known.columns:
             inputs = [column.name for column in known.columns]
-            roles["a column of task.schema"] = inputs
+            roles |= {"a column of task.schema": inputs, "task.inputs": inputs}
         else:
             ignored, inputs = names_of(self.ignore), names_of(self.inputs)
             if self.inputs is None:
@@ -334,10 +334,14 @@ class TableData(OwnData):
             for name in names:
                 require(name in table, key, name, there, "it cannot be read")
         require(len(inputs) > 0, "task.inputs", "[]", there, "there is nothing to predict from")
-        owner = ", ".join({*targets} & {*roles["task.client"]})
-        require(not owner, "task.client", owner, "another column", "it is the target")
-        both = ", ".join({*inputs} & {*targets})
-        require(not both, "task.inputs", inputs, f"without {both}", "it is the target")
+        for key, others, role in (
+            ("task.client", targets, "the target"),
+            ("task.inputs", [*targets, *roles["task.client"]], "the target or the owner"),
+            ("task.ignore", [*targets, *inputs], "the target or an input"),
+            ("task.categories", {*table} - {*inputs}, "no input"),
+        ):
+            wrong = ", ".join(name for name in roles.get(key, ()) if name in others)
+            require(not wrong, key, wrong, "another column", f"it is {role}")
         return inputs, targets
 
 

@@ -11,7 +11,7 @@ import numpy as np
 from fl_app.core.errors import explaining
 from fl_app.core.hyper import Bound, bounded
 from fl_app.tasks.files import existing, folder_of, loaded, stored_images
-from fl_app.tasks.own_data import KIND, ImageKeys, OwnData, Part, TableData
+from fl_app.tasks.own_data import KIND, ImageKeys, OwnData, Part, TableData, names_of
 from fl_app.tasks.vision import torchvision
 
 if TYPE_CHECKING:
@@ -272,7 +272,8 @@ class Huggingface(ImageKeys, TableData):
         from fl_app.tasks.pictures import decode
 
         kinds, flat = data.features, (datasets.ClassLabel, datasets.Value)
-        images = [name for name, kind in kinds.items() if isinstance(kind, datasets.Image)]
+        ignored = names_of(self.ignore)
+        images = [n for n, k in kinds.items() if isinstance(k, datasets.Image) and n not in ignored]
         # Images and arrays are read when it is known that they are the inputs.
         columns = {n: column_of(data, n) if isinstance(k, flat) else True for n, k in kinds.items()}
         table = pd.DataFrame(columns, index=range(len(data)))

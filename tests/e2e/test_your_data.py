@@ -41,7 +41,7 @@ def files(tmp_path, monkeypatch):
     table = load_breast_cancer(as_frame=True).frame.iloc[:, [0, 1, 2, 3, -1]]
     table = table.rename(columns={"target": "tumour"})
     table["tumour"] = np.where(table["tumour"], "benign", "malignant")
-    table["stage"] = rng.choice(["early", "late"], len(table))
+    table["site"], table["stage"] = 7, rng.choice(["early", "late"], len(table))
     table["hospital"] = [f"hospital {i}" for i in rng.permutation(len(table)) % 20]
     table.to_csv("patients.csv", index=False)
     images = rng.integers(0, 150, (480, 20, 20, 3)).astype(np.uint8)

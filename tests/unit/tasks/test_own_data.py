@@ -413,6 +413,7 @@ def test_images_of_a_data_set():
     assert [own.tolist() for own in task.partition] == [[2], [0, 1]]
     inputs, _ = task.batch(np.array([2]))
     np.testing.assert_allclose(inputs, torch.zeros(1, 1, 4, 4), atol=1e-6)
+    assert [c.name for c in hub(ignore="picture", missing="drop").schema.columns] == ["user"]
     one = rows({name: (kind, values[2:3]) for name, (kind, values) in kinds.items()})
     device = hub(one, path="device", target=None, schema=task.schema.to_json())
     assert (device.inputs.shape, device.targets.tolist()) == ((1, 1, 4, 4), [1])
@@ -454,7 +455,11 @@ TEST = {"ignore": ["owner"], "test_path": "test.csv"}
     [
         ("x,y\n1,a\n", {}, r"task.target=bought must be a column of task.path=.* has x, y"),
         (ROWS, {"client": "user"}, r"task.client=user must be a column .* has age, city"),
-        (ROWS, {"inputs": ["age", "bought"]}, "without bought: it is the target"),
+        (ROWS, {"inputs": ["age", "bought"]}, "inputs=bought must be another .*: it is the target"),
+        (ROWS, {"inputs": "age", "client": "age"}, "inputs=age must be another .* or the owner"),
+        (ROWS, {"inputs": "age", "ignore": "age"}, "ignore=age must be another .* or an input"),
+        (ROWS, {"ignore": "bought"}, "task.ignore=bought must be another column: it is the target"),
+        (ROWS, {"inputs": "age", "categories": "city"}, "categories=city must .*: it is no input"),
         (ROWS, {"ignore": ["age", "city", "owner"]}, "there is nothing to predict from"),
         (ROWS, {"client": "owner", "num_clients": 3}, "num_clients=3 must be at most 2, the own"),
         (
