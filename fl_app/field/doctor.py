@@ -281,7 +281,8 @@ def of_data(path: str, run: DictConfig | None) -> Iterator[Finding]:
     problem = too_few(task)
     yield Finding("examples", not problem, f"too few: {problem}" if problem else text, mend)
     mend = "convert the column if it has other units here, or correct its values"
-    for told in unusual(task.schema, task.inputs.numpy()) if task.schema else ():
+    examples = task.inputs.numpy(), task.targets.numpy()
+    for told in unusual(task.schema, *examples) if task.schema else ():
         yield Finding("units", None, told, mend)
 
 

@@ -15,7 +15,7 @@ from fl_app.tasks.encoding import KINDS
 from fl_app.tasks.objective import Classification, Loss, Objective, objective_of
 from fl_app.tasks.partition import by_owner
 from fl_app.tasks.scaling import moments_of
-from fl_app.tasks.table import encode_targets, fit_targets
+from fl_app.tasks.table import encode_targets, fit_targets, in_float32
 
 TESTS = ("test", "validation", "valid")  # the first of these parts is the test set
 Values: TypeAlias = Any  # what numpy.asarray takes, or a tensor
@@ -64,7 +64,7 @@ def _rows(values: Any, name: str) -> Array:
     """The values as an array with a row for each example."""
     if isinstance(values, Tensor):
         values = values.detach().cpu()
-        values = values.float() if values.is_floating_point() else values  # NumPy has no bfloat16
+        values = values.float() if values.dtype == torch.bfloat16 else values  # NumPy has none
     with explaining(f"{name} is no array, since its rows differ in shape"):
         array = np.asarray(values)
         if array.dtype.kind == "O" and not any(isinstance(value, str) for value in array.flat):
@@ -118,11 +118,11 @@ def examples_of(
     if (x_test is None) != (y_test is None):
         raise ValueError("x_test and y_test belong together: give both, or neither of them")
     x, y = pair(x_train, y_train, "x_train", "y_train")
-    inputs = _inputs(x, tokens)
+    inputs = _inputs(x, "x_train", tokens)
     test_inputs, test_y = None, None
     if x_test is not None:
         x, test_y = pair(x_test, y_test, "x_test", "y_test")
-        test_inputs = _inputs(x, tokens)
+        test_inputs = _inputs(x, "x_test", tokens)
         if inputs.dtype == torch.float32 and test_inputs.dtype == torch.int64:
             test_inputs = test_inputs.float()
         own, others = (
@@ -143,11 +143,11 @@ def examples_of(
     return {"objective": made, "inputs": inputs, "targets": targets, **tests}
 
 
-def _inputs(array: Array, tokens: bool) -> Tensor:
+def _inputs(array: Array, name: str, tokens: bool) -> Tensor:
     """Numbers as float32, pixels (bytes in images) as they are, tokens as int64."""
     if array.dtype != np.uint8 or array.ndim == 2:
         are_tokens = tokens and array.dtype.kind in "iu" and array.dtype != np.uint8
-        array = array.astype(np.int64 if are_tokens else np.float32, copy=False)
+        array = array.astype(np.int64, copy=False) if are_tokens else in_float32(array, name)
     return _tensor(array)
 
 

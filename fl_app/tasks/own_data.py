@@ -142,10 +142,10 @@ class OwnData(TaskKind):
         tested = choose_test(groups, 0 if test else self.test_share, where)
         if schema is None:
             schema = self._fitted(train, ~tested, targets, kind, outputs)
-            notes += table.doubts(train.inputs, train.categories, schema, where)
+            notes += table.doubts(train, schema)
         inputs = encoded_inputs(train, schema)
         if self.known is not None:
-            notes += [f"{where}: {each}" for each in table.unusual(schema, inputs)]
+            notes += [f"{where}: {each}" for each in table.unusual(schema, inputs, targets)]
         arrays = {"inputs": inputs[~tested], "targets": targets[~tested]}
         if train.owners is not None:
             arrays["owners"] = groups[~tested]

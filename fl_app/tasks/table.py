@@ -5,8 +5,11 @@ scikit-learn is not: it can only be unpickled. The numbers are those of its `Sim
 `StandardScaler` and `OneHotEncoder`.
 """
 
+from collections import Counter
 from collections.abc import Sequence
+from decimal import Decimal
 from typing import Any
+from unicodedata import normalize
 
 import numpy as np
 import pandas as pd
@@ -85,18 +88,15 @@ def refuse_commas(table: pd.DataFrame, where: str) -> None:
             )
 
 
-def doubts(inputs: Any, categories: Sequence[str], schema: Schema, where: str) -> list[str]:
+def doubts(part: Any, schema: Schema) -> list[str]:
     """Sentences on what is most likely a mistake in a table: an identity, a unit, a spelling.
 
     Args:
-        inputs: columns of a table, or an array, of which there is nothing to say.
-        categories: columns whose values are names, whatever they look like.
+        part: a `fl_app.tasks.own_data.Part`; of an array's inputs there is nothing to say.
         schema: of the data.
-        where: the data, for messages.
     """
-    columns = inputs.items() if isinstance(inputs, pd.DataFrame) else ()
-    told = []
-    for name, values in ((name, values) for name, values in columns if name not in categories):
+    table, told = part.inputs if isinstance(part.inputs, pd.DataFrame) else pd.DataFrame(), []
+    for name, values in table.drop(columns=[*part.categories], errors="ignore").items():
         texts = values.dropna().astype(str)
         out = f"task.ignore=[{name}] leaves it out"
         if pd.api.types.is_integer_dtype(values) and values.is_unique and len(values) > FEW:
@@ -113,33 +113,45 @@ def doubts(inputs: Any, categories: Sequence[str], schema: Schema, where: str) -
                 f"{name} is {texts.iloc[0]} in every row: a device where it differs would spoil "
                 f"the model; {out}"
             )
-    names = schema.outputs
-    if schema.kind == "classification" and len({*map(str.casefold, names)}) < len(names):
-        told.append(f"classes differ only in case: {', '.join(names[:SHOWN])}")
-    return [f"{where}: {each}" for each in told]
+    named = {f"values of {each.name}": each.categories or () for each in schema.columns}
+    named["classes"] = schema.outputs if schema.kind == "classification" else ()
+    named["owners"] = () if part.owners is None else in_order(texts_of(part.owners))
+    for what, names in named.items():
+        times = Counter(map(_plain, names))
+        if same := [name for name in names if times[_plain(name)] > 1]:
+            told.append(f"{what} differ only in case, accents or zeros: {_listed(same)}")
+    return [f"{part.where}: {each}" for each in told]
 
 
-def unusual(schema: Schema, inputs: Array) -> list[str]:
+def unusual(schema: Schema, inputs: Array, targets: Array) -> list[str]:
     """Sentences on columns of numbers that lie far from those that the schema was written from.
 
     Args:
         schema: of the data.
         inputs: encoded by it, shape ``(n, width)``.
+        targets: encoded by it, shape ``(n,)`` or ``(n, k)``.
     """
-    told, place = [], 0
-    for column in schema.columns if len(inputs) else ():
-        values = inputs[:, place].astype(float)  # in deviations from the schema's mean
-        place += column.width
+    places = np.cumsum([0, *(column.width for column in schema.columns)])[:-1]
+    found = [*zip(schema.columns, inputs.T[places].astype(float), strict=True)]
+    predicted = map(Column, schema.outputs, schema.target_mean, schema.target_deviation)
+    pairs = zip(predicted, targets.T.astype(float), strict=False)  # none, of classes
+    found += [(column, (own - column.mean) / column.deviation) for column, own in pairs]
+    told = []
+    for column, values in found if len(inputs) else ():  # in deviations from the schema's mean
         if column.categories is not None:
             continue
-        low, high = (column.mean + column.deviation * v for v in (values.min(), values.max()))
+        least = 2e-7 * (abs(column.mean) + column.deviation)  # float32 tells no less apart
+        ends = column.mean + column.deviation * np.array([values.min(), values.max()])
+        low, high = least * np.rint(ends / least) + 0.0  # which is not -0
         there = f"{column.name}: {low:.4g} to {high:.4g} here"
-        if column.fill is not None and np.allclose((low, high), float(column.fill)):
+        # A constant that the schema has, too, is 0, with a deviation of 1.
+        varies = column.deviation != 1.0 or not np.allclose(values, 0.0)
+        if column.fill is not None and np.allclose((low, high), float(column.fill), atol=least):
             told.append(f"{there}, which is what the schema takes for missing values")
         elif (
             abs(values.mean()) > FAR
             or np.abs(values).max() > OUTLYING
-            or 0.0 < values.std() < NARROW
+            or (values.std() < NARROW and (np.ptp(values) or (varies and len(values) > FEW)))
         ):
             usual = f"{column.mean:.4g} with the deviation {column.deviation:.4g}"
             told.append(f"{there}, and {usual} in the schema")
@@ -173,6 +185,12 @@ def texts_of(values: pd.Series) -> pd.Series:
     return names
 
 
+def _plain(name: str) -> str | Decimal:
+    """What names have in common that differ only in how they are written."""
+    is_number = name.removeprefix("-").replace(".", "", 1).isdecimal()
+    return Decimal(name) if is_number else normalize("NFC", name).casefold()
+
+
 def in_order(names: pd.Series) -> tuple[str, ...]:
     """The distinct names, in the order of numbers if all of them are, else by name."""
     distinct = pd.Series(sorted(names.unique()))
@@ -189,12 +207,14 @@ def codes_of(values: pd.Series, known: Sequence[str], where: str) -> Indices:
     """
     names = texts_of(values)
     codes = pd.Index(known).get_indexer(names)
-    if (codes < 0).any():
-        place = int((codes < 0).argmax())
+    if len(wrong := names[codes < 0]):
+        name = wrong.iloc[0]
+        remedy = "remove the row, or write a schema from data that have all of them (task.schema)"
+        if same := [each for each in known if _plain(each) == _plain(name)]:
+            remedy = f"write {same[0]!r}; pandas.read_csv keeps its zeros with dtype=str"
         raise ValueError(
-            f"{where}: column {values.name!r} has {names.iloc[place]!r} in row "
-            f"{values.index[place] + 1}, which is none of {_listed(known)}: remove the row, "
-            "or write a schema from data that have all of them (task.schema)"
+            f"{where}: column {values.name!r} has {name!r} in row {wrong.index[0] + 1}, which "
+            f"is none of {_listed(known)}: {remedy}"
         )
     return np.asarray(codes, np.int64)
 
@@ -221,6 +241,32 @@ def numbers_of(values: pd.Series, where: str) -> pd.Series:
             f"row out, or, of an input, take the values as names (task.categories=[{values.name}])"
         )
     return numbers
+
+
+def in_float32(values: Array, name: str) -> NDArray[np.float32]:
+    """Numbers as a model takes them.
+
+    Args:
+        values: finite, n >= 1 rows.
+        name: for messages.
+
+    Raises:
+        ValueError: one is too large, or lies so far from 0 that differences would be lost.
+    """
+    low, high = values.min(0).astype(float), values.max(0).astype(float)
+    size, span = np.maximum(-low, high), high - low
+    doubtful = (span > 1e-10 * size) & (span < 1e-5 * size)  # less is rounding
+    for place in np.argwhere(doubtful | (size > np.finfo(np.float32).max)):
+        own = values[:, *place].astype(float)
+        with np.errstate(all="ignore"):
+            kept = own.astype(np.float32).std(dtype=float) / own.std()
+        if not abs(kept - 1) < 0.01:
+            axes = f"[:, {', '.join(map(str, place))}]" if place.size else ""
+            raise ValueError(
+                f"{name}{axes} has numbers from {own.min():.12g} to {own.max():.12g}, too large "
+                "for float32 to tell them apart: subtract the mean, and divide by the deviation"
+            )
+    return values.astype(np.float32, copy=False)
 
 
 # -- inputs ----------------------------------------------------------------------------------------
@@ -365,7 +411,8 @@ def encode_targets(targets: pd.DataFrame, kind: str, outputs: Sequence[str], whe
         Classes, int64 of shape ``(n,)``, or numbers, float32 of shape ``(n, k)``.
 
     Raises:
-        ValueError: naming the first row whose target has no output or is none.
+        ValueError: naming the first row whose target has no output or is none, or the column of
+            numbers that float32 cannot hold.
     """
     wanted = 1 if kind == "classification" else len(outputs)
     if targets.shape[1] != wanted:
@@ -374,6 +421,6 @@ def encode_targets(targets: pd.DataFrame, kind: str, outputs: Sequence[str], whe
         )
     if kind == "classification":
         return codes_of(targets.iloc[:, 0], outputs, where)
-    numbers = pd.concat([numbers_of(targets[name], where) for name in targets], axis=1)
-    encoded: NDArray[np.float32] = numbers.to_numpy(np.float32)
-    return encoded
+    numbers = {name: numbers_of(targets[name], where).to_numpy() for name in targets}
+    parts = [in_float32(each, f"{where}: column {name!r}") for name, each in numbers.items()]
+    return np.stack(parts, axis=1)

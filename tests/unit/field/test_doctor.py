@@ -255,6 +255,7 @@ def test_what_a_run_finds_in_a_devices_data(tmp_path, monkeypatch, rows, verdict
         ((50, -999), "age: -999 to 50 here"),
         ((49, 49.1), "age: 49 to 49.1 here"),
         ((90, 90), None),  # all the same, and a usual value
+        ((90,) * 21, "age: 90 to 90 here"),
     ],
 )
 def test_a_column_in_other_units_is_asked_about(tmp_path, monkeypatch, caplog, ages, told):

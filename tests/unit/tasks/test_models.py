@@ -246,6 +246,7 @@ def test_inputs_of_any_kind_are_float32_and_shared_where_they_are(tmp_path):
     mapped = np.load(tmp_path / "x.npy", mmap_mode="r")
     assert np.shares_memory(made(mapped).inputs.numpy(), mapped)
     assert made(mapped[::-1]).inputs[0].tolist() == mapped[-1].tolist()
+    assert made((1 + 2.0**-23 * Y)[:, None]).inputs.unique().numel() == 4  # it holds these
 
 
 def test_bytes_of_images_are_pixels_and_other_integers_tokens():
@@ -452,6 +453,8 @@ BYTES = PLANES.astype(np.uint8)
     ("settings", "told"),
     [
         ({"x": changed(X, (3, 2), np.nan)}, "x_train[3, 2] must be a finite float32"),
+        ({"x": X + 1.6e9}, "x_train[:, 0] has numbers from 1599999997.67"),
+        ({"y": torch.from_numpy(X + 1.6e9)}, "column 'y_train[0]' has numbers from 1599999997.67"),
         ({"y": Y[:-1]}, "x_train has the shape (40, 3) and y_train (39,): each example needs"),
         ({"y": Y * 0}, "has only the class '0'"),
         ({"y": np.array(["a", None] * 20)}, "y_train[1] has no value"),

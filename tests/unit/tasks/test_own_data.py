@@ -30,6 +30,7 @@ from fl_app.tasks.objective import Classification, Regression
 from fl_app.tasks.own_data import _tell, choose_test
 from fl_app.tasks.partition import Iid
 from fl_app.tasks.readers import Arrays, Csv, Huggingface, ImageFolder
+from fl_app.tasks.table import unusual
 
 ROWS = """age,city,owner,bought
 20,Bern,b,no
@@ -167,8 +168,8 @@ def test_owners_decide_how_many_clients_there_are(overrides, expected, caplog):
         ("1 0 1", {}, Classification, [1, 0, 1]),
         ("10 9 10", {}, Classification, [1, 0, 1]),  # in the order of numbers
         ("01 1 01", {}, Classification, [0, 1, 0]),  # texts
-        ("True False True", {}, Classification, [1, 0, 1]),
         ("None milk None", {}, Classification, [0, 1, 0]),  # not a missing value
+        ("True False True", {}, Classification, [1, 0, 1]),
         ("1.5 2 4", {}, Regression, [[1.5], [2.0], [4.0]]),
         ("1 2 4", {"kind": "regression"}, Regression, [[1.0], [2.0], [4.0]]),
         ("1.5 2 1.5", {"kind": "classification"}, Classification, [0, 1, 0]),
@@ -245,15 +246,30 @@ def test_whole_numbers_that_are_all_different_are_told_like_an_identity(caplog):
 def test_what_was_made_of_a_table_is_told_and_what_is_most_likely_a_mistake(caplog):
     caplog.set_level("INFO")
     rows = range(60)
-    lines = "".join(f"{90 + i // 2} mmHg,{['No', 'no'][i % 2]},{'ab'[i % 2]},7\n" for i in rows)
-    table("pressure,bought,owner,site\n" + lines, client="owner", num_clients=2)
+    pairs = [("No", "1.0", "Zürich"), ("no", "1", "Zu\u0308rich")]
+    lines = "".join(f"{90 + i // 2} mmHg,{','.join(pairs[i % 2])},7\n" for i in rows)
+    table("pressure,bought,owner,city,site\n" + lines, client="owner", num_clients=2)
     for told in (
         "site is 7 in every row: a device where it differs would spoil the model; task.ignore=",
-        "31 inputs, classes No, no; examples of 2 owners, in the order of the clients: a, b",
+        "33 inputs, classes No, no; examples of 2 owners, in the order of the clients: 1, 1.0",
         "pressure has 30 texts such as '90 mmHg', each an input: make numbers of them; task.ignore",
-        "classes differ only in case: No, no",
+        "classes differ only in case, accents or zeros: No, no",
+        "owners differ only in case, accents or zeros: 1, 1.0",
+        "values of city differ only in case, accents or zeros: Zu\u0308rich, Zürich",
     ):
         assert told in caplog.text
+
+
+def test_targets_in_other_units_and_columns_that_are_constant_here_are_told():
+    moments = {"target_mean": (3000.0,), "target_deviation": (900.0,)}
+    columns = Column("smoker", 0.3, 0.45), Column("site", 7.0)  # site is constant there, too
+    schema = Schema("regression", (2,), ("cost",), columns=columns, **moments)
+    inputs, costs = np.full((21, 2), [-0.3 / 0.45, 0], np.float32), np.linspace(2, 4, 21)[:, None]
+    assert unusual(schema, inputs, costs) == [
+        "smoker: 0 to 0 here, and 0.3 with the deviation 0.45 in the schema",
+        "cost: 2 to 4 here, and 3000 with the deviation 900 in the schema",
+    ]
+    assert not unusual(schema, inputs[:20], costs[:20] * 1000)
 
 
 def test_a_file_is_read_again_if_it_or_a_key_changes():
@@ -471,6 +487,8 @@ TEST = {"ignore": ["owner"], "test_path": "test.csv"}
         ("x,bought\n1,no\n,yes\n", {}, r"column 'x' has no value .* in row 2 and 1 .*task.ignore"),
         ("x,bought\n1,no\nnull,yes\n", {}, r"'x' has no value .*, NaN or NULL\) in row 2"),
         ("PAR1\0\0\n", {}, "table in UTF-8.*: it is Parquet: write it as CSV"),
+        ("x,bought\n1,1600000000.5\n2,1600000001\n", {}, "'bought' has .* subtract the mean"),
+        ("x,bought\n1,1e39\n2,2e39\n", {"kind": "regression"}, "'bought' has .* 2e.39, too large"),
         ("x,bought\n,no\n,yes\n", {"missing": "drop"}, "has no rows without a gap"),
         ("x,y,bought\n,1,a\n,2,b\n", {"missing": "median"}, "'x' has no value in any training row"),
         (
@@ -487,6 +505,7 @@ TEST = {"ignore": ["owner"], "test_path": "test.csv"}
             "'bought' has 40 different values in 40 rows.*task.kind=classification",
         ),
         ("age,city,bought\n1,Oslo,no\n", WITH, "'city' has 'Oslo' in row 1.* write a schema"),
+        ("age,city,bought\n1,BERN,no\n", WITH, "'city' has 'BERN' in row 1.*: write 'Bern'; pa"),
         ("age,bought\n1,no\n", WITH, "a column of task.schema=city must be a column of task.path"),
         (ROWS, {"target": "city", **WITH}, "task.target=city must be bought as in task.schema"),
         (ROWS, {"kind": "regression", **WITH}, "task.kind=regression must be class.* as in"),
