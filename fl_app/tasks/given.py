@@ -319,7 +319,8 @@ def column_of(data: Any, name: str) -> Array:
     if classes := class_names(data, name):
         rows = column.with_format(None)[:][name]
         return np.array([*classes, None], object)[[-1 if row is None else row for row in rows]]
-    found = column.with_format("numpy")[:][name]
+    double = getattr(data.features[name], "dtype", "") == "float64"  # else rounded unchecked
+    found = column.with_format("numpy", **{"dtype": "float64"} if double else {})[:][name]
     values = found if isinstance(found, np.ndarray) else np.asarray(found, object)
     if values.dtype == object and values.size and np.ndim(values.flat[0]) > 0:
         values = _stacked([np.asarray(v) for v in values], f"values of the column {name!r}")

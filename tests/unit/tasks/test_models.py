@@ -400,6 +400,9 @@ def test_columns_of_a_data_set_of_hugging_face():
     numbers = hub(table(), ["size", "point"], "size")
     assert isinstance(numbers.objective, Regression)
     np.testing.assert_allclose(numbers.inputs[3], [0.75, *X[3]], rtol=1e-6)
+    far = (Value("float64"), [1.6e9 + i / 4 for i in range(20)])
+    with pytest.raises(ValueError, match=r"has numbers from 1600000000 .*subtract the mean"):
+        hub(table(size=far), ["size"], "kind")
     pictures = [Image.new("RGB", (5, 4), (shade, 7, 8)) for shade in range(20)]
     images = hub(table(image=(datasets.Image(), pictures)), "image", "kind").inputs
     assert images[:, :, 1, 2].tolist() == [[shade, 7, 8] for shade in range(20)]
