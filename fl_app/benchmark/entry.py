@@ -131,10 +131,11 @@ def of_app(folder: str, **values: float) -> AsyncStrategy:
             main(
                 SeenNodes(10), Context(0, 0, {}, RecordDict(), flatten_dict(app.get("config", {})))
             )
-    told = "the folder of an app whose ServerApp calls the start of a Strategy"
-    require(bool(started), "entry", folder, told, "there is nothing to enter")
-    vars(started[0]).update(values)
-    return started[0] if isinstance(started[0], AsyncStrategy) else Asynchronous(started[0])
+        told = "the folder of an app whose ServerApp calls the start of a Strategy"
+        require(bool(started), "entry", folder, told, "there is nothing to enter")
+        vars(started[0]).update(values)
+        # Here, where all have one `start`: a strategy with a loop of its own would be refused.
+        return started[0] if isinstance(started[0], AsyncStrategy) else Asynchronous(started[0])
 
 
 def _kinds(kind: Any) -> Iterator[Any]:

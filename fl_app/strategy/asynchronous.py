@@ -46,13 +46,19 @@ REFUSED = {
         "applied to the current model"
     ),
 }
-# Shares of the nodes that have no effect here, and what decides.
+# Settings that do less here than in Flower's rounds, and what decides.
+TRAIN = "has no effect: the schedule decides how many clients train (concurrency, buffer_size)"
+EVALUATE = "has no effect: client_eval_fraction decides how many clients evaluate"
 DECIDED = {
-    "fraction_train": "the schedule decides how many clients train (concurrency)",
-    "fraction_evaluate": "client_eval_fraction decides how many clients evaluate",
+    "fraction_train": TRAIN,
+    "min_train_nodes": TRAIN,
+    "min_available_nodes": TRAIN,
+    "fraction_evaluate": EVALUATE,
+    "min_evaluate_nodes": EVALUATE,
+    "weighted_by_key": "weighs training alone: what clients measure is averaged by num-examples",
 }
-# Keys of an order's config that the wrapper sets itself.
-RESERVED = (names.VERSION, names.CLIENT_ID, names.SEQUENCE, names.APP_CONFIG)
+# Methods that are not called here: an inner strategy's own ones would be ignored.
+UNCALLED = ("start", "configure_evaluate", "aggregate_evaluate")
 # Keys that every aggregation's event has.
 TAKEN = ("kind", "t", "version", "client", "order", "age", "weight")
 LOOKS = 10  # queries of the connected nodes in one call of `configure_train`
@@ -106,14 +112,17 @@ class Asynchronous(AsyncStrategy):
             require(found == value, where + key, found, repr(value), why)
         share = inner.fraction_train
         require(share > 0, f"{where}fraction_train", share, "above 0", "no client would train")
+        plain = FedAvg()
         for key, told in DECIDED.items():
-            if getattr(inner, key) < 1:
-                log.warning("%s%s=%s has no effect: %s", where, key, getattr(inner, key), told)
-        own = inner.evaluate_metrics_aggr_fn is not FedAvg().evaluate_metrics_aggr_fn
-        if own or type(inner).aggregate_evaluate is not FedAvg.aggregate_evaluate:
+            if (value := getattr(inner, key)) != getattr(plain, key):
+                log.warning("%s%s=%s %s", where, key, value, told)
+        own = [key for key in UNCALLED if getattr(type(inner), key) is not getattr(FedAvg, key)]
+        if inner.evaluate_metrics_aggr_fn is not plain.evaluate_metrics_aggr_fn:
+            own.append("evaluate_metrics_aggr_fn")
+        if own:
             raise ValueError(
-                f"inner={name} must have no evaluate_metrics_aggr_fn and no aggregate_evaluate of "
-                "its own: what clients measure is averaged by examples"
+                f"inner={name} must have no {own[0]} of its own, which would never be called: "
+                "there are no rounds, and what clients measure is averaged by examples"
             )
         # Flower's classes check none of these.
         for key in ("server_learning_rate", "eta", "tau", "server_momentum", "num_malicious_nodes"):
@@ -143,6 +152,22 @@ class Asynchronous(AsyncStrategy):
             why = "Bulyan would skip every aggregation, and the model would stay as it is"
             require(size >= 4 * faults + 3, key, size, bound, why)
 
+    def summary(self) -> None:
+        super().summary()
+        self.inner.summary()
+
+    def state_dict(self) -> dict[str, Any]:
+        # Of a round that has begun, what was before it: after a restart it begins anew.
+        inner = self._begun.kept if self._begun else self._kept()
+        return super().state_dict() | {"state": {**self.state, "inner": inner}}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        super().load_state_dict(state)
+        vars(self.inner).update(_copied(self.state.pop("inner", {})))
+
+    def _kept(self) -> dict[str, Any]:
+        return {k: _copied(v) for k, v in vars(self.inner).items() if _is_plain(v)}
+
     def dispatch(self, model: GlobalModel, client_id: int) -> tuple[Vector, Config]:
         return model.params, self._begin_round(model).told
 
@@ -158,7 +183,6 @@ class Asynchronous(AsyncStrategy):
         except AppExitException as error:
             text = f"{self._label} cannot aggregate version {server_round}: {error}"
             raise RunError(text) from error
-        self.state["inner"] = {k: _copied(v) for k, v in vars(self.inner).items() if _is_plain(v)}
         self.state["config"] = begun.config
         for name, value in (self._metrics or {}).items():
             if isinstance(value, int | float) and math.isfinite(value):
@@ -190,7 +214,7 @@ class Asynchronous(AsyncStrategy):
         begun = self._begun
         if begun is not None and begun.version == model.version and begun.params is model.params:
             return begun
-        vars(self.inner).update(_copied(self.state.get("inner", {})))
+        kept = self._kept()
         self._layout = self._layout or Layout.of_arrays({NAME: model.params})
         record = ConfigRecord(dict(self.state["config"]))
         arrays, server_round = self._arrays(model.params), model.version + 1
@@ -204,7 +228,7 @@ class Asynchronous(AsyncStrategy):
             self._refuse("sends no message")
         if any(told != orders[0] for told in orders):
             self._refuse("tells clients different things: a version has one config for all")
-        self._begun = _Round(model.version, model.params, orders[0], dict(record))
+        self._begun = _Round(model.version, model.params, orders[0], dict(record), kept)
         return self._begun
 
     def _told(self, message: Message, before: Mapping[str, Array], server_round: int) -> Config:
@@ -213,7 +237,7 @@ class Asynchronous(AsyncStrategy):
         if kind != MessageType.TRAIN or content.keys() != {names.ARRAYS, names.CONFIG}:
             self._refuse(f"sends a {kind!r} message with the records {', '.join(content)}")
         told: dict[str, Any] = dict(content.config_records[names.CONFIG])
-        taken = [key for key in RESERVED if key in told]
+        taken = [key for key in names.RESERVED if key in told]
         if told.pop(names.SERVER_ROUND, server_round) != server_round:  # every order carries it
             taken.append(names.SERVER_ROUND)
         if taken:
@@ -253,12 +277,14 @@ class _Round:
         params: of the version, shape ``(d,)``.
         told: to every client that starts from it.
         config: the user's config after that.
+        kept: what a checkpoint holds of the inner strategy.
     """
 
     version: int
     params: Vector
     told: Config
     config: dict[str, Any]
+    kept: dict[str, Any]
 
 
 class SeenNodes(Grid):

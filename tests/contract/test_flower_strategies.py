@@ -18,6 +18,7 @@ from examples.fedctl_fedasync import FedCtlAsync
 from examples.fedsasync import FedSaSync
 from fl_app.asynchronous import Asynchronous
 from fl_app.core.errors import RunError
+from fl_app.core.snapshot import dumps, loads
 from fl_app.core.types import GlobalModel, Update
 from fl_app.schedule import Buffered, synchronous
 
@@ -224,17 +225,14 @@ def test_settings_that_no_order_could_follow_are_refused(inner, settings, text):
         Asynchronous(inner(**settings))
 
 
-class _OwnMean(flower.FedAvg):
-    def aggregate_evaluate(self, server_round, replies):
-        return MetricRecord()
+UNCALLED = ("start", "configure_evaluate", "aggregate_evaluate")
+OWN = [type(f"Own_{hook}", (flower.FedAvg,), {hook: None})() for hook in UNCALLED]
 
 
-@pytest.mark.parametrize(
-    "inner", [_OwnMean(), flower.FedAdam(evaluate_metrics_aggr_fn=metrics_of_devices)]
-)
-def test_a_mean_of_ones_own_of_what_clients_measure_is_refused(inner):
-    name = type(inner).__name__
-    with pytest.raises(ValueError, match=f"^inner={name} must have no evaluate_metrics_aggr_fn"):
+@pytest.mark.parametrize("inner", [flower.FedAdam(evaluate_metrics_aggr_fn=print), *OWN])
+def test_what_nobody_would_call_is_refused(inner):
+    key = type(inner).__name__.partition("_")[2] or "evaluate_metrics_aggr_fn"
+    with pytest.raises(ValueError, match=f"^inner=.* must have no {key} of its own, which would n"):
         Asynchronous(inner)
 
 
@@ -327,5 +325,10 @@ def test_a_version_is_one_round_however_many_clients_start_from_it():
     assert orders == [{"lr": 0.5}] * 1000
     assert (inner.rate, inner.told) == (0.5, [6])
     strategy.aggregate(FIFTH, THREE)
-    assert strategy.dispatch(replace(FIFTH, version=6), 0)[1] == {"lr": 0.25}
+    inner.rate = 8.0  # as an `evaluate_fn` may do
+    sixth = replace(FIFTH, version=6)
+    assert strategy.dispatch(sixth, 0)[1] == {"lr": 4.0}
     assert inner.told == [6, 7]
+    again = Asynchronous(Halving())
+    again.load_state_dict(loads(dumps(strategy.state_dict())))  # the round is begun anew
+    assert again.dispatch(sixth, 0)[1] == {"lr": 4.0}

@@ -91,10 +91,12 @@ def test_the_summary_tells_the_settings(caplog):
     try:
         with caplog.at_level(logging.INFO, "flwr"):
             FedBuff(server_lr=0.25).summary()
-            Asynchronous(flower.FedAvg(fraction_train=0.5))
+            few = flower.FedAvg(0.5, min_available_nodes=5, weighted_by_key="size")
+            Asynchronous(few).summary()
     finally:
         logging.getLogger("flwr").removeHandler(caplog.handler)
-    assert "fraction_train=0.5 has no effect: the schedule" in caplog.text
+    told = "fraction_train=0.5 has", "min_available_nodes=5 has", "key=size weighs", "Sampling"
+    assert all(each in caplog.text for each in told)
     assert "FedBuff, asynchronous" in caplog.text
     assert "'server_lr': 0.25" in caplog.text
     assert "state" not in caplog.text
