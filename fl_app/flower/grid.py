@@ -25,7 +25,7 @@ HEED = 1.0  # seconds after which a signal raised in another thread is noticed
 LOOK = 1.0  # seconds between two looks for simulated nodes that joined or left
 NO_ORDER = (
     "no order was under way for %g s, and %d nodes are connected: the run waits for more; "
-    "with a smaller schedule.buffer_size these would be enough"
+    "a schedule that needs fewer (buffer_size, or num_clusters of EAFL) would go on with these"
 )
 DIED = (
     "a process of Flower's engine died with its order, most likely since memory ran short: give "

@@ -76,6 +76,11 @@ class Schedule(Remembers, Protocol):
     def take(self, buffer: Updates) -> Updates:
         """Updates to aggregate now, exactly those; empty = wait for more."""
 
+    @property
+    def least_clients(self) -> int:
+        """The fewest clients that can make a version, each by one update."""
+        return int(getattr(self, "buffer_size", 1))
+
     def validate_population(self, num_clients: int) -> None:
         """Refuse a federation that this schedule can never serve.
 

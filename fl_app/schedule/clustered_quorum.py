@@ -54,6 +54,10 @@ class ClusteredQuorum(Attentive):
         self._counted: set[int] = set()  # clients by which `_quorums` was computed
         self._quorums: dict[int, int] = {}  # cluster -> updates to wait for
 
+    @property
+    def least_clients(self) -> int:
+        return self.num_clusters
+
     def start(self, idle: ClientPool, busy: Ids, buffer: Updates, rng: Generator) -> Sequence[int]:
         """Start the idle clients without an update in the buffer."""
         self._expected = {*idle, *busy, *self._evaluating}.difference(self._failing)

@@ -165,22 +165,26 @@ def run(
 
 
 def _count_nodes(grid: Grid, schedule: Schedule) -> int:
-    """How many nodes are there; refuses a buffer that those of a simulation cannot fill."""
+    """How many nodes are there; refuses a schedule for which those of a simulation are too few."""
     num_nodes, fixed = count_nodes(grid)
-    size = getattr(schedule, "buffer_size", 1)
+    size = schedule.least_clients
     if size == 1 or not 0 < num_nodes <= size:
         return num_nodes
     # If places are refilled at once, a node's second update may fill the buffer.
     waits = getattr(schedule, "refill", "at_once") == "after_aggregation"
-    fit = f"schedule=Buffered(concurrency={num_nodes}, buffer_size={max(1, num_nodes // 2)})"
+    fit = f"start schedule=Buffered(concurrency={num_nodes}, buffer_size={max(1, num_nodes // 2)})"
+    key = "schedule.buffer_size"
+    if not hasattr(schedule, "buffer_size"):
+        key, waits = "schedule.least_clients", size > num_nodes
+        fit = f"a schedule that needs fewer (of EAFL: num_clusters={num_nodes})"
     if size > num_nodes:
         effect = "it waits until there are so many" if waits else "it counts some nodes twice"
         bound = f"at most the number of nodes, {num_nodes}"
-        why = f"{effect}; give start {fit}, or have more nodes"
-        require(not fixed, "schedule.buffer_size", size, bound, why)
-        log.warning("schedule.buffer_size=%d should be %s: %s", size, bound, why)
+        why = f"{effect}; give {fit}, or have more nodes"
+        require(not fixed, key, size, bound, why)
+        log.warning("%s=%d should be %s: %s", key, size, bound, why)
     elif waits:
-        told = "schedule.buffer_size=%d is the number of nodes: this is synchronous; give start %s"
+        told = "schedule.buffer_size=%d is the number of nodes: this is synchronous; give %s"
         log.warning(told, size, fit)
     return num_nodes
 

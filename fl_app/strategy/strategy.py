@@ -98,8 +98,8 @@ class AsyncStrategy(Algorithm, Strategy):
             train_config: sent with every order.
             evaluate_config: sent with every evaluate order; with it clients evaluate.
             evaluate_fn: maps (version, arrays) to metrics.
-            schedule: instead of the class's own. Its `buffer_size` is at most the number of nodes
-                of a simulation; real nodes may still join, so there more only warns.
+            schedule: instead of the class's own. It needs at most as many clients as a simulation
+                has nodes (`least_clients`); real nodes may still join, so there more only warns.
             guard: bounds on uploads; default none.
             eval_every: versions between evaluations by `evaluate_fn`.
             client_eval_every: versions between evaluations on clients, which are sent the model

@@ -266,6 +266,8 @@ def test_a_simulation_with_fewer_nodes_than_a_version_takes_is_refused():
 def test_fewer_real_nodes_than_a_version_takes_are_warned_of(strategy, schedule, words):
     """More may join: here the third does when the run is told that it waits for it."""
     grid = FakeGrid(foreign_app.app, 2)
+    with pytest.raises(ValueError, match=r"least_clients=5 must be at most .* 2: .*num_clusters=2"):
+        start(EAFL(), grid=grid)
     told = []
 
     class Handler(logging.Handler):
