@@ -16,33 +16,27 @@ from flwr.serverapp.strategy import Result
 
 from fl_app import report
 from fl_app.core.errors import require
-from fl_app.core.events import (
-    Aggregated,
-    Arrived,
-    ClientsEvaluated,
-    Clustered,
-    Event,
-    Failed,
-    Rejected,
-    Sink,
-)
+from fl_app.core.events import Aggregated, ClientsEvaluated, Event, Failed, Rejected, Sink
 from fl_app.core.files import disk_errors_as_run_errors, require_writable
-from fl_app.core.hyper import POSITIVE, at_least
-from fl_app.core.layout import Layout
-from fl_app.core.types import Vector
+from fl_app.core.hyper import POSITIVE, count
+from fl_app.core.layout import Layout, names_of
+from fl_app.core.types import GlobalModel, Update, Vector
 from fl_app.engine.client_evaluation import ClientEvaluation
 from fl_app.engine.engine import Engine, Stop
-from fl_app.engine.guard import Guard
+from fl_app.engine.guard import Guard, Intake, Opened
 from fl_app.engine.wall import WallClock
-from fl_app.flower import codec
+from fl_app.flower import codec, names
 from fl_app.flower.grid import GridMailbox
 from fl_app.flower.nodes import count_nodes
 from fl_app.record.folder import RunFolder, require_free
 from fl_app.record.history import History
 from fl_app.schedule import Schedule
-from fl_app.strategy.strategy import AsyncStrategy, described
+from fl_app.strategy.strategy import AsyncStrategy, described, mean_metrics
 
 AGAIN = "call start again with another output folder: it cannot resume a run"
+
+# Methods of Flower's rounds.
+UNCALLED = ("configure_train", "aggregate_train", "configure_evaluate", "aggregate_evaluate")
 
 MEAN = "_mean"  # end of the name of a metric's mean
 
@@ -76,12 +70,20 @@ def run(
     with ExitStack() as stack:
         for sink in sinks:
             stack.callback(sink.close)
-        at_least(1).check("num_rounds", num_versions, "nothing would be trained")
+        count().check("num_rounds", num_versions, "it counts the versions that are trained")
         POSITIVE.check("timeout", timeout, "every order would be late")
         schedule = deepcopy(strategy.schedule) if schedule is None else schedule
         bound, why = "a fl_app.schedule.Schedule, such as k_async(2)", "it says who trains when"
         made = hasattr(schedule, "take") and not isinstance(schedule, type)
         require(made, "schedule", schedule, bound, why)
+        cls = type(strategy)
+        own = names_of(h for h in UNCALLED if getattr(cls, h) is not getattr(AsyncStrategy, h))
+        why = "start never calls them; override dispatch, aggregate or summary instead"
+        require(not own, f"methods of {cls.__name__}", own, "none of Flower's rounds", why)
+        for key, config in (("train_config", train_config), ("evaluate_config", evaluate_config)):
+            taken = names_of(name for name in names.RESERVED if name in (config or {}))
+            bound, why = f"none of {', '.join(names.RESERVED)}", "every order overwrites them"
+            require(not taken, f"keys of {key}", taken, bound, why)
         strategy.validate_run(num_versions, schedule)
         if guard is not None:
             guard.validate_kinds(strategy.takes)
@@ -97,7 +99,12 @@ def run(
             require_free(folder)
             stack.enter_context(disk_errors_as_run_errors(folder, AGAIN))
             files = RunFolder(folder, history)
-        layout = Layout.of_arrays(codec.arrays_of(initial_arrays))
+        named = codec.arrays_of(initial_arrays)
+        # "d" = float64: also zeros, of which training makes other numbers.
+        if rounded := [n for n, a in named.items() if a.dtype == "d" or np.any(np.float32(a) != a)]:
+            told = "initial_arrays %s: models are float32, which rounds float64 and integers > 2^24"
+            log.warning(told, names_of(rounded))
+        layout = Layout.of_arrays(named)
         results = _Results(strategy, layout, num_versions, evaluate)
         strategy.summary()
         num_nodes = _count_nodes(grid, schedule)
@@ -124,6 +131,7 @@ def run(
             eval_every=eval_every,
             client_evaluation=on_clients,
             guard=guard or Guard(),
+            intake=results,
             sinks=listening,
             seed=seed,
         )
@@ -190,8 +198,8 @@ def _count_nodes(grid: Grid, schedule: Schedule) -> int:
 
 
 @dataclass(eq=False)
-class _Results:
-    """Sink that fills Flower's result with the metrics of each version."""
+class _Results(Intake):
+    """Sink that fills Flower's result; sees the updates, since events have no client's metrics."""
 
     strategy: AsyncStrategy
     layout: Layout
@@ -200,8 +208,12 @@ class _Results:
 
     def __post_init__(self) -> None:
         self.result = Result()
-        self._losses: dict[int, float] = {}  # of orders whose updates wait in the buffer
+        self._updates: Sequence[Update] = ()  # of the last aggregation
         self._told = False  # whether an order has failed
+
+    def open(self, model: GlobalModel, updates: Sequence[Update]) -> Opened:
+        self._updates = updates
+        return super().open(model, updates)
 
     def evaluate(self, version: int, vector: Vector) -> Mapping[str, float]:
         """Metrics of a version by the user's function."""
@@ -215,25 +227,18 @@ class _Results:
 
     def emit(self, event: Event) -> None:
         match event:
-            case Arrived() if event.loss is not None:
-                self._losses[event.order] = event.loss
-            case Clustered():
-                for order in event.order:
-                    self._losses.pop(order, None)
             case Aggregated():
-                losses = [self._losses.pop(n) for n in event.order if n in self._losses]
+                means = mean_metrics(self._updates)
                 record = self.strategy._train_metrics()
-                if record is None and losses:
-                    record = MetricRecord({"train_loss": float(np.mean(losses))})
-                if record is not None:
-                    self.result.train_metrics_clientapp[event.version] = record
+                record = MetricRecord(means) if record is None else record
+                self.result.train_metrics_clientapp[event.version] = record
                 log.info(
                     "Version %d of %d from %d updates, ages %s, mean loss %s",
                     event.version,
                     self.num_versions,
                     len(event.client),
                     event.age,
-                    f"{np.mean(losses):.4f}" if losses else "unknown",
+                    f"{means['train_loss']:.4f}" if "train_loss" in means else "unknown",
                 )
             case ClientsEvaluated():
                 record = MetricRecord(

@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from os import PathLike
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
@@ -113,8 +113,8 @@ class AsyncStrategy(Algorithm, Strategy):
                 the browser, ``report.html``. None = no files.
 
         Returns:
-            The final arrays; the clients' mean loss and the evaluations by version, on the server
-            and on the clients (means by examples). After Ctrl-C they are those of the last version.
+            The final arrays; by version the clients' metrics in training, their evaluations (both
+            means by examples) and the server's. After Ctrl-C they are those of the last version.
 
         Raises:
             ValueError: an argument is out of its bounds, or `output` holds a run already.
@@ -128,7 +128,8 @@ class AsyncStrategy(Algorithm, Strategy):
         return run(self, grid, initial_arrays, *told, *evaluation, sinks, seed, output)
 
     # -- Flower's Strategy, in Flower's own synchronous loop --------------------------------------
-    # `start` does not call these; Flower's wrappers and users' own round loops do.
+    # `start` does not call these, and refuses a class that overrides them; Flower's wrappers and
+    # users' own round loops call them.
 
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
@@ -180,7 +181,7 @@ class AsyncStrategy(Algorithm, Strategy):
         if problem := check_returned(f"{type(self).__name__}.aggregate", params, layout.size):
             raise RunError(problem)
         arrays = codec.record_of(layout.named(params))
-        return arrays, MetricRecord({"loss": float(np.mean([u.loss for u in updates]))})
+        return arrays, MetricRecord(mean_metrics(updates, "loss"))
 
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
@@ -203,7 +204,7 @@ class AsyncStrategy(Algorithm, Strategy):
         return file if package == "fl_app.algorithms" else type(self).__name__
 
     def _train_metrics(self) -> MetricRecord | None:
-        """Metrics of the last aggregation for Flower's result; None = the clients' mean loss."""
+        """Metrics of the last aggregation for Flower's result; None = means of the clients'."""
         return None
 
     def _prepare(self, layout: Layout, train_config: ConfigRecord | None) -> Mapping[str, object]:
@@ -220,6 +221,23 @@ class AsyncStrategy(Algorithm, Strategy):
         """The hyper-parameters, by name."""
         own = {k: v for k, v in vars(self).items() if k not in ("state", "report") and k[0] != "_"}
         return {name: described(value) for name, value in own.items()}
+
+
+def mean_metrics(updates: Sequence[Update], loss: str = "train_loss") -> dict[str, Any]:
+    """Means by examples of what clients sent, as in Flower: one that is NaN is the mean.
+
+    Args:
+        updates: of one version.
+        loss: name of the loss.
+    """
+    sent: dict[str, list[tuple[float, int]]] = {}
+    for update in updates:
+        # A foreign ClientApp may send no loss, which reads as NaN, too.
+        told = update.records.get(names.METRICS, {"": names.LOSS_NAMES}).values()
+        has_loss = any(name in record for record in told for name in names.LOSS_NAMES)
+        for name, value in [*update.metrics.items(), *[(loss, update.loss)] * has_loss]:
+            sent.setdefault(name, []).append((value, update.num_examples))
+    return {k: sum(v * n for v, n in of) / sum(n for _, n in of) for k, of in sent.items()}
 
 
 def described(value: object) -> Scalar | None:

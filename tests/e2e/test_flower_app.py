@@ -165,6 +165,21 @@ def test_an_unmodified_client_app_evaluates():
     assert set(found[NUM_ROUNDS]) == {"eval_loss", "eval_acc"}
 
 
+@pytest.mark.parametrize(("losses", "mean"), [((1, 2), 1.75), ((1, math.nan), math.nan)])
+def test_metrics_are_means_by_examples_and_arrays_that_are_rounded_are_named(losses, mean, logged):
+    def app(message, context):
+        node = context.node_config["partition-id"]
+        metrics = {"num-examples": 1 + 2 * node, "train_loss": losses[node], "acc": 4.0 * node}
+        content = RecordDict({**message.content, "metrics": MetricRecord(metrics)})
+        return Message(content, reply_to=message)
+
+    arrays = {"w": np.zeros(1), "n": np.array([2**24 + 1]), "b": np.array([7])}
+    result = FedBuff().start(FakeGrid(app, 2), codec.record_of(arrays), 1, schedule=synchronous(2))
+    found = dict(result.train_metrics_clientapp[1])
+    assert found == pytest.approx({"train_loss": mean, "acc": 3.0}, nan_ok=True)
+    assert "initial_arrays w, n: models are float32" in logged.text
+
+
 class Hinting(FedBuff):
     """Sends a vector that no client of another project has heard of."""
 
@@ -251,6 +266,8 @@ def test_a_simulation_with_fewer_nodes_than_a_version_takes_is_refused():
         start(FedHist(), grid=grid)
     with pytest.raises(ValueError, match=r"buffer_size=10 .*Buffered\(concurrency=2, buffer_s"):
         start(FedBuff(), grid=grid)
+    with pytest.raises(ValueError, match=r"least_clients=5 must be at most .* 2: .*num_clusters=2"):
+        start(EAFL(), grid=grid)
 
 
 @pytest.mark.parametrize(
@@ -266,8 +283,6 @@ def test_a_simulation_with_fewer_nodes_than_a_version_takes_is_refused():
 def test_fewer_real_nodes_than_a_version_takes_are_warned_of(strategy, schedule, words):
     """More may join: here the third does when the run is told that it waits for it."""
     grid = FakeGrid(foreign_app.app, 2)
-    with pytest.raises(ValueError, match=r"least_clients=5 must be at most .* 2: .*num_clusters=2"):
-        start(EAFL(), grid=grid)
     told = []
 
     class Handler(logging.Handler):

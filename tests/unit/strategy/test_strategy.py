@@ -32,6 +32,7 @@ from fl_app.schedule import Buffered
 from fl_app.strategy import AsyncStrategy, strategy
 from fl_app.strategy.asynchronous import Asynchronous
 from fl_app.strategy.memories import Memories
+from fl_app.strategy.start import UNCALLED
 
 
 class Mean(AsyncStrategy):
@@ -105,7 +106,9 @@ def test_the_summary_tells_the_settings(caplog):
 @pytest.mark.parametrize(
     ("settings", "text"),
     [
-        ({"num_rounds": 0}, "num_rounds=0 must be a finite number >= 1: nothing would be trained"),
+        ({"num_rounds": 0}, "num_rounds=0 must be an integer >= 1: it counts"),
+        ({"num_rounds": 2.5}, "num_rounds=2.5 must be an integer >= 1: it counts"),
+        ({"train_config": {"version": 1}}, "keys of train_config=version must be none of version"),
         ({"timeout": 0.0}, "timeout=0.0 must be a finite number above 0"),
         ({"schedule": 2}, "schedule=2 must be a fl_app.schedule.Schedule"),
         ({"schedule": Buffered}, "must be a fl_app.schedule.Schedule, such as k_async(2): it says"),
@@ -115,6 +118,15 @@ def test_the_summary_tells_the_settings(caplog):
 def test_start_refuses_what_cannot_run_before_it_touches_the_grid(settings, text):
     with pytest.raises(ValueError, match=re.escape(text)):
         Mean().start(None, **{"initial_arrays": ArrayRecord(), **settings})
+
+
+@pytest.mark.parametrize("hook", UNCALLED)
+def test_start_refuses_methods_that_it_never_calls(hook):
+    own = type("Own", (Mean,), {hook: None})
+    with pytest.raises(
+        ValueError, match=f"^methods of Own={hook} must .* override dispatch, aggre"
+    ):
+        own().start(None, ArrayRecord())
 
 
 def test_flowers_own_rounds_would_drop_what_travels_beside_models():
