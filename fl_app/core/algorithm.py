@@ -171,7 +171,8 @@ class Algorithm(Remembers, ABC):
     def average(self, model: GlobalModel, weights: Floats, uploads: Sequence[Vector]) -> Vector:
         """sum_i p_i g_i, a new vector ``(d,)``; it is reported (`describe`).
 
-        Buffers move by a mean, at most to the clients': weights may add up to more than 1.
+        NOTE: papers do not speak of buffers. These move by a mean, at most to the clients'; the
+        weights of some algorithms add up to more than 1.
         """
         split = model.num_trainable
         direction = np.empty_like(uploads[0])

@@ -28,9 +28,8 @@ NO_ORDER = (
     "a schedule that needs fewer (buffer_size, or num_clusters of EAFL) would go on with these"
 )
 DIED = (
-    "a process of Flower's engine died with its order, most likely since memory ran short: give "
-    "fewer of them room (client-resources-num-cpus), and go on with resume=auto from a checkpoint "
-    "(checkpoint_every): "
+    "a process of Flower's engine died with its order, most likely since memory ran short; a "
+    "larger client-resources-num-cpus makes fewer processes: "
 )
 NO_REPLY = (
     "no reply came for %g s, and %d nodes have orders: training takes longer, or the ClientApp "

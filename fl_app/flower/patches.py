@@ -69,10 +69,9 @@ def push_late_replies() -> None:
 
     def pull_or_push(**options: Any) -> int | None:
         run_id: int | None = pull(**options)
-        held = [*options["state"].msg_store.values()] if run_id is None else []
-        if any(
-            each.message.metadata.reply_to_message_id and not each.is_retrieved for each in held
-        ):
+        held = [*options["state"].msg_store.values()]
+        late = any(m.message.metadata.reply_to_message_id and not m.is_retrieved for m in held)
+        if run_id is None and late:
             log.warning("a reply to an order of a run that has ended is sent now")
             return 0  # the id of no run: the caller sends what there is
         return run_id
