@@ -84,8 +84,11 @@ class FedAsync(AsyncStrategy):
         )
 
     def aggregate(self, model: GlobalModel, updates: Sequence[Update]) -> Vector:
-        weights = [self.weight(model.age(update)) for update in updates]
-        self.report = {"weight": weights}
+        ages = [model.age(update) for update in updates]
+        weights = [self.weight(age) for age in ages]
+        examples = [update.num_examples for update in updates]
+        # What is mixed in later shrinks what was mixed in before.
+        self.report = {"weight": self.public_weights().weights(ages, examples).tolist()}
         params = model.params
         for weight, update in zip(weights, updates, strict=True):
             params = weighted_sum([1 - weight, weight], [params, model.local(update)])

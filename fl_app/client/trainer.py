@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 
 from fl_app.client import gpus
 from fl_app.client.flat import to_tensors, to_vector
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 _warn_once = cache(log.warning)
+NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 
 
 @dataclass(eq=False, repr=False)
@@ -92,6 +93,7 @@ class LocalTrainer(TrainingSettings):
         self.extra = NO_EXTRA
         self.processor = torch.device(gpus.chosen(self.device))
         self.model = build_model(self.task, self.seed, self.processor, self.private)
+        self._normalises = any(isinstance(layer, NORMS) for layer in self.model.module.modules())
         self.task = gpus.placed(self.task, self.processor)
         self.compressed = Compressed(self.model.layout, self.upload_dtype)
 
@@ -328,7 +330,9 @@ class LocalTrainer(TrainingSettings):
             place = step % per_epoch * self.batch_size
             if place == 0:  # also for `first`: a pause is at the end of an epoch
                 permuted = rng.permutation(indices)
-            yield permuted[place : place + self.batch_size]
+            # BatchNorm has no statistics of one example, so a remainder of one takes a second.
+            alone = self._normalises and permuted[place:].size == 1
+            yield permuted[max(place - alone, 0) : place + self.batch_size]
 
     def _anchor(self, received: Vector) -> list[Tensor] | None:
         """The received parameters, if the proximal term or the penalty needs them."""

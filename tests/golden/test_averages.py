@@ -156,11 +156,11 @@ def test_bounds_of_staleness():
 
 
 def test_several_updates_are_mixed_one_after_the_other():
-    """Weights 1/2, w = [0]: 1/2 4 = 2, then 1/2 2 + 1/2 8 = 5."""
+    """Weights 1/2, w = [0]: 1/2 4 = 2, then 1/2 2 + 1/2 8 = 5, which is 1/4 4 + 1/2 8."""
     strategy = FedAsync(mixing=0.5)
     updates = uploads((5, "model", [4]), (5, "model", [8]))
     assert strategy.aggregate(GlobalModel(vec(0), 5), updates).tolist() == [5]
-    assert strategy.report["weight"] == [0.5, 0.5]
+    assert strategy.report["weight"] == [0.25, 0.5]
 
 
 @pytest.mark.parametrize(

@@ -89,6 +89,16 @@ def test_batches_are_epochs_over_permuted_data(settings, sizes):
     assert upload.num_examples == 12
 
 
+def test_batch_normalisation_never_gets_a_remainder_of_one_example():
+    """12 examples in batches of 11: the second batch has the last one of the first again."""
+    task = Blobs()
+    trained(LocalTrainer(task, batch_size=11, local_epochs=1), initial_vector(task, 0)[0])
+    first, second = task.batches
+    assert len(first) == 11
+    assert second[0] == first[-1]
+    assert set(first) | {second[1]} == set(range(12))
+
+
 def test_a_client_without_examples():
     class Empty(Quadratic):
         def train_indices(self, client_id):
