@@ -115,6 +115,14 @@ class EAFL(Stepped):
                 "EAFL needs algorithm/schedule=clustered_quorum: no other schedule asks for "
                 "clusters, and without clusters it is algorithm=safl"
             )
+        for key in ("num_clusters", "synchronous"):
+            own = getattr(self, key)
+            other = getattr(schedule, key, own)
+            if own != other:
+                raise ValueError(
+                    f"algorithm.schedule.{key}={other} must be algorithm.strategy.{key}={own}: "
+                    "updates would be weighed for other clusters than they are waited for"
+                )
 
     def cluster(self, model: GlobalModel, updates: Sequence[Update]) -> Mapping[int, int]:
         gradients = {u.client_id: model.gradient(u)[: model.num_trainable] for u in updates}
@@ -138,7 +146,7 @@ class EAFL(Stepped):
 
         inverse = np.ones(len(updates))
         if self.staleness:
-            versions = 1 if self.synchronous else self.num_clusters  # of an iteration
+            versions = 1 if self.synchronous else data.size  # of an iteration
             inverse[:] = [polynomial(model.age(update) // versions, 1.0) for update in updates]
         own = np.array([update.num_examples for update in updates], np.float64)
         within = own / np.bincount(mine, own)[mine] * inverse

@@ -31,6 +31,8 @@ __all__ = ["Engine", "Evaluate", "Outcome", "Stop"]
 # What has a state, beside the clock.
 PARTS = ("_fed", "strategy", "schedule", "guard", "client_evaluation")
 
+RATE = "local_lr_factor"  # what strategy and schedule say of it is multiplied
+
 LEAST_PATIENCE = 600.0  # seconds that the last evaluation on clients may take without a deadline
 
 
@@ -226,7 +228,10 @@ class Engine(Versions):
         for client_id in self.schedule.start(fed.idle, fed.busy, fed.buffer, fed.rng):
             vector, config = self.strategy.dispatch(model, client_id)
             checks.require_vector(self.strategy, "dispatch", vector, model.params.size)
-            config = {**config, **self.schedule.work(client_id)}
+            work = self.schedule.work(client_id)
+            if {RATE} <= config.keys() & work.keys():
+                work = {**work, RATE: float(config[RATE]) * float(work[RATE])}
+            config = {**config, **work}
             if widths := self.strategy.widths:
                 config |= widths.config(client_id, model.version)
             extra = checks.order_extra(self.strategy, model, client_id)

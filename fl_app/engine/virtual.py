@@ -139,7 +139,7 @@ class VirtualClock(Clock):
             self._plan(order, self._now + seconds, 1.0)
             return None
         parts = self.devices.parts(order.client_id, order.sequence, self._now)
-        seconds = parts.seconds
+        seconds, epoch = parts.seconds, parts.training / self.epochs
         share = None
         if self.steps and "local_steps" in order.config:
             share = int(order.config["local_steps"]) / self.steps(order.client_id)
@@ -151,7 +151,7 @@ class VirtualClock(Clock):
         self._parts[order.client_id] = parts[:3]
         pause = math.inf
         if self.pauses and self.epochs > 1:
-            pause = self._now + parts.download + parts.training / self.epochs
+            pause = self._now + parts.download + epoch
         self._plan(order, self._now + seconds, self._ties.random(), pause=pause)
         return parts
 
@@ -178,13 +178,16 @@ class VirtualClock(Clock):
             return False  # its result is not known yet, or comes too late
         download, training, upload = self._parts[order.client_id]
         began = order.sent_at + download
-        epoch = training / self.epochs
+        epochs = self.epochs
+        if self.counts_epochs:
+            epochs = int(order.config.get("local_epochs", epochs))
+        epoch = training / epochs
         # Epochs done when the current one ends.
-        done = max(1, math.ceil((self._now - began) / epoch)) if epoch > 0 else self.epochs
+        done = max(1, math.ceil((self._now - began) / epoch)) if epoch > 0 else epochs
         if planned.number in self._recalled:
             told = self._recalled[planned.number].config["local_epochs"]
             return done == told  # else it is sending its result
-        if done >= self.epochs:
+        if done >= epochs:
             return False
         early = self._early.get(planned.number)
         if early is not None and early.upload is not None and not early.upload.done:

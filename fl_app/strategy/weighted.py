@@ -87,6 +87,11 @@ class WeightedGradientsOrModels(WeightedGradients):
     form: str = bounded("gradient", one_of("gradient", "model"), "no other form is known")
     mixing: float = bounded(0.6, within("(0, 1]"), "it is a mixing weight")
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.form == "model":
+            self.takes = TRAINED  # type: ignore[misc]  # a gradient is no model
+
     @property
     @abstractmethod
     def weighting(self) -> Weighting:

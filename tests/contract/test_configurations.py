@@ -147,6 +147,13 @@ def refusal(name, schedule):
     return None
 
 
+def test_a_gradient_is_no_model_to_mix():
+    with pytest.raises(
+        ValueError, match=r"^algorithm\.client\.upload=gradient must be one of model,"
+    ):
+        validate_config(configuration("safl", "algorithm.strategy.form=model"))
+
+
 # A client as most have it, clients that pause, and a client that corrects its gradients.
 FEW = ("fedbuff", "fedasmu", "scaffold")
 PAIRS = [(name, schedule) for name in ALGORITHMS for schedule in SCHEDULES]

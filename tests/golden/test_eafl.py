@@ -87,6 +87,7 @@ def test_without_dsa_a_cluster_goes_by_itself():
     """
     alone = REPORTED[2:]
     by_data, plain = clustered(synchronous=False), clustered(synchronous=False, by_data=False)
+    by_data.num_clusters = 5  # of which there are two
     np.testing.assert_allclose(by_data.aggregate(MODEL, alone), [-1, -1], atol=1e-6)
     np.testing.assert_allclose(plain.aggregate(MODEL, alone), [-4, -4], atol=1e-6)
     np.testing.assert_allclose(clustered().aggregate(MODEL, alone), [-1.5, -1.5])
@@ -97,6 +98,12 @@ def test_without_dsa_by_the_text_clusters_count_alike():
     eafl = clustered(by_data=False)
     eafl.aggregate(MODEL, REPORTED)
     assert eafl.report["weight"] == pytest.approx([1 / 6, 1 / 6, 1 / 8])
+
+
+def test_a_schedule_of_other_clusters_is_refused():
+    told = r"^algorithm\.schedule\.synchronous=False must be algorithm\.strategy\.synchronous=True:"
+    with pytest.raises(ValueError, match=told):
+        EAFL().validate_run(10, EAFL(synchronous=False).schedule)
 
 
 def test_who_comes_later_belongs_to_the_largest_cluster():

@@ -92,6 +92,15 @@ def test_other_uploads_between_two_of_a_device_may_count():
     assert change_of_lambda(received=5, chain=True)[0] == pytest.approx(plain)
 
 
+def test_updates_of_one_version_are_of_that_version():
+    """Both made w_5, in which w_4 has the share that both left it."""
+    strategy = FedASMU(chain=True)
+    strategy.aggregate(GlobalModel(vec(3), 4, {1: vec(0)}), [upload(0, 1, 9), upload(1, 1, 8)])
+    assert [control.version for control in strategy.state["controls"].values()] == [4, 4]
+    first, second = strategy.report["weight"]
+    assert strategy.state["kept"] == {4: pytest.approx((1 - first) * (1 - second))}
+
+
 def test_the_mean_gradient_may_be_over_epochs_or_without_the_merge():
     """Rate 0.05 and 5 epochs: (5 - 4) / 0.25 = 4. A merge by -0.5: (5 - 4 - 0.5) / 0.5 = 1."""
     plain = change_of_lambda()[0]

@@ -84,6 +84,12 @@ def test_the_velocity_lasts_over_many_versions(settings, deltas, expected):
         assert last.tolist() == params.tolist()
 
 
+def test_a_displacement_of_an_older_version_is_refused():
+    model, strategy = GlobalModel(vec(4), 3), OverlapFedAvg()
+    assert strategy.admit(model, update(0, 2, 1)) is None
+    assert "the displacement is 2 versions old" in (strategy.admit(model, update(0, 1, 1)) or "")
+
+
 def test_buffers_are_the_uploads():
     """They follow the clients' statistics: no momentum, no compensation, nothing counted twice."""
     strategy = OverlapFedAvg(momentum=0.9)

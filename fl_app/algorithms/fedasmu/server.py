@@ -145,7 +145,7 @@ class FedASMU(AsyncStrategy):
             "sums": np.zeros(3),  # of lambda_i, sigma_i and iota_i over the clients heard so far
         }
         if self.chain:
-            self.state["weights"] = {}  # version t -> alpha that made w_{t+1}
+            self.state["kept"] = {}  # version t -> share of w_t in w_{t+1}
         if self.exclude_merge:
             self.upload_extra = (MERGE,)  # type: ignore[misc]  # as this keyword says
 
@@ -201,8 +201,8 @@ class FedASMU(AsyncStrategy):
         return None
 
     def aggregate(self, model: GlobalModel, updates: Sequence[Update]) -> Vector:
-        params, weights = model.params, []
-        for version, update in enumerate(updates, start=model.version):
+        params, weights, version = model.params, [], model.version
+        for update in updates:
             control = self._control(update.client_id)
             self._learn(control, model, update)
             weight = self.weight(control, version, self.staleness_of(update, version))
@@ -210,9 +210,9 @@ class FedASMU(AsyncStrategy):
             control.direction = (local - params)[: model.num_trainable]
             params = weighted_sum([1 - weight, weight], [params, local])
             weights.append(weight)
-            if self.chain:
-                self.state["weights"][version] = weight
             self._reward(update)
+        if self.chain:
+            self.state["kept"][version] = math.prod(1 - weight for weight in weights)
         lam, sigma, iota = (self.state["sums"] / len(self.state["controls"])).tolist()
         self.report = {"weight": weights, "baseline": self.state["baseline"]}
         self.report |= {"lambda": lam, "sigma": sigma, "iota": iota}
@@ -270,7 +270,7 @@ class FedASMU(AsyncStrategy):
         gradient = self._mean_gradient(model, update)
         if self.chain:
             between = range(control.version + 1, update.base_version)
-            kept = [1 - self.state["weights"].get(version, 0.0) for version in between]
+            kept = [self.state["kept"].get(version, 1.0) for version in between]
             gradient = np.float32(math.prod(kept)) * gradient
         if self.signs == "printed":
             gradient = -gradient

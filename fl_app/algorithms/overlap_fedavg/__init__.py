@@ -99,9 +99,17 @@ class OverlapFedAvg(AsyncStrategy):
         size = getattr(schedule, "buffer_size", 1)
         if schedule != synchronous(size):
             raise ValueError(
-                "OverlapFedAvg needs algorithm/schedule=full_participation (or synchronous): its "
-                "displacements are one version old only if all that started report together"
+                "OverlapFedAvg needs algorithm/schedule=full_participation: its displacements are "
+                "one version old only if all clients report together"
             )
+
+    def admit(self, model: GlobalModel, update: Update) -> str | None:
+        if model.age(update) <= 1:
+            return None
+        return (
+            f"the displacement is {model.age(update)} versions old and may be one: all clients "
+            "must take part in every version (algorithm/schedule=full_participation)"
+        )
 
     def dispatch(self, model: GlobalModel, client_id: int) -> tuple[Vector, Config]:
         return model.params, {"max_local_epochs": self.max_local_epochs}

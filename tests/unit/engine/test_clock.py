@@ -305,6 +305,19 @@ def test_a_client_that_sends_what_it_has_is_not_recalled_into_more():
     assert (clock.now, event.order) == (8.0, late)
 
 
+def test_a_recall_counts_the_epochs_of_its_order():
+    """1 s down, 20 s in 10 epochs where 5 take 10 s; recalled at 6.5, it has 3 epochs at 7."""
+    times = Parted(lambda client, sequence: 4.5 if client else 10.0)
+    clock = VirtualClock(Answers({-1: UPLOAD}), times, 2, epochs=5, counts_epochs=True)
+    late = replace(order(0), config={"local_epochs": 10})
+    for each in (late, order(1, client_id=1)):
+        clock.dispatch(each)
+    clock.next(math.inf)
+    assert clock.recall(late)
+    assert clock.next(math.inf) == Replied(late, Reply(-1, UPLOAD))
+    assert clock.now == pytest.approx(8.0)
+
+
 def test_a_client_that_is_about_to_pause_is_not_recalled():
     """It asks after its fourth epoch, at 9; the other is there at 6."""
     mailbox = Answers({0: paused(0.8)})
