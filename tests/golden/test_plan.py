@@ -138,7 +138,7 @@ def test_the_clock_agrees_with_theory(name, more):
         pytest.skip("no theory: places wait for clients that are online")
     rng = np.random.default_rng(7)
     speeds, ages = [], []
-    for number in range(14):
+    for number in range(8):
         # Starts by the clock are a loss system for exponential seconds alone.
         devices, size = fleet(rng, 1 if name == "clock" else number)
         concurrency = int(rng.integers(2, max(3, size // 3)))
