@@ -30,13 +30,12 @@ remembered: they take the mean of the uploads.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 
 from fl_app.core.hyper import at_least, bounded, one_of, or_none
 from fl_app.core.types import GlobalModel, Update, Vector
-from fl_app.schedule import Schedule, fully_async
+from fl_app.schedule import fully_async
 from fl_app.strategy.memories import RemembersClients
 
 
@@ -65,7 +64,7 @@ class ACE(RemembersClients):
         [-1.0, -2.0]
     """
 
-    schedule: ClassVar[Schedule] = fully_async(10)
+    schedule = fully_async(10)
 
     max_age: float | None = bounded(
         None, or_none(at_least(0)), "no gradient would count, not even a fresh one"

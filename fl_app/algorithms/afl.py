@@ -20,7 +20,6 @@ Deviations: EAFL prints the mixture of models with a minus sign, which reverses 
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 from fl_app.core.hyper import POSITIVE, bounded
 from fl_app.core.types import GlobalModel, Numbers, Update
@@ -45,7 +44,7 @@ class AFL(WeightedGradientsOrModels):
         [-0.5, -1.5]
     """
 
-    linear_in: ClassVar[Sequence[str]] = ("pseudo", "gradient")
+    linear_in = ("pseudo", "gradient")
 
     server_lr: float = bounded(0.2, POSITIVE, "the model would not move")
 

@@ -26,7 +26,6 @@ clipped displacement, also in gamma.
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 
@@ -34,7 +33,7 @@ from fl_app.core.errors import require
 from fl_app.core.hyper import POSITIVE, at_least, bounded, count
 from fl_app.core.types import TRAINED, Config, GlobalModel, Update, Vector
 from fl_app.core.vector import norm
-from fl_app.schedule import Schedule, fully_async
+from fl_app.schedule import fully_async
 from fl_app.strategy.weighted import Stepped
 
 
@@ -59,9 +58,9 @@ class AsyncFedED(Stepped):
         [0.25, 3.0]
     """
 
-    schedule: ClassVar[Schedule] = fully_async(10)
-    takes: ClassVar[Sequence[str]] = TRAINED
-    looks_at: ClassVar[str] = "the length of every displacement"
+    schedule = fully_async(10)
+    takes = TRAINED
+    looks_at = "the length of every displacement"
 
     offset: float = bounded(1.0, POSITIVE, "a fresh upload would have an infinite weight")
     adapt_epochs: bool = False

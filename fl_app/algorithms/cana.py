@@ -60,7 +60,6 @@ the weighted mean of the uploads.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 
@@ -103,7 +102,7 @@ class CANA(RemembersClients, AveragesVersions):
         [-2.0, -1.0]
     """
 
-    cuts: ClassVar[bool] = True
+    cuts = True
 
     exponent: float = bounded(0.5, within("[0, 2]"), "staler updates would count more or hardly")
     memory_span: float | None = bounded(3.0, or_none(POSITIVE), "no memory would count")

@@ -23,7 +23,6 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 
@@ -61,8 +60,8 @@ class DPFedBuff(Stepped):
         True
     """
 
-    schedule: ClassVar[Schedule] = Buffered(concurrency=10, buffer_size=10)
-    linear_in: ClassVar[Sequence[str]] = ("delta",)
+    schedule = Buffered(concurrency=10, buffer_size=10)
+    linear_in = ("delta",)
 
     clip_norm: float = bounded(1.0, POSITIVE, "the noise that privacy needs would be unknown")
     noise_multiplier: float = bounded(1.0, POSITIVE, "nothing would be private")

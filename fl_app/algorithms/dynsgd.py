@@ -22,7 +22,6 @@ freshness mean.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 
@@ -50,7 +49,7 @@ class DynSGD(WeightedGradients, AveragesVersions):
         [-1.5, -0.5]
     """
 
-    linear_in: ClassVar[Sequence[str]] = ("pseudo", "gradient")
+    linear_in = ("pseudo", "gradient")
 
     exponent: float = bounded(1.0, within("[0, 50]"), "staler updates would count more, or none")
     normalise: bool = True

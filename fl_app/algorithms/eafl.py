@@ -37,7 +37,6 @@ belongs to the largest cluster. The schedule decides which clients the server wa
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -83,7 +82,7 @@ class EAFL(Stepped):
         [-0.5, -1.5]
     """
 
-    looks_at: ClassVar[str] = "every client's gradient, to form clusters"
+    looks_at = "every client's gradient, to form clusters"
 
     server_lr: float = bounded(1.5, POSITIVE, "the model would not move")
     num_clusters: int = bounded(5, count(), "clients belong to a cluster")

@@ -24,14 +24,13 @@ falling rate (lr_schedule) multiplies eta_t. Buffers such as BatchNorm's are the
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 
 from fl_app.core.hyper import POSITIVE, at_least, bounded, one_of, within
 from fl_app.core.types import GlobalModel, Update, Vector
 from fl_app.core.weighting import Weighting
-from fl_app.schedule import Buffered, Schedule
+from fl_app.schedule import Buffered
 from fl_app.strategy.weighted import Stepped
 
 
@@ -56,8 +55,8 @@ class FADAS(Stepped):
         array([ 0.1, -0.1], dtype=float32)
     """
 
-    schedule: ClassVar[Schedule] = Buffered(concurrency=10, buffer_size=10)
-    linear_in: ClassVar[Sequence[str]] = ("delta",)
+    schedule = Buffered(concurrency=10, buffer_size=10)
+    linear_in = ("delta",)
 
     server_lr: float = bounded(0.01, POSITIVE, "the model would not move")
     momentum: float = bounded(0.9, within("[0, 1)"), "nothing new would be learned")

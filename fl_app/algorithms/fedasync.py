@@ -20,13 +20,12 @@ Deviations: alpha is not halved late in training. Updates that are too stale can
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 from fl_app.core.hyper import at_least, bounded, one_of, or_none, within
 from fl_app.core.types import TRAINED, GlobalModel, Update, Vector
 from fl_app.core.vector import weighted_sum
 from fl_app.core.weighting import Weighting
-from fl_app.schedule import Schedule, fully_async
+from fl_app.schedule import fully_async
 from fl_app.strategy import AsyncStrategy
 
 
@@ -51,9 +50,9 @@ class FedAsync(AsyncStrategy):
         [1.5, 2.0]
     """
 
-    schedule: ClassVar[Schedule] = fully_async(10)
-    takes: ClassVar[Sequence[str]] = TRAINED
-    linear_in: ClassVar[Sequence[str]] = ("delta",)
+    schedule = fully_async(10)
+    takes = TRAINED
+    linear_in = ("delta",)
 
     mixing: float = bounded(0.6, within("(0, 1]"), "it is a mixing weight")
     staleness_function: str = bounded(

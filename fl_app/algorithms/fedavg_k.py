@@ -22,7 +22,6 @@ Deviations: none.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 
@@ -53,7 +52,7 @@ class FedAvgK(WeightedGradients, AveragesVersions):
         [-0.5, -1.5]
     """
 
-    linear_in: ClassVar[Sequence[str]] = ("pseudo", "gradient")
+    linear_in = ("pseudo", "gradient")
 
     weighting: str = bounded(
         "uniform", one_of("uniform", "examples", "unbiased"), "no other weighting exists"

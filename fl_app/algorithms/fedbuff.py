@@ -16,7 +16,6 @@ Deviations: no server momentum. Clipping, a falling rate and a mean of versions 
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 
@@ -24,7 +23,7 @@ from fl_app.core import staleness
 from fl_app.core.hyper import bounded, one_of
 from fl_app.core.types import GlobalModel, Update, Vector
 from fl_app.core.weighting import Weighting
-from fl_app.schedule import Buffered, Schedule
+from fl_app.schedule import Buffered
 from fl_app.strategy.weighted import AveragesVersions
 
 
@@ -44,9 +43,9 @@ class FedBuff(AveragesVersions):
         [1.0, 0.5]
     """
 
-    schedule: ClassVar[Schedule] = Buffered(concurrency=10, buffer_size=10)
-    linear_in: ClassVar[Sequence[str]] = ("delta",)
-    cuts: ClassVar[bool] = True
+    schedule = Buffered(concurrency=10, buffer_size=10)
+    linear_in = ("delta",)
+    cuts = True
 
     staleness_function: str = bounded(
         "polynomial", one_of("polynomial", "constant"), "no other function is known"

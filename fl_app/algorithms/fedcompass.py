@@ -19,12 +19,10 @@ of its client. Buffers such as BatchNorm's move by the weights instead of becomi
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 from fl_app.core.hyper import POSITIVE, at_least, bounded, count
 from fl_app.core.staleness import polynomial
 from fl_app.core.types import TRAINED, GlobalModel, Update, Vector
-from fl_app.schedule import Schedule
 from fl_app.schedule.compass import Compass
 from fl_app.strategy.weighted import Stepped
 
@@ -46,9 +44,9 @@ class FedCompass(Stepped):
         [0.5, 0.25]
     """
 
-    schedule: ClassVar[Schedule] = Compass()
-    takes: ClassVar[Sequence[str]] = TRAINED
-    looks_at: ClassVar[str] = "how long every client takes, which decides its steps"
+    schedule = Compass()
+    takes = TRAINED
+    looks_at = "how long every client takes, which decides its steps"
 
     server_lr: float = bounded(0.9, POSITIVE, "the model would not move")
     exponent: float = bounded(0.5, at_least(0), "staler updates would count more")

@@ -45,7 +45,7 @@ The paper prints no hyper-parameter's value.
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -94,9 +94,9 @@ class FedHist(AveragesVersions):
         array([-2.999, -3.998], dtype=float32)
     """
 
-    schedule: ClassVar[Schedule] = k_async(10)
-    looks_at: ClassVar[str] = "the direction of every gradient"
-    cuts: ClassVar[bool] = True
+    schedule = k_async(10)
+    looks_at = "the direction of every gradient"
+    cuts = True
 
     server_lr: float = bounded(0.7, POSITIVE, "the model would not move")
     buffer_length: int = bounded(10, count(0), "it is a number of rounds")

@@ -23,9 +23,8 @@ more travels, at the cost of K + 1 gradients a version. `sketch_size` None leave
 then the cosine that the paper's estimates. K is 5 in the paper. server_lr multiplies the step.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 
@@ -34,7 +33,7 @@ from fl_app.core.errors import RunError
 from fl_app.core.hyper import POSITIVE, at_least, bounded, count, or_none
 from fl_app.core.types import TRAINED, GlobalModel, Numbers, Update, Vector
 from fl_app.core.vector import cosines, norm
-from fl_app.schedule import Buffered, Schedule
+from fl_app.schedule import Buffered
 from fl_app.strategy.weighted import AveragesVersions
 
 SKETCH = 0x505341  # seed of R
@@ -64,10 +63,10 @@ class FedPSA(AveragesVersions):
         array([1.455, 1.545], dtype=float32)
     """
 
-    transient: ClassVar[Collection[str]] = ("_gradient",)
-    schedule: ClassVar[Schedule] = Buffered(concurrency=10, buffer_size=10)
-    takes: ClassVar[Sequence[str]] = TRAINED
-    looks_at: ClassVar[str] = "a gradient at the model of every client"
+    transient = ("_gradient",)
+    schedule = Buffered(concurrency=10, buffer_size=10)
+    takes = TRAINED
+    looks_at = "a gradient at the model of every client"
 
     temperature_slope: float = bounded(5.0, at_least(0), "weights could turn round")
     least_temperature: float = bounded(0.5, POSITIVE, "similarities are divided by it")

@@ -18,14 +18,12 @@ simulated devices are `devices/network=queue`. A client that is gone is not wait
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 
 from fl_app.core.hyper import at_least, bounded
 from fl_app.core.types import TRAINED, GlobalModel, Update, Vector
 from fl_app.core.vector import weighted_sum
-from fl_app.schedule import Schedule
 from fl_app.schedule.queue_aware import QueueAware
 from fl_app.strategy import AsyncStrategy
 
@@ -45,9 +43,9 @@ class FedQueue(AsyncStrategy):
         [3.0, 1.0]
     """
 
-    schedule: ClassVar[Schedule] = QueueAware()
-    takes: ClassVar[Sequence[str]] = TRAINED
-    looks_at: ClassVar[str] = "how long every client takes, which decides its steps"
+    schedule = QueueAware()
+    takes = TRAINED
+    looks_at = "how long every client takes, which decides its steps"
 
     staleness_rate: float = bounded(0.0, at_least(0), "staler updates would count more")
 

@@ -25,7 +25,6 @@ Deviations: see the note above.
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 
@@ -33,7 +32,7 @@ from fl_app.core import staleness
 from fl_app.core.hyper import at_least, bounded, count, within
 from fl_app.core.types import TRAINED, Config, GlobalModel, Update, Vector
 from fl_app.core.vector import weighted_sum
-from fl_app.schedule import Schedule, fully_async
+from fl_app.schedule import fully_async
 from fl_app.strategy import AsyncStrategy
 
 WINDOW = 0.05  # of the run's versions, over which the loss is averaged
@@ -61,9 +60,9 @@ class FedSA(AsyncStrategy):
         {'local_epochs': 10, 'local_lr_factor': 1.0}
     """
 
-    schedule: ClassVar[Schedule] = fully_async(10)
-    takes: ClassVar[Sequence[str]] = TRAINED
-    looks_at: ClassVar[str] = "the clients' losses, which decide its stage"
+    schedule = fully_async(10)
+    takes = TRAINED
+    looks_at = "the clients' losses, which decide its stage"
 
     mixing: float = bounded(0.6, within("(0, 1]"), "it is a mixing weight")
     exponent: float = bounded(0.5, at_least(0), "staler updates would count more")

@@ -20,13 +20,12 @@ leaves out the factor K, which its derivation has: ``scale_by_buffer=False``.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 
 from fl_app.core.hyper import bounded, within
 from fl_app.core.types import GlobalModel, Numbers, Update
-from fl_app.schedule import Buffered, Schedule
+from fl_app.schedule import Buffered
 from fl_app.strategy.weighted import AveragesVersions, WeightedGradients
 
 
@@ -47,8 +46,8 @@ class FedStaleWeight(WeightedGradients, AveragesVersions):
         [-1.0, -3.0]
     """
 
-    schedule: ClassVar[Schedule] = Buffered(concurrency=10, buffer_size=10)
-    looks_at: ClassVar[str] = "every client's mean age, which the helper does not know"
+    schedule = Buffered(concurrency=10, buffer_size=10)
+    looks_at = "every client's mean age, which the helper does not know"
 
     rate: float = bounded(0.1, within("(0, 1]"), "it is a share")
     scale_by_buffer: bool = True

@@ -23,13 +23,12 @@ k <= K remaining clients and counts k / P. The schedule decides which uploads ar
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 
 from fl_app.core.hyper import POSITIVE, bounded, one_of, within
 from fl_app.core.types import GlobalModel, Update, Vector
-from fl_app.schedule import RoundBlocking, Schedule
+from fl_app.schedule import RoundBlocking
 from fl_app.strategy.weighted import Stepped
 
 
@@ -50,10 +49,8 @@ class GSGM(Stepped):
         [-1.0, -1.0]
     """
 
-    schedule: ClassVar[Schedule] = RoundBlocking(10)
-    looks_at: ClassVar[str] = (
-        "sums over several versions, of which nobody has shown that they hide uploads"
-    )
+    schedule = RoundBlocking(10)
+    looks_at = "sums over several versions, of which nobody has shown that they hide uploads"
 
     server_lr: float = bounded(0.2, POSITIVE, "the model would not move")
     momentum: float = bounded(0.1, within("[0, 1)"), "steps would grow")

@@ -22,12 +22,11 @@ FedAsync. Several updates at once (another schedule) are taken in one after the 
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 from fl_app.core.hyper import at_least, bounded, count, or_none, within
 from fl_app.core.types import TRAINED, GlobalModel, Update, Vector
 from fl_app.core.vector import weighted_sum
-from fl_app.schedule import Schedule, fully_async
+from fl_app.schedule import fully_async
 from fl_app.strategy import AsyncStrategy
 
 
@@ -50,9 +49,9 @@ class MRAsyncFL(AsyncStrategy):
         [1.5, 0.0]
     """
 
-    schedule: ClassVar[Schedule] = fully_async(10)
-    takes: ClassVar[Sequence[str]] = TRAINED
-    looks_at: ClassVar[str] = "the last model of every client"
+    schedule = fully_async(10)
+    takes = TRAINED
+    looks_at = "the last model of every client"
 
     discount: float = bounded(0.8, within("[0, 1)"), "new models would count for nothing")
     num_clients: int | None = bounded(None, or_none(count()), "there would be no client to train")

@@ -16,11 +16,9 @@ Deviations: those of the schedule. The paper's text was not available as a whole
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 from fl_app.core.types import TRAINED, GlobalModel, Update, Vector
 from fl_app.core.weighting import by_examples
-from fl_app.schedule import Schedule
 from fl_app.schedule.guided import Guided
 from fl_app.strategy.weighted import Stepped
 
@@ -40,9 +38,9 @@ class Pisces(Stepped):
         [1.0, 3.0]
     """
 
-    schedule: ClassVar[Schedule] = Guided()
-    takes: ClassVar[Sequence[str]] = TRAINED
-    looks_at: ClassVar[str] = "every client's loss, which decides how often it trains"
+    schedule = Guided()
+    takes = TRAINED
+    looks_at = "every client's loss, which decides how often it trains"
 
     def aggregate(self, model: GlobalModel, updates: Sequence[Update]) -> Vector:
         deltas = self.clip(model, (model.delta(update) for update in updates))

@@ -23,7 +23,6 @@ the whole order.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 
@@ -57,7 +56,7 @@ class PORT(Stepped):
         [3.0, 0.0]
     """
 
-    looks_at: ClassVar[str] = "the cosine of every displacement with the global one"
+    looks_at = "the cosine of every displacement with the global one"
 
     staleness_weight: float = bounded(3.0, at_least(0), "weights could be negative")
     similarity_weight: float = bounded(1.0, at_least(0), "weights could be negative")

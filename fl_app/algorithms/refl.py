@@ -23,7 +23,6 @@ selected.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,7 +30,7 @@ from numpy.typing import NDArray
 from fl_app.core.hyper import at_least, bounded, within
 from fl_app.core.types import GlobalModel, Numbers, Update, Vector
 from fl_app.core.vector import norm, weighted_sum
-from fl_app.schedule import Schedule, k_async
+from fl_app.schedule import k_async
 from fl_app.strategy.weighted import AveragesVersions
 
 
@@ -52,8 +51,8 @@ class REFL(AveragesVersions):
         array([-1.333, -0.667], dtype=float32)
     """
 
-    schedule: ClassVar[Schedule] = k_async(10)
-    looks_at: ClassVar[str] = "how far every stale update deviates from the fresh ones"
+    schedule = k_async(10)
+    looks_at = "how far every stale update deviates from the fresh ones"
 
     boost: float = bounded(0.35, within("[0, 1]"), "it is a share")
     scale: float = bounded(1.0, at_least(1), "weights could be negative")

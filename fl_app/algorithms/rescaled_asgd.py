@@ -25,12 +25,11 @@ time passes, as in Flower's own loop, all tau_c are equal.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 
 from fl_app.core.types import GlobalModel, Numbers, Update
-from fl_app.schedule import Schedule, fully_async
+from fl_app.schedule import fully_async
 from fl_app.strategy.weighted import WeightedGradients
 
 
@@ -49,8 +48,8 @@ class RescaledASGD(WeightedGradients):
         [0.0, -3.0]
     """
 
-    schedule: ClassVar[Schedule] = fully_async(None)
-    looks_at: ClassVar[str] = "every client's own time, which the helper does not know"
+    schedule = fully_async(None)
+    looks_at = "every client's own time, which the helper does not know"
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -27,12 +27,10 @@ at a time this is the equation of ACE. Buffers such as BatchNorm's take the mean
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 
 from fl_app.core.types import GlobalModel, Update, Vector
-from fl_app.schedule import Schedule
 from fl_app.schedule.two_phase import TwoPhase
 from fl_app.strategy.memories import RemembersClients
 
@@ -56,7 +54,7 @@ class Ringleader(RemembersClients):
         [-2.0, -2.0]
     """
 
-    schedule: ClassVar[Schedule] = TwoPhase()
+    schedule = TwoPhase()
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -24,7 +24,6 @@ left out. Several updates at once (another schedule) make one step along their s
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 
@@ -32,7 +31,7 @@ from fl_app.core.errors import require
 from fl_app.core.hyper import POSITIVE, at_least, bounded, count, or_none
 from fl_app.core.types import GlobalModel, Numbers, Update
 from fl_app.core.weighting import Weighting
-from fl_app.schedule import Schedule, fully_async
+from fl_app.schedule import fully_async
 from fl_app.strategy.weighted import WeightedGradients
 
 
@@ -58,8 +57,8 @@ class Ringmaster(WeightedGradients):
         'age=2 is not below strategy.delay_threshold=2'
     """
 
-    schedule: ClassVar[Schedule] = fully_async(10)
-    linear_in: ClassVar[Sequence[str]] = ("pseudo", "gradient")
+    schedule = fully_async(10)
+    linear_in = ("pseudo", "gradient")
 
     delay_threshold: int | None = bounded(50, or_none(count()), "every gradient would be refused")
     noise: float | None = bounded(None, or_none(at_least(0)), "it is a variance")

@@ -23,7 +23,6 @@ sum to 1: the step shrinks with the staleness.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 from fl_app.core.hyper import POSITIVE, bounded
 from fl_app.core.staleness import polynomial
@@ -49,7 +48,7 @@ class SAFL(WeightedGradientsOrModels):
         [-0.5, -0.75]
     """
 
-    linear_in: ClassVar[Sequence[str]] = ("pseudo", "gradient")
+    linear_in = ("pseudo", "gradient")
 
     server_lr: float = bounded(1.5, POSITIVE, "the model would not move")
 

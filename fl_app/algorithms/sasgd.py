@@ -21,7 +21,6 @@ several times that of an average.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 
@@ -47,7 +46,7 @@ class SASGD(WeightedGradients):
         [-1.0, -0.5]
     """
 
-    linear_in: ClassVar[Sequence[str]] = ("pseudo", "gradient")
+    linear_in = ("pseudo", "gradient")
 
     server_lr: float = bounded(1.5, POSITIVE, "the model would not move")
     normalise: bool = False

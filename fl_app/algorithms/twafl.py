@@ -20,7 +20,6 @@ weights vanish with the age, and the step with them. There is no layerwise sched
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 
@@ -46,7 +45,7 @@ class TWAFL(WeightedGradients):
         array([-1.298, -0.702], dtype=float32)
     """
 
-    linear_in: ClassVar[Sequence[str]] = ("pseudo", "gradient")
+    linear_in = ("pseudo", "gradient")
 
     server_lr: float = bounded(0.3, POSITIVE, "the model would not move")
     normalise: bool = True

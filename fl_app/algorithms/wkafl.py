@@ -36,7 +36,6 @@ on two data sets momentum doubles the gradient; tau counts from 1 in eq. 10.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 
@@ -44,7 +43,7 @@ from fl_app.core.hyper import POSITIVE, at_least, bounded, count, one_of, or_non
 from fl_app.core.staleness import freshness
 from fl_app.core.types import GlobalModel, Numbers, Update, Vector
 from fl_app.core.vector import cosines, norm, weighted_sum
-from fl_app.schedule import Schedule, k_async
+from fl_app.schedule import k_async
 from fl_app.strategy.weighted import Stepped
 
 
@@ -82,8 +81,8 @@ class WKAFL(Stepped):
         1
     """
 
-    schedule: ClassVar[Schedule] = k_async(10)
-    looks_at: ClassVar[str] = "the length and the direction of every gradient"
+    schedule = k_async(10)
+    looks_at = "the length and the direction of every gradient"
 
     server_lr: float = bounded(0.2, POSITIVE, "the model would not move")
     momentum: float = bounded(0.1, at_least(0), "history would be subtracted")

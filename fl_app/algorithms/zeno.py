@@ -20,9 +20,8 @@ is gamma times this one. The defaults are the code's but for eta, which is ours 
 every arrival. The age of a gradient plays no part. Buffers are not tested.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 
@@ -31,7 +30,7 @@ from fl_app.core.errors import RunError
 from fl_app.core.hyper import POSITIVE, at_least, bounded, count
 from fl_app.core.types import GlobalModel, Update, Vector
 from fl_app.core.vector import norm
-from fl_app.schedule import Schedule, fully_async
+from fl_app.schedule import fully_async
 from fl_app.strategy.weighted import Stepped
 
 
@@ -66,9 +65,9 @@ class Zeno(Stepped):
         'score=-30 is below -strategy.tolerance=-0.1'
     """
 
-    transient: ClassVar[Collection[str]] = ("_server_gradient",)
-    schedule: ClassVar[Schedule] = fully_async(10)
-    takes: ClassVar[Sequence[str]] = ("gradient", "pseudo")
+    transient = ("_server_gradient",)
+    schedule = fully_async(10)
+    takes = ("gradient", "pseudo")
 
     server_lr: float = bounded(0.1, POSITIVE, "the model would not move")
     penalty: float = bounded(0.2, at_least(0), "long steps would be rewarded")

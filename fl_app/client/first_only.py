@@ -8,7 +8,6 @@ from the model that it was sent.
 
 import math
 from dataclasses import replace
-from typing import ClassVar
 
 from fl_app.client.trainer import LocalTrainer
 from fl_app.core.types import Order, Upload
@@ -17,8 +16,8 @@ from fl_app.core.types import Order, Upload
 class FirstOnlyTrainer(LocalTrainer):
     """Asks for the newest model when it has finished, and computes its upload from that one."""
 
-    pauses: ClassVar[bool] = True
-    epochs: ClassVar[int] = 2  # the clock looks for a pause from the middle of an order on
+    pauses = True
+    epochs = 2  # the clock looks for a pause from the middle of an order on
 
     def train(self, order: Order) -> Upload:
         if order.sequence == 0:

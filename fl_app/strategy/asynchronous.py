@@ -2,10 +2,10 @@
 
 import logging
 import math
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, ClassVar, NoReturn
+from typing import Any, NoReturn
 
 import numpy as np
 from flwr.app import (
@@ -87,10 +87,10 @@ class Asynchronous(AsyncStrategy):
     """
 
     # `state` holds what was learned, and the config.
-    transient: ClassVar[Collection[str]] = ("inner", "_layout", "_begun", "_metrics")
-    takes: ClassVar[Sequence[str]] = TRAINED
+    transient = ("inner", "_layout", "_begun", "_metrics")
+    takes = TRAINED
 
-    looks_at: ClassVar[str] = "every client's arrays, as Flower's strategies do"
+    looks_at = "every client's arrays, as Flower's strategies do"
 
     def __init__(self, inner: FedAvg) -> None:
         super().__init__()

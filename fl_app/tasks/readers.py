@@ -4,7 +4,7 @@ import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -40,7 +40,7 @@ class Csv(TableData):
     separator: str = bounded(",", SIGN, "a line could not be cut into values")
     model: str | None = "mlp"
 
-    name: ClassVar[str] = "csv"
+    name = "csv"
 
     def files(self) -> Sequence[Path]:
         places = {"task.path": self.path, "task.test_path": self.test_path}
@@ -116,7 +116,7 @@ class Arrays(OwnData):
     client: bool | None = True
     kind: str = bounded("auto", KIND, "unknown")
 
-    name: ClassVar[str] = "arrays"
+    name = "arrays"
 
     def kind_of(self, train: Part) -> str:
         integers = [dtype.kind in "iu" for dtype in train.targets.dtypes] == [True]
@@ -177,8 +177,8 @@ class ImageFolder(ImageKeys):
     client: bool | None = True
     model: str | None = "cnn"
 
-    name: ClassVar[str] = "image_folder"
-    what: ClassVar[str] = "folder"
+    name = "image_folder"
+    what = "folder"
 
     def read(self) -> tuple[Part, Part | None]:
         root, *_ = self.files()
@@ -242,7 +242,7 @@ class Huggingface(ImageKeys, TableData):
 
     subset: str | None = None
 
-    name: ClassVar[str] = "huggingface"
+    name = "huggingface"
 
     def files(self) -> Sequence[Path]:
         folder = folder_of(self.path or "", "task.path")

@@ -8,7 +8,7 @@ from importlib import resources
 from itertools import chain
 from pathlib import Path
 from string import ascii_lowercase, ascii_uppercase
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -51,7 +51,7 @@ class Imdb(TaskKind):
     model: str | None = "textcnn"
     made_up: bool = False
 
-    text: ClassVar[bool] = True
+    text = True
 
     def __call__(self, *, seed: int = 0) -> "Task":
         # Chunks of 20 are the fastest of 20, 100 and 500.
@@ -105,7 +105,7 @@ class Wikitext2(TaskKind):
     train_split: str = bounded("train", one_of("train", "validation"), "unknown")
     made_up: bool = False
 
-    text: ClassVar[bool] = True
+    text = True
 
     def __call__(self, *, seed: int = 0) -> "Task":
         name = f"wikitext2-{self.train_split}"
@@ -191,7 +191,7 @@ class Shakespeare(TaskKind):
     model: str | None = "char_lstm"
     made_up: bool = False
 
-    text: ClassVar[bool] = True
+    text = True
 
     def __call__(self, *, seed: int = 0) -> "Task":
         arrays = PLAYS.load(PLAYS.read, PLAYS.random if self.made_up else None)

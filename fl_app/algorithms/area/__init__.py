@@ -35,7 +35,7 @@ strategies refuse them, and a run with a norm bound of `fl_app.engine.guard` is 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 from fl_app.core.hyper import bounded, count
 from fl_app.core.types import RESIDUAL, Config, GlobalModel, Update, Vector
@@ -63,10 +63,10 @@ class AREA(AsyncStrategy):
         [1.0, 2.0]
     """
 
-    schedule: ClassVar[Schedule] = k_async(10)
-    takes: ClassVar[Sequence[str]] = ("delta", RESIDUAL)  # of which the trainer makes the other
-    needs: ClassVar[str] = "fl_app.algorithms.area.trainer.AREATrainer"
-    looks_at: ClassVar[str] = "changes of gradients, whose sums nobody has shown to hide uploads"
+    schedule = k_async(10)
+    takes = ("delta", RESIDUAL)  # of which the trainer makes the other
+    needs = "fl_app.algorithms.area.trainer.AREATrainer"
+    looks_at = "changes of gradients, whose sums nobody has shown to hide uploads"
 
     num_clients: int = bounded(10, count(), "the mean is over so many clients")
 

@@ -1,7 +1,6 @@
 """AREA's trainer: local training; `fl_app.algorithms.area` has the equations."""
 
 from dataclasses import replace
-from typing import ClassVar
 
 import numpy as np
 
@@ -23,7 +22,7 @@ class AREATrainer(LocalTrainer):
         ValueError: a value is out of its bounds.
     """
 
-    batches: ClassVar = True
+    batches = True
 
     def __post_init__(self) -> None:
         super().__post_init__()

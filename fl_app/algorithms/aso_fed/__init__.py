@@ -31,14 +31,13 @@ which, taken literally, shrinks W by about its number of inputs every time.
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 
 from fl_app.core.hyper import Bound, at_least, bounded, count, or_none, within
 from fl_app.core.types import TRAINED, Config, GlobalModel, Update, Vector
 from fl_app.core.vector import weighted_sum
-from fl_app.schedule import Schedule, fully_async
+from fl_app.schedule import fully_async
 from fl_app.strategy import AsyncStrategy
 
 PAIR = Bound(
@@ -70,10 +69,10 @@ class ASOFed(AsyncStrategy):
         [1.0, 2.0]
     """
 
-    schedule: ClassVar[Schedule] = fully_async(10)
-    takes: ClassVar[Sequence[str]] = TRAINED
-    needs: ClassVar[str] = "fl_app.algorithms.aso_fed.trainer.ASOFedTrainer"
-    looks_at: ClassVar[str] = "the weight of every client in sums over all versions"
+    schedule = fully_async(10)
+    takes = TRAINED
+    needs = "fl_app.algorithms.aso_fed.trainer.ASOFedTrainer"
+    looks_at = "the weight of every client in sums over all versions"
 
     regularisation: float = bounded(1.0, at_least(0), "training would flee the received model")
     decay: float = bounded(0.001, within("[0, 1)"), "nothing would be learned")

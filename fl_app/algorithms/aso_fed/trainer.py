@@ -1,7 +1,6 @@
 """ASO-Fed's trainer: local training; `fl_app.algorithms.aso_fed` has the equations."""
 
 from dataclasses import replace
-from typing import ClassVar
 
 import numpy as np
 import torch
@@ -15,7 +14,7 @@ from fl_app.core.types import Config, Order, Upload
 class ASOFedTrainer(LocalTrainer):
     """Local SGD along z; a client keeps h and v between its orders."""
 
-    batches: ClassVar = True
+    batches = True
 
     def begin(self, config: Config, rng: np.random.Generator) -> None:
         """Restore h and v of the client's last order."""

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import InitVar, dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -92,10 +92,10 @@ class FedASMU(AsyncStrategy):
         [5.0, 10.0]
     """
 
-    schedule: ClassVar[Schedule] = Periodic()
-    takes: ClassVar[Sequence[str]] = TRAINED
-    needs: ClassVar[str] = "fl_app.algorithms.fedasmu.trainer.FedASMUTrainer"
-    looks_at: ClassVar[str] = "every client's model, to learn its weight"
+    schedule = Periodic()
+    takes = TRAINED
+    needs = "fl_app.algorithms.fedasmu.trainer.FedASMUTrainer"
+    looks_at = "every client's model, to learn its weight"
 
     mixing_scale: float = bounded(10.0, POSITIVE, "the model would never move")
     lambda0: float = bounded(1.0, at_least(0), "weights could be negative")

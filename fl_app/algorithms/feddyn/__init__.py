@@ -28,14 +28,13 @@ not cover them.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 
 from fl_app.core.hyper import POSITIVE, bounded, count, or_none
 from fl_app.core.types import TRAINED, Config, GlobalModel, Update, Vector
 from fl_app.core.vector import weighted_sum
-from fl_app.schedule import Schedule, synchronous
+from fl_app.schedule import synchronous
 from fl_app.strategy import AsyncStrategy
 
 
@@ -58,12 +57,10 @@ class FedDyn(AsyncStrategy):
         [1.0, 1.0]
     """
 
-    schedule: ClassVar[Schedule] = synchronous(10)
-    takes: ClassVar[Sequence[str]] = TRAINED
-    needs: ClassVar[str] = "fl_app.algorithms.feddyn.trainer.FedDynTrainer"
-    looks_at: ClassVar[str] = (
-        "sums over several versions, of which nobody has shown that they hide uploads"
-    )
+    schedule = synchronous(10)
+    takes = TRAINED
+    needs = "fl_app.algorithms.feddyn.trainer.FedDynTrainer"
+    looks_at = "sums over several versions, of which nobody has shown that they hide uploads"
 
     regularisation: float = bounded(0.01, POSITIVE, "memories would have no weight")
     num_clients: int | None = bounded(None, or_none(count()), "no client would have a memory")

@@ -1,7 +1,6 @@
 """FedDyn's trainer: local training; `fl_app.algorithms.feddyn` has the equations."""
 
 from dataclasses import replace
-from typing import ClassVar
 
 import numpy as np
 from torch import Tensor
@@ -14,7 +13,7 @@ from fl_app.core.types import Config, Order, Upload
 class FedDynTrainer(LocalTrainer):
     """Local SGD on the shifted loss; a client keeps h_i between its orders."""
 
-    batches: ClassVar = True
+    batches = True
 
     def begin(self, config: Config, rng: np.random.Generator) -> None:
         """Prepare the shift h_i - c and its weight alpha_i."""

@@ -38,14 +38,13 @@ the model form.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 
 from fl_app.core.hyper import at_least, bounded, one_of
 from fl_app.core.staleness import exponential
 from fl_app.core.types import TRAINED, Config, GlobalModel, Update, Vector
-from fl_app.schedule import Schedule, k_async
+from fl_app.schedule import k_async
 from fl_app.strategy.weighted import AveragesVersions
 
 # Metrics of an upload, and keys of an order.
@@ -71,10 +70,10 @@ class FedQS(AveragesVersions):
         [1.0, 2.0]
     """
 
-    schedule: ClassVar[Schedule] = k_async(10)
-    takes: ClassVar[Sequence[str]] = TRAINED
-    needs: ClassVar[str] = "fl_app.algorithms.fedqs.trainer.FedQSTrainer"
-    looks_at: ClassVar[str] = "what every client says of its direction"
+    schedule = k_async(10)
+    takes = TRAINED
+    needs = "fl_app.algorithms.fedqs.trainer.FedQSTrainer"
+    looks_at = "what every client says of its direction"
 
     form: str = bounded("gradient", one_of("gradient", "model"), "no other form is known")
     expected_share: float = bounded(0.1, at_least(0), "it is a share")

@@ -23,7 +23,6 @@ With a single local step the term has no effect, because z is z_g.
 """
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 from fl_app.core.hyper import POSITIVE, at_least, bounded
 from fl_app.core.types import Config, GlobalModel, Vector
@@ -48,7 +47,7 @@ class MOON(AveragedModels):
         {'contrast': 5.0, 'temperature': 0.5}
     """
 
-    needs: ClassVar[str] = "fl_app.algorithms.moon.trainer.MOONTrainer"
+    needs = "fl_app.algorithms.moon.trainer.MOONTrainer"
 
     contrast: float = bounded(5.0, at_least(0), "features would flee the global model's")
     temperature: float = bounded(0.5, POSITIVE, "similarities are divided by it")

@@ -1,7 +1,6 @@
 """MOON's trainer: local training; `fl_app.algorithms.moon` has the equations."""
 
 from dataclasses import dataclass, replace
-from typing import ClassVar
 
 import numpy as np
 import torch
@@ -27,7 +26,7 @@ class MOONTrainer(LocalTrainer):
         ValueError: a value is out of its bounds, or the model has no linear layer.
     """
 
-    twins: ClassVar[bool] = True
+    twins = True
     contrast: float = bounded(5.0, at_least(0), "features would flee the global model's")
     temperature: float = bounded(0.5, POSITIVE, "similarities are divided by it")
 

@@ -42,7 +42,6 @@ only fails, the run ends after 100 + 10 N attempts.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 
@@ -77,11 +76,11 @@ class OverlapFedAvg(AsyncStrategy):
         [0.5, 1.5]
     """
 
-    schedule: ClassVar[Schedule] = synchronous(10)
-    needs: ClassVar[str] = "fl_app.algorithms.overlap_fedavg.trainer.OverlapTrainer"
-    cites_forgotten: ClassVar[bool] = True  # displacements from the version before
-    takes: ClassVar[Sequence[str]] = ("delta", "pseudo")  # the base model is not kept
-    looks_at: ClassVar[str] = "uploads with another base version than that of their order"
+    schedule = synchronous(10)
+    needs = "fl_app.algorithms.overlap_fedavg.trainer.OverlapTrainer"
+    cites_forgotten = True  # displacements from the version before
+    takes = ("delta", "pseudo")  # the base model is not kept
+    looks_at = "uploads with another base version than that of their order"
 
     server_lr: float = bounded(0.05, POSITIVE, "the compensation is divided by it")
     lr_decay: float = bounded(1.0, within("(0, 1]"), "rates would grow")

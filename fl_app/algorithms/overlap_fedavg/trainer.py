@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import ClassVar
 
 import numpy as np
 
@@ -28,8 +27,8 @@ class OverlapTrainer(LocalTrainer):
         ValueError: a value is out of its bounds.
     """
 
-    overlaps: ClassVar[bool] = True
-    batches: ClassVar = True
+    overlaps = True
+    batches = True
 
     bootstrap: str = bounded(
         "w0", one_of("w0", "continue"), "the second cycle can start from nothing else"

@@ -32,14 +32,13 @@ such as batch normalisation's move by the mean of the displacements and have no 
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 
 from fl_app.core.hyper import POSITIVE, bounded, count, or_none
 from fl_app.core.types import TRAINED, Extra, GlobalModel, Update, Vector
 from fl_app.core.vector import read_only, weighted_sum
-from fl_app.schedule import Schedule, synchronous
+from fl_app.schedule import synchronous
 from fl_app.strategy import AsyncStrategy
 
 CONTROL = "control"
@@ -64,12 +63,12 @@ class SCAFFOLD(AsyncStrategy):
         [-0.25, -0.5]
     """
 
-    schedule: ClassVar[Schedule] = synchronous(10)
-    takes: ClassVar[Sequence[str]] = TRAINED
-    needs: ClassVar[str] = "fl_app.algorithms.scaffold.trainer.SCAFFOLDTrainer"
-    order_extra: ClassVar[tuple[str, ...]] = (CONTROL,)  # c
-    upload_extra: ClassVar[tuple[str, ...]] = (CONTROL,)  # c_i+ - c_i
-    looks_at: ClassVar[str] = "a second vector of every client, which nothing masks"
+    schedule = synchronous(10)
+    takes = TRAINED
+    needs = "fl_app.algorithms.scaffold.trainer.SCAFFOLDTrainer"
+    order_extra = (CONTROL,)  # c
+    upload_extra = (CONTROL,)  # c_i+ - c_i
+    looks_at = "a second vector of every client, which nothing masks"
 
     server_lr: float = bounded(1.0, POSITIVE, "the model would not move")
     num_clients: int | None = bounded(None, or_none(count()), "there would be no client to train")

@@ -1,7 +1,6 @@
 """SCAFFOLD's trainer: local training; `fl_app.algorithms.scaffold` has the equations."""
 
 from dataclasses import replace
-from typing import ClassVar
 
 import numpy as np
 from torch import Tensor
@@ -26,7 +25,7 @@ class SCAFFOLDTrainer(LocalTrainer):
         ValueError: a value is out of its bounds.
     """
 
-    batches: ClassVar = True
+    batches = True
 
     def __post_init__(self) -> None:
         super().__post_init__()
