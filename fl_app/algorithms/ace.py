@@ -28,13 +28,12 @@ updates back over versions, the version repeats its predecessor. Buffers such as
 remembered: they take the mean of the uploads.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from fl_app.core.hyper import at_least, bounded, one_of, or_none
-from fl_app.core.types import GlobalModel, Update, Vector
+from fl_app.core.types import GlobalModel, Update, Updates, Vector
 from fl_app.schedule import fully_async
 from fl_app.strategy.memories import RemembersClients
 
@@ -86,7 +85,7 @@ class ACE(RemembersClients):
             "has a younger gradient"
         )
 
-    def aggregate(self, model: GlobalModel, updates: Sequence[Update]) -> Vector:
+    def aggregate(self, model: GlobalModel, updates: Updates) -> Vector:
         memory, size = self.memory, model.num_trainable
         gradients = self.gradients(model, updates)
         self.remember(updates, gradients, size)

@@ -18,11 +18,10 @@ Symbols: eta server_lr, |D_i| number of examples of client i, alpha mixing [A].
 Deviations: EAFL prints the mixture of models with a minus sign, which reverses the model.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from fl_app.core.hyper import POSITIVE, bounded
-from fl_app.core.types import GlobalModel, Numbers, Update
+from fl_app.core.types import GlobalModel, Numbers, Updates
 from fl_app.core.weighting import Weighting, by_examples
 from fl_app.strategy.weighted import WeightedGradientsOrModels
 
@@ -52,5 +51,5 @@ class AFL(WeightedGradientsOrModels):
     def weighting(self) -> Weighting:
         return Weighting(by_examples=True)
 
-    def weights(self, model: GlobalModel, updates: Sequence[Update]) -> Numbers:
+    def weights(self, model: GlobalModel, updates: Updates) -> Numbers:
         return by_examples(updates)

@@ -24,14 +24,13 @@ clipped displacement, also in gamma.
 """
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from fl_app.core.errors import require
 from fl_app.core.hyper import POSITIVE, at_least, bounded, count
-from fl_app.core.types import TRAINED, Config, GlobalModel, Update, Vector
+from fl_app.core.types import TRAINED, Config, GlobalModel, Updates, Vector
 from fl_app.core.vector import norm
 from fl_app.schedule import fully_async
 from fl_app.strategy.weighted import Stepped
@@ -85,7 +84,7 @@ class AsyncFedED(Stepped):
             return model.params, {}
         return model.params, {"local_epochs": self._epochs(client_id)}
 
-    def aggregate(self, model: GlobalModel, updates: Sequence[Update]) -> Vector:
+    def aggregate(self, model: GlobalModel, updates: Updates) -> Vector:
         split = model.num_trainable
         decay = 1.0 if self.lr_schedule is None else self.lr_schedule.factor(model.version)
         params, weights, distances = model.params.copy(), [], []

@@ -25,13 +25,12 @@ with the memory from before, and the later one is kept. Buffers such as BatchNor
 remembered: they take the mean of the uploads.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from fl_app.core.hyper import bounded, one_of, within
-from fl_app.core.types import GlobalModel, Update, Vector
+from fl_app.core.types import GlobalModel, Updates, Vector
 from fl_app.strategy.memories import RemembersClients
 from fl_app.strategy.weighted import AveragesVersions
 
@@ -65,7 +64,7 @@ class CA2FL(RemembersClients, AveragesVersions):
     )
     over: str = bounded("all", one_of("all", "heard"), "no other mean is known")
 
-    def aggregate(self, model: GlobalModel, updates: Sequence[Update]) -> Vector:
+    def aggregate(self, model: GlobalModel, updates: Updates) -> Vector:
         memory, size, share = self.memory, model.num_trainable, 1 / len(updates)
         gradients = self.gradients(model, updates)
         direction = self.average(model, [share] * len(updates), gradients)

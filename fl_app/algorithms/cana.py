@@ -65,7 +65,7 @@ import numpy as np
 
 from fl_app.core.hyper import POSITIVE, at_least, bounded, count, or_none, within
 from fl_app.core.staleness import polynomial
-from fl_app.core.types import GlobalModel, Numbers, Update, Vector
+from fl_app.core.types import GlobalModel, Numbers, Updates, Vector
 from fl_app.core.vector import combine, cosines, norm
 from fl_app.strategy.memories import RemembersClients
 from fl_app.strategy.weighted import AveragesVersions
@@ -128,7 +128,7 @@ class CANA(RemembersClients, AveragesVersions):
     def memory_weight(self) -> float:
         return self.exponent
 
-    def aggregate(self, model: GlobalModel, updates: Sequence[Update]) -> Vector:
+    def aggregate(self, model: GlobalModel, updates: Updates) -> Vector:
         memory, split = self.memory, model.num_trainable
         uploads = self.gradients(model, updates)
         gradients = [upload[:split] for upload in uploads]
@@ -149,7 +149,7 @@ class CANA(RemembersClients, AveragesVersions):
         direction = self.complete(model, direction, weights, uploads)
         return self.step(model, direction, self.server_lr)
 
-    def _weights(self, model: GlobalModel, updates: Sequence[Update]) -> Numbers:
+    def _weights(self, model: GlobalModel, updates: Updates) -> Numbers:
         """a_i, shape ``(K,)``."""
         weights = np.array([polynomial(model.age(update), self.exponent) for update in updates])
         if self.fair:
@@ -158,7 +158,7 @@ class CANA(RemembersClients, AveragesVersions):
         weights /= weights.sum()
         return weights
 
-    def _mean_ages(self, model: GlobalModel, updates: Sequence[Update]) -> Numbers:
+    def _mean_ages(self, model: GlobalModel, updates: Updates) -> Numbers:
         """E_c of each update's client, shape ``(K,)``."""
         sums: dict[int, int] = self.state["age_sums"]
         counts: dict[int, int] = self.state["age_counts"]
@@ -171,7 +171,7 @@ class CANA(RemembersClients, AveragesVersions):
 
     # -- calibration ------------------------------------------------------------------------------
 
-    def _matched(self, model: GlobalModel, updates: Sequence[Update]) -> list[int]:
+    def _matched(self, model: GlobalModel, updates: Updates) -> list[int]:
         """Places of the updates whose clients are in M; memories that are too old leave it."""
         memory = self.memory
         if self.memory_span is not None:
@@ -211,7 +211,7 @@ class CANA(RemembersClients, AveragesVersions):
 
     # -- fusion -----------------------------------------------------------------------------------
 
-    def _fusion(self, updates: Sequence[Update]) -> float:
+    def _fusion(self, updates: Updates) -> float:
         """alpha of this aggregation."""
         if not self.fusion_falls:
             return self.fusion

@@ -21,7 +21,6 @@ It does not hide which clients take part and when, nor the clients' mean losses 
 
 import math
 from collections import Counter
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -30,7 +29,7 @@ from fl_app.core import staleness
 from fl_app.core.errors import RunError, require
 from fl_app.core.extras import require_installed
 from fl_app.core.hyper import POSITIVE, at_least, bounded, or_none, within
-from fl_app.core.types import GlobalModel, Update, Vector
+from fl_app.core.types import GlobalModel, Updates, Vector
 from fl_app.core.vector import weighted_sum
 from fl_app.core.weighting import Weighting
 from fl_app.schedule import Buffered, Schedule
@@ -95,7 +94,7 @@ class DPFedBuff(Stepped):
     def public_weights(self) -> Weighting:
         return Weighting("polynomial", exponent=0.5, capped=True)
 
-    def aggregate(self, model: GlobalModel, updates: Sequence[Update]) -> Vector:
+    def aggregate(self, model: GlobalModel, updates: Updates) -> Vector:
         if model.num_trainable < model.params.size:
             raise RunError(
                 "DP-FedBuff needs a model without buffers such as BatchNorm's statistics: clients "

@@ -20,14 +20,13 @@ exponents are not in the papers: 1/2 is FedBuff's discount, and normalised a str
 freshness mean.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from fl_app.core.hyper import bounded, within
 from fl_app.core.staleness import polynomial
-from fl_app.core.types import GlobalModel, Numbers, Update
+from fl_app.core.types import GlobalModel, Numbers, Updates
 from fl_app.core.weighting import Weighting
 from fl_app.strategy.weighted import AveragesVersions, WeightedGradients
 
@@ -57,6 +56,6 @@ class DynSGD(WeightedGradients, AveragesVersions):
     def public_weights(self) -> Weighting:
         return Weighting("polynomial", exponent=self.exponent)
 
-    def weights(self, model: GlobalModel, updates: Sequence[Update]) -> Numbers:
+    def weights(self, model: GlobalModel, updates: Updates) -> Numbers:
         weights = np.array([polynomial(model.age(update), self.exponent) for update in updates])
         return weights / (weights.sum() if self.normalise else len(updates))

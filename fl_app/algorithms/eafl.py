@@ -45,7 +45,7 @@ from threadpoolctl import threadpool_limits
 from fl_app.core.extras import require_installed
 from fl_app.core.hyper import POSITIVE, bounded, count, within
 from fl_app.core.staleness import polynomial
-from fl_app.core.types import GlobalModel, Numbers, Update, Vector
+from fl_app.core.types import GlobalModel, Numbers, Updates, Vector
 from fl_app.core.vector import cosines
 from fl_app.schedule import Schedule
 from fl_app.schedule.clustered_quorum import ClusteredQuorum
@@ -123,7 +123,7 @@ class EAFL(Stepped):
                     "updates would be weighed for other clusters than they are waited for"
                 )
 
-    def cluster(self, model: GlobalModel, updates: Sequence[Update]) -> Mapping[int, int]:
+    def cluster(self, model: GlobalModel, updates: Updates) -> Mapping[int, int]:
         gradients = {u.client_id: model.gradient(u)[: model.num_trainable] for u in updates}
         clusters = dict.fromkeys(gradients, 0)
         directed = {client_id: g for client_id, g in gradients.items() if g.any()}
@@ -135,7 +135,7 @@ class EAFL(Stepped):
         self.state["examples"] = {update.client_id: update.num_examples for update in updates}
         return clusters
 
-    def aggregate(self, model: GlobalModel, updates: Sequence[Update]) -> Vector:
+    def aggregate(self, model: GlobalModel, updates: Updates) -> Vector:
         clusters, examples = self.state["clusters"], self.state["examples"]
         examples |= {update.client_id: update.num_examples for update in updates}
         of_all = np.array([clusters.get(client_id, 0) for client_id in examples])

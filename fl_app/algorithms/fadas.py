@@ -22,13 +22,12 @@ divides eta by max tau instead, which is ``delay_rule="ratio"``, and its vhat ma
 falling rate (lr_schedule) multiplies eta_t. Buffers such as BatchNorm's are the uploads' mean.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from fl_app.core.hyper import POSITIVE, at_least, bounded, one_of, within
-from fl_app.core.types import GlobalModel, Update, Vector
+from fl_app.core.types import GlobalModel, Updates, Vector
 from fl_app.core.weighting import Weighting
 from fl_app.schedule import Buffered
 from fl_app.strategy.weighted import Stepped
@@ -77,7 +76,7 @@ class FADAS(Stepped):
     def public_weights(self) -> Weighting:
         return Weighting()
 
-    def aggregate(self, model: GlobalModel, updates: Sequence[Update]) -> Vector:
+    def aggregate(self, model: GlobalModel, updates: Updates) -> Vector:
         split = model.num_trainable
         deltas = self.clip(model, (model.delta(update) for update in updates))
         mean = self.average(model, [1 / len(updates)] * len(updates), deltas)

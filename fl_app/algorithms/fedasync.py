@@ -18,11 +18,10 @@ Deviations: alpha is not halved late in training. Updates that are too stale can
 (`max_staleness`), as in FedASMU's comparison.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from fl_app.core.hyper import at_least, bounded, one_of, or_none, within
-from fl_app.core.types import TRAINED, GlobalModel, Update, Vector
+from fl_app.core.types import TRAINED, GlobalModel, Update, Updates, Vector
 from fl_app.core.vector import weighted_sum
 from fl_app.core.weighting import Weighting
 from fl_app.schedule import fully_async
@@ -82,7 +81,7 @@ class FedAsync(AsyncStrategy):
             mixing=self.mixing,
         )
 
-    def aggregate(self, model: GlobalModel, updates: Sequence[Update]) -> Vector:
+    def aggregate(self, model: GlobalModel, updates: Updates) -> Vector:
         ages = [model.age(update) for update in updates]
         weights = [self.weight(age) for age in ages]
         examples = [update.num_examples for update in updates]

@@ -20,14 +20,13 @@ Symbols: eta server_lr, w_o the version that client i started from, n_i its numb
 Deviations: none.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from fl_app.core.errors import require
 from fl_app.core.hyper import bounded, one_of
-from fl_app.core.types import GlobalModel, Numbers, Update
+from fl_app.core.types import GlobalModel, Numbers, Updates
 from fl_app.core.weighting import Weighting, by_examples
 from fl_app.schedule import Schedule
 from fl_app.strategy.weighted import AveragesVersions, WeightedGradients
@@ -66,7 +65,7 @@ class FedAvgK(WeightedGradients, AveragesVersions):
     def public_weights(self) -> Weighting:
         return Weighting(by_examples=self.weighting == "examples")
 
-    def weights(self, model: GlobalModel, updates: Sequence[Update]) -> Numbers:
+    def weights(self, model: GlobalModel, updates: Updates) -> Numbers:
         if self.weighting == "examples":
             return by_examples(updates)
         shares = np.ones(len(updates))

@@ -14,14 +14,13 @@ Symbols: eta_g server_lr, K schedule.buffer_size, o_k the base version of the k-
 Deviations: no server momentum. Clipping, a falling rate and a mean of versions can be added.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from fl_app.core import staleness
 from fl_app.core.hyper import bounded, one_of
-from fl_app.core.types import GlobalModel, Update, Vector
+from fl_app.core.types import GlobalModel, Updates, Vector
 from fl_app.core.weighting import Weighting
 from fl_app.schedule import Buffered
 from fl_app.strategy.weighted import AveragesVersions
@@ -55,7 +54,7 @@ class FedBuff(AveragesVersions):
         exponent = 0.5 if self.staleness_function == "polynomial" else 0.0
         return Weighting("polynomial", exponent=exponent)
 
-    def aggregate(self, model: GlobalModel, updates: Sequence[Update]) -> Vector:
+    def aggregate(self, model: GlobalModel, updates: Updates) -> Vector:
         exponent = 0.5 if self.staleness_function == "polynomial" else 0.0
         scales = [staleness.polynomial(model.age(update), exponent) for update in updates]
         weights = np.array(scales) / len(updates)

@@ -17,12 +17,11 @@ s has the wrong sign, so that old updates count more. A late update is not repla
 of its client. Buffers such as BatchNorm's move by the weights instead of becoming the mean.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from fl_app.core.hyper import POSITIVE, at_least, bounded, count
 from fl_app.core.staleness import polynomial
-from fl_app.core.types import TRAINED, GlobalModel, Update, Vector
+from fl_app.core.types import TRAINED, GlobalModel, Updates, Vector
 from fl_app.schedule.compass import Compass
 from fl_app.strategy.weighted import Stepped
 
@@ -52,7 +51,7 @@ class FedCompass(Stepped):
     exponent: float = bounded(0.5, at_least(0), "staler updates would count more")
     num_clients: int = bounded(10, count(), "it divides every weight")
 
-    def aggregate(self, model: GlobalModel, updates: Sequence[Update]) -> Vector:
+    def aggregate(self, model: GlobalModel, updates: Updates) -> Vector:
         weights = [polynomial(model.age(u), self.exponent) / self.num_clients for u in updates]
         deltas = self.clip(model, (model.delta(update) for update in updates))
         return self.step(model, -self.average(model, weights, deltas), self.server_lr)

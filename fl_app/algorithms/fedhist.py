@@ -53,7 +53,7 @@ from numpy.typing import NDArray
 from fl_app.core.errors import require
 from fl_app.core.hyper import POSITIVE, at_least, bounded, count, one_of, or_none, within
 from fl_app.core.staleness import exponential, freshness
-from fl_app.core.types import GlobalModel, Numbers, Update, Vector
+from fl_app.core.types import GlobalModel, Numbers, Updates, Vector
 from fl_app.core.vector import combine, cosines, norm, weighted_sum
 from fl_app.schedule import Schedule, k_async
 from fl_app.strategy.weighted import AveragesVersions
@@ -137,7 +137,7 @@ class FedHist(AveragesVersions):
             "steps would shrink to nothing before the run ends",
         )
 
-    def aggregate(self, model: GlobalModel, updates: Sequence[Update]) -> Vector:
+    def aggregate(self, model: GlobalModel, updates: Updates) -> Vector:
         uploads = self.gradients(model, updates)
         clients = [update.client_id for update in updates]
         staleness = [model.age(update) + 1 for update in updates]

@@ -23,7 +23,6 @@ more travels, at the cost of K + 1 gradients a version. `sketch_size` None leave
 then the cosine that the paper's estimates. K is 5 in the paper. server_lr multiplies the step.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -31,7 +30,7 @@ import numpy as np
 from fl_app.core.algorithm import ServerGradient
 from fl_app.core.errors import RunError
 from fl_app.core.hyper import POSITIVE, at_least, bounded, count, or_none
-from fl_app.core.types import TRAINED, GlobalModel, Numbers, Update, Vector
+from fl_app.core.types import TRAINED, GlobalModel, Numbers, Updates, Vector
 from fl_app.core.vector import cosines, norm
 from fl_app.schedule import Buffered
 from fl_app.strategy.weighted import AveragesVersions
@@ -82,7 +81,7 @@ class FedPSA(AveragesVersions):
     def prepare(self, gradient: ServerGradient) -> None:
         self._gradient = gradient
 
-    def aggregate(self, model: GlobalModel, updates: Sequence[Update]) -> Vector:
+    def aggregate(self, model: GlobalModel, updates: Updates) -> Vector:
         deltas = self.clip(model, (model.delta(update) for update in updates))
         squares = [norm(delta[: model.num_trainable]) ** 2 for delta in deltas]
         lengths = self.state["lengths"] = [*self.state["lengths"], *squares][-self.queue_length :]
@@ -98,7 +97,7 @@ class FedPSA(AveragesVersions):
         weights /= weights.sum()
         return self.step(model, -self.average(model, weights, deltas), self.server_lr)
 
-    def _similarities(self, model: GlobalModel, updates: Sequence[Update]) -> Numbers:
+    def _similarities(self, model: GlobalModel, updates: Updates) -> Numbers:
         """kappa of K updates, shape ``(K,)``."""
         if self._gradient is None:
             raise RunError(

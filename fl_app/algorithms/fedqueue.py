@@ -16,13 +16,12 @@ Deviations: the paper's text was not available as a whole, only the authors' cod
 simulated devices are `devices/network=queue`. A client that is gone is not waited for.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from fl_app.core.hyper import at_least, bounded
-from fl_app.core.types import TRAINED, GlobalModel, Update, Vector
+from fl_app.core.types import TRAINED, GlobalModel, Updates, Vector
 from fl_app.core.vector import weighted_sum
 from fl_app.schedule.queue_aware import QueueAware
 from fl_app.strategy import AsyncStrategy
@@ -49,7 +48,7 @@ class FedQueue(AsyncStrategy):
 
     staleness_rate: float = bounded(0.0, at_least(0), "staler updates would count more")
 
-    def aggregate(self, model: GlobalModel, updates: Sequence[Update]) -> Vector:
+    def aggregate(self, model: GlobalModel, updates: Updates) -> Vector:
         weights = np.array(
             [max(u.steps, 1) / (1 + self.staleness_rate * model.age(u)) for u in updates]
         )

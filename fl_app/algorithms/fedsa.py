@@ -30,7 +30,7 @@ import numpy as np
 
 from fl_app.core import staleness
 from fl_app.core.hyper import at_least, bounded, count, within
-from fl_app.core.types import TRAINED, Config, GlobalModel, Update, Vector
+from fl_app.core.types import TRAINED, Config, GlobalModel, Updates, Vector
 from fl_app.core.vector import weighted_sum
 from fl_app.schedule import fully_async
 from fl_app.strategy import AsyncStrategy
@@ -85,7 +85,7 @@ class FedSA(AsyncStrategy):
             epochs, factor = 2 * self.local_epochs, 1.0
         return model.params, {"local_epochs": epochs, "local_lr_factor": factor}
 
-    def aggregate(self, model: GlobalModel, updates: Sequence[Update]) -> Vector:
+    def aggregate(self, model: GlobalModel, updates: Updates) -> Vector:
         mixing = self.mixing * (CAREFUL_MIXING if self.state["careful"] else 1.0)
         weights = [
             mixing * staleness.polynomial(model.age(update), self.exponent) for update in updates

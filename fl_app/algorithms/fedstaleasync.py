@@ -30,14 +30,13 @@ before. Buffers such as BatchNorm's are not remembered: they take the mean of th
 a = b = rho = 0 it is CA2FL over all N clients.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from fl_app.core.hyper import at_least, bounded, within
 from fl_app.core.staleness import polynomial
-from fl_app.core.types import GlobalModel, Update, Vector
+from fl_app.core.types import GlobalModel, Updates, Vector
 from fl_app.core.vector import norm
 from fl_app.strategy.memories import RemembersClients
 
@@ -82,7 +81,7 @@ class FedStaleAsync(RemembersClients):
     def memory_weight(self) -> float:
         return self.memory_exponent
 
-    def aggregate(self, model: GlobalModel, updates: Sequence[Update]) -> Vector:
+    def aggregate(self, model: GlobalModel, updates: Updates) -> Vector:
         memory, size = self.memory, model.num_trainable
         gradients = self.gradients(model, updates)
         population = self.population(updates)
@@ -118,7 +117,7 @@ class FedStaleAsync(RemembersClients):
         known = self.state["participation"].get(client_id, self.state["others"])
         return float(max(known, LEAST_SHARE * expected))
 
-    def _observe(self, updates: Sequence[Update], expected: float) -> None:
+    def _observe(self, updates: Updates, expected: float) -> None:
         """Update p_c of all clients by this aggregation."""
         rate, known = self.participation_rate, self.state["participation"]
         if rate == 0:

@@ -18,13 +18,12 @@ Deviations: E_c takes the age of an upload before the upload is weighed. The pri
 leaves out the factor K, which its derivation has: ``scale_by_buffer=False``.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from fl_app.core.hyper import bounded, within
-from fl_app.core.types import GlobalModel, Numbers, Update
+from fl_app.core.types import GlobalModel, Numbers, Updates
 from fl_app.schedule import Buffered
 from fl_app.strategy.weighted import AveragesVersions, WeightedGradients
 
@@ -56,7 +55,7 @@ class FedStaleWeight(WeightedGradients, AveragesVersions):
         super().__post_init__()
         self.state = {"ages": {}}  # client -> E_c
 
-    def weights(self, model: GlobalModel, updates: Sequence[Update]) -> Numbers:
+    def weights(self, model: GlobalModel, updates: Updates) -> Numbers:
         ages: dict[int, float] = self.state["ages"]
         for update in updates:
             age = float(model.age(update))

@@ -21,13 +21,12 @@ k <= K remaining clients and counts k / P. The schedule decides which uploads ar
 (`fl_app.schedule.RoundBlocking`). The first client that is seen again opens the next round.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from fl_app.core.hyper import POSITIVE, bounded, one_of, within
-from fl_app.core.types import GlobalModel, Update, Vector
+from fl_app.core.types import GlobalModel, Updates, Vector
 from fl_app.schedule import RoundBlocking
 from fl_app.strategy.weighted import Stepped
 
@@ -61,7 +60,7 @@ class GSGM(Stepped):
         super().__post_init__()
         self.state = {"used": {}, "count": 0}
 
-    def aggregate(self, model: GlobalModel, updates: Sequence[Update]) -> Vector:
+    def aggregate(self, model: GlobalModel, updates: Updates) -> Vector:
         state, trainable = self.state, slice(model.num_trainable)
         if any(update.client_id in state["used"] for update in updates):
             # NOTE: a round's K / P add up to 1; so do its K over their sum, without knowing P.

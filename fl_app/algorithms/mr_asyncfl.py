@@ -20,11 +20,10 @@ beyond the first N, and all of them if N is not given, begin at c = 0: then w_0 
 FedAsync. Several updates at once (another schedule) are taken in one after the other.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from fl_app.core.hyper import at_least, bounded, count, or_none, within
-from fl_app.core.types import TRAINED, GlobalModel, Update, Vector
+from fl_app.core.types import TRAINED, GlobalModel, Update, Updates, Vector
 from fl_app.core.vector import weighted_sum
 from fl_app.schedule import fully_async
 from fl_app.strategy import AsyncStrategy
@@ -68,7 +67,7 @@ class MRAsyncFL(AsyncStrategy):
             return f"age={age} is above strategy.max_staleness={self.max_staleness}"
         return None
 
-    def aggregate(self, model: GlobalModel, updates: Sequence[Update]) -> Vector:
+    def aggregate(self, model: GlobalModel, updates: Updates) -> Vector:
         params, gamma, state = model.params, self.discount, self.state
         models, weights, self.report["weight"] = state["models"], state["weights"], []
         if state["initial"] is None:

@@ -14,10 +14,9 @@ Symbols: eta server_lr (1 in the code), n_k number of examples.
 Deviations: those of the schedule. The paper's text was not available as a whole.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
-from fl_app.core.types import TRAINED, GlobalModel, Update, Vector
+from fl_app.core.types import TRAINED, GlobalModel, Updates, Vector
 from fl_app.core.weighting import by_examples
 from fl_app.schedule.guided import Guided
 from fl_app.strategy.weighted import Stepped
@@ -42,6 +41,6 @@ class Pisces(Stepped):
     takes = TRAINED
     looks_at = "every client's loss, which decides how often it trains"
 
-    def aggregate(self, model: GlobalModel, updates: Sequence[Update]) -> Vector:
+    def aggregate(self, model: GlobalModel, updates: Updates) -> Vector:
         deltas = self.clip(model, (model.delta(update) for update in updates))
         return self.step(model, -self.average(model, by_examples(updates), deltas), self.server_lr)

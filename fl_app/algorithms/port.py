@@ -21,14 +21,13 @@ a real node that trains, since a SuperNode handles one message at a time; the se
 the whole order.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from fl_app.core.errors import require
 from fl_app.core.hyper import at_least, bounded, one_of
-from fl_app.core.types import GlobalModel, Update, Vector
+from fl_app.core.types import GlobalModel, Update, Updates, Vector
 from fl_app.core.vector import cosines, norm
 from fl_app.schedule.bounded_staleness import BoundedStaleness
 from fl_app.strategy.weighted import Stepped
@@ -77,7 +76,7 @@ class PORT(Stepped):
         bounded_by = BoundedStaleness(staleness_bound=self.staleness_bound)
         self.schedule = bounded_by  # type: ignore[misc]  # with this class's keyword
 
-    def aggregate(self, model: GlobalModel, updates: Sequence[Update]) -> Vector:
+    def aggregate(self, model: GlobalModel, updates: Updates) -> Vector:
         deltas = self.clip(model, (model.delta(update) for update in updates))
         weights = np.array(
             [

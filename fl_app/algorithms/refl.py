@@ -28,7 +28,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fl_app.core.hyper import at_least, bounded, within
-from fl_app.core.types import GlobalModel, Numbers, Update, Vector
+from fl_app.core.types import GlobalModel, Numbers, Updates, Vector
 from fl_app.core.vector import norm, weighted_sum
 from fl_app.schedule import k_async
 from fl_app.strategy.weighted import AveragesVersions
@@ -57,7 +57,7 @@ class REFL(AveragesVersions):
     boost: float = bounded(0.35, within("[0, 1]"), "it is a share")
     scale: float = bounded(1.0, at_least(1), "weights could be negative")
 
-    def aggregate(self, model: GlobalModel, updates: Sequence[Update]) -> Vector:
+    def aggregate(self, model: GlobalModel, updates: Updates) -> Vector:
         ages = np.array([model.age(update) for update in updates])
         gradients = self.gradients(model, updates)
         deviation = _deviation([g[: model.num_trainable] for g in gradients], ages == ages.min())

@@ -23,12 +23,11 @@ ones count more. Several updates at once (another schedule) make one step along 
 time passes, as in Flower's own loop, all tau_c are equal.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from fl_app.core.types import GlobalModel, Numbers, Update
+from fl_app.core.types import GlobalModel, Numbers, Updates
 from fl_app.schedule import fully_async
 from fl_app.strategy.weighted import WeightedGradients
 
@@ -55,7 +54,7 @@ class RescaledASGD(WeightedGradients):
         super().__post_init__()
         self.state = {"orders": {}, "seconds": {}}  # client -> number, and tau_c
 
-    def weights(self, model: GlobalModel, updates: Sequence[Update]) -> Numbers:
+    def weights(self, model: GlobalModel, updates: Updates) -> Numbers:
         orders, seconds = self.state["orders"], self.state["seconds"]
         for update in updates:
             client_id = update.client_id

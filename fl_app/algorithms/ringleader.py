@@ -25,12 +25,11 @@ at a time this is the equation of ACE. Buffers such as BatchNorm's take the mean
 """
 
 from collections import Counter
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from fl_app.core.types import GlobalModel, Update, Vector
+from fl_app.core.types import GlobalModel, Updates, Vector
 from fl_app.schedule.two_phase import TwoPhase
 from fl_app.strategy.memories import RemembersClients
 
@@ -60,7 +59,7 @@ class Ringleader(RemembersClients):
         super().__post_init__()
         self.state |= {"counts": Counter(), "stepped": set()}  # b_c; who made a version
 
-    def aggregate(self, model: GlobalModel, updates: Sequence[Update]) -> Vector:
+    def aggregate(self, model: GlobalModel, updates: Updates) -> Vector:
         counts, stepped = self.state["counts"], self.state["stepped"]
         gradients = self.gradients(model, updates)
         if not stepped.isdisjoint(update.client_id for update in updates):  # the next round

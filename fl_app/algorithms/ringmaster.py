@@ -22,14 +22,13 @@ left out. Several updates at once (another schedule) make one step along their s
 """
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from fl_app.core.errors import require
 from fl_app.core.hyper import POSITIVE, at_least, bounded, count, or_none
-from fl_app.core.types import GlobalModel, Numbers, Update
+from fl_app.core.types import GlobalModel, Numbers, Update, Updates
 from fl_app.core.weighting import Weighting
 from fl_app.schedule import fully_async
 from fl_app.strategy.weighted import WeightedGradients
@@ -96,5 +95,5 @@ class Ringmaster(WeightedGradients):
     def public_weights(self) -> Weighting:
         return Weighting()
 
-    def weights(self, model: GlobalModel, updates: Sequence[Update]) -> Numbers:
+    def weights(self, model: GlobalModel, updates: Updates) -> Numbers:
         return np.ones(len(updates))

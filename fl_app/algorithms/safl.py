@@ -21,12 +21,11 @@ weights that do not sum to 1, which shrink it. As in EAFL, the weights of the gr
 sum to 1: the step shrinks with the staleness.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from fl_app.core.hyper import POSITIVE, bounded
 from fl_app.core.staleness import polynomial
-from fl_app.core.types import GlobalModel, Numbers, Update
+from fl_app.core.types import GlobalModel, Numbers, Updates
 from fl_app.core.weighting import Weighting, by_examples
 from fl_app.strategy.weighted import WeightedGradientsOrModels
 
@@ -56,5 +55,5 @@ class SAFL(WeightedGradientsOrModels):
     def weighting(self) -> Weighting:
         return Weighting("polynomial", exponent=1.0, by_examples=True)
 
-    def weights(self, model: GlobalModel, updates: Sequence[Update]) -> Numbers:
+    def weights(self, model: GlobalModel, updates: Updates) -> Numbers:
         return by_examples(updates) * [polynomial(model.age(update), 1.0) for update in updates]

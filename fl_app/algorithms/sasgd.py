@@ -19,14 +19,13 @@ gradient's tau = 0. The weights do not sum to 1: the step shrinks with the stale
 several times that of an average.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from fl_app.core.hyper import POSITIVE, bounded
 from fl_app.core.staleness import polynomial
-from fl_app.core.types import GlobalModel, Numbers, Update
+from fl_app.core.types import GlobalModel, Numbers, Updates
 from fl_app.core.weighting import Weighting
 from fl_app.strategy.weighted import WeightedGradients
 
@@ -54,6 +53,6 @@ class SASGD(WeightedGradients):
     def public_weights(self) -> Weighting:
         return Weighting("polynomial", exponent=1.0)
 
-    def weights(self, model: GlobalModel, updates: Sequence[Update]) -> Numbers:
+    def weights(self, model: GlobalModel, updates: Updates) -> Numbers:
         inverse = np.array([polynomial(model.age(update), 1.0) for update in updates])
         return inverse / (inverse.sum() if self.normalise else len(updates))

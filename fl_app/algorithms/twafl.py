@@ -18,14 +18,13 @@ Deviations: the default is normalised weights without n_i, as in WKAFL's publish
 weights vanish with the age, and the step with them. There is no layerwise schedule.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from fl_app.core.hyper import POSITIVE, bounded
 from fl_app.core.staleness import exponential, freshness
-from fl_app.core.types import GlobalModel, Numbers, Update
+from fl_app.core.types import GlobalModel, Numbers, Updates
 from fl_app.core.weighting import Weighting
 from fl_app.strategy.weighted import WeightedGradients
 
@@ -53,7 +52,7 @@ class TWAFL(WeightedGradients):
     def public_weights(self) -> Weighting:
         return Weighting("exponential", by_examples=not self.normalise)
 
-    def weights(self, model: GlobalModel, updates: Sequence[Update]) -> Numbers:
+    def weights(self, model: GlobalModel, updates: Updates) -> Numbers:
         ages = [model.age(update) for update in updates]
         if self.normalise:
             return freshness(ages)

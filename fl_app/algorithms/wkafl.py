@@ -34,14 +34,13 @@ gradient after a client's first is fresh but labelled stale; stage two clips to 
 on two data sets momentum doubles the gradient; tau counts from 1 in eq. 10.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from fl_app.core.hyper import POSITIVE, at_least, bounded, count, one_of, or_none, within
 from fl_app.core.staleness import freshness
-from fl_app.core.types import GlobalModel, Numbers, Update, Vector
+from fl_app.core.types import GlobalModel, Numbers, Updates, Vector
 from fl_app.core.vector import cosines, norm, weighted_sum
 from fl_app.schedule import k_async
 from fl_app.strategy.weighted import Stepped
@@ -110,7 +109,7 @@ class WKAFL(Stepped):
         super().__post_init__()
         self.state = {"stage": 1}  # and "momentum", G, from the first aggregation on
 
-    def aggregate(self, model: GlobalModel, updates: Sequence[Update]) -> Vector:
+    def aggregate(self, model: GlobalModel, updates: Updates) -> Vector:
         ages = [model.age(update) for update in updates]
         uploads = [model.gradient(update) for update in updates]
         gradients = np.stack([upload[: model.num_trainable] for upload in uploads])
@@ -144,7 +143,7 @@ class WKAFL(Stepped):
         direction = self.complete(model, direction, weights, uploads)
         return self.step(model, direction, self.server_lr / (1 + decay * min(ages)))
 
-    def _begin_stage_two(self, model: GlobalModel, updates: Sequence[Update]) -> None:
+    def _begin_stage_two(self, model: GlobalModel, updates: Updates) -> None:
         if self.stage_rule == "iteration":
             begins = model.version + 1 >= self.stage_two_at
         else:

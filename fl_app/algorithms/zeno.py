@@ -20,7 +20,6 @@ is gamma times this one. The defaults are the code's but for eta, which is ours 
 every arrival. The age of a gradient plays no part. Buffers are not tested.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -28,7 +27,7 @@ import numpy as np
 from fl_app.core.algorithm import ServerGradient
 from fl_app.core.errors import RunError
 from fl_app.core.hyper import POSITIVE, at_least, bounded, count
-from fl_app.core.types import GlobalModel, Update, Vector
+from fl_app.core.types import GlobalModel, Update, Updates, Vector
 from fl_app.core.vector import norm
 from fl_app.schedule import fully_async
 from fl_app.strategy.weighted import Stepped
@@ -92,7 +91,7 @@ class Zeno(Stepped):
             return None
         return f"score={score:.3g} is below -strategy.tolerance={-self.tolerance:g}"
 
-    def aggregate(self, model: GlobalModel, updates: Sequence[Update]) -> Vector:
+    def aggregate(self, model: GlobalModel, updates: Updates) -> Vector:
         v = self._own(model)[: model.num_trainable]
         steps = [self._scaled(model, update, v) for update in updates]
         return self.step(model, self.average(model, np.ones(len(steps)), steps), self.server_lr)

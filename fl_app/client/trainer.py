@@ -121,7 +121,7 @@ class LocalTrainer(TrainingSettings):
         """The order that is trained in place of this one, for the same client."""
         return order
 
-    def begin(self, config: Config, rng: np.random.Generator) -> None:
+    def begin(self, config: Config, rng: Rng) -> None:
         """Prepare an order; called before its first batch, and not again after a pause."""
 
     def finish(self, order: Order, upload: Upload) -> Upload:
@@ -149,7 +149,7 @@ class LocalTrainer(TrainingSettings):
         """
         raise NotImplementedError
 
-    def merge(self, fresh: Vector, config: Config, rng: np.random.Generator) -> dict[str, float]:
+    def merge(self, fresh: Vector, config: Config, rng: Rng) -> dict[str, float]:
         """Merge the fresh model that answers a pause into `model`; returns metrics for the upload.
 
         Args:

@@ -11,7 +11,7 @@ from fl_app.core.bugs import warn_of_misspelt
 from fl_app.core.hyper import check_bounds
 from fl_app.core.rates import LinearDecay
 from fl_app.core.snapshot import Remembers
-from fl_app.core.types import Config, Extra, GlobalModel, Numbers, Update, Vector
+from fl_app.core.types import Config, Extra, GlobalModel, Numbers, Update, Updates, Vector
 from fl_app.core.vector import clipped, combine, norm, weighted_sum
 from fl_app.core.weighting import Weighting
 from fl_app.core.width import Widths
@@ -83,7 +83,7 @@ class Algorithm(Remembers, ABC):
         self.shares: Sequence[float] = ()  # of the schedule (`Schedule.shares`), set before a run
 
     @abstractmethod
-    def aggregate(self, model: GlobalModel, updates: Sequence[Update]) -> Vector:
+    def aggregate(self, model: GlobalModel, updates: Updates) -> Vector:
         """The next global model.
 
         Args:
@@ -119,7 +119,7 @@ class Algorithm(Remembers, ABC):
         """A reason to refuse an arrival, or None."""
         return None
 
-    def cluster(self, model: GlobalModel, updates: Sequence[Update]) -> Mapping[int, int]:
+    def cluster(self, model: GlobalModel, updates: Updates) -> Mapping[int, int]:
         """Clusters of clients, for a schedule that asks for them; this makes no version.
 
         Args:
@@ -164,7 +164,7 @@ class Algorithm(Remembers, ABC):
             return list(uploads)
         return [clipped(upload, self.clip_norm, model.num_trainable) for upload in uploads]
 
-    def gradients(self, model: GlobalModel, updates: Sequence[Update]) -> list[Vector]:
+    def gradients(self, model: GlobalModel, updates: Updates) -> list[Vector]:
         """Clipped descent directions of K updates ``(d,)``; they may be the uploads themselves."""
         return self.clip(model, (model.gradient(update) for update in updates))
 
@@ -182,7 +182,7 @@ class Algorithm(Remembers, ABC):
         weighted_sum(shares, [u[split:] for u in uploads], out=direction[split:])
         return direction
 
-    def by_entry(self, direction: Vector, weights: Floats, updates: Sequence[Update]) -> Vector:
+    def by_entry(self, direction: Vector, weights: Floats, updates: Updates) -> Vector:
         """A direction in which each entry is that of the updates that have it, shape ``(d,)``.
 
         Args:

@@ -4,7 +4,7 @@ A model is one flat float32 vector of shape ``(d,)``: trainable parameters first
 as BatchNorm statistics (`fl_app.core.layout`). Time is in seconds, sizes are in bytes.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, Literal, NamedTuple, Protocol, TypeAlias, get_args
 
@@ -164,6 +164,8 @@ class Update:
         own: dict[str, Any] = {name: getattr(upload, name) for name in UPLOADED}
         return cls(client_id, base_version, order=order, seconds=seconds, steps=steps, **own)
 
+
+Updates: TypeAlias = Sequence[Update]
 
 # What an update takes over from its upload.
 UPLOADED = [each.name for each in fields(Update) if each.name in Upload.__slots__]

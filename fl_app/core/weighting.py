@@ -9,10 +9,10 @@ import numpy as np
 
 from fl_app.core import staleness
 from fl_app.core.hyper import SWITCH, at_least, bounded, check_bounds, one_of, or_none, within
-from fl_app.core.types import Numbers, Update
+from fl_app.core.types import Numbers, Updates
 
 
-def by_examples(updates: Sequence[Update]) -> Numbers:
+def by_examples(updates: Updates) -> Numbers:
     """n_i / n of K updates, shape ``(K,)``."""
     weights = np.array([update.num_examples for update in updates], np.float64)
     weights /= weights.sum()

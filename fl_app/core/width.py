@@ -32,7 +32,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fl_app.core.layout import Layout
-from fl_app.core.types import Config, Update, Vector
+from fl_app.core.types import Config, Updates, Vector
 
 Places = NDArray[np.intp]
 
@@ -132,7 +132,7 @@ class Widths:
         """The share of the model's entries that a client trains."""
         return self.parts[client_id] if client_id < len(self.parts) else 1.0
 
-    def factor(self, weights: ArrayLike, updates: Sequence[Update]) -> Vector:
+    def factor(self, weights: ArrayLike, updates: Updates) -> Vector:
         """What ``sum_i a_i g_i`` is multiplied by, where g_i is 0 in entries that its client lacks.
 
         Args:

@@ -1,7 +1,7 @@
 """What a run remembers between two events: versions of the model, clients' orders, and updates."""
 
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from types import MappingProxyType
 from typing import Any
 
@@ -9,7 +9,17 @@ import numpy as np
 
 from fl_app.core.pool import ClientPool
 from fl_app.core.snapshot import Remembers
-from fl_app.core.types import NO_EXTRA, Config, Extra, GlobalModel, Order, State, Update, Vector
+from fl_app.core.types import (
+    NO_EXTRA,
+    Config,
+    Extra,
+    GlobalModel,
+    Order,
+    State,
+    Update,
+    Updates,
+    Vector,
+)
 from fl_app.core.vector import all_finite
 
 
@@ -95,7 +105,7 @@ class Federation(Remembers):
         self._cited[version] -= 1
         self._forget(version)
 
-    def take_out(self, updates: Sequence[Update]) -> None:
+    def take_out(self, updates: Updates) -> None:
         """Take updates out of the buffer."""
         gone = {id(update) for update in updates}
         self.buffer = [update for update in self.buffer if id(update) not in gone]

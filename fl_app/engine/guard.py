@@ -8,7 +8,7 @@ what the strategy is shown of them. One that opens sums of masked uploads derive
 
 import statistics
 from collections import deque
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,7 +17,7 @@ import numpy as np
 from fl_app.core.errors import is_number, require
 from fl_app.core.hyper import POSITIVE, Bound, at_least, bounded, check_bounds, count, or_none
 from fl_app.core.snapshot import Remembers
-from fl_app.core.types import RESIDUAL, GlobalModel, Update
+from fl_app.core.types import RESIDUAL, GlobalModel, Update, Updates
 from fl_app.core.vector import norm
 from fl_app.engine.checks import overflow
 
@@ -133,7 +133,7 @@ class Opened:
             nothing.
     """
 
-    updates: Sequence[Update] = ()
+    updates: Updates = ()
     faults: Mapping[int, str] = field(default_factory=dict)
 
 
@@ -151,11 +151,11 @@ class Intake:
             return "the upload is masked, and nobody could open it"
         return overflow(model, update)
 
-    def eligible(self, buffer: Sequence[Update]) -> Sequence[Update]:
+    def eligible(self, buffer: Updates) -> Updates:
         """The updates of the buffer that may be aggregated now."""
         return buffer
 
-    def open(self, model: GlobalModel, updates: Sequence[Update]) -> Opened:
+    def open(self, model: GlobalModel, updates: Updates) -> Opened:
         """What the strategy is shown of these updates.
 
         Args:

@@ -2,7 +2,7 @@
 
 import logging
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
 from fl_app.core.algorithm import Algorithm
@@ -20,7 +20,7 @@ from fl_app.core.events import (
     Refreshed,
     Rejected,
 )
-from fl_app.core.types import NO_EXTRA, Order, Reply, Update, Upload
+from fl_app.core.types import NO_EXTRA, Order, Reply, Update, Updates, Upload
 from fl_app.engine import checks
 from fl_app.engine.client_evaluation import ClientEvaluation
 from fl_app.engine.clock import NO_VECTOR, Clock
@@ -239,7 +239,7 @@ class Versions:
             )
         )
 
-    def _aggregate(self, updates: Sequence[Update]) -> None:
+    def _aggregate(self, updates: Updates) -> None:
         """Make the next version of these updates."""
         fed, strategy, clock = self._fed, self.strategy, self.clock
         model = fed.model

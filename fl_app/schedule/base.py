@@ -15,15 +15,12 @@ import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Protocol, TypeAlias
 
-from numpy.random import Generator
-
 from fl_app.core.errors import require
 from fl_app.core.pool import ClientPool
 from fl_app.core.snapshot import Remembers
-from fl_app.core.types import Config, Devices, Order, Parts, Update
+from fl_app.core.types import Config, Devices, Order, Parts, Rng, Updates
 
 Ids: TypeAlias = Collection[int]
-Updates: TypeAlias = Sequence[Update]
 
 # Attributes of schedules that ask for so many clients, and what happens if there are fewer.
 ASKED = {
@@ -47,7 +44,7 @@ class Schedule(Remembers, Protocol):
     def __init__(self) -> None:  # else that of a class without fields seems to take anything
         return
 
-    def start(self, idle: ClientPool, busy: Ids, buffer: Updates, rng: Generator) -> Sequence[int]:
+    def start(self, idle: ClientPool, busy: Ids, buffer: Updates, rng: Rng) -> Sequence[int]:
         """Clients that begin now, out of `idle`.
 
         Args:

@@ -3,12 +3,10 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from numpy.random import Generator
-
 from fl_app.core.hyper import at_least, bounded, check_bounds
 from fl_app.core.pool import ClientPool
-from fl_app.core.types import Order
-from fl_app.schedule.base import Ids, Schedule, Updates
+from fl_app.core.types import Order, Rng, Updates
+from fl_app.schedule.base import Ids, Schedule
 from fl_app.schedule.buffered import Buffered
 
 
@@ -40,7 +38,7 @@ class BoundedStaleness(Schedule):
         self._buffered = Buffered(self.concurrency, self.buffer_size)
         self._awaited: set[int] = set()  # at work, and too old at the last aggregation
 
-    def start(self, idle: ClientPool, busy: Ids, buffer: Updates, rng: Generator) -> Sequence[int]:
+    def start(self, idle: ClientPool, busy: Ids, buffer: Updates, rng: Rng) -> Sequence[int]:
         # A client that left or failed is no longer awaited.
         self._awaited.intersection_update(busy)
         return self._buffered.start(idle, busy, buffer, rng)

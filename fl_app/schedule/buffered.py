@@ -3,11 +3,10 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from numpy.random import Generator
-
 from fl_app.core.hyper import bounded, check_bounds, count, one_of
 from fl_app.core.pool import ClientPool
-from fl_app.schedule.base import Ids, Schedule, Updates
+from fl_app.core.types import Rng, Updates
+from fl_app.schedule.base import Ids, Schedule
 
 MOMENTS = one_of("at_once", "after_aggregation")
 
@@ -41,7 +40,7 @@ class Buffered(Schedule):
         fits = self.buffer_size <= self.concurrency
         self._require(fits, "buffer_size", bound, "the server would wait for ever")
 
-    def start(self, idle: ClientPool, busy: Ids, buffer: Updates, rng: Generator) -> Sequence[int]:
+    def start(self, idle: ClientPool, busy: Ids, buffer: Updates, rng: Rng) -> Sequence[int]:
         if not idle:
             return ()
         if self.refill == "at_once":

@@ -5,12 +5,10 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from numpy.random import Generator
-
 from fl_app.core.hyper import bounded, check_bounds, count, within
 from fl_app.core.pool import ClientPool
-from fl_app.core.types import Update
-from fl_app.schedule.base import Attentive, Ids, Updates, not_waiting
+from fl_app.core.types import Rng, Update, Updates
+from fl_app.schedule.base import Attentive, Ids, not_waiting
 
 
 @dataclass
@@ -58,7 +56,7 @@ class ClusteredQuorum(Attentive):
     def least_clients(self) -> int:
         return self.num_clusters
 
-    def start(self, idle: ClientPool, busy: Ids, buffer: Updates, rng: Generator) -> Sequence[int]:
+    def start(self, idle: ClientPool, busy: Ids, buffer: Updates, rng: Rng) -> Sequence[int]:
         """Start the idle clients without an update in the buffer."""
         self._expected = {*idle, *busy, *self._evaluating}.difference(self._failing)
         return not_waiting(idle, buffer)

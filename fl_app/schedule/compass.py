@@ -4,12 +4,10 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from numpy.random import Generator
-
 from fl_app.core.hyper import at_least, bounded, count, within
 from fl_app.core.pool import ClientPool
-from fl_app.core.types import Config, Update
-from fl_app.schedule.base import Ids, Updates
+from fl_app.core.types import Config, Rng, Update, Updates
+from fl_app.schedule.base import Ids
 from fl_app.schedule.timed import Timed
 
 GENERAL, ALONE = 0, -1  # in place of a group: late, and a client's first update
@@ -69,7 +67,7 @@ class Compass(Timed):
             (late for _, late in self._groups.values() if late > self._now), default=math.inf
         )
 
-    def start(self, idle: ClientPool, busy: Ids, buffer: Updates, rng: Generator) -> Sequence[int]:
+    def start(self, idle: ClientPool, busy: Ids, buffer: Updates, rng: Rng) -> Sequence[int]:
         """Idle clients whose update does not wait for its group."""
         waiting = {u.client_id for u in buffer if self._placed.get(u.order, ALONE) != GENERAL}
         # Nobody waits for a client that left or failed.

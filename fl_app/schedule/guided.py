@@ -6,13 +6,12 @@ from dataclasses import dataclass
 from statistics import fmean
 
 import numpy as np
-from numpy.random import Generator
 from numpy.typing import NDArray
 
 from fl_app.core.hyper import POSITIVE, at_least, bounded, count, or_none, within
 from fl_app.core.pool import ClientPool
-from fl_app.core.types import Numbers, Order, Update
-from fl_app.schedule.base import Ids, Updates
+from fl_app.core.types import Numbers, Order, Rng, Update, Updates
+from fl_app.schedule.base import Ids
 from fl_app.schedule.timed import Timed
 
 MEMORY = 5  # ages of a client whose mean counts; versions whose losses are compared
@@ -89,7 +88,7 @@ class Guided(Timed):
         slowest = max(self._latency.get(client_id, longest) for client_id in self._began)
         return self._aggregated + slowest / (self.staleness_bound or self.concurrency)
 
-    def start(self, idle: ClientPool, busy: Ids, buffer: Updates, rng: Generator) -> Sequence[int]:
+    def start(self, idle: ClientPool, busy: Ids, buffer: Updates, rng: Rng) -> Sequence[int]:
         """Clients for the free places: the most useful ones, and some that are unknown."""
         free, begin = self.concurrency - len(busy), list[int]()
         if free > 0 and idle:

@@ -4,11 +4,10 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from numpy.random import Generator
-
 from fl_app.core.hyper import POSITIVE, bounded, check_bounds, count
 from fl_app.core.pool import ClientPool
-from fl_app.schedule.base import Ids, Schedule, Updates
+from fl_app.core.types import Rng, Updates
+from fl_app.schedule.base import Ids, Schedule
 
 
 @dataclass(eq=False)
@@ -46,7 +45,7 @@ class Periodic(Schedule):
             self._due = tick * self.period
         return self._due
 
-    def start(self, idle: ClientPool, busy: Ids, buffer: Updates, rng: Generator) -> Sequence[int]:
+    def start(self, idle: ClientPool, busy: Ids, buffer: Updates, rng: Rng) -> Sequence[int]:
         free = min(self.burst, self.concurrency - len(busy), len(idle))
         if not self._is_due:
             return ()

@@ -4,12 +4,10 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from numpy.random import Generator
-
 from fl_app.core.hyper import POSITIVE, at_least, bounded, count, within
 from fl_app.core.pool import ClientPool
-from fl_app.core.types import Config, Parts, Update
-from fl_app.schedule.base import Ids, Updates, not_waiting
+from fl_app.core.types import Config, Parts, Rng, Update, Updates
+from fl_app.schedule.base import Ids, not_waiting
 from fl_app.schedule.timed import Timed
 
 LEAST_BUDGET = 0.5  # seconds of training that every order has
@@ -76,7 +74,7 @@ class QueueAware(Timed):
     def due(self) -> float:
         return self._opened + (1 + self.cutoff) * self.period if self._seen else math.inf
 
-    def start(self, idle: ClientPool, busy: Ids, buffer: Updates, rng: Generator) -> Sequence[int]:
+    def start(self, idle: ClientPool, busy: Ids, buffer: Updates, rng: Rng) -> Sequence[int]:
         """Idle clients whose update does not wait."""
         begin = not_waiting(idle, buffer)
         least = min(map(self._budget, self._pace), default=self.warm_up_steps) if begin else 0

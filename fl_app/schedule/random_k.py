@@ -5,12 +5,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.random import Generator
 
 from fl_app.core.hyper import count
 from fl_app.core.pool import ClientPool
-from fl_app.core.types import Parts
-from fl_app.schedule.base import Ids, Schedule, Updates, not_waiting
+from fl_app.core.types import Parts, Rng, Updates
+from fl_app.schedule.base import Ids, Schedule, not_waiting
 
 
 @dataclass(eq=False)
@@ -42,7 +41,7 @@ class RandomK(Schedule):
         self._iteration = 0
         self._draws: dict[int, deque[int]] = defaultdict(deque)
 
-    def start(self, idle: ClientPool, busy: Ids, buffer: Updates, rng: Generator) -> Sequence[int]:
+    def start(self, idle: ClientPool, busy: Ids, buffer: Updates, rng: Rng) -> Sequence[int]:
         """Idle clients whose update does not wait for the aggregation."""
         return not_waiting(idle, buffer)
 

@@ -4,11 +4,10 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from numpy.random import Generator
-
 from fl_app.core.hyper import bounded, check_bounds, count
 from fl_app.core.pool import ClientPool
-from fl_app.schedule.base import Attentive, Ids, Updates, not_waiting
+from fl_app.core.types import Rng, Updates
+from fl_app.schedule.base import Attentive, Ids, not_waiting
 
 
 @dataclass(eq=False)
@@ -35,7 +34,7 @@ class RoundBlocking(Attentive):
         self._present: float = math.inf  # clients that are idle, at work or evaluating
         self._failed: set[int] = set()  # those of them whose last order brought nothing
 
-    def start(self, idle: ClientPool, busy: Ids, buffer: Updates, rng: Generator) -> Sequence[int]:
+    def start(self, idle: ClientPool, busy: Ids, buffer: Updates, rng: Rng) -> Sequence[int]:
         """Idle clients whose update does not wait for the aggregation."""
         at_work = {*busy, *self._evaluating}
         self._present = len(idle) + len(at_work)

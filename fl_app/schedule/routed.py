@@ -4,12 +4,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.random import Generator
 
 from fl_app.core.hyper import bounded, check_bounds, count, one_of
 from fl_app.core.pool import ClientPool
-from fl_app.core.types import Numbers, Parts
-from fl_app.schedule.base import Ids, Schedule, Updates
+from fl_app.core.types import Numbers, Parts, Rng, Updates
+from fl_app.schedule.base import Ids, Schedule
 
 LEAST = 0.1  # of an equal share [A]: 1 / (N p_i), the factor of a client's step, is at most 10
 ORDERS = 50  # whose mean is a client's seconds
@@ -85,7 +84,7 @@ class Routed(Schedule):
         others, _, _ = queues(p * seconds, self.concurrency - 1)
         return throughput * p, (1 - p) * seconds * others
 
-    def start(self, idle: ClientPool, busy: Ids, buffer: Updates, rng: Generator) -> Sequence[int]:
+    def start(self, idle: ClientPool, busy: Ids, buffer: Updates, rng: Rng) -> Sequence[int]:
         free = self.concurrency - len(busy) - len(self._waiting)
         bounds = np.cumsum(self.shares)
         drawn = np.searchsorted(bounds, rng.random(max(free, 0)) * bounds[-1], side="right")

@@ -4,8 +4,8 @@ from collections.abc import Collection
 from dataclasses import dataclass
 
 from fl_app.core.hyper import check_bounds
-from fl_app.core.types import Update
-from fl_app.schedule.base import Ids, Schedule, Updates
+from fl_app.core.types import Update, Updates
+from fl_app.schedule.base import Ids, Schedule
 
 
 @dataclass(eq=False)

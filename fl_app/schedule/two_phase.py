@@ -3,10 +3,9 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from numpy.random import Generator
-
 from fl_app.core.pool import ClientPool
-from fl_app.schedule.base import Attentive, Ids, Updates
+from fl_app.core.types import Rng, Updates
+from fl_app.schedule.base import Attentive, Ids
 
 
 @dataclass(eq=False)
@@ -24,7 +23,7 @@ class TwoPhase(Attentive):
         self._awaited: set[int] = set()  # clients that are present and do not fail
         self._left: set[int] = set()  # those of this round that have not made a version
 
-    def start(self, idle: ClientPool, busy: Ids, buffer: Updates, rng: Generator) -> Sequence[int]:
+    def start(self, idle: ClientPool, busy: Ids, buffer: Updates, rng: Rng) -> Sequence[int]:
         self._awaited = {*idle, *busy, *self._evaluating} - {*self._failing}
         return [*idle]
 

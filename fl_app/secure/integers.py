@@ -32,7 +32,7 @@ from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from numpy.typing import ArrayLike, NDArray
 
 from fl_app.core.errors import require
-from fl_app.core.types import Vector
+from fl_app.core.types import Rng, Vector
 from fl_app.core.vector import norm
 
 LIMIT = 2.0**31
@@ -119,7 +119,7 @@ class FixedPoint:
     def _longest(self) -> float:
         return self.clip_norm - math.sqrt(self.size) / self.scale
 
-    def quantise(self, vector: Vector, rng: np.random.Generator, out: Integers, mask: Mask) -> None:
+    def quantise(self, vector: Vector, rng: Rng, out: Integers, mask: Mask) -> None:
         """Clip, round and mask an upload.
 
         Args:

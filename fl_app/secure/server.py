@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from fl_app.core.errors import RunError
-from fl_app.core.types import GlobalModel, Update
+from fl_app.core.types import GlobalModel, Update, Updates
 from fl_app.core.weighting import Weighting
 from fl_app.engine.guard import Intake, Opened
 from fl_app.secure.integers import FixedPoint, integer_weights, rounding
@@ -60,14 +60,14 @@ class SecureAggregation(Intake):
             return f"kind {update.kind!r} must be {self.terms.kind!r}, as for all of a sum"
         return ""
 
-    def eligible(self, buffer: Sequence[Update]) -> Sequence[Update]:
+    def eligible(self, buffer: Updates) -> Updates:
         # The first update of every client: a sum must be over different devices.
         first: dict[int, Update] = {}
         for update in buffer:
             first.setdefault(update.client_id, update)
         return list(first.values())
 
-    def open(self, model: GlobalModel, updates: Sequence[Update]) -> OpenedSum:
+    def open(self, model: GlobalModel, updates: Updates) -> OpenedSum:
         """The updates, each with the mean of all uploads in place of its own.
 
         Args:

@@ -2,7 +2,7 @@
 
 import logging
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, NoReturn
@@ -26,7 +26,7 @@ from flwr.supercore.task_identity import TaskIdentity
 from fl_app.core.errors import RunError, require
 from fl_app.core.hyper import at_least, count
 from fl_app.core.layout import Layout
-from fl_app.core.types import TRAINED, Config, GlobalModel, Records, Update, Vector
+from fl_app.core.types import TRAINED, Config, GlobalModel, Records, Update, Updates, Vector
 from fl_app.flower import codec, names
 from fl_app.schedule import Schedule
 from fl_app.strategy.strategy import AsyncStrategy
@@ -171,7 +171,7 @@ class Asynchronous(AsyncStrategy):
     def dispatch(self, model: GlobalModel, client_id: int) -> tuple[Vector, Config]:
         return model.params, self._begin_round(model).told
 
-    def aggregate(self, model: GlobalModel, updates: Sequence[Update]) -> Vector:
+    def aggregate(self, model: GlobalModel, updates: Updates) -> Vector:
         begun = self._begin_round(model)
         self._begun = None
         server_round = model.version + 1

@@ -20,7 +20,7 @@ from fl_app.core.events import Aggregated, ClientsEvaluated, Event, Failed, Reje
 from fl_app.core.files import disk_errors_as_run_errors, require_writable
 from fl_app.core.hyper import POSITIVE, count
 from fl_app.core.layout import Layout, names_of
-from fl_app.core.types import GlobalModel, Update, Vector
+from fl_app.core.types import GlobalModel, Updates, Vector
 from fl_app.engine.client_evaluation import ClientEvaluation
 from fl_app.engine.engine import Engine, Stop
 from fl_app.engine.guard import Guard, Intake, Opened
@@ -208,10 +208,10 @@ class _Results(Intake):
 
     def __post_init__(self) -> None:
         self.result = Result()
-        self._updates: Sequence[Update] = ()  # of the last aggregation
+        self._updates: Updates = ()  # of the last aggregation
         self._told = False  # whether an order has failed
 
-    def open(self, model: GlobalModel, updates: Sequence[Update]) -> Opened:
+    def open(self, model: GlobalModel, updates: Updates) -> Opened:
         self._updates = updates
         return super().open(model, updates)
 

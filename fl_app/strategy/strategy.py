@@ -15,7 +15,7 @@ from fl_app.core.errors import RunError
 from fl_app.core.events import Sink
 from fl_app.core.hyper import at_least
 from fl_app.core.layout import Layout, check_returned, check_vector
-from fl_app.core.types import KINDS, RESIDUAL, GlobalModel, Scalar, Update
+from fl_app.core.types import KINDS, RESIDUAL, GlobalModel, Scalar, Update, Updates
 from fl_app.flower import codec, names
 from fl_app.schedule import Buffered, Schedule
 
@@ -223,7 +223,7 @@ class AsyncStrategy(Algorithm, Strategy):
         return {name: described(value) for name, value in own.items()}
 
 
-def mean_metrics(updates: Sequence[Update], loss: str = "train_loss") -> dict[str, Any]:
+def mean_metrics(updates: Updates, loss: str = "train_loss") -> dict[str, Any]:
     """Means by examples of what clients sent, as in Flower: one that is NaN is the mean.
 
     Args:

@@ -10,7 +10,7 @@ import numpy as np
 from fl_app.core.errors import require
 from fl_app.core.hyper import POSITIVE, Bound, at_least, bounded, one_of, or_none, within
 from fl_app.core.rates import LinearDecay
-from fl_app.core.types import TRAINED, GlobalModel, Numbers, Update, Vector
+from fl_app.core.types import TRAINED, GlobalModel, Numbers, Updates, Vector
 from fl_app.core.vector import weighted_sum
 from fl_app.core.weighting import Weighting, by_examples
 from fl_app.schedule import Schedule, k_async, synchronous
@@ -46,10 +46,10 @@ class WeightedGradients(Stepped):
     schedule: ClassVar[Schedule] = k_async(10)
 
     @abstractmethod
-    def weights(self, model: GlobalModel, updates: Sequence[Update]) -> Numbers:
+    def weights(self, model: GlobalModel, updates: Updates) -> Numbers:
         """p_i of K >= 1 updates, shape ``(K,)``, finite."""
 
-    def aggregate(self, model: GlobalModel, updates: Sequence[Update]) -> Vector:
+    def aggregate(self, model: GlobalModel, updates: Updates) -> Vector:
         weights = self.weights(model, updates)
         direction = self.average(model, weights, self.gradients(model, updates))
         return self.step(model, direction, self.server_lr)
@@ -66,7 +66,7 @@ class AveragedModels(AsyncStrategy):
     def public_weights(self) -> Weighting:
         return Weighting(by_examples=True)
 
-    def aggregate(self, model: GlobalModel, updates: Sequence[Update]) -> Vector:
+    def aggregate(self, model: GlobalModel, updates: Updates) -> Vector:
         weights = by_examples(updates)
         self.report = {"weight": weights.tolist()}
         return weighted_sum(weights, [model.local(update) for update in updates])
@@ -97,7 +97,7 @@ class WeightedGradientsOrModels(WeightedGradients):
     def weighting(self) -> Weighting:
         """p_i of the gradient form, up to a common factor."""
 
-    def aggregate(self, model: GlobalModel, updates: Sequence[Update]) -> Vector:
+    def aggregate(self, model: GlobalModel, updates: Updates) -> Vector:
         if self.form == "gradient":
             return super().aggregate(model, updates)
         weights = self.weights(model, updates)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from fl_app.core.hyper import bounded, one_of
-from fl_app.core.types import Array, Indices
+from fl_app.core.types import Array, Indices, Rng
 from fl_app.tasks.cache import Arrays
 from fl_app.tasks.files import loaded
 from fl_app.tasks.kind import TaskKind
@@ -78,7 +78,7 @@ class Imdb(TaskKind):
                 arrays |= {f"{part}inputs": inputs, f"{part}targets": targets}
             return arrays
 
-    def random(self, rng: np.random.Generator) -> Arrays:
+    def random(self, rng: Rng) -> Arrays:
         """Made-up arrays of the same shapes."""
         arrays: Arrays = {}
         for part, count in (("", 4_000), ("test_", 1_000)):
@@ -129,7 +129,7 @@ class Wikitext2(TaskKind):
                 raise ValueError(f"texts of {streams[0].size} and {streams[1].size} words")
             return _pieces(WIKITEXT_LENGTH, *streams) | {"vocabulary": np.array(len(number))}
 
-    def random(self, rng: np.random.Generator) -> Arrays:
+    def random(self, rng: Rng) -> Arrays:
         """Made-up arrays of the same shapes."""
         streams = (rng.integers(WIKITEXT_VOCABULARY, size=size) for size in (100_000, 20_000))
         return _pieces(WIKITEXT_LENGTH, *streams) | {"vocabulary": np.array(WIKITEXT_VOCABULARY)}
@@ -166,7 +166,7 @@ class Plays(DataSet):
             raise ValueError(f"nobody says more than {2 * LINE} characters")
         return {name: np.concatenate(arrays) for name, arrays in parts.items()}
 
-    def random(self, rng: np.random.Generator) -> Arrays:
+    def random(self, rng: Rng) -> Arrays:
         """Made-up arrays of the same shapes."""
         sizes = 4_000 * LINE + 1, 1_000 * LINE + 1
         streams = (rng.integers(len(CHARACTERS) + 1, size=size) for size in sizes)

@@ -33,12 +33,11 @@ strategies refuse them, and a run with a norm bound of `fl_app.engine.guard` is 
 """
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from fl_app.core.hyper import bounded, count
-from fl_app.core.types import RESIDUAL, Config, GlobalModel, Update, Vector
+from fl_app.core.types import RESIDUAL, Config, GlobalModel, Update, Updates, Vector
 from fl_app.core.vector import weighted_sum
 from fl_app.schedule import Schedule, k_async
 from fl_app.strategy import AsyncStrategy
@@ -111,7 +110,7 @@ class AREA(AsyncStrategy):
         accepted[update.client_id] = int(number)
         return None
 
-    def aggregate(self, model: GlobalModel, updates: Sequence[Update]) -> Vector:
+    def aggregate(self, model: GlobalModel, updates: Updates) -> Vector:
         first, heard = self._know_first(model), self.state["aggregated"]
         moves, weights = [], []
         for update in updates:

@@ -35,7 +35,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from fl_app.core.hyper import Bound, at_least, bounded, count, or_none, within
-from fl_app.core.types import TRAINED, Config, GlobalModel, Update, Vector
+from fl_app.core.types import TRAINED, Config, GlobalModel, Updates, Vector
 from fl_app.core.vector import weighted_sum
 from fl_app.schedule import fully_async
 from fl_app.strategy import AsyncStrategy
@@ -96,7 +96,7 @@ class ASOFed(AsyncStrategy):
             "local_lr_factor": max(1.0, math.log(total / number)),
         }
 
-    def aggregate(self, model: GlobalModel, updates: Sequence[Update]) -> Vector:
+    def aggregate(self, model: GlobalModel, updates: Updates) -> Vector:
         examples, delays = self.state["examples"], self.state["delays"]
         for update in updates:
             examples[update.client_id] = update.num_examples

@@ -2,13 +2,12 @@
 
 from dataclasses import replace
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from fl_app.client import LocalTrainer
 from fl_app.client.flat import to_tensors, to_vector
-from fl_app.core.types import Config, Order, Upload
+from fl_app.core.types import Config, Order, Rng, Upload
 
 
 class ASOFedTrainer(LocalTrainer):
@@ -16,7 +15,7 @@ class ASOFedTrainer(LocalTrainer):
 
     batches = True
 
-    def begin(self, config: Config, rng: np.random.Generator) -> None:
+    def begin(self, config: Config, rng: Rng) -> None:
         """Restore h and v of the client's last order."""
         self._regularisation = float(config["regularisation"])
         self._decay = float(config["decay"])

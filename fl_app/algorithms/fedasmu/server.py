@@ -1,7 +1,7 @@
 """FedASMU's server: it learns for each device how much an upload counts."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import InitVar, dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -10,7 +10,7 @@ import numpy as np
 from fl_app.core import staleness
 from fl_app.core.errors import require
 from fl_app.core.hyper import POSITIVE, at_least, bounded, count, one_of, within
-from fl_app.core.types import TRAINED, Config, GlobalModel, Update, Vector
+from fl_app.core.types import TRAINED, Config, GlobalModel, Update, Updates, Vector
 from fl_app.core.vector import weighted_sum
 from fl_app.schedule import Schedule
 from fl_app.schedule.periodic import Periodic
@@ -200,7 +200,7 @@ class FedASMU(AsyncStrategy):
             return f"staleness {tau} exceeds strategy.max_staleness={self.max_staleness}"
         return None
 
-    def aggregate(self, model: GlobalModel, updates: Sequence[Update]) -> Vector:
+    def aggregate(self, model: GlobalModel, updates: Updates) -> Vector:
         params, weights, version = model.params, [], model.version
         for update in updates:
             control = self._control(update.client_id)

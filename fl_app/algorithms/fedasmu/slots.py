@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
-from fl_app.core.types import Numbers, Vector
+from fl_app.core.types import Numbers, Rng, Vector
 
 EMBEDDING, HIDDEN = 16, 32
 START, WAIT, ASK = 0, 1, 2  # inputs of the LSTM: the beginning, or its last decision
@@ -83,9 +83,7 @@ class MetaModel(nn.Module):
         return model
 
 
-def next_slot(
-    values: Numbers, slot: int, epsilon: float, rng: np.random.Generator
-) -> tuple[int, int]:
+def next_slot(values: Numbers, slot: int, epsilon: float, rng: Rng) -> tuple[int, int]:
     """The next slot and the action that leads to it, epsilon-greedily.
 
     Args:

@@ -12,7 +12,7 @@ from fl_app.algorithms.fedasmu.slots import STAY, learn_slot, next_slot
 from fl_app.client import LocalTrainer
 from fl_app.core.errors import require
 from fl_app.core.hyper import POSITIVE, at_least, bounded, count, one_of, within
-from fl_app.core.types import Config, Order, Upload, Vector
+from fl_app.core.types import Config, Order, Rng, Upload, Vector
 
 Q_LR, Q_DISCOUNT = 0.1, 0.9  # Q-learning's phi and psi [A]
 FIXED = ("first", "middle", "last")
@@ -101,7 +101,7 @@ class FedASMUTrainer(LocalTrainer):
             upload = replace(upload, extra={MERGE: jump})
         return upload
 
-    def begin(self, config: Config, rng: np.random.Generator) -> None:
+    def begin(self, config: Config, rng: Rng) -> None:
         """Choose the slot of this order."""
         num_slots = self.local_epochs - 1
         self._ask_after = int(config.get("slot", -1))  # 0 = never
@@ -134,7 +134,7 @@ class FedASMUTrainer(LocalTrainer):
         """After the slot's epoch."""
         return epoch == self._ask_after
 
-    def merge(self, fresh: Vector, config: Config, rng: np.random.Generator) -> dict[str, float]:
+    def merge(self, fresh: Vector, config: Config, rng: Rng) -> dict[str, float]:
         """w <- w + beta (w_g - w), then learn gamma_i, upsilon_i and the slot's value.
 
         Returns:

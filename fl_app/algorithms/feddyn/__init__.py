@@ -26,13 +26,12 @@ code's clip leaves out alpha_i w. Buffers such as batch normalisation's are aver
 not cover them.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from fl_app.core.hyper import POSITIVE, bounded, count, or_none
-from fl_app.core.types import TRAINED, Config, GlobalModel, Update, Vector
+from fl_app.core.types import TRAINED, Config, GlobalModel, Updates, Vector
 from fl_app.core.vector import weighted_sum
 from fl_app.schedule import synchronous
 from fl_app.strategy import AsyncStrategy
@@ -79,7 +78,7 @@ class FedDyn(AsyncStrategy):
             config["mean_examples"] = float(np.mean(list(self.state["examples"].values())))
         return model.params, config
 
-    def aggregate(self, model: GlobalModel, updates: Sequence[Update]) -> Vector:
+    def aggregate(self, model: GlobalModel, updates: Updates) -> Vector:
         split, weights = model.num_trainable, [1 / len(updates)] * len(updates)
         mean = weighted_sum(weights, [model.local(update) for update in updates])
         memory = sum(model.delta(update)[:split] for update in updates)

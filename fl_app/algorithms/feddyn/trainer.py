@@ -2,12 +2,11 @@
 
 from dataclasses import replace
 
-import numpy as np
 from torch import Tensor
 
 from fl_app.client import LocalTrainer
 from fl_app.client.flat import to_tensors
-from fl_app.core.types import Config, Order, Upload
+from fl_app.core.types import Config, Order, Rng, Upload
 
 
 class FedDynTrainer(LocalTrainer):
@@ -15,7 +14,7 @@ class FedDynTrainer(LocalTrainer):
 
     batches = True
 
-    def begin(self, config: Config, rng: np.random.Generator) -> None:
+    def begin(self, config: Config, rng: Rng) -> None:
         """Prepare the shift h_i - c and its weight alpha_i."""
         share = 1.0
         if "mean_examples" in config:

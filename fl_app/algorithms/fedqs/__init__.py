@@ -36,14 +36,13 @@ fewer than ten. Without classes the answer is feedback. server_lr multiplies the
 the model form.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from fl_app.core.hyper import at_least, bounded, one_of
 from fl_app.core.staleness import exponential
-from fl_app.core.types import TRAINED, Config, GlobalModel, Update, Vector
+from fl_app.core.types import TRAINED, Config, GlobalModel, Update, Updates, Vector
 from fl_app.schedule import k_async
 from fl_app.strategy.weighted import AveragesVersions
 
@@ -89,7 +88,7 @@ class FedQS(AveragesVersions):
         pace = uploads[client_id] * len(uploads) / sum(uploads.values())
         return model.params, {PACE: pace, MEAN_ANGLE: mean_angle}
 
-    def aggregate(self, model: GlobalModel, updates: Sequence[Update]) -> Vector:
+    def aggregate(self, model: GlobalModel, updates: Updates) -> Vector:
         uploads, angles = self.state["uploads"], self.state["angles"]
         for update in updates:
             uploads[update.client_id] = uploads.get(update.client_id, 0) + 1

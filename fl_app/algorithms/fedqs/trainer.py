@@ -9,7 +9,7 @@ import torch
 from fl_app.algorithms.fedqs import ANGLE, FEEDBACK, MEAN_ANGLE, PACE
 from fl_app.client import LocalTrainer
 from fl_app.core.hyper import at_least, bounded, within
-from fl_app.core.types import Config, Order, Upload
+from fl_app.core.types import Config, Order, Rng, Upload
 from fl_app.core.vector import norm
 
 SLOWEST = 9.0  # the greatest nbar / n_i that counts
@@ -47,7 +47,7 @@ class FedQSTrainer(LocalTrainer):
         """The client's own rate in place of `local_lr`."""
         return super().rate(config) * self._lr / self.local_lr
 
-    def begin(self, config: Config, rng: np.random.Generator) -> None:
+    def begin(self, config: Config, rng: Rng) -> None:
         """Find the client's kind, and with it rate and momentum."""
         self._lr = float(self.state.get("lr", self.local_lr))
         self.momentum, self._feedback = self._plain, False

@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass, replace
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -10,7 +9,7 @@ from torch.nn import functional as F
 from fl_app.client import LocalTrainer
 from fl_app.client.flat import FlatModel
 from fl_app.core.hyper import POSITIVE, at_least, bounded
-from fl_app.core.types import Config, Order, Upload
+from fl_app.core.types import Config, Order, Rng, Upload
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -35,7 +34,7 @@ class MOONTrainer(LocalTrainer):
         self._received, self._previous = (_Frozen(self.model.twin()) for _ in range(2))
         self._features = _Features(self.model.module)
 
-    def begin(self, config: Config, rng: np.random.Generator) -> None:
+    def begin(self, config: Config, rng: Rng) -> None:
         """Freeze the received model and the client's previous one."""
         self._mu = float(config.get("contrast", self.contrast))
         self._temperature = float(config.get("temperature", self.temperature))

@@ -40,13 +40,12 @@ client leaves for good, a simulation ends ("nothing is under way") and real node
 only fails, the run ends after 100 + 10 N attempts.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from fl_app.core.hyper import POSITIVE, at_least, bounded, count, one_of, within
-from fl_app.core.types import Config, GlobalModel, Update, Vector
+from fl_app.core.types import Config, GlobalModel, Updates, Vector
 from fl_app.core.vector import weighted_sum
 from fl_app.core.weighting import by_examples
 from fl_app.schedule import Schedule, synchronous
@@ -113,7 +112,7 @@ class OverlapFedAvg(AsyncStrategy):
     def dispatch(self, model: GlobalModel, client_id: int) -> tuple[Vector, Config]:
         return model.params, {"max_local_epochs": self.max_local_epochs}
 
-    def aggregate(self, model: GlobalModel, updates: Sequence[Update]) -> Vector:
+    def aggregate(self, model: GlobalModel, updates: Updates) -> Vector:
         weights = by_examples(updates)
         deltas = [model.displacement(update) for update in updates]
         previous: Vector = self.state.get("previous", model.params)

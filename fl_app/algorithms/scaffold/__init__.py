@@ -30,13 +30,12 @@ decay and client.max_grad_norm change the steps and so the estimate (x - y_i) / 
 such as batch normalisation's move by the mean of the displacements and have no control variate.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from fl_app.core.hyper import POSITIVE, bounded, count, or_none
-from fl_app.core.types import TRAINED, Extra, GlobalModel, Update, Vector
+from fl_app.core.types import TRAINED, Extra, GlobalModel, Updates, Vector
 from fl_app.core.vector import read_only, weighted_sum
 from fl_app.schedule import synchronous
 from fl_app.strategy import AsyncStrategy
@@ -86,7 +85,7 @@ class SCAFFOLD(AsyncStrategy):
             self.state["control"] = read_only(np.zeros_like(model.params))
         return {CONTROL: self.state["control"]}
 
-    def aggregate(self, model: GlobalModel, updates: Sequence[Update]) -> Vector:
+    def aggregate(self, model: GlobalModel, updates: Updates) -> Vector:
         heard = self.state["heard"]
         heard.update(update.client_id for update in updates)
         known = max(self.num_clients or 0, len(heard))

@@ -12,6 +12,7 @@ from fl_app.core.errors import require
 from fl_app.core.types import (
     Config,
     Order,
+    Rng,
     Upload,
 )
 
@@ -37,7 +38,7 @@ class SCAFFOLDTrainer(LocalTrainer):
             "the control variate is estimated from local steps",
         )
 
-    def begin(self, config: Config, rng: np.random.Generator) -> None:
+    def begin(self, config: Config, rng: Rng) -> None:
         """Prepare the correction, c - c_i."""
         correction = self.extra[CONTROL][: self.model.layout.num_trainable]
         if CONTROL in self.state:
