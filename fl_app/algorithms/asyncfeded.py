@@ -28,7 +28,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fl_app.core.errors import require
 from fl_app.core.hyper import POSITIVE, at_least, bounded, count
 from fl_app.core.types import TRAINED, Config, GlobalModel, Updates, Vector
 from fl_app.core.vector import norm
@@ -70,13 +69,10 @@ class AsyncFedED(Stepped):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require(
-            not self.adapt_epochs or self.local_epochs <= self.max_epochs,
-            "algorithm.strategy.max_epochs",
-            self.max_epochs,
-            f"at least algorithm.strategy.local_epochs={self.local_epochs}",
-            "the first order of a client would have more epochs than any later one may",
-        )
+        fits = not self.adapt_epochs or self.local_epochs <= self.max_epochs
+        bound = f"at least algorithm.strategy.local_epochs={self.local_epochs}"
+        told = "the first order of a client would have more epochs than any later one may"
+        self._require(fits, "max_epochs", bound, told)
         self.state = {"epochs": {}}  # client -> E_i, if they are adapted
 
     def dispatch(self, model: GlobalModel, client_id: int) -> tuple[Vector, Config]:

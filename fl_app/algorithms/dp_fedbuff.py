@@ -26,7 +26,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from fl_app.core import staleness
-from fl_app.core.errors import RunError, require
+from fl_app.core.errors import RunError
 from fl_app.core.extras import require_installed
 from fl_app.core.hyper import POSITIVE, at_least, bounded, or_none, within
 from fl_app.core.types import GlobalModel, Updates, Vector
@@ -80,16 +80,15 @@ class DPFedBuff(Stepped):
     def validate_run(self, num_versions: float, schedule: Schedule) -> None:
         if self.max_epsilon is None:
             return
-        key, why = "algorithm.strategy.max_epsilon", "what the run will spend would be unknown"
         bound = "null with num_versions=null and max_updates=null"
-        require(math.isfinite(num_versions), key, self.max_epsilon, bound, why)
+        told = "what the run will spend would be unknown"
+        self._require(math.isfinite(num_versions), "max_epsilon", bound, told)
         spent = self.epsilon(int(num_versions))
         bound = (
             f"at least {spent:.4g} for num_versions={num_versions} with "
             f"noise_multiplier={self.noise_multiplier:g} and delta={self.delta:g}"
         )
-        fits = spent <= self.max_epsilon
-        require(fits, key, self.max_epsilon, bound, "the run would spend more")
+        self._require(spent <= self.max_epsilon, "max_epsilon", bound, "the run would spend more")
 
     def public_weights(self) -> Weighting:
         return Weighting("polynomial", exponent=0.5, capped=True)

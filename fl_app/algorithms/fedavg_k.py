@@ -24,7 +24,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fl_app.core.errors import require
 from fl_app.core.hyper import bounded, one_of
 from fl_app.core.types import GlobalModel, Numbers, Updates
 from fl_app.core.weighting import Weighting, by_examples
@@ -58,9 +57,9 @@ class FedAvgK(WeightedGradients, AveragesVersions):
     )
 
     def validate_run(self, num_versions: float, schedule: Schedule) -> None:
-        key, told = "algorithm.strategy.weighting", "nobody knows how often each client is drawn"
         drawn = self.weighting != "unbiased" or bool(schedule.shares)
-        require(drawn, key, self.weighting, "used with algorithm/schedule=routed", told)
+        told = "nobody knows how often each client is drawn"
+        self._require(drawn, "weighting", "used with algorithm/schedule=routed", told)
 
     def public_weights(self) -> Weighting:
         return Weighting(by_examples=self.weighting == "examples")

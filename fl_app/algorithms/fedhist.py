@@ -50,7 +50,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fl_app.core.errors import require
 from fl_app.core.hyper import POSITIVE, at_least, bounded, count, one_of, or_none, within
 from fl_app.core.staleness import exponential, freshness
 from fl_app.core.types import GlobalModel, Numbers, Updates, Vector
@@ -129,13 +128,12 @@ class FedHist(AveragesVersions):
     def validate_run(self, num_versions: float, schedule: Schedule) -> None:
         harmless = not self.ina or self.norm_floor is not None or self.norm_decay == 0
         harmless = harmless or math.isinf(num_versions)  # unknown: INA's floor bounds it
-        require(
-            harmless or self.norm_decay * num_versions < 1,
-            "algorithm.strategy.norm_decay",
-            self.norm_decay,
-            f"below 1 / num_versions={1 / num_versions:g}, or algorithm.strategy.norm_floor be set",
-            "steps would shrink to nothing before the run ends",
+        fits = harmless or self.norm_decay * num_versions < 1
+        bound = (
+            f"below 1 / num_versions={1 / num_versions:g}, or algorithm.strategy.norm_floor be set"
         )
+        told = "steps would shrink to nothing before the run ends"
+        self._require(fits, "norm_decay", bound, told)
 
     def aggregate(self, model: GlobalModel, updates: Updates) -> Vector:
         uploads = self.gradients(model, updates)

@@ -26,7 +26,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fl_app.core.errors import require
 from fl_app.core.hyper import POSITIVE, at_least, bounded, count, or_none
 from fl_app.core.types import GlobalModel, Numbers, Update, Updates
 from fl_app.core.weighting import Weighting
@@ -66,24 +65,16 @@ class Ringmaster(WeightedGradients):
     def __post_init__(self) -> None:
         super().__post_init__()
         known = self.noise is not None and self.target is not None
-        require(
-            self.delay_threshold is not None or known,
-            "algorithm.strategy.delay_threshold",
-            self.delay_threshold,
-            "an integer >= 1, or algorithm.strategy.noise and algorithm.strategy.target be set",
-            "it follows from nothing else",
-        )
-        require(
-            self.delay_threshold is None or self.noise is self.target is None,
-            "algorithm.strategy.delay_threshold",
-            self.delay_threshold,
-            "null with algorithm.strategy.noise or algorithm.strategy.target",
-            "the threshold that follows from them would have no effect",
-        )
+        fits = self.delay_threshold is not None or known
+        bound = "an integer >= 1, or algorithm.strategy.noise and algorithm.strategy.target be set"
+        self._require(fits, "delay_threshold", bound, "it follows from nothing else")
+        fits = self.delay_threshold is None or self.noise is self.target is None
+        bound = "null with algorithm.strategy.noise or algorithm.strategy.target"
+        told = "the threshold that follows from them would have no effect"
+        self._require(fits, "delay_threshold", bound, told)
         ratio = (self.noise or 0.0) / (self.target or 1.0)
         bound = f"algorithm.strategy.noise={self.noise} over a finite number, or larger"
-        told = "the threshold would be infinite"
-        require(math.isfinite(ratio), "algorithm.strategy.target", self.target, bound, told)
+        self._require(math.isfinite(ratio), "target", bound, "the threshold would be infinite")
         self.threshold: int = self.delay_threshold or max(1, math.ceil(ratio))
 
     def admit(self, model: GlobalModel, update: Update) -> str | None:

@@ -5,14 +5,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from fl_app.client.transform import DTYPES
-from fl_app.core.errors import require
 from fl_app.core.hyper import (
     PATTERNS,
     POSITIVE,
     SHARES,
+    Checked,
     at_least,
     bounded,
-    check_bounds,
     count,
     one_of,
     or_none,
@@ -22,7 +21,7 @@ from fl_app.core.types import KINDS, Config
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
-class TrainingSettings:
+class TrainingSettings(Checked):
     """Settings of mini-batch SGD on one client.
 
     Attributes:
@@ -49,6 +48,8 @@ class TrainingSettings:
         ValueError: a value is out of its bounds.
     """
 
+    _group = "algorithm.client"
+
     upload: str = bounded("model", one_of(*KINDS), "unknown")
     local_lr: float = bounded(0.05, POSITIVE, "training would not move")
     batch_size: int = bounded(32, count(), "a batch would be empty")
@@ -67,15 +68,11 @@ class TrainingSettings:
     width_window: str = bounded("first", one_of("first", "rolling"), "no other units are known")
 
     def __post_init__(self) -> None:
-        check_bounds("algorithm.client", self)
+        super().__post_init__()
         if self.private is not None:
-            require(
-                self.upload != "gradient",
-                "algorithm.client.upload",
-                self.upload,
-                "model, delta or pseudo with algorithm.client.private",
-                "clients take no steps, so private parameters would never be trained",
-            )
+            bound = "model, delta or pseudo with algorithm.client.private"
+            told = "clients take no steps, so private parameters would never be trained"
+            self._require(self.upload != "gradient", "upload", bound, told)
 
     @property
     def epochs(self) -> int:

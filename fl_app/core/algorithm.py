@@ -8,7 +8,7 @@ from typing import Any, ClassVar, TypeAlias
 import numpy as np
 
 from fl_app.core.bugs import warn_of_misspelt
-from fl_app.core.hyper import check_bounds
+from fl_app.core.hyper import Checked
 from fl_app.core.rates import LinearDecay
 from fl_app.core.snapshot import Remembers
 from fl_app.core.types import Config, Extra, GlobalModel, Numbers, Update, Updates, Vector
@@ -22,7 +22,7 @@ Floats: TypeAlias = Sequence[float] | Numbers
 ServerGradient: TypeAlias = Callable[[Vector, int, int, int], Vector]
 
 
-class Algorithm(Remembers, ABC):
+class Algorithm(Remembers, Checked, ABC):
     """The server's equations; one required method, `aggregate`.
 
     Subclasses are keyword-only dataclasses. Their fields are the hyper-parameters, each declared
@@ -54,6 +54,8 @@ class Algorithm(Remembers, ABC):
         ValueError: a value is out of its bounds.
     """
 
+    _group = "algorithm.strategy"
+
     # What is kept by itself, or follows from the configuration.
     transient: ClassVar[Collection[str]] = ("report", "schedule", "lr_schedule", "shares", "widths")
     cites_forgotten: ClassVar[bool] = False
@@ -77,7 +79,7 @@ class Algorithm(Remembers, ABC):
     def __post_init__(self) -> None:
         """Check the values and reset `state` and `report`; `__init__` of dataclasses calls it."""
         if is_dataclass(self):
-            check_bounds("algorithm.strategy", self)
+            super().__post_init__()
         self.state: dict[str, Any] = {}
         self.report: dict[str, Any] = {}
         self.shares: Sequence[float] = ()  # of the schedule (`Schedule.shares`), set before a run

@@ -4,7 +4,7 @@ import operator
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields
 from numbers import Integral
-from typing import Any
+from typing import Any, ClassVar, Protocol
 
 from fl_app.core.errors import is_number, require
 
@@ -109,3 +109,20 @@ def check_bounds(group: str, owner: object) -> None:
             key = f"{group}.{declared.name}".lstrip(".")
             consequence = declared.metadata["consequence"]
             declared.metadata["bound"].check(key, getattr(owner, declared.name), consequence)
+
+
+class Checked(Protocol):
+    """The base of dataclasses whose fields are keys of the configuration.
+
+    Raises:
+        ValueError: a value is out of its bounds.
+    """
+
+    _group: ClassVar[str]  # of the keys
+
+    def __post_init__(self) -> None:
+        check_bounds(self._group, self)
+
+    def _require(self, fits: bool, key: str, bound: str, consequence: str) -> None:
+        """Refuse the value of the field `key`; see `fl_app.core.errors.require`."""
+        require(fits, f"{self._group}.{key}".lstrip("."), getattr(self, key), bound, consequence)

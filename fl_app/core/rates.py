@@ -2,11 +2,11 @@
 
 from dataclasses import dataclass
 
-from fl_app.core.hyper import bounded, check_bounds, count, within
+from fl_app.core.hyper import Checked, bounded, count, within
 
 
 @dataclass(frozen=True)
-class LinearDecay:
+class LinearDecay(Checked):
     """A factor that falls linearly from 1 at version 0 to `to` at version `versions`, then stays.
 
     Attributes:
@@ -17,11 +17,13 @@ class LinearDecay:
         ValueError: a value is out of its bounds.
     """
 
+    _group = "algorithm.strategy.lr_schedule"
+
     to: float = bounded(1.0, within("[0, 1]"), "it is a fraction")
     versions: int | None = 1
 
     def __post_init__(self) -> None:
-        check_bounds("algorithm.strategy.lr_schedule", self)
+        super().__post_init__()
         if self.to < 1 or self.versions is not None:
             told = "the rate falls over so many (with num_versions=null it must be given)"
             count().check("algorithm.strategy.lr_schedule.versions", self.versions, told)

@@ -13,14 +13,14 @@ from typing import Any
 
 import numpy as np
 
-from fl_app.core.hyper import POSITIVE, at_least, bounded, check_bounds, count, within
+from fl_app.core.hyper import POSITIVE, Checked, at_least, bounded, count, within
 from fl_app.core.slow import slow_clients
 from fl_app.devices.draws import STREAM, around, exponential, log_normal, uniform
 from fl_app.devices.table import boards_of, rows_of, table_4
 
 
 @dataclass(kw_only=True, eq=False)
-class Times(ABC):
+class Times(Checked, ABC):
     """Training times of all clients.
 
     Args:
@@ -33,10 +33,12 @@ class Times(ABC):
         ValueError: a value is out of its bounds.
     """
 
+    _group = "devices"
+
     seed: int = 0
 
     def __post_init__(self) -> None:
-        check_bounds("devices", self)
+        super().__post_init__()
         self.mean_seconds: list[float] = np.asarray(self._means(), float).tolist()
 
     @abstractmethod

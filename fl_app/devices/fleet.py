@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from fl_app.core.errors import explaining, require
-from fl_app.core.hyper import POSITIVE, at_least, bounded, check_bounds, or_none, within
+from fl_app.core.hyper import POSITIVE, Checked, at_least, bounded, or_none, within
 from fl_app.core.types import Parts
 from fl_app.devices.compute import Times
 from fl_app.devices.draws import exponential, uniform
@@ -21,7 +21,7 @@ from fl_app.engine.server import Server
 
 
 @dataclass(frozen=True)
-class Energy:
+class Energy(Checked):
     """The power that a device draws beyond its idle power.
 
     Args:
@@ -32,11 +32,10 @@ class Energy:
         ValueError: a value is out of its bounds.
     """
 
+    _group = "devices.energy"
+
     compute_watts: float = bounded(3.0, at_least(0), "training would charge the battery")
     radio_watts: float = bounded(1.0, at_least(0), "training would charge the battery")
-
-    def __post_init__(self) -> None:
-        check_bounds("devices.energy", self)
 
 
 @dataclass(eq=False)
@@ -149,7 +148,7 @@ class Overlapping:
 
 
 @dataclass(kw_only=True, eq=False)
-class Churn:
+class Churn(Checked):
     """Clients come and go at random, in independent stays of exponential length.
 
     At second 0 a client is online with its long-run probability.
@@ -163,12 +162,11 @@ class Churn:
         ValueError: a value is out of its bounds.
     """
 
+    _group = "devices.availability"
+
     mean_online: float = bounded(60.0, POSITIVE, "no client would ever be online")
     mean_offline: float = bounded(30.0, POSITIVE, "leave devices.availability out")
     seed: int = 0
-
-    def __post_init__(self) -> None:
-        check_bounds("devices.availability", self)
 
     def starts_online(self, client_id: int) -> bool:
         """Whether the client is online at second 0."""
@@ -184,7 +182,7 @@ class Churn:
 
 
 @dataclass(kw_only=True, eq=False)
-class Arrivals:
+class Arrivals(Checked):
     """Clients join late, and leave for good.
 
     Args:
@@ -197,13 +195,12 @@ class Arrivals:
         ValueError: a value is out of its bounds.
     """
 
+    _group = "devices.availability"
+
     late: float = bounded(0.5, within("[0, 1]"), "it is a share of the clients")
     spread: float = bounded(60.0, POSITIVE, "with late=0 no client joins late")
     mean_stay: float | None = bounded(60.0, or_none(POSITIVE), "no client would stay")
     seed: int = 0
-
-    def __post_init__(self) -> None:
-        check_bounds("devices.availability", self)
 
     def starts_online(self, client_id: int) -> bool:
         """Whether the client is online at second 0."""

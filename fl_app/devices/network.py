@@ -7,7 +7,7 @@ from typing import Literal, TypeAlias
 
 import numpy as np
 
-from fl_app.core.hyper import POSITIVE, at_least, bounded, check_bounds, within
+from fl_app.core.hyper import POSITIVE, Checked, at_least, bounded, within
 from fl_app.devices.draws import STREAM, around, log_normal, normal_above, uniform
 from fl_app.devices.table import boards_of, rows_of, table_4
 
@@ -17,7 +17,7 @@ LEAST_SPEED = 0.1  # share of a link's mean: some deviations are as large as the
 
 
 @dataclass(kw_only=True, eq=False)
-class Links:
+class Links(Checked):
     """The links of all clients.
 
     Args:
@@ -28,13 +28,12 @@ class Links:
         ValueError: a value is out of its bounds.
     """
 
+    _group = "devices.network"
+
     download_share: float = 1.0
     upload_share: float = 1.0
 
     _mean = 0.0  # seconds of a transfer of a whole model
-
-    def __post_init__(self) -> None:
-        check_bounds("devices.network", self)
 
     def download(self, client_id: int, sequence: int, part: float = 1.0) -> float:
         """Seconds until the client has `part` of the model of its order number `sequence`."""

@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any
 
 from fl_app.core.errors import explaining, require
-from fl_app.core.hyper import POSITIVE, at_least, bounded, check_bounds, count, or_none, several
+from fl_app.core.hyper import POSITIVE, Checked, at_least, bounded, count, or_none, several
 
 # Overlap-FedAvg gives the seconds of one iteration under FedAvg (five local epochs and the
 # communication) and under Overlap-FedAvg (five local epochs alone); the difference is the
@@ -51,7 +51,7 @@ MEANS = several("a number > 0, or one for each board", POSITIVE.holds)
 
 
 @dataclass(frozen=True)
-class Link:
+class Link(Checked):
     """What joins a board to the server.
 
     Attributes:
@@ -60,16 +60,15 @@ class Link:
         latency: seconds before the first byte of a transfer, >= 0.
     """
 
+    _group = "network"
+
     down: float = bounded(0.0, POSITIVE, BYTES)
     up: float = bounded(0.0, POSITIVE, BYTES)
     latency: float = bounded(0.0, at_least(0), "it would arrive before it was sent")
 
-    def __post_init__(self) -> None:
-        check_bounds("network", self)
-
 
 @dataclass(frozen=True)
-class Kind:
+class Kind(Checked):
     """What the orders of one kind of board take.
 
     Attributes:
@@ -82,14 +81,13 @@ class Kind:
         network: the board's link; None = transfers are part of `seconds`.
     """
 
+    _group = ""
+
     seconds: tuple[float, ...] = bounded((), MEANS, "an order takes time")
     spread: float = bounded(0.0, at_least(0), "a spread cannot be negative")
     first: float = bounded(0.0, at_least(0), "an app cannot start before it begins")
     examples: float | None = bounded(None, or_none(POSITIVE), "seconds are in proportion to them")
     network: Link | None = None
-
-    def __post_init__(self) -> None:
-        check_bounds("", self)
 
 
 @dataclass(frozen=True)

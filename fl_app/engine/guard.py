@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from fl_app.core.errors import is_number, require
-from fl_app.core.hyper import POSITIVE, Bound, at_least, bounded, check_bounds, count, or_none
+from fl_app.core.errors import is_number
+from fl_app.core.hyper import POSITIVE, Bound, Checked, at_least, bounded, count, or_none
 from fl_app.core.snapshot import Remembers
 from fl_app.core.types import RESIDUAL, GlobalModel, Update, Updates
 from fl_app.core.vector import norm
@@ -27,7 +27,7 @@ FEW = 10  # lengths needed before uploads are compared with their median
 
 
 @dataclass(kw_only=True, eq=False)
-class Guard(Remembers):
+class Guard(Remembers, Checked):
     """Bounds on uploads; None is no bound. That uploads are finite is checked in any case.
 
     The length of an upload is ||Delta_i||, or ||g_i|| of one that is a gradient, over the trainable
@@ -45,6 +45,8 @@ class Guard(Remembers):
         ValueError: a value is out of its bounds.
     """
 
+    _group = "guard"
+
     max_norm: float | None = bounded(None, or_none(POSITIVE), "every upload would be refused")
     max_norm_ratio: float | None = bounded(
         None,
@@ -55,7 +57,7 @@ class Guard(Remembers):
     max_examples: int | None = bounded(None, or_none(count()), "every upload would be refused")
 
     def __post_init__(self) -> None:
-        check_bounds("guard", self)
+        super().__post_init__()
         self._lengths: dict[str, deque[float]] = {}  # by name of the vector, "" = the upload's own
 
     def validate_kinds(self, takes: Collection[str]) -> None:
@@ -69,14 +71,10 @@ class Guard(Remembers):
         """
         if RESIDUAL not in takes:
             return
+        bound = f"null with uploads of kind {RESIDUAL!r}"
+        told = "their length is not that of a displacement, so every upload would be refused"
         for key in ("max_norm", "max_norm_ratio"):
-            require(
-                getattr(self, key) is None,
-                f"guard.{key}",
-                getattr(self, key),
-                f"null with uploads of kind {RESIDUAL!r}",
-                "their length is not that of a displacement, so every upload would be refused",
-            )
+            self._require(getattr(self, key) is None, key, bound, told)
 
     def refuse(self, model: GlobalModel, update: Update) -> str:
         """The reason to refuse a finite upload; "" if it may come in.

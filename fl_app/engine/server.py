@@ -4,14 +4,14 @@ import math
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-from fl_app.core.hyper import at_least, bounded, check_bounds
+from fl_app.core.hyper import Checked, at_least, bounded
 from fl_app.core.snapshot import Remembers
 
 Work: TypeAlias = Literal["dispatch", "receipt", "aggregation", "evaluation"]
 
 
 @dataclass(kw_only=True, eq=False)
-class Server(Remembers):
+class Server(Remembers, Checked):
     """A server whose work takes seconds.
 
     The server is one loop. It looks for replies, handles those that have come, sleeps for `poll`
@@ -31,6 +31,8 @@ class Server(Remembers):
         ValueError: a value is out of its bounds.
     """
 
+    _group = "devices.server"
+
     dispatch: float = bounded(0.0, at_least(0), "the server would end before it began")
     receipt: float = bounded(0.0, at_least(0), "the server would end before it began")
     aggregation: float = bounded(0.0, at_least(0), "the server would end before it began")
@@ -38,7 +40,7 @@ class Server(Remembers):
     poll: float = bounded(0.0, at_least(0), "time would run backwards")
 
     def __post_init__(self) -> None:
-        check_bounds("devices.server", self)
+        super().__post_init__()
         self._free = 0.0  # when the loop has done its work
         self._looked = 0.0  # when it last looked for replies
 

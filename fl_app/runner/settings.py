@@ -11,9 +11,9 @@ from fl_app.core.hyper import (
     POSITIVE,
     SWITCH,
     Bound,
+    Checked,
     at_least,
     bounded,
-    check_bounds,
     count,
     one_of,
     or_auto,
@@ -33,7 +33,7 @@ NOTHING = "there would be nothing to run"
 
 
 @dataclass(kw_only=True)
-class RunSettings:
+class RunSettings(Checked):
     """Keys of every run that belong to no group.
 
     Attributes:
@@ -56,6 +56,8 @@ class RunSettings:
     Raises:
         ValueError: a value is out of its bounds.
     """
+
+    _group = ""
 
     seed: int = bounded(0, count(0), "every random stream starts from it")
     num_versions: int | None = bounded(100, or_none(count()), NOTHING)
@@ -82,7 +84,7 @@ class RunSettings:
     deadline: float | None = bounded(None, or_none(POSITIVE), "every order would be late")
 
     def __post_init__(self) -> None:
-        check_bounds("", self)
+        super().__post_init__()
         require(
             not (self.num_versions is self.max_updates is self.max_seconds is None),
             "num_versions",
@@ -93,7 +95,7 @@ class RunSettings:
 
 
 @dataclass(kw_only=True)
-class TaskSettings:
+class TaskSettings(Checked):
     """Keys of every task; those of each one are in conf/task/.
 
     Attributes:
@@ -109,6 +111,8 @@ class TaskSettings:
         ValueError: a value is out of its bounds.
     """
 
+    _group = "task"
+
     holdout: float = bounded(
         0.0,
         within("[0, 1)"),
@@ -120,12 +124,9 @@ class TaskSettings:
     weights: str | None = bounded(None, or_none(FILE), "there is nothing to start from")
     trainable: Sequence[str] | None = bounded(None, or_none(PATTERNS), "nothing would be trained")
 
-    def __post_init__(self) -> None:
-        check_bounds("task", self)
-
 
 @dataclass(kw_only=True)
-class Runtime:
+class Runtime(Checked):
     """What all runtimes have.
 
     Attributes:
@@ -133,10 +134,9 @@ class Runtime:
             GPU, if any.
     """
 
-    device: str = "cpu"
+    _group = "runtime"
 
-    def __post_init__(self) -> None:
-        check_bounds("runtime", self)
+    device: str = "cpu"
 
 
 @dataclass(kw_only=True)
@@ -182,13 +182,9 @@ class OnRay(Runtime):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require(
-            not self.gpus_per_worker or self.device != "cpu",
-            "runtime.device",
-            self.device,
-            f"cuda or auto with runtime.gpus_per_worker={self.gpus_per_worker}",
-            "the workers would reserve GPUs and not use them",
-        )
+        fits = not self.gpus_per_worker or self.device != "cpu"
+        bound = f"cuda or auto with runtime.gpus_per_worker={self.gpus_per_worker}"
+        self._require(fits, "device", bound, "the workers would reserve GPUs and not use them")
 
 
 @dataclass(kw_only=True)

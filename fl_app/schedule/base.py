@@ -13,9 +13,9 @@ aggregation:
 
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Protocol, TypeAlias
+from typing import ClassVar, Protocol, TypeAlias
 
-from fl_app.core.errors import require
+from fl_app.core.hyper import Checked
 from fl_app.core.pool import ClientPool
 from fl_app.core.snapshot import Remembers
 from fl_app.core.types import Config, Devices, Order, Parts, Rng, Updates
@@ -30,7 +30,7 @@ ASKED = {
 }
 
 
-class Schedule(Remembers, Protocol):
+class Schedule(Remembers, Checked, Protocol):
     """Decides when clients start and when updates are aggregated; never how.
 
     Schedules subclass it to inherit the defaults of the methods that few of them need.
@@ -38,6 +38,8 @@ class Schedule(Remembers, Protocol):
     Attributes:
         shares: how often each client is drawn, of mean 1; empty = all alike.
     """
+
+    _group: ClassVar[str] = "algorithm.schedule"
 
     shares: Sequence[float] = ()
 
@@ -88,10 +90,6 @@ class Schedule(Remembers, Protocol):
             if (asked := getattr(self, key, None)) is not None:
                 bound = f"at most num_clients={num_clients}"
                 self._require(asked <= num_clients, key, bound, consequence)
-
-    def _require(self, fits: bool, key: str, bound: str, consequence: str) -> None:
-        """Refuse the value of the field `key`; see `fl_app.core.errors.require`."""
-        require(fits, f"algorithm.schedule.{key}", getattr(self, key), bound, consequence)
 
     def wake(self, now: float) -> float:
         """When to be asked again, should nothing happen before; inf = never.

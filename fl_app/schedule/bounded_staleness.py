@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from fl_app.core.hyper import at_least, bounded, check_bounds
+from fl_app.core.hyper import at_least, bounded
 from fl_app.core.pool import ClientPool
 from fl_app.core.types import Order, Rng, Updates
 from fl_app.schedule.base import Ids, Schedule
@@ -34,7 +34,7 @@ class BoundedStaleness(Schedule):
     transient = ("_buffered",)
 
     def __post_init__(self) -> None:
-        check_bounds("algorithm.schedule", self)
+        super().__post_init__()
         self._buffered = Buffered(self.concurrency, self.buffer_size)
         self._awaited: set[int] = set()  # at work, and too old at the last aggregation
 

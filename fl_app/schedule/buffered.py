@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from fl_app.core.hyper import bounded, check_bounds, count, one_of
+from fl_app.core.hyper import bounded, count, one_of
 from fl_app.core.pool import ClientPool
 from fl_app.core.types import Rng, Updates
 from fl_app.schedule.base import Ids, Schedule
@@ -31,7 +31,7 @@ class Buffered(Schedule):
     refill: str = bounded("at_once", MOMENTS, "no other moment is known")
 
     def __post_init__(self) -> None:
-        check_bounds("algorithm.schedule", self)
+        super().__post_init__()
         if self.concurrency is None:
             return
         # Not before the buffer size, which `synchronous` gives for both.

@@ -5,7 +5,7 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from fl_app.core.hyper import bounded, check_bounds, count, within
+from fl_app.core.hyper import bounded, count, within
 from fl_app.core.pool import ClientPool
 from fl_app.core.types import Rng, Update, Updates
 from fl_app.schedule.base import Attentive, Ids, not_waiting
@@ -45,7 +45,7 @@ class ClusteredQuorum(Attentive):
     recluster: bool = True
 
     def __post_init__(self) -> None:
-        check_bounds("algorithm.schedule", self)
+        super().__post_init__()
         self._clusters: Mapping[int, int] | None = None
         self._due = 0  # version at which clusters are formed next
         self._expected: set[int] = set()  # clients that the server waits for

@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from fl_app.core.hyper import POSITIVE, bounded, check_bounds, count
+from fl_app.core.hyper import POSITIVE, bounded, count
 from fl_app.core.pool import ClientPool
 from fl_app.core.types import Rng, Updates
 from fl_app.schedule.base import Ids, Schedule
@@ -31,7 +31,7 @@ class Periodic(Schedule):
     concurrency: int = bounded(10, count(), "no client would ever start")
 
     def __post_init__(self) -> None:
-        check_bounds("algorithm.schedule", self)
+        super().__post_init__()
         self._due = 0.0
         self._is_due = False
 

@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from fl_app.core.hyper import bounded, check_bounds, count
+from fl_app.core.hyper import bounded, count
 from fl_app.core.pool import ClientPool
 from fl_app.core.types import Rng, Updates
 from fl_app.schedule.base import Attentive, Ids, not_waiting
@@ -29,7 +29,7 @@ class RoundBlocking(Attentive):
     buffer_size: int = bounded(10, count(), "the server would make versions out of nothing")
 
     def __post_init__(self) -> None:
-        check_bounds("algorithm.schedule", self)
+        super().__post_init__()
         self._used: set[int] = set()  # in this round
         self._present: float = math.inf  # clients that are idle, at work or evaluating
         self._failed: set[int] = set()  # those of them whose last order brought nothing

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fl_app.core.hyper import bounded, check_bounds, count, one_of
+from fl_app.core.hyper import bounded, count, one_of
 from fl_app.core.pool import ClientPool
 from fl_app.core.types import Numbers, Parts, Rng, Updates
 from fl_app.schedule.base import Ids, Schedule
@@ -48,7 +48,7 @@ class Routed(Schedule):
     transient = ("shares",)
 
     def __post_init__(self) -> None:
-        check_bounds("algorithm.schedule", self)
+        super().__post_init__()
         self.shares: Sequence[float] = [1.0] * self.num_clients
         self._waiting: list[int] = []  # clients drawn, whose order has not begun
 

@@ -3,7 +3,6 @@
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from fl_app.core.hyper import check_bounds
 from fl_app.core.types import Update, Updates
 from fl_app.schedule.base import Ids, Schedule
 
@@ -16,7 +15,7 @@ class Timed(Schedule):
     """
 
     def __post_init__(self) -> None:
-        check_bounds("algorithm.schedule", self)
+        super().__post_init__()
         self._now = 0.0
         self._began: dict[int, float] = {}  # clients at work -> when their order was given
         self._seen: set[int] = set()  # orders whose update waits

@@ -267,10 +267,9 @@ class RemembersClients(Stepped):
         least = num_clients * each + 8 * size
         most = least + 8 * size * (0 if self.memory_weight is None else 30)  # a sum for each rate
         available = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-        require(
+        self._require(
             least <= available,
-            "algorithm.strategy.memory_dtype",
-            self.memory_dtype,
+            "memory_dtype",
             f"a type with which {num_clients} clients' gradients of {size} numbers fit into the "
             f"{available} bytes of this machine's memory",
             f"{name} keeps at least {least} bytes; take float16, fewer clients or a smaller model",

@@ -7,7 +7,6 @@ from typing import ClassVar
 
 import numpy as np
 
-from fl_app.core.errors import require
 from fl_app.core.hyper import POSITIVE, Bound, at_least, bounded, one_of, or_none, within
 from fl_app.core.rates import LinearDecay
 from fl_app.core.types import TRAINED, GlobalModel, Numbers, Updates, Vector
@@ -107,13 +106,9 @@ class WeightedGradientsOrModels(WeightedGradients):
         return weighted_sum([1 - self.mixing, *weights], [model.params, *local])
 
     def public_weights(self) -> Weighting:
-        require(
-            self.form == "gradient",
-            "algorithm.strategy.form",
-            self.form,
-            "gradient with secure_aggregation=helper",
-            "clients' rate sums differ, so a mixture of models is no weighted sum of uploads",
-        )
+        bound = "gradient with secure_aggregation=helper"
+        told = "clients' rate sums differ, so a mixture of models is no weighted sum of uploads"
+        self._require(self.form == "gradient", "form", bound, told)
         return self.weighting
 
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from fl_app.core.hyper import check_bounds
+from fl_app.core.hyper import Checked
 from fl_app.tasks.models import Shape, architecture, check_model, chunk_of
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(kw_only=True)
-class TaskKind(ABC):
+class TaskKind(Checked, ABC):
     """The keys of a task. A call loads its data.
 
     Args:
@@ -29,12 +29,14 @@ class TaskKind(ABC):
         ValueError: a value is out of its bounds, or the model takes other inputs.
     """
 
+    _group = "task"
+
     model: str | None = None
 
     text: ClassVar[bool] = False  # whether inputs are sequences of tokens
 
     def __post_init__(self) -> None:
-        check_bounds("task", self)
+        super().__post_init__()
         if self.model is not None:
             check_model(self.model, text=self.text)
 

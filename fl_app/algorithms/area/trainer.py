@@ -6,7 +6,6 @@ import numpy as np
 
 from fl_app.algorithms.area import AFTER, CHECKPOINTS, NUMBER
 from fl_app.client import LocalTrainer
-from fl_app.core.errors import require
 from fl_app.core.types import RESIDUAL, Order, Upload
 
 MODELS, NUMBERS = "models", "numbers"
@@ -26,13 +25,8 @@ class AREATrainer(LocalTrainer):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require(
-            self.upload == "delta",
-            "algorithm.client.upload",
-            self.upload,
-            "delta",
-            "what is uploaded is made of it",
-        )
+        made = self.upload == "delta"
+        self._require(made, "upload", "delta", "what is uploaded is made of it")
 
     def finish(self, order: Order, upload: Upload) -> Upload:
         """r = w_end - y_c, with the y_c that the order names; y_c + r is kept.

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fl_app.core import staleness
-from fl_app.core.errors import require
-from fl_app.core.hyper import POSITIVE, at_least, bounded, count, one_of, within
+from fl_app.core.hyper import POSITIVE, SWITCH, at_least, bounded, count, one_of, within
 from fl_app.core.types import TRAINED, Config, GlobalModel, Update, Updates, Vector
 from fl_app.core.vector import weighted_sum
 from fl_app.schedule import Schedule
@@ -121,20 +120,10 @@ class FedASMU(AsyncStrategy):
 
     def __post_init__(self, refresh: bool) -> None:
         super().__post_init__()
-        require(
-            isinstance(refresh, bool),
-            "algorithm.strategy.refresh",
-            refresh,
-            "true or false",
-            "it is a switch",
-        )
-        require(
-            self.local_epochs >= 2 or not refresh,
-            "algorithm.strategy.local_epochs",
-            self.local_epochs,
-            "at least 2 or algorithm.strategy.refresh be false",
-            "there is no moment between epochs at which devices could ask",
-        )
+        SWITCH.check("algorithm.strategy.refresh", refresh, "it is a switch")
+        bound = "at least 2 or algorithm.strategy.refresh be false"
+        told = "there is no moment between epochs at which devices could ask"
+        self._require(self.local_epochs >= 2 or not refresh, "local_epochs", bound, told)
         self.num_slots = self.local_epochs - 1 if refresh else 0  # 0 = the devices never ask
         self.state = {
             "controls": {},  # client -> Control

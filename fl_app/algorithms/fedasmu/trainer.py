@@ -77,13 +77,8 @@ class FedASMUTrainer(LocalTrainer):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require(
-            self.local_steps is None,
-            "algorithm.client.local_steps",
-            self.local_steps,
-            "null",
-            "a client pauses at the end of a local epoch",
-        )
+        told = "a client pauses at the end of a local epoch"
+        self._require(self.local_steps is None, "local_steps", "null", told)
         key = "algorithm.client.local_epochs - 1"
         count().check(key, self.local_epochs - 1, "there would be no slot")
 

@@ -6,7 +6,6 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from fl_app.client import LocalTrainer
-from fl_app.core.errors import require
 from fl_app.core.hyper import bounded, one_of
 from fl_app.core.types import Order, Upload, Vector
 
@@ -36,14 +35,9 @@ class OverlapTrainer(LocalTrainer):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require(
-            not self.private,
-            "algorithm.client.private",
-            list(self.private or ()),
-            "null with OverlapTrainer",
-            "it trains for orders that it has not received, and private parameters would be ahead "
-            "of their client's state",
-        )
+        told = "it trains for orders that it has not received, and private parameters would be "
+        told += "ahead of their client's state"
+        self._require(not self.private, "private", "null with OverlapTrainer", told)
         self._latest: Order | None = None
         self._ahead: tuple[int, Vector, Upload] | None = None
         self._until: Callable[[], bool] | None = None

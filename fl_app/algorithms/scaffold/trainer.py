@@ -8,7 +8,6 @@ from torch import Tensor
 from fl_app.algorithms.scaffold import CONTROL
 from fl_app.client import LocalTrainer
 from fl_app.client.flat import to_tensors
-from fl_app.core.errors import require
 from fl_app.core.types import (
     Config,
     Order,
@@ -30,13 +29,8 @@ class SCAFFOLDTrainer(LocalTrainer):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require(
-            self.upload != "gradient",
-            "algorithm.client.upload",
-            self.upload,
-            "model, delta or pseudo",
-            "the control variate is estimated from local steps",
-        )
+        told = "the control variate is estimated from local steps"
+        self._require(self.upload != "gradient", "upload", "model, delta or pseudo", told)
 
     def begin(self, config: Config, rng: Rng) -> None:
         """Prepare the correction, c - c_i."""

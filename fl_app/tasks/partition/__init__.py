@@ -22,7 +22,7 @@ from typing import ClassVar, Protocol, cast
 import numpy as np
 
 from fl_app.core.errors import require
-from fl_app.core.hyper import at_least, bounded, check_bounds, count, or_none
+from fl_app.core.hyper import Checked, at_least, bounded, count, or_none
 from fl_app.core.types import Indices, Rng
 
 USUAL_CLIENTS = 50  # of a run that does not say, and whose data and partitioner do not either
@@ -49,19 +49,14 @@ class Partitioner(Protocol):
 
 
 @dataclass(frozen=True)
-class Bounded:
+class Bounded(Checked):
     """The base of partitioners whose fields have bounds.
 
     Raises:
         ValueError: a value is out of its bounds.
     """
 
-    def __post_init__(self) -> None:
-        check_bounds("partition", self)
-
-    def require(self, fits: bool, key: str, bound: str, consequence: str) -> None:
-        """Refuse the value of the field `key`; see `fl_app.core.errors.require`."""
-        require(fits, f"partition.{key}", getattr(self, key), bound, consequence)
+    _group = "partition"
 
 
 def make_partition(

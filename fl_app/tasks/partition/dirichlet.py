@@ -57,12 +57,12 @@ class Dirichlet(Bounded):
         super().__post_init__()
         bound = f"at least partition.min_size={self.min_size}"
         fits = self.max_size is None or self.max_size >= self.min_size
-        self.require(fits, "max_size", bound, "no size could meet both")
+        self._require(fits, "max_size", bound, "no size could meet both")
 
     def __call__(self, labels: Indices, num_clients: int, rng: Rng) -> list[Indices]:
         most = labels.size // num_clients
         bound = f"at most {most} with {labels.size} training examples and num_clients={num_clients}"
-        self.require(self.min_size <= most, "min_size", bound, "there are not enough examples")
+        self._require(self.min_size <= most, "min_size", bound, "there are not enough examples")
         if self.alpha == math.inf:
             return Iid(self.max_size)(labels, num_clients, rng)
         share = self._by_client if self.mode == "by_client" else self._by_class
@@ -167,7 +167,7 @@ class SlowLabels(Bounded):
     def __post_init__(self) -> None:
         slow_clients(1, self.slow_share)
         unique = len(set(self.labels)) == len(self.labels) > 0
-        self.require(unique, "labels", "classes, each once", "none is slow")
+        self._require(unique, "labels", "classes, each once", "none is slow")
         Dirichlet(self.alpha, self.min_size, self.balance)  # checks them
 
     def __call__(self, labels: Indices, num_clients: int, rng: Rng) -> list[Indices]:
@@ -175,7 +175,7 @@ class SlowLabels(Bounded):
         known = set(np.unique(labels).tolist())
         bound = f"some but not all of the classes {sorted(known)}"
         told = "slow or other clients would have no examples"
-        self.require(known > set(self.labels), "labels", bound, told)
+        self._require(known > set(self.labels), "labels", bound, told)
         slow_ones = np.isin(labels, list(self.labels))
         theirs, rest = np.flatnonzero(slow_ones), np.flatnonzero(~slow_ones)
         share = Dirichlet(self.alpha, self.min_size, self.balance)
@@ -183,14 +183,14 @@ class SlowLabels(Bounded):
             theirs = rng.permutation(theirs)
             bound = f"classes of at least {len(slow)} examples, as many as slow clients"
             fits = theirs.size >= len(slow)
-            self.require(fits, "labels", bound, "slow clients share them")
+            self._require(fits, "labels", bound, "slow clients share them")
             parts = [rest[place] for place in share(labels[rest], num_clients, rng)]
             for client_id, own in zip(slow, np.array_split(theirs, len(slow)), strict=True):
                 parts[client_id] = np.concatenate([parts[client_id], own])
             return parts
         bound = f"smaller: {len(slow)} of {num_clients} clients would be slow"
         told = "the other classes would have no client"
-        self.require(len(slow) < num_clients, "slow_share", bound, told)
+        self._require(len(slow) < num_clients, "slow_share", bound, told)
         parts = [rest[place] for place in share(labels[rest], num_clients - len(slow), rng)]
         # Slow ids come last.
         return parts + [theirs[place] for place in share(labels[theirs], len(slow), rng)]

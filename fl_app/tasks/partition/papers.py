@@ -44,16 +44,16 @@ class LabelQuantity(Bounded):
         super().__post_init__()
         bound = f"at least partition.min_size={self.min_size}"
         fits = self.max_size >= self.min_size
-        self.require(fits, "max_size", bound, "no size could be drawn")
+        self._require(fits, "max_size", bound, "no size could be drawn")
 
     def __call__(self, labels: Indices, num_clients: int, rng: Rng) -> list[Indices]:
         pools = by_class(labels, rng)
         bound = f"at most {len(pools)}, the number of classes"
         told = "a client could not have so many"
-        self.require(self.num_labels <= len(pools), "num_labels", bound, told)
+        self._require(self.num_labels <= len(pools), "num_labels", bound, told)
         smallest = min(pool.size for pool in pools)
         bound = f"at most {smallest}, the examples of the smallest class"
-        self.require(self.max_size <= smallest, "max_size", bound, f"{told} of one class")
+        self._require(self.max_size <= smallest, "max_size", bound, f"{told} of one class")
         counts = np.zeros((num_clients, len(pools)), np.int64)
         for client_id, classes in enumerate(self._classes(num_clients, len(pools), rng)):
             size = rng.integers(self.min_size, self.max_size, endpoint=True)
@@ -148,7 +148,7 @@ class Shards(Bounded):
         total = labels.size // self.shard_size
         most = labels.size // num_clients
         bound = f"at most {most} with {labels.size} training examples and num_clients={num_clients}"
-        self.require(total >= num_clients, "shard_size", bound, "some clients would have no shard")
+        self._require(total >= num_clients, "shard_size", bound, "some clients would have no shard")
         shards = np.array_split(labels.argsort(kind="stable"), total)
         counts = np.ones(num_clients, np.int64)
         full = total / num_clients + total / 2
