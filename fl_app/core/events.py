@@ -8,34 +8,43 @@ Where an event has them, `client` is the id of its client, `order` the number of
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from typing import Any, ClassVar, Protocol, TypeAlias, get_args
+from typing import Any, ClassVar, Protocol
 
 
 @dataclass(frozen=True, slots=True)
-class OfOrder:
+class Event:
+    """What happened in a run.
+
+    Attributes:
+        kind: in the log.
+        t: seconds.
+    """
+
+    kind: ClassVar[str]
+    t: float
+
+
+@dataclass(frozen=True, slots=True)
+class OfOrder(Event):
     """What happened to an order.
 
     Attributes:
-        t: seconds.
         client: client id.
         order: the order's number.
     """
 
-    t: float
     client: int
     order: int
 
 
 @dataclass(frozen=True, slots=True)
-class OfVersion:
+class OfVersion(Event):
     """What happened to a version.
 
     Attributes:
-        t: seconds.
         version: of the global model.
     """
 
-    t: float
     version: int
 
 
@@ -51,7 +60,7 @@ class Dispatched(OfOrder):
         beside: True where the client trains and transfers at the same time; else None.
     """
 
-    kind: ClassVar[str] = "dispatch"
+    kind = "dispatch"
     version: int
     bytes: int = 0
     parts: Sequence[float] | None = None
@@ -67,7 +76,7 @@ class Paused(OfOrder):
         progress: share of the order's training that is done, in (0, 1).
     """
 
-    kind: ClassVar[str] = "pause"
+    kind = "pause"
     base_version: int
     progress: float
 
@@ -81,7 +90,7 @@ class Refreshed(OfOrder):
         bytes: sent to the client.
     """
 
-    kind: ClassVar[str] = "refresh"
+    kind = "refresh"
     version: int
     bytes: int = 0
 
@@ -94,7 +103,7 @@ class Recalled(OfOrder):
         version: of the global model.
     """
 
-    kind: ClassVar[str] = "recall"
+    kind = "recall"
     version: int
 
 
@@ -109,7 +118,7 @@ class Arrived(OfOrder):
         bytes: received from the client.
     """
 
-    kind: ClassVar[str] = "arrival"
+    kind = "arrival"
     base_version: int
     age: int
     loss: float | None = None
@@ -126,14 +135,14 @@ class Failed(OfOrder):
         raised: whether the client's code raised an error (`fl_app.core.bugs`).
     """
 
-    kind: ClassVar[str] = "failure"
+    kind = "failure"
     base_version: int
     reason: str = ""
     raised: bool = False
 
 
 @dataclass(frozen=True, slots=True)
-class Rejected:
+class Rejected(Event):
     """A reply was refused: what was wrong with it, or that it came too late.
 
     Attributes:
@@ -142,8 +151,7 @@ class Rejected:
         reason: why.
     """
 
-    kind: ClassVar[str] = "reject"
-    t: float
+    kind = "reject"
     client: int | None = None
     order: int | None = None
     base_version: int | None = None
@@ -162,7 +170,7 @@ class Clustered(OfVersion):
         order: the orders of these updates.
     """
 
-    kind: ClassVar[str] = "cluster"
+    kind = "cluster"
     client: Sequence[int]
     cluster: Sequence[int]
     dropped: Sequence[int]
@@ -181,7 +189,7 @@ class Aggregated(OfVersion):
         report: what the strategy reported, such as ``weight``, one number per update.
     """
 
-    kind: ClassVar[str] = "aggregate"
+    kind = "aggregate"
     client: Sequence[int]
     order: Sequence[int]
     age: Sequence[int]
@@ -196,7 +204,7 @@ class Evaluated(OfVersion):
         metrics: by name, ``"accuracy"`` and ``"loss"`` among them where the task has them.
     """
 
-    kind: ClassVar[str] = "evaluate"
+    kind = "evaluate"
     metrics: Mapping[str, Any]
 
 
@@ -211,7 +219,7 @@ class EvaluationOrdered(OfOrder):
         bytes: sent to the client.
     """
 
-    kind: ClassVar[str] = "evaluate_order"
+    kind = "evaluate_order"
     version: int
     bytes: int = 0
 
@@ -227,7 +235,7 @@ class ClientEvaluated(OfOrder):
         bytes: received from the client.
     """
 
-    kind: ClassVar[str] = "client_evaluate"
+    kind = "client_evaluate"
     version: int
     num_examples: int
     metrics: Mapping[str, Any]
@@ -248,7 +256,7 @@ class ClientsEvaluated(OfVersion):
             the clients) and ``<metric>_worst_decile`` (mean over the worst tenth of the clients).
     """
 
-    kind: ClassVar[str] = "clients_evaluate"
+    kind = "clients_evaluate"
     since: float
     client_updates: int
     clients: int
@@ -260,26 +268,7 @@ class ClientsEvaluated(OfVersion):
 class Checkpointed(OfVersion):
     """A scheduled checkpoint was written."""
 
-    kind: ClassVar[str] = "checkpoint"
-
-
-Event: TypeAlias = (
-    Dispatched
-    | Paused
-    | Refreshed
-    | Recalled
-    | Arrived
-    | Failed
-    | Rejected
-    | Clustered
-    | Aggregated
-    | Evaluated
-    | EvaluationOrdered
-    | ClientEvaluated
-    | ClientsEvaluated
-    | Checkpointed
-)
-EVENTS: tuple[type[Event], ...] = get_args(Event)
+    kind = "checkpoint"
 
 
 class Sink(Protocol):
@@ -294,8 +283,12 @@ class Sink(Protocol):
 
 # The field whose entries stand in the log beside the event's own keys.
 OPEN = {Aggregated: "report", Evaluated: "metrics", ClientsEvaluated: "metrics"}
-CLASSES: dict[str, type[Event]] = {cls.kind: cls for cls in EVENTS}
-KEYS = {cls: tuple(f.name for f in fields(cls) if f.name != OPEN.get(cls)) for cls in EVENTS}
+CLASSES: dict[str, type[Event]] = {
+    each.kind: each for each in [*vars().values()] if hasattr(each, "kind")
+}
+KEYS = {
+    cls: tuple(f.name for f in fields(cls) if f.name != OPEN.get(cls)) for cls in CLASSES.values()
+}
 
 
 def to_json(event: Event) -> dict[str, Any]:
