@@ -84,7 +84,7 @@ class AsyncFedED(Stepped):
         split = model.num_trainable
         decay = 1.0 if self.lr_schedule is None else self.lr_schedule.factor(model.version)
         params, weights, distances = model.params.copy(), [], []
-        deltas = self.clip(model, (model.delta(update) for update in updates))
+        deltas = self.deltas(model, updates)
         for update, delta in zip(updates, deltas, strict=True):
             length = norm(delta[:split])
             moved = norm((params - model.base(update))[:split])

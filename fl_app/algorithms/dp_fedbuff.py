@@ -104,7 +104,7 @@ class DPFedBuff(Stepped):
             staleness.polynomial(model.age(update), 0.5) / share[update.client_id]
             for update in updates
         ]
-        deltas = self.clip(model, (model.delta(update) for update in updates))
+        deltas = self.deltas(model, updates)
         noise = self.state["noise"].standard_normal(model.params.size, np.float32)
         noise *= np.float32(self.noise_multiplier * self.clip_norm)
         total = weighted_sum([*weights, 1.0], [*deltas, noise])

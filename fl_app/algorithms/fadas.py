@@ -78,7 +78,7 @@ class FADAS(Stepped):
 
     def aggregate(self, model: GlobalModel, updates: Updates) -> Vector:
         split = model.num_trainable
-        deltas = self.clip(model, (model.delta(update) for update in updates))
+        deltas = self.deltas(model, updates)
         mean = self.average(model, [1 / len(updates)] * len(updates), deltas)
         d, b1, b2 = mean[:split], np.float32(self.momentum), np.float32(self.second_momentum)
         # 1 - b2 in float32 would have few digits where b2 is near 1.

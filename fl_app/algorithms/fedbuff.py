@@ -58,6 +58,6 @@ class FedBuff(AveragesVersions):
         exponent = 0.5 if self.staleness_function == "polynomial" else 0.0
         scales = [staleness.polynomial(model.age(update), exponent) for update in updates]
         weights = np.array(scales) / len(updates)
-        deltas = self.clip(model, (model.delta(update) for update in updates))
+        deltas = self.deltas(model, updates)
         mean = self.by_entry(self.average(model, weights, deltas), np.ones(len(updates)), updates)
         return self.step(model, -mean, self.server_lr)

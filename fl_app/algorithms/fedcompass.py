@@ -53,5 +53,5 @@ class FedCompass(Stepped):
 
     def aggregate(self, model: GlobalModel, updates: Updates) -> Vector:
         weights = [polynomial(model.age(u), self.exponent) / self.num_clients for u in updates]
-        deltas = self.clip(model, (model.delta(update) for update in updates))
+        deltas = self.deltas(model, updates)
         return self.step(model, -self.average(model, weights, deltas), self.server_lr)

@@ -82,7 +82,7 @@ class FedPSA(AveragesVersions):
         self._gradient = gradient
 
     def aggregate(self, model: GlobalModel, updates: Updates) -> Vector:
-        deltas = self.clip(model, (model.delta(update) for update in updates))
+        deltas = self.deltas(model, updates)
         squares = [norm(delta[: model.num_trainable]) ** 2 for delta in deltas]
         lengths = self.state["lengths"] = [*self.state["lengths"], *squares][-self.queue_length :]
         mean = sum(lengths) / len(lengths)

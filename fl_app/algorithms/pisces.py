@@ -42,5 +42,5 @@ class Pisces(Stepped):
     looks_at = "every client's loss, which decides how often it trains"
 
     def aggregate(self, model: GlobalModel, updates: Updates) -> Vector:
-        deltas = self.clip(model, (model.delta(update) for update in updates))
+        deltas = self.deltas(model, updates)
         return self.step(model, -self.average(model, by_examples(updates), deltas), self.server_lr)

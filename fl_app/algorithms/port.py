@@ -77,7 +77,7 @@ class PORT(Stepped):
         self.schedule = bounded_by  # type: ignore[misc]  # with this class's keyword
 
     def aggregate(self, model: GlobalModel, updates: Updates) -> Vector:
-        deltas = self.clip(model, (model.delta(update) for update in updates))
+        deltas = self.deltas(model, updates)
         weights = np.array(
             [
                 update.num_examples * self._merit(model, update, delta)

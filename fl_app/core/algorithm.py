@@ -170,6 +170,10 @@ class Algorithm(Remembers, Checked, ABC):
         """Clipped descent directions of K updates ``(d,)``; they may be the uploads themselves."""
         return self.clip(model, (model.gradient(update) for update in updates))
 
+    def deltas(self, model: GlobalModel, updates: Updates) -> list[Vector]:
+        """Clipped displacements of K updates ``(d,)``; they may be the uploads themselves."""
+        return self.clip(model, (model.delta(update) for update in updates))
+
     def average(self, model: GlobalModel, weights: Floats, uploads: Sequence[Vector]) -> Vector:
         """sum_i p_i g_i, a new vector ``(d,)``; it is reported (`describe`).
 

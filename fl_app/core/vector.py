@@ -16,7 +16,10 @@ PRECISE = 1e-30  # smaller sums of squares have lost some of them in float32
 
 
 def weighted_sum(
-    weights: ArrayLike, vectors: Sequence[Vector], out: Vector | None = None
+    weights: ArrayLike,
+    vectors: Sequence[Vector],
+    out: Vector | None = None,
+    visit: Callable[[Vector, slice], None] | None = None,
 ) -> Vector:
     """sum_k weights[k] * vectors[k].
 
@@ -24,6 +27,7 @@ def weighted_sum(
         weights: shape ``(K,)``.
         vectors: K vectors of shape ``(d,)``, float32.
         out: to write the sum to, shape ``(d,)``, float32; default a new vector.
+        visit: is shown every block of the rows, and its place, while it is in the cache.
 
     Returns:
         The sum, shape ``(d,)``, float32: `out`, if there is one.
@@ -31,7 +35,22 @@ def weighted_sum(
     Raises:
         ValueError: K is 0, the number of weights differs, or `out` has another shape.
     """
-    return _sum(weights, vectors, out)
+    w = np.asarray(weights, np.float32)
+    if not vectors or w.shape != (len(vectors),):
+        raise ValueError(f"{len(vectors)} vectors need as many weights, got shape {w.shape}")
+    total = np.empty_like(vectors[0]) if out is None else out
+    if total.shape != vectors[0].shape:
+        raise ValueError(f"a sum of shape {vectors[0].shape} does not go into {total.shape}")
+    block = np.empty((len(vectors), min(BLOCK, total.size)), np.float32)
+    for start in range(0, total.size, BLOCK):
+        place = slice(start, min(start + BLOCK, total.size))
+        rows = block[:, : place.stop - start]
+        for row, vector in zip(rows, vectors, strict=True):
+            row[:] = vector[place]
+        np.matmul(w, rows, out=total[place])
+        if visit is not None:
+            visit(rows, place)
+    return total
 
 
 def combine(
@@ -63,33 +82,8 @@ def combine(
         squares[:] += np.vecdot(block, block)
         products[:] += block @ others[:, place].T
 
-    total = _sum(weights, vectors, out, visit)
+    total = weighted_sum(weights, vectors, out, visit)
     return total, np.sqrt(squares), products
-
-
-def _sum(
-    weights: ArrayLike,
-    vectors: Sequence[Vector],
-    out: Vector | None,
-    visit: Callable[[Vector, slice], None] | None = None,
-) -> Vector:
-    """`weighted_sum`; `visit` is shown every block of the rows while it is in the cache."""
-    w = np.asarray(weights, np.float32)
-    if not vectors or w.shape != (len(vectors),):
-        raise ValueError(f"{len(vectors)} vectors need as many weights, got shape {w.shape}")
-    total = np.empty_like(vectors[0]) if out is None else out
-    if total.shape != vectors[0].shape:
-        raise ValueError(f"a sum of shape {vectors[0].shape} does not go into {total.shape}")
-    block = np.empty((len(vectors), min(BLOCK, total.size)), np.float32)
-    for start in range(0, total.size, BLOCK):
-        place = slice(start, min(start + BLOCK, total.size))
-        rows = block[:, : place.stop - start]
-        for row, vector in zip(rows, vectors, strict=True):
-            row[:] = vector[place]
-        np.matmul(w, rows, out=total[place])
-        if visit is not None:
-            visit(rows, place)
-    return total
 
 
 def all_finite(arrays: Iterable[ArrayLike]) -> bool:
