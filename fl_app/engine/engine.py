@@ -22,9 +22,8 @@ from fl_app.core.types import Order, Vector
 from fl_app.engine import checks
 from fl_app.engine.clock import Alarm, ClockEvent, Expired, Joined, Left, Replied, Returned, Stray
 from fl_app.engine.federation import Federation
-from fl_app.engine.limits import Outcome, Stop
 from fl_app.engine.outbox import Evaluate, Outbox
-from fl_app.engine.versions import Versions
+from fl_app.engine.versions import Outcome, Stop, Versions
 
 __all__ = ["Engine", "Evaluate", "Outcome", "Stop"]
 
