@@ -3,7 +3,7 @@
 import json
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -24,16 +24,9 @@ class JsonLines:
     Args:
         path: of the file.
         keep: bytes to keep of an existing file; None = begin a new one.
-        wall: seconds of the wall clock.
     """
 
-    def __init__(
-        self,
-        path: Path,
-        *,
-        keep: int | None = None,
-        wall: Callable[[], float] = time.monotonic,
-    ) -> None:
+    def __init__(self, path: Path, *, keep: int | None = None) -> None:
         self._file = open_log(path, keep)
         self._encode = json.JSONEncoder(
             separators=(",", ":"), allow_nan=False, check_circular=False, default=_plain
@@ -41,8 +34,7 @@ class JsonLines:
         # Not in the file's buffer: a forked worker that closes its copy of the file would write
         # the buffer a second time.
         self._lines: list[str] = []
-        self._wall = wall
-        self._due = wall() + FLUSH_EVERY
+        self._due = time.monotonic() + FLUSH_EVERY
 
     def emit(self, event: Event) -> None:
         """Append one event; it reaches the disk with a later event, or at `close`."""
@@ -53,7 +45,7 @@ class JsonLines:
             told = json.dumps(flat, default=_plain)  # with NaN and Infinity
             line = self._encode(json.loads(told, parse_constant=lambda name: None))
         self._lines.append(line)
-        if self._wall() >= self._due or len(self._lines) >= MAX_LINES:
+        if time.monotonic() >= self._due or len(self._lines) >= MAX_LINES:
             self._write()
 
     def position(self) -> int:
@@ -73,7 +65,7 @@ class JsonLines:
             self._lines.clear()  # a full disk may take a part of them, which must not come twice
             self._file.write(text)
             self._file.flush()
-        self._due = self._wall() + FLUSH_EVERY
+        self._due = time.monotonic() + FLUSH_EVERY
 
 
 def read_events(path: Path, length: int | None = None) -> Iterator[Event]:

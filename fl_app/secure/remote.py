@@ -33,13 +33,10 @@ class RemoteHelper:
     Args:
         address: host:port.
         context: TLS (`fl_app.secure.folder.server_context`).
-        patience: seconds to wait for a helper that does not answer.
     """
 
-    def __init__(
-        self, address: str, *, context: ssl.SSLContext, patience: float = PATIENCE
-    ) -> None:
-        self._address, self._patience, self._context = address, patience, context
+    def __init__(self, address: str, *, context: ssl.SSLContext) -> None:
+        self._address, self._context = address, context
 
     def sum(self, request: Request) -> Integers:
         """As of `fl_app.secure.helper.Helper`.
@@ -64,7 +61,7 @@ class RemoteHelper:
             except (httpx.TransportError, ssl.SSLError) as error:
                 problem = repr(error)
             waited = time.monotonic() - began
-            if waited >= self._patience:
+            if waited >= PATIENCE:
                 raise RunError(
                     f"the helper at {self._address} has not answered for {waited:.0f} s: "
                     f"{problem}; resume=auto goes on when it is back"

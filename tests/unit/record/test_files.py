@@ -5,6 +5,7 @@ import json
 import math
 import subprocess
 from collections import Counter
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -78,10 +79,11 @@ def test_event_values_are_always_valid_json(tmp_path, value, written):
     assert text == f'{{"kind":"evaluate","t":1.0,"version":1,"loss":{line}}}\n'
 
 
-def test_events_reach_the_disk_after_seconds_of_wall_time_or_many_events(tmp_path):
+def test_events_reach_the_disk_after_seconds_of_wall_time_or_many_events(tmp_path, monkeypatch):
     wall = Wall()
+    monkeypatch.setattr("fl_app.record.log.time", SimpleNamespace(monotonic=wall))
     path = tmp_path / "events.jsonl"
-    sink = JsonLines(path, wall=wall)
+    sink = JsonLines(path)
     sink.emit(dispatch(0.0))
     assert path.read_text() == ""
     wall.now += FLUSH_EVERY

@@ -159,7 +159,7 @@ def test_it_answers_its_server_and_no_stranger_and_no_nonsense(kit, port):
     context = server_context(kit / "server")
     plain = vectors(5)
     mine = [masked(vector, i, keys=keys) for i, vector in enumerate(plain)]
-    masks = RemoteHelper(f"localhost:{port}", context=context, patience=50.0).sum(request(mine))
+    masks = RemoteHelper(f"localhost:{port}", context=context).sum(request(mine))
     total = sum(update.vector.view(np.uint32) for update in mine)
     opened = (total - masks).view(np.int32) / TERMS.scale
     assert np.abs(opened - sum(plain)).max() < 5 / TERMS.scale
@@ -174,9 +174,10 @@ def test_it_answers_its_server_and_no_stranger_and_no_nonsense(kit, port):
     assert httpx.get(f"{url}/health", verify=context, trust_env=False).status_code == 200
 
 
-def test_a_server_waits_for_its_patience_and_no_longer():
+def test_a_server_waits_for_its_patience_and_no_longer(monkeypatch):
+    monkeypatch.setattr("fl_app.secure.remote.PATIENCE", 1.0)
     context = ssl.create_default_context()
-    nowhere = RemoteHelper(f"localhost:{free_ports(1)[0]}", context=context, patience=1.0)
+    nowhere = RemoteHelper(f"localhost:{free_ports(1)[0]}", context=context)
     mine = [masked(vector, i) for i, vector in enumerate(vectors(5))]
     with pytest.raises(RunError, match=r"has not answered for 2 s: .*resume=auto goes on"):
         nowhere.sum(request(mine))
