@@ -64,7 +64,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from fl_app.core.hyper import POSITIVE, at_least, bounded, count, or_none, within
-from fl_app.core.staleness import polynomial
+from fl_app.core.staleness import polynomials
 from fl_app.core.types import GlobalModel, Numbers, Updates, Vector
 from fl_app.core.vector import combine, cosines, norm
 from fl_app.strategy.memories import RemembersClients
@@ -151,7 +151,7 @@ class CANA(RemembersClients, AveragesVersions):
 
     def _weights(self, model: GlobalModel, updates: Updates) -> Numbers:
         """a_i, shape ``(K,)``."""
-        weights = np.array([polynomial(model.age(update), self.exponent) for update in updates])
+        weights = polynomials(model, updates, self.exponent)
         if self.fair:
             mean = self._mean_ages(model, updates)
             weights *= (len(updates) * mean + 1) * (mean + 1) ** self.exponent

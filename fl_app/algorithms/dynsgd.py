@@ -22,10 +22,8 @@ freshness mean.
 
 from dataclasses import dataclass
 
-import numpy as np
-
 from fl_app.core.hyper import bounded, within
-from fl_app.core.staleness import polynomial
+from fl_app.core.staleness import polynomials
 from fl_app.core.types import GlobalModel, Numbers, Updates
 from fl_app.core.weighting import Weighting
 from fl_app.strategy.weighted import AveragesVersions, WeightedGradients
@@ -57,5 +55,5 @@ class DynSGD(WeightedGradients, AveragesVersions):
         return Weighting("polynomial", exponent=self.exponent)
 
     def weights(self, model: GlobalModel, updates: Updates) -> Numbers:
-        weights = np.array([polynomial(model.age(update), self.exponent) for update in updates])
+        weights = polynomials(model, updates, self.exponent)
         return weights / (weights.sum() if self.normalise else len(updates))

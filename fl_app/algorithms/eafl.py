@@ -39,23 +39,22 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
 from fl_app.core.extras import require_installed
 from fl_app.core.hyper import POSITIVE, bounded, count, within
 from fl_app.core.staleness import polynomial
-from fl_app.core.types import GlobalModel, Numbers, Updates, Vector
+from fl_app.core.types import GlobalModel, Indices, Numbers, Updates, Vector
 from fl_app.core.vector import cosines
 from fl_app.schedule import Schedule
 from fl_app.schedule.clustered_quorum import ClusteredQuorum
-from fl_app.strategy.weighted import Stepped
+from fl_app.strategy.weighted import WeightedGradients
 
 BLOCK = 1 << 13  # entries of every gradient that are multiplied at a time, as doubles
 
 
 @dataclass(kw_only=True)
-class EAFL(Stepped):
+class EAFL(WeightedGradients):
     """Clusters clients by their gradients, so that each kind of data contributes to each version.
 
     The defaults are those of the paper for MNIST, except server_lr: the paper's 0.005 is for inputs
@@ -135,7 +134,7 @@ class EAFL(Stepped):
         self.state["examples"] = {update.client_id: update.num_examples for update in updates}
         return clusters
 
-    def aggregate(self, model: GlobalModel, updates: Updates) -> Vector:
+    def weights(self, model: GlobalModel, updates: Updates) -> Numbers:
         clusters, examples = self.state["clusters"], self.state["examples"]
         examples |= {update.client_id: update.num_examples for update in updates}
         of_all = np.array([clusters.get(client_id, 0) for client_id in examples])
@@ -155,15 +154,14 @@ class EAFL(Stepped):
         share = data if self.by_data else np.ones(data.size)
         whole = share[reported] if self.synchronous or not self.by_data else share
         between = share / whole.sum()
-        weights = between[mine] * within
+        weights: Numbers = between[mine] * within
 
         self.report["cluster_sizes"] = np.bincount(of_all).tolist()
         self.report["quorums"] = np.bincount(mine, minlength=data.size).tolist()
-        direction = self.average(model, weights, self.gradients(model, updates))
-        return self.step(model, direction, self.server_lr)
+        return weights
 
 
-def k_means(gradients: Sequence[Vector], num_clusters: int, seed: int) -> NDArray[np.int64]:
+def k_means(gradients: Sequence[Vector], num_clusters: int, seed: int) -> Indices:
     """Clusters of M vectors ``(d,)``, none of them 0, by direction.
 
     Returns:

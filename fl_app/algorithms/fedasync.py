@@ -22,7 +22,6 @@ from dataclasses import dataclass
 
 from fl_app.core.hyper import at_least, bounded, one_of, or_none, within
 from fl_app.core.types import TRAINED, GlobalModel, Update, Updates, Vector
-from fl_app.core.vector import weighted_sum
 from fl_app.core.weighting import Weighting
 from fl_app.schedule import fully_async
 from fl_app.strategy import AsyncStrategy
@@ -83,11 +82,7 @@ class FedAsync(AsyncStrategy):
 
     def aggregate(self, model: GlobalModel, updates: Updates) -> Vector:
         ages = [model.age(update) for update in updates]
-        weights = [self.weight(age) for age in ages]
         examples = [update.num_examples for update in updates]
         # What is mixed in later shrinks what was mixed in before.
         self.report = {"weight": self.public_weights().weights(ages, examples).tolist()}
-        params = model.params
-        for weight, update in zip(weights, updates, strict=True):
-            params = weighted_sum([1 - weight, weight], [params, model.local(update)])
-        return params
+        return self.mix(model, [self.weight(age) for age in ages], updates)

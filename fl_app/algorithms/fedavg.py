@@ -14,12 +14,9 @@ Symbols: w_i local model of client i, n_i its number of training examples.
 Deviations: none.
 """
 
-from dataclasses import dataclass
-
 from fl_app.strategy.weighted import AveragedModels
 
 
-@dataclass(kw_only=True)
 class FedAvg(AveragedModels):
     """Average of the local models, weighted by the number of examples.
 

@@ -20,7 +20,7 @@ of its client. Buffers such as BatchNorm's move by the weights instead of becomi
 from dataclasses import dataclass
 
 from fl_app.core.hyper import POSITIVE, at_least, bounded, count
-from fl_app.core.staleness import polynomial
+from fl_app.core.staleness import polynomials
 from fl_app.core.types import TRAINED, GlobalModel, Updates, Vector
 from fl_app.schedule.compass import Compass
 from fl_app.strategy.weighted import Stepped
@@ -52,6 +52,6 @@ class FedCompass(Stepped):
     num_clients: int = bounded(10, count(), "it divides every weight")
 
     def aggregate(self, model: GlobalModel, updates: Updates) -> Vector:
-        weights = [polynomial(model.age(u), self.exponent) / self.num_clients for u in updates]
+        weights = polynomials(model, updates, self.exponent) / self.num_clients
         deltas = self.deltas(model, updates)
         return self.step(model, -self.average(model, weights, deltas), self.server_lr)

@@ -28,10 +28,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fl_app.core import staleness
 from fl_app.core.hyper import at_least, bounded, count, within
+from fl_app.core.staleness import polynomials
 from fl_app.core.types import TRAINED, Config, GlobalModel, Updates, Vector
-from fl_app.core.vector import weighted_sum
 from fl_app.schedule import fully_async
 from fl_app.strategy import AsyncStrategy
 
@@ -87,13 +86,9 @@ class FedSA(AsyncStrategy):
 
     def aggregate(self, model: GlobalModel, updates: Updates) -> Vector:
         mixing = self.mixing * (CAREFUL_MIXING if self.state["careful"] else 1.0)
-        weights = [
-            mixing * staleness.polynomial(model.age(update), self.exponent) for update in updates
-        ]
+        weights = (mixing * polynomials(model, updates, self.exponent)).tolist()
         self.report = {"weight": weights, "stage": 2 if self.state["careful"] else 1}
-        params = model.params
-        for weight, update in zip(weights, updates, strict=True):
-            params = weighted_sum([1 - weight, weight], [params, model.local(update)])
+        params = self.mix(model, weights, updates)
         self._record_losses([update.loss for update in updates])
         return params
 

@@ -14,15 +14,12 @@ Symbols: eta server_lr (1 in the code), n_k number of examples.
 Deviations: those of the schedule. The paper's text was not available as a whole.
 """
 
-from dataclasses import dataclass
-
 from fl_app.core.types import TRAINED, GlobalModel, Updates, Vector
 from fl_app.core.weighting import by_examples
 from fl_app.schedule.guided import Guided
 from fl_app.strategy.weighted import Stepped
 
 
-@dataclass(kw_only=True)
 class Pisces(Stepped):
     """A server step along the mean displacement, weighted by examples.
 

@@ -25,10 +25,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fl_app.core.hyper import at_least, bounded, within
-from fl_app.core.types import GlobalModel, Numbers, Updates, Vector
+from fl_app.core.types import Flags, GlobalModel, Numbers, Updates, Vector
 from fl_app.core.vector import norm, weighted_sum
 from fl_app.schedule import k_async
 from fl_app.strategy.weighted import AveragesVersions
@@ -67,7 +66,7 @@ class REFL(AveragesVersions):
         return self.step(model, direction, self.server_lr)
 
 
-def _deviation(gradients: Sequence[Vector], fresh: NDArray[np.bool_]) -> Numbers:
+def _deviation(gradients: Sequence[Vector], fresh: Flags) -> Numbers:
     """L_i / max L, in [0, 1], shape ``(K,)``; 0 for all if ubar is 0 or all agree."""
     mean = weighted_sum(fresh / fresh.sum(), gradients)
     # NOTE: ubar - (g + n_F ubar) / (n_F + 1) = (ubar - g) / (n_F + 1), so n_F and ||ubar|| cancel

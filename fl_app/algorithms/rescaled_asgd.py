@@ -23,8 +23,6 @@ ones count more. Several updates at once (another schedule) make one step along 
 time passes, as in Flower's own loop, all tau_c are equal.
 """
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from fl_app.core.types import GlobalModel, Numbers, Updates
@@ -32,7 +30,6 @@ from fl_app.schedule import fully_async
 from fl_app.strategy.weighted import WeightedGradients
 
 
-@dataclass(kw_only=True)
 class RescaledASGD(WeightedGradients):
     """A step along each gradient, in proportion to the seconds that its client takes.
 

@@ -25,7 +25,6 @@ at a time this is the equation of ACE. Buffers such as BatchNorm's take the mean
 """
 
 from collections import Counter
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -34,7 +33,6 @@ from fl_app.schedule.two_phase import TwoPhase
 from fl_app.strategy.memories import RemembersClients
 
 
-@dataclass(kw_only=True)
 class Ringleader(RemembersClients):
     """One step along the mean of all clients' mean gradients of this round.
 

@@ -24,7 +24,7 @@ sum to 1: the step shrinks with the staleness.
 from dataclasses import dataclass
 
 from fl_app.core.hyper import POSITIVE, bounded
-from fl_app.core.staleness import polynomial
+from fl_app.core.staleness import polynomials
 from fl_app.core.types import GlobalModel, Numbers, Updates
 from fl_app.core.weighting import Weighting, by_examples
 from fl_app.strategy.weighted import WeightedGradientsOrModels
@@ -56,4 +56,4 @@ class SAFL(WeightedGradientsOrModels):
         return Weighting("polynomial", exponent=1.0, by_examples=True)
 
     def weights(self, model: GlobalModel, updates: Updates) -> Numbers:
-        return by_examples(updates) * [polynomial(model.age(update), 1.0) for update in updates]
+        return by_examples(updates) * polynomials(model, updates, 1.0)

@@ -21,10 +21,8 @@ several times that of an average.
 
 from dataclasses import dataclass
 
-import numpy as np
-
 from fl_app.core.hyper import POSITIVE, bounded
-from fl_app.core.staleness import polynomial
+from fl_app.core.staleness import polynomials
 from fl_app.core.types import GlobalModel, Numbers, Updates
 from fl_app.core.weighting import Weighting
 from fl_app.strategy.weighted import WeightedGradients
@@ -54,5 +52,5 @@ class SASGD(WeightedGradients):
         return Weighting("polynomial", exponent=1.0)
 
     def weights(self, model: GlobalModel, updates: Updates) -> Numbers:
-        inverse = np.array([polynomial(model.age(update), 1.0) for update in updates])
+        inverse = polynomials(model, updates, 1.0)
         return inverse / (inverse.sum() if self.normalise else len(updates))

@@ -36,7 +36,7 @@ import math
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, TypeAlias, cast, get_args
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias, cast, get_args
 
 import numpy as np
 import pandas as pd
@@ -71,8 +71,7 @@ BUFFERS = (1, 2, 5, 10, 20, 50)  # of the grid
 LATER = "after_aggregation"
 
 
-@dataclass(frozen=True)
-class Orders:
+class Orders(NamedTuple):
     """What the orders of a federation take, without the waits for a place or the server.
 
     Attributes:
@@ -96,8 +95,7 @@ class Orders:
     joules: Numbers
 
 
-@dataclass(frozen=True)
-class Steady:
+class Steady(NamedTuple):
     """The long run of a schedule.
 
     Attributes:

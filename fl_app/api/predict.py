@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 import torch
-from numpy.typing import NDArray
 from omegaconf import OmegaConf
 
 from fl_app.client.build import COMMON_KEYS, instantiate
+from fl_app.core.types import Array
 from fl_app.record.folder import SCHEMA
 from fl_app.tasks.own_data import Part, encoded_inputs
 from fl_app.tasks.readers import Csv
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from fl_app.tasks.task import Task
 
 
-def predict(folder: Path, arrays: Mapping[str, NDArray[Any]], inputs: Any) -> NDArray[Any]:
+def predict(folder: Path, arrays: Mapping[str, Array], inputs: Any) -> Array:
     """See `fl_app.Result.predict`.
 
     Args:

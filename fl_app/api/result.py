@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 from markupsafe import escape
-from numpy.typing import NDArray
 
 from fl_app.core.events import to_json
 from fl_app.core.extras import told_if_missing
+from fl_app.core.types import Array
 from fl_app.record.folder import EVENTS, MODEL, SUMMARY, TABLE
 from fl_app.record.log import read_events
 from fl_app.report import target_of
@@ -68,12 +68,12 @@ class Result:
         return pd.DataFrame({key: _column([row.get(key) for row in rows]) for key in columns})
 
     @cached_property
-    def model(self) -> dict[str, NDArray[Any]]:
+    def model(self) -> dict[str, Array]:
         """The arrays of the final model by name, as in a ``state_dict`` of torch."""
         with np.load(self._folder / MODEL, allow_pickle=False) as arrays:
             return dict(arrays)
 
-    def predict(self, inputs: "pd.DataFrame | NDArray[Any] | str | Path") -> NDArray[Any]:
+    def predict(self, inputs: "pd.DataFrame | Array | str | Path") -> Array:
         """What the final model predicts, of a run on a table, arrays or images of one's own.
 
         Args:

@@ -5,15 +5,13 @@ from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 from fnmatch import fnmatchcase
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from fl_app.core.layout import Entry, Layout, names_of
-from fl_app.core.types import State, Vector
+from fl_app.core.types import Array, State, Vector
 from fl_app.core.width import cut, units
 
 # Kinds of devices on which all tensors lie in one vector. On others each has memory of its own,
@@ -141,7 +139,7 @@ class FlatModel:
         vector: Vector = flat[start:].cpu().numpy()
         return vector
 
-    def named(self, vector: Vector) -> dict[str, NDArray[np.generic]]:
+    def named(self, vector: Vector) -> dict[str, Array]:
         """All arrays of the module by name, in its own order.
 
         Args:
@@ -190,7 +188,7 @@ class FlatModel:
 
     # -- private ----------------------------------------------------------------------------------
 
-    def read_private(self) -> dict[str, NDArray[np.generic]]:
+    def read_private(self) -> dict[str, Array]:
         """Copies of the private tensors by name."""
         return {name: _readable(tensor).numpy().copy() for name, tensor in self.private.items()}
 
@@ -291,7 +289,7 @@ def to_vector(tensors: Sequence[Tensor]) -> Vector:
     return vector
 
 
-def to_tensors(vector: NDArray[Any], like: Sequence[Tensor]) -> list[Tensor]:
+def to_tensors(vector: Array, like: Sequence[Tensor]) -> list[Tensor]:
     """The inverse of `to_vector`: copies with the shapes and on the device of `like`."""
     sizes = [tensor.numel() for tensor in like]
     parts = torch.split(torch.tensor(vector, device=like[0].device), sizes)

@@ -4,9 +4,9 @@ import re
 from copy import deepcopy
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
 from omegaconf import DictConfig
+
+from fl_app.core.types import Indices
 
 
 def kind_of(task: Any) -> str:
@@ -15,7 +15,7 @@ def kind_of(task: Any) -> str:
     return str(task.get("data") or re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower())
 
 
-class AnyId(list[NDArray[np.int64]]):
+class AnyId(list[Indices]):
     """The examples of the only client, under any index; takes the place of a partition.
 
     The server knows a node by its partition id or its node id. The draws and the state of the

@@ -2,14 +2,12 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from torch import Tensor
 
 from fl_app.client.flat import to_tensors, to_vector
-from fl_app.core.types import Extra, State, Vector
+from fl_app.core.types import Array, Extra, State, Vector
 
 NOTHING: Vector = np.empty(0, np.float32)  # in place of an upload that is not there yet
 PAUSED = "paused"  # the client's model, and prefix of all names in the client state
@@ -31,7 +29,7 @@ class Progress:
     steps: int = 0
     loss: float = 0.0
 
-    def to_state(self, model: Vector, received: Vector, extra: Extra) -> dict[str, NDArray[Any]]:
+    def to_state(self, model: Vector, received: Vector, extra: Extra) -> dict[str, Array]:
         """Arrays by name for the client's state.
 
         Args:
@@ -65,6 +63,6 @@ def extra_of(state: State) -> Extra:
     return {k.removeprefix(EXTRA): v for k, v in state.items() if k.startswith(EXTRA)}
 
 
-def without_pause(state: State) -> dict[str, NDArray[Any]]:
+def without_pause(state: State) -> dict[str, Array]:
     """A client's state without what a paused order left in it."""
     return {name: array for name, array in state.items() if not name.startswith(PAUSED)}

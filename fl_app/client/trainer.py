@@ -9,11 +9,10 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import KW_ONLY, dataclass, replace
 from functools import cache
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from fl_app.client import gpus
@@ -23,7 +22,7 @@ from fl_app.client.pauses import NOTHING, PAUSED, RECEIVED, Progress, extra_of, 
 from fl_app.client.settings import TrainingSettings
 from fl_app.client.transform import Compressed
 from fl_app.core.bugs import warn_of_misspelt
-from fl_app.core.types import NO_EXTRA, Config, Indices, Order, Rng, Scores, Upload, Vector
+from fl_app.core.types import NO_EXTRA, Array, Config, Indices, Order, Rng, Scores, Upload, Vector
 
 if TYPE_CHECKING:
     from fl_app.tasks.task import Task
@@ -89,7 +88,7 @@ class LocalTrainer(TrainingSettings):
         self._proximal = self.proximal
         self.lineage = [c.__name__ for c in cls.__mro__ if issubclass(c, LocalTrainer)][:-1]
         self.client_id = 0
-        self.state: dict[str, NDArray[Any]] = {}
+        self.state: dict[str, Array] = {}
         self.extra = NO_EXTRA
         self.processor = torch.device(gpus.chosen(self.device))
         self.model = build_model(self.task, self.seed, self.processor, self.private)

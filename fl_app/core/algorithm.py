@@ -188,6 +188,13 @@ class Algorithm(Remembers, Checked, ABC):
         weighted_sum(shares, [u[split:] for u in uploads], out=direction[split:])
         return direction
 
+    def mix(self, model: GlobalModel, weights: Floats, updates: Updates) -> Vector:
+        """w <- (1 - p_i) w + p_i w_i of K updates, one after the other, ``(d,)``."""
+        params = model.params
+        for weight, update in zip(weights, updates, strict=True):
+            params = weighted_sum([1 - weight, weight], [params, model.local(update)])
+        return params
+
     def by_entry(self, direction: Vector, weights: Floats, updates: Updates) -> Vector:
         """A direction in which each entry is that of the updates that have it, shape ``(d,)``.
 

@@ -7,9 +7,8 @@ from math import prod
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from fl_app.core.types import Vector
+from fl_app.core.types import Array, Vector
 from fl_app.core.vector import all_finite
 
 # What PyTorch calls the running statistics of its normalisation layers. Only needed when arrays
@@ -46,7 +45,7 @@ class Layout:
     entries: tuple[Entry, ...]
 
     @classmethod
-    def of_arrays(cls, arrays: Mapping[str, NDArray[np.generic]]) -> "Layout":
+    def of_arrays(cls, arrays: Mapping[str, Array]) -> "Layout":
         """Layout of named arrays; integers and running statistics count as buffers."""
         entries = []
         for name, array in arrays.items():
@@ -78,7 +77,7 @@ class Layout:
             start += entry.size
         return places
 
-    def flatten(self, arrays: Sequence[NDArray[np.generic]]) -> Vector:
+    def flatten(self, arrays: Sequence[Array]) -> Vector:
         """One vector of shape ``(d,)`` from arrays in the order of `entries`.
 
         Raises:
@@ -96,7 +95,7 @@ class Layout:
             vector[self.slices[entry.name]] = array.reshape(-1)
         return vector
 
-    def unflatten(self, vector: Vector) -> list[NDArray[np.generic]]:
+    def unflatten(self, vector: Vector) -> list[Array]:
         """Arrays in the order and with the dtypes of `entries`; float32 ones share memory."""
         arrays = []
         for entry in self.entries:
@@ -106,7 +105,7 @@ class Layout:
             arrays.append(flat.astype(entry.dtype, copy=False).reshape(entry.shape))
         return arrays
 
-    def named(self, vector: Vector) -> dict[str, NDArray[np.generic]]:
+    def named(self, vector: Vector) -> dict[str, Array]:
         """Arrays of a vector ``(d,)`` by name, as `unflatten` makes them."""
         return dict(zip(self.names, self.unflatten(vector), strict=True))
 

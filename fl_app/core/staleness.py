@@ -9,12 +9,17 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from fl_app.core.types import Numbers
+from fl_app.core.types import GlobalModel, Numbers, Updates
 
 
 def polynomial(age: int, exponent: float) -> float:
     """s = (age + 1)^(-exponent), Xie et al. 2019 (FedAsync) section 5.2."""
     return float((age + 1.0) ** -exponent)
+
+
+def polynomials(model: GlobalModel, updates: Updates, exponent: float) -> Numbers:
+    """`polynomial` of the ages of K updates, shape ``(K,)``."""
+    return np.array([polynomial(model.age(update), exponent) for update in updates])
 
 
 def hinge(age: int, slope: float, hinge_age: float) -> float:

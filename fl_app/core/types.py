@@ -15,6 +15,7 @@ Array: TypeAlias = NDArray[Any]
 Vector: TypeAlias = NDArray[np.float32]
 Numbers: TypeAlias = NDArray[np.float64]
 Indices: TypeAlias = NDArray[np.int64]
+Flags: TypeAlias = NDArray[np.bool_]
 Rng: TypeAlias = np.random.Generator
 Scalar: TypeAlias = bool | int | float | str
 Config: TypeAlias = Mapping[str, Scalar]

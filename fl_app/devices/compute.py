@@ -183,7 +183,6 @@ class OverlapCompute(MeanSeconds):
         return seconds * sizes / sizes.max()
 
 
-@dataclass(kw_only=True, eq=False)
 class Exponential(_Scaled):
     """All clients are equal, and their orders take exponential times.
 

@@ -241,15 +241,10 @@ def new_node(folder: Path, comment: str) -> None:
         FileExistsError: one of the files exists already.
     """
     key = ec.generate_private_key(ec.SECP384R1())
-    private = key.private_bytes(
-        serialization.Encoding.PEM,
-        serialization.PrivateFormat.OpenSSH,
-        serialization.NoEncryption(),
-    )
     public = key.public_key().public_bytes(
         serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH
     )
-    write(folder / "node.key", private, PRIVATE)
+    _write_key(folder / "node.key", key, serialization.PrivateFormat.OpenSSH)
     write(folder / "node.key.pub", public + f" {comment}\n".encode(), PUBLIC)
 
 
@@ -292,6 +287,13 @@ def write(path: Path, content: bytes, mode: int) -> None:
         file.write(content)
 
 
+def _write_key(
+    path: Path, key: ec.EllipticCurvePrivateKey, form: serialization.PrivateFormat
+) -> None:
+    pem = serialization.Encoding.PEM
+    write(path, key.private_bytes(pem, form, serialization.NoEncryption()), PRIVATE)
+
+
 def _issue(
     folder: Path,
     name: str,
@@ -327,10 +329,5 @@ def _issue(
         critical = isinstance(extension, x509.BasicConstraints | x509.KeyUsage)
         builder = builder.add_extension(extension, critical)
     certificate = builder.sign(signer, hashes.SHA384())
-    private = key.private_bytes(
-        serialization.Encoding.PEM,
-        serialization.PrivateFormat.PKCS8,
-        serialization.NoEncryption(),
-    )
-    write(folder / f"{name}.key", private, PRIVATE)
+    _write_key(folder / f"{name}.key", key, serialization.PrivateFormat.PKCS8)
     write(folder / f"{name}.crt", certificate.public_bytes(serialization.Encoding.PEM), PUBLIC)

@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 from omegaconf import OmegaConf
 
 from fl_app.core.events import ClientsEvaluated, Evaluated, Event
 from fl_app.core.files import atomic_write
+from fl_app.core.types import Array, Indices
 from fl_app.record.history import History
 from fl_app.record.log import JsonLines, read_events
 from fl_app.record.provenance import provenance
@@ -108,7 +108,7 @@ class RunFolder:
     def begin(
         self,
         settings: object,
-        partition: tuple[Sequence[str], NDArray[np.int64]] | None = None,
+        partition: tuple[Sequence[str], Indices] | None = None,
     ) -> None:
         """Write the configuration.
 
@@ -171,7 +171,7 @@ class RunFolder:
     def finish(
         self,
         outcome: "Outcome",
-        model: Mapping[str, NDArray[np.generic]],
+        model: Mapping[str, Array],
         about: Mapping[str, Any],
         report_accuracy: float,
         score: Score | None = None,

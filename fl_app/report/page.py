@@ -9,10 +9,9 @@ import os
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import altair as alt
 import vl_convert
@@ -131,8 +130,7 @@ for (const name in figures) {
 """
 
 
-@dataclass(frozen=True)
-class Part:
+class Part(NamedTuple):
     """A section of the page.
 
     Attributes:

@@ -4,9 +4,8 @@ import logging
 import secrets
 from collections.abc import Sequence
 from contextlib import ExitStack, closing
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from omegaconf import DictConfig
 
@@ -34,8 +33,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True)
-class Plan:
+class Plan(NamedTuple):
     """One run that is to be done.
 
     Attributes:

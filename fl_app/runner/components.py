@@ -2,8 +2,7 @@
 
 import os
 from copy import deepcopy
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from omegaconf import DictConfig
 
@@ -54,8 +53,7 @@ def placement(config: DictConfig) -> tuple[str, int]:
     return device, int(workers)
 
 
-@dataclass(frozen=True)
-class Components:
+class Components(NamedTuple):
     """The objects of a run that do not depend on its folder.
 
     Attributes:

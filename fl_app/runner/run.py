@@ -11,9 +11,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from omegaconf import DictConfig
 
@@ -40,8 +39,7 @@ KILLED = (
 Job = tuple[Plan, Path, str, bool]  # with its folder, its label on the console, and if it shows it
 
 
-@dataclass(frozen=True)
-class Ended:
+class Ended(NamedTuple):
     """How a run ended.
 
     Attributes:
@@ -56,8 +54,7 @@ class Ended:
     stops: bool = False
 
 
-@dataclass(frozen=True)
-class Ran:
+class Ran(NamedTuple):
     """What running some cells came to.
 
     Attributes:

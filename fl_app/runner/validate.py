@@ -8,8 +8,7 @@ import pkgutil
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import suppress
 from copy import deepcopy
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from omegaconf import DictConfig, OmegaConf
 
@@ -46,8 +45,7 @@ SLOW_ARE_NAMED = ("Boards", "TwoSpeed")  # devices that say which clients are sl
 PARTS = ("network", "availability", "energy", "server")  # of the devices, each with its own target
 
 
-@dataclass(frozen=True)
-class Given:
+class Given(NamedTuple):
     """Objects in place of parts of the configuration; None = the configuration decides.
 
     A run works on copies of strategy and schedule, so the same objects serve several runs.

@@ -6,11 +6,10 @@ from dataclasses import dataclass
 from statistics import fmean
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fl_app.core.hyper import POSITIVE, at_least, bounded, count, or_none, within
 from fl_app.core.pool import ClientPool
-from fl_app.core.types import Numbers, Order, Rng, Update, Updates
+from fl_app.core.types import Flags, Numbers, Order, Rng, Update, Updates
 from fl_app.schedule.base import Ids
 from fl_app.schedule.timed import Timed
 
@@ -147,7 +146,7 @@ class Guided(Timed):
                 self._credits[who] = self._credits.get(who, CREDITS) - 1
 
 
-def outliers(values: Numbers, radius: float, neighbours: int) -> NDArray[np.bool_]:
+def outliers(values: Numbers, radius: float, neighbours: int) -> Flags:
     """Which of M numbers DBSCAN leaves out of its clusters, shape ``(M,)``.
 
     A number is in a cluster if it is within `radius` of one that has so many `neighbours` within

@@ -1,13 +1,11 @@
 """The base of schedules that go by the clock and by the seconds that orders took."""
 
 from collections.abc import Collection
-from dataclasses import dataclass
 
 from fl_app.core.types import Update, Updates
 from fl_app.schedule.base import Ids, Schedule
 
 
-@dataclass(eq=False)
 class Timed(Schedule):
     """Knows the time and who is at work, and sees every arrival once.
 

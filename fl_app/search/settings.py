@@ -8,15 +8,15 @@ from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
 from fl_app.cli import nearest
-from fl_app.core.errors import require
-from fl_app.core.hyper import count
+from fl_app.core.hyper import Bound, Checked, bounded, count
 
 BEST = "best.yaml"  # in a search's folder: the best setting of each cell
 MEASURES = ("last10", "final", "best")  # beginnings of keys of summary.json
+MEASURE = Bound(f"one of {', '.join(MEASURES)}", MEASURES.__contains__)
 
 
 @dataclass
-class Settings:
+class Settings(Checked):
     """The keys ``search.*``.
 
     Attributes:
@@ -36,37 +36,27 @@ class Settings:
         folder: for all files; empty = ``outputs/DATE/TIME-search``.
     """
 
-    trials: int = 20
+    _group = "search"
+
+    trials: int = bounded(20, count(), "nothing would be tried")
     space: str = ""
     updates: int | None = None
-    grid: int = 4
+    grid: int = bounded(4, count(0), "it counts trials")
     seeds: list[int] = field(default_factory=lambda: [0])
     test_seeds: list[int] = field(default_factory=list)
-    measure: str = "last10"
-    parallel: int = 1
+    measure: str = bounded("last10", MEASURE, "no other measure is known")
+    parallel: int = bounded(1, count(), "nothing would run")
     seed: int = 0
     folder: str = ""
 
     def __post_init__(self) -> None:
-        count().check("search.trials", self.trials, "nothing would be tried")
-        count().check("search.parallel", self.parallel, "nothing would run")
-        require(self.grid >= 0, "search.grid", self.grid, "an integer >= 0", "it counts trials")
-        known = ", ".join(MEASURES)
-        told = "no other measure is known"
-        require(self.measure in MEASURES, "search.measure", self.measure, f"one of {known}", told)
+        super().__post_init__()
         for key in ("seeds", "test_seeds"):
             seeds = getattr(self, key)
             good = len({*seeds}) == len(seeds) and (len(seeds) > 0 or key == "test_seeds")
-            require(
-                good, f"search.{key}", seeds, "seeds, each once", "runs would be equal, or none"
-            )
-        require(
-            not {*self.seeds} & {*self.test_seeds},
-            "search.test_seeds",
-            self.test_seeds,
-            f"none of search.seeds={self.seeds}",
-            "a setting is not judged on what it was chosen by",
-        )
+            self._require(good, key, "seeds, each once", "runs would be equal, or none")
+        fits, told = not {*self.seeds} & {*self.test_seeds}, f"none of search.seeds={self.seeds}"
+        self._require(fits, "test_seeds", told, "a setting is not judged on what it was chosen by")
 
 
 def split(words: Sequence[str]) -> tuple[Settings, list[str]]:

@@ -8,11 +8,10 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fl_app.core.errors import require
 from fl_app.core.hyper import bounded, count, one_of, or_none
-from fl_app.core.types import Numbers, Update, Vector
+from fl_app.core.types import Array, Numbers, Update, Vector
 from fl_app.schedule import Schedule, k_async
 from fl_app.strategy.weighted import Stepped
 
@@ -49,7 +48,7 @@ class Memories:
         self._reserve = reserve or FEW
         self._exponent = exponent
         self._slots: dict[int, int] = {}
-        self._rows: NDArray[Any] = np.empty((0, 0), self._dtype)
+        self._rows: Array = np.empty((0, 0), self._dtype)
         self._scales = np.empty(0, np.float32)
         self._total: Numbers = np.zeros(0)
         self._counted: dict[int, dict[int, bool]] = {}  # version -> clients in `weighted`

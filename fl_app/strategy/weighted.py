@@ -38,7 +38,6 @@ class Stepped(AsyncStrategy):
     )
 
 
-@dataclass(kw_only=True)
 class WeightedGradients(Stepped):
     """One step along a weighted sum of K gradients: w_{t+1} = w_t - eta sum_i p_i g_i."""
 

@@ -10,11 +10,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fl_app.core.errors import require
 from fl_app.core.hyper import Bound, bounded, count, one_of, or_none, within
-from fl_app.core.types import Array, Indices
+from fl_app.core.types import Array, Flags, Indices
 from fl_app.tasks.cache import Arrays, cached, digest, file_facts
 from fl_app.tasks.encoding import KINDS, MISSING, Schema, read_schema
 from fl_app.tasks.files import existing
@@ -159,9 +158,7 @@ class OwnData(TaskKind):
         about = json.dumps({"schema": schema.to_json(), "notes": notes, "found": found})
         return {**arrays, "about": np.frombuffer(about.encode(), np.uint8)}
 
-    def _fitted(
-        self, part: Part, rows: NDArray[np.bool_], targets: Array, kind: str, outputs: Any
-    ) -> Schema:
+    def _fitted(self, part: Part, rows: Flags, targets: Array, kind: str, outputs: Any) -> Schema:
         """The schema of data, whose moments are those of the training rows.
 
         Args:
@@ -372,7 +369,7 @@ def encoded_inputs(part: Part, schema: Schema) -> Array:
     return np.asarray(scaled, np.float32)
 
 
-def choose_test(groups: Indices, share: float, where: str) -> NDArray[np.bool_]:
+def choose_test(groups: Indices, share: float, where: str) -> Flags:
     """Which examples are for testing, shape ``(n,)``; equal arguments give equal examples.
 
     The share holds in every group up to one example, and every group keeps one for training. The

@@ -6,17 +6,15 @@ from pathlib import Path
 from typing import IO
 
 import numpy as np
-from numpy.typing import NDArray
 from PIL import Image, ImageOps
 
 from fl_app.core.errors import explaining
+from fl_app.core.types import Array
 
 MODES = {1: "L", 3: "RGB"}
 
 
-def decode(
-    images: Sequence[tuple[str, Path | IO[bytes]]], shape: Sequence[int]
-) -> NDArray[np.uint8]:
+def decode(images: Sequence[tuple[str, Path | IO[bytes]]], shape: Sequence[int]) -> Array:
     """Decode images, turned upright as their camera says and resized, shape ``(n, *shape)``.
 
     Args:
@@ -28,7 +26,7 @@ def decode(
     """
     channels, height, width = shape
 
-    def pixels(named: tuple[str, Path | IO[bytes]]) -> NDArray[np.uint8]:
+    def pixels(named: tuple[str, Path | IO[bytes]]) -> Array:
         name, file = named
         unreadable = explaining(f"{name} must be an image that can be read")
         with unreadable, Image.open(file) as image:
@@ -39,9 +37,7 @@ def decode(
         return np.stack([*threads.map(pixels, images)])
 
 
-def pixels_of(
-    image: Image.Image, mode: str, size: tuple[int, int] | None = None
-) -> NDArray[np.uint8]:
+def pixels_of(image: Image.Image, mode: str, size: tuple[int, int] | None = None) -> Array:
     """An image as bytes, channels first, turned upright and, if a size is given, resized.
 
     Raises:

@@ -5,7 +5,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from fl_app.core.types import Array
@@ -53,7 +52,7 @@ def moments_of(inputs: Array) -> tuple[tuple[float, ...], tuple[float, ...]]:
     return tuple(mean.tolist()), tuple(deviation.tolist())
 
 
-def _of_bytes(values: NDArray[np.uint8]) -> tuple[float, float]:
+def _of_bytes(values: Array) -> tuple[float, float]:
     """Exact mean and deviation, without a copy in floating point."""
     known = np.arange(256.0)
     share = np.bincount(values.ravel(), minlength=256) / values.size

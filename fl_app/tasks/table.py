@@ -13,10 +13,9 @@ from unicodedata import normalize
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 
 from fl_app.core.errors import require
-from fl_app.core.types import Array, Indices
+from fl_app.core.types import Array, Flags, Indices
 from fl_app.tasks.encoding import Column, Schema
 
 MOST_CATEGORIES = 1000  # of one column: each becomes an input of the model
@@ -243,7 +242,7 @@ def numbers_of(values: pd.Series, where: str) -> pd.Series:
     return numbers
 
 
-def in_float32(values: Array, name: str) -> NDArray[np.float32]:
+def in_float32(values: Array, name: str) -> Array:
     """Numbers as a model takes them.
 
     Args:
@@ -272,9 +271,7 @@ def in_float32(values: Array, name: str) -> NDArray[np.float32]:
 # -- inputs ----------------------------------------------------------------------------------------
 
 
-def fit_column(
-    values: pd.Series, train: NDArray[np.bool_], named: bool, where: str, *, fill: bool
-) -> Column:
+def fit_column(values: pd.Series, train: Flags, named: bool, where: str, *, fill: bool) -> Column:
     """How to encode a column, and with `fill` what missing values count as.
 
     Mean and deviation of numbers are those of the training rows, as are medians and commonest
@@ -318,9 +315,7 @@ def fit_column(
     return Column(name, categories=known, fill=str(own.mode()[0]) if fill else None)
 
 
-def encode_columns(
-    table: pd.DataFrame, columns: Sequence[Column], where: str
-) -> NDArray[np.float32]:
+def encode_columns(table: pd.DataFrame, columns: Sequence[Column], where: str) -> Array:
     """Inputs of the model: standardised numbers, and a 0 or 1 for each category.
 
     Args:

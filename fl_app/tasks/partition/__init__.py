@@ -48,7 +48,6 @@ class Partitioner(Protocol):
         """
 
 
-@dataclass(frozen=True)
 class Bounded(Checked):
     """The base of partitioners whose fields have bounds.
 

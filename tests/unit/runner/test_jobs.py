@@ -6,7 +6,6 @@ import os
 import re
 import shutil
 import signal
-from dataclasses import replace
 
 import hydra
 import numpy as np
@@ -62,7 +61,7 @@ def test_ctrl_c_hides_no_failure(tmp_path, capsys):
         ran.refuse_incomplete(tmp_path)
     assert capsys.readouterr().err == "error: a: the disk is full\n"
     with pytest.raises(RunError, match="the disk is full"):
-        replace(ran, interrupted=False).refuse_incomplete(tmp_path)
+        ran._replace(interrupted=False).refuse_incomplete(tmp_path)
 
 
 # -- in the folder of an earlier run --------------------------------------------------------------
