@@ -32,7 +32,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fl_app.core.hyper import at_least, bounded, one_of, or_none
+from fl_app.core.hyper import NON_NEGATIVE, bounded, one_of
 from fl_app.core.types import GlobalModel, Update, Updates, Vector
 from fl_app.schedule import fully_async
 from fl_app.strategy.memories import RemembersClients
@@ -66,7 +66,7 @@ class ACE(RemembersClients):
     schedule = fully_async(10)
 
     max_age: float | None = bounded(
-        None, or_none(at_least(0)), "no gradient would count, not even a fresh one"
+        None, NON_NEGATIVE, "no gradient would count, not even a fresh one"
     )
     over: str = bounded("heard", one_of("heard", "all"), "no other mean is known")
 

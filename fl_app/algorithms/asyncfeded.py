@@ -28,7 +28,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fl_app.core.hyper import POSITIVE, at_least, bounded, count
+from fl_app.core.hyper import COUNT, NON_NEGATIVE, POSITIVE, bounded
 from fl_app.core.types import TRAINED, Config, GlobalModel, Updates, Vector
 from fl_app.core.vector import norm
 from fl_app.schedule import fully_async
@@ -62,10 +62,10 @@ class AsyncFedED(Stepped):
 
     offset: float = bounded(1.0, POSITIVE, "a fresh upload would have an infinite weight")
     adapt_epochs: bool = False
-    local_epochs: int = bounded(5, count(), "nothing would be trained")
-    target_distance: float = bounded(1.0, at_least(0), "it is a quotient of lengths")
+    local_epochs: int = bounded(5, COUNT, "nothing would be trained")
+    target_distance: float = bounded(1.0, NON_NEGATIVE, "it is a quotient of lengths")
     epoch_rate: float = bounded(1.0, POSITIVE, "the number of epochs would not follow")
-    max_epochs: int = bounded(20, count(), "nothing would be trained")
+    max_epochs: int = bounded(20, COUNT, "nothing would be trained")
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -29,7 +29,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fl_app.core.hyper import bounded, one_of, within
+from fl_app.core.hyper import UNIT_INTERVAL, bounded, one_of
 from fl_app.core.types import GlobalModel, Updates, Vector
 from fl_app.strategy.memories import RemembersClients
 from fl_app.strategy.weighted import AveragesVersions
@@ -59,9 +59,7 @@ class CA2FL(RemembersClients, AveragesVersions):
         [-1.5, -1.0]
     """
 
-    calibration: float = bounded(
-        1.0, within("[0, 1]"), "it is the share of the memories that is used"
-    )
+    calibration: float = bounded(1.0, UNIT_INTERVAL, "it is the share of the memories that is used")
     over: str = bounded("all", one_of("all", "heard"), "no other mean is known")
 
     def aggregate(self, model: GlobalModel, updates: Updates) -> Vector:

@@ -63,7 +63,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fl_app.core.hyper import POSITIVE, at_least, bounded, count, or_none, within
+from fl_app.core.hyper import COUNT, NON_NEGATIVE, POSITIVE, UNIT_INTERVAL, bounded, or_none, within
 from fl_app.core.staleness import polynomials
 from fl_app.core.types import GlobalModel, Numbers, Updates, Vector
 from fl_app.core.vector import combine, cosines, norm
@@ -107,10 +107,10 @@ class CANA(RemembersClients, AveragesVersions):
     exponent: float = bounded(0.5, within("[0, 2]"), "staler updates would count more or hardly")
     memory_span: float | None = bounded(3.0, or_none(POSITIVE), "no memory would count")
     calibration: float | None = bounded(
-        None, or_none(within("[0, 1]")), "it is the share of the memories that is used"
+        None, UNIT_INTERVAL, "it is the share of the memories that is used"
     )
-    fusion: float = bounded(0.0, at_least(0), "history would be subtracted")
-    fusion_length: int = bounded(10, count(), "it is a number of steps")
+    fusion: float = bounded(0.0, NON_NEGATIVE, "history would be subtracted")
+    fusion_length: int = bounded(10, COUNT, "it is a number of steps")
     fusion_falls: bool = False
     normalise: bool = False
     fair: bool = False

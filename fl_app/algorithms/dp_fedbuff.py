@@ -28,7 +28,7 @@ import numpy as np
 from fl_app.core import staleness
 from fl_app.core.errors import RunError
 from fl_app.core.extras import require_installed
-from fl_app.core.hyper import POSITIVE, at_least, bounded, or_none, within
+from fl_app.core.hyper import NON_NEGATIVE, POSITIVE, bounded, within
 from fl_app.core.types import GlobalModel, Updates, Vector
 from fl_app.core.vector import weighted_sum
 from fl_app.core.weighting import Weighting
@@ -65,8 +65,8 @@ class DPFedBuff(Stepped):
     clip_norm: float = bounded(1.0, POSITIVE, "the noise that privacy needs would be unknown")
     noise_multiplier: float = bounded(1.0, POSITIVE, "nothing would be private")
     delta: float = bounded(1e-5, within("(0, 1)"), "it is a probability")
-    max_epsilon: float | None = bounded(None, or_none(POSITIVE), "no version would be paid for")
-    noise_seed: int | None = bounded(None, or_none(at_least(0)), "no noise could be drawn")
+    max_epsilon: float | None = bounded(None, POSITIVE, "no version would be paid for")
+    noise_seed: int | None = bounded(None, NON_NEGATIVE, "no noise could be drawn")
 
     def __post_init__(self) -> None:
         super().__post_init__()

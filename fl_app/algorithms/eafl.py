@@ -42,7 +42,7 @@ import numpy as np
 from threadpoolctl import threadpool_limits
 
 from fl_app.core.extras import require_installed
-from fl_app.core.hyper import POSITIVE, bounded, count, within
+from fl_app.core.hyper import COUNT, POSITIVE, SHARE, bounded
 from fl_app.core.staleness import polynomial
 from fl_app.core.types import GlobalModel, Indices, Numbers, Updates, Vector
 from fl_app.core.vector import cosines
@@ -84,10 +84,10 @@ class EAFL(WeightedGradients):
     looks_at = "every client's gradient, to form clusters"
 
     server_lr: float = bounded(1.5, POSITIVE, "the model would not move")
-    num_clusters: int = bounded(5, count(), "clients belong to a cluster")
-    recluster_every: int = bounded(100, count(), "the server would do nothing else")
+    num_clusters: int = bounded(5, COUNT, "clients belong to a cluster")
+    recluster_every: int = bounded(100, COUNT, "the server would do nothing else")
     participation: float = bounded(
-        0.1, within("(0, 1]"), "it is the share of a cluster that the server waits for"
+        0.1, SHARE, "it is the share of a cluster that the server waits for"
     )
     normalise: bool = False
     recluster: bool = True

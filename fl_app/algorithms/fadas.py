@@ -26,7 +26,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fl_app.core.hyper import POSITIVE, at_least, bounded, one_of, within
+from fl_app.core.hyper import BELOW_1, NON_NEGATIVE, POSITIVE, at_least, bounded, one_of
 from fl_app.core.types import GlobalModel, Updates, Vector
 from fl_app.core.weighting import Weighting
 from fl_app.schedule import Buffered
@@ -58,11 +58,11 @@ class FADAS(Stepped):
     linear_in = ("delta",)
 
     server_lr: float = bounded(0.01, POSITIVE, "the model would not move")
-    momentum: float = bounded(0.9, within("[0, 1)"), "nothing new would be learned")
-    second_momentum: float = bounded(0.99, within("[0, 1)"), "every step would be infinite")
+    momentum: float = bounded(0.9, BELOW_1, "nothing new would be learned")
+    second_momentum: float = bounded(0.99, BELOW_1, "every step would be infinite")
     epsilon: float = bounded(1e-8, at_least(1e-38), "an entry that never moved would be 0 / 0")
     delay_adaptive: bool = True
-    delay_threshold: float = bounded(1.0, at_least(0), "ages start at 0")
+    delay_threshold: float = bounded(1.0, NON_NEGATIVE, "ages start at 0")
     delay_rule: str = bounded("printed", one_of("printed", "ratio"), "no other rule is known")
 
     def rate(self, greatest_age: int) -> float:

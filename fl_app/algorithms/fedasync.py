@@ -20,7 +20,7 @@ Deviations: alpha is not halved late in training. Updates that are too stale can
 
 from dataclasses import dataclass
 
-from fl_app.core.hyper import at_least, bounded, one_of, or_none, within
+from fl_app.core.hyper import NON_NEGATIVE, SHARE, at_least, bounded, one_of
 from fl_app.core.types import TRAINED, GlobalModel, Update, Updates, Vector
 from fl_app.core.weighting import Weighting
 from fl_app.schedule import fully_async
@@ -52,14 +52,14 @@ class FedAsync(AsyncStrategy):
     takes = TRAINED
     linear_in = ("delta",)
 
-    mixing: float = bounded(0.6, within("(0, 1]"), "it is a mixing weight")
+    mixing: float = bounded(0.6, SHARE, "it is a mixing weight")
     staleness_function: str = bounded(
         "polynomial", one_of("constant", "polynomial", "hinge"), "no other function is known"
     )
-    exponent: float = bounded(0.5, at_least(0), "staler updates would count more")
-    hinge_slope: float = bounded(10.0, at_least(0), "staler updates would count more")
-    hinge_age: float = bounded(4.0, at_least(0), "ages start at 0")
-    max_staleness: int | None = bounded(None, or_none(at_least(1)), "every update would be refused")
+    exponent: float = bounded(0.5, NON_NEGATIVE, "staler updates would count more")
+    hinge_slope: float = bounded(10.0, NON_NEGATIVE, "staler updates would count more")
+    hinge_age: float = bounded(4.0, NON_NEGATIVE, "ages start at 0")
+    max_staleness: int | None = bounded(None, at_least(1), "every update would be refused")
 
     def weight(self, age: int) -> float:
         """alpha_t = alpha s(age)."""

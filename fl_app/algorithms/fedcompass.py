@@ -19,7 +19,7 @@ of its client. Buffers such as BatchNorm's move by the weights instead of becomi
 
 from dataclasses import dataclass
 
-from fl_app.core.hyper import POSITIVE, at_least, bounded, count
+from fl_app.core.hyper import COUNT, NON_NEGATIVE, POSITIVE, bounded
 from fl_app.core.staleness import polynomials
 from fl_app.core.types import TRAINED, GlobalModel, Updates, Vector
 from fl_app.schedule.compass import Compass
@@ -48,8 +48,8 @@ class FedCompass(Stepped):
     looks_at = "how long every client takes, which decides its steps"
 
     server_lr: float = bounded(0.9, POSITIVE, "the model would not move")
-    exponent: float = bounded(0.5, at_least(0), "staler updates would count more")
-    num_clients: int = bounded(10, count(), "it divides every weight")
+    exponent: float = bounded(0.5, NON_NEGATIVE, "staler updates would count more")
+    num_clients: int = bounded(10, COUNT, "it divides every weight")
 
     def aggregate(self, model: GlobalModel, updates: Updates) -> Vector:
         weights = polynomials(model, updates, self.exponent) / self.num_clients

@@ -50,7 +50,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fl_app.core.hyper import POSITIVE, at_least, bounded, count, one_of, or_none, within
+from fl_app.core.hyper import (
+    NON_NEGATIVE,
+    POSITIVE,
+    SHARE,
+    UNIT_INTERVAL,
+    bounded,
+    count,
+    one_of,
+    within,
+)
 from fl_app.core.staleness import exponential, freshness
 from fl_app.core.types import GlobalModel, Numbers, Updates, Vector
 from fl_app.core.vector import combine, cosines, norm, weighted_sum
@@ -99,13 +108,11 @@ class FedHist(AveragesVersions):
 
     server_lr: float = bounded(0.7, POSITIVE, "the model would not move")
     buffer_length: int = bounded(10, count(0), "it is a number of rounds")
-    fusion: float = bounded(0.3, at_least(0), "history would be subtracted")
-    utility_weight: float = bounded(0.1, at_least(0), "useful clients would count less")
-    utility_rate: float = bounded(0.1, within("[0, 1]"), "it is a share")
-    norm_decay: float = bounded(1e-4, at_least(0), "steps would grow without bound")
-    norm_floor: float | None = bounded(
-        None, or_none(within("(0, 1]")), "it is the fraction of the length that is left"
-    )
+    fusion: float = bounded(0.3, NON_NEGATIVE, "history would be subtracted")
+    utility_weight: float = bounded(0.1, NON_NEGATIVE, "useful clients would count less")
+    utility_rate: float = bounded(0.1, UNIT_INTERVAL, "it is a share")
+    norm_decay: float = bounded(1e-4, NON_NEGATIVE, "steps would grow without bound")
+    norm_floor: float | None = bounded(None, SHARE, "it is the fraction of the length that is left")
     similarity_threshold: float = bounded(0.3, within("[-1, 1]"), "it is a cosine")
     egs: bool = True
     haa: bool = True

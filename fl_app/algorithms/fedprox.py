@@ -20,7 +20,7 @@ examples and averages uniformly. With a single local step mu has no effect.
 
 from dataclasses import dataclass
 
-from fl_app.core.hyper import at_least, bounded
+from fl_app.core.hyper import NON_NEGATIVE, bounded
 from fl_app.core.types import Config, GlobalModel, Vector
 from fl_app.strategy.weighted import AveragedModels
 
@@ -42,7 +42,7 @@ class FedProx(AveragedModels):
         {'proximal-mu': 0.1}
     """
 
-    proximal: float = bounded(0.01, at_least(0), "training would flee the received model")
+    proximal: float = bounded(0.01, NON_NEGATIVE, "training would flee the received model")
 
     def dispatch(self, model: GlobalModel, client_id: int) -> tuple[Vector, Config]:
         return model.params, {"proximal-mu": self.proximal}

@@ -29,7 +29,7 @@ import numpy as np
 
 from fl_app.core.algorithm import ServerGradient
 from fl_app.core.errors import RunError
-from fl_app.core.hyper import POSITIVE, at_least, bounded, count, or_none
+from fl_app.core.hyper import COUNT, NON_NEGATIVE, POSITIVE, bounded, or_none
 from fl_app.core.types import TRAINED, GlobalModel, Numbers, Updates, Vector
 from fl_app.core.vector import cosines, norm
 from fl_app.schedule import Buffered
@@ -67,11 +67,11 @@ class FedPSA(AveragesVersions):
     takes = TRAINED
     looks_at = "a gradient at the model of every client"
 
-    temperature_slope: float = bounded(5.0, at_least(0), "weights could turn round")
+    temperature_slope: float = bounded(5.0, NON_NEGATIVE, "weights could turn round")
     least_temperature: float = bounded(0.5, POSITIVE, "similarities are divided by it")
-    queue_length: int = bounded(50, count(), "no length would be known")
-    sketch_size: int | None = bounded(16, or_none(count()), "nothing could be compared")
-    held_examples: int = bounded(100, count(), "there would be no gradient to compare")
+    queue_length: int = bounded(50, COUNT, "no length would be known")
+    sketch_size: int | None = bounded(16, or_none(COUNT), "nothing could be compared")
+    held_examples: int = bounded(100, COUNT, "there would be no gradient to compare")
 
     def __post_init__(self) -> None:
         super().__post_init__()

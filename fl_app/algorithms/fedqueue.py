@@ -20,7 +20,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fl_app.core.hyper import at_least, bounded
+from fl_app.core.hyper import NON_NEGATIVE, bounded
 from fl_app.core.types import TRAINED, GlobalModel, Updates, Vector
 from fl_app.core.vector import weighted_sum
 from fl_app.schedule.queue_aware import QueueAware
@@ -46,7 +46,7 @@ class FedQueue(AsyncStrategy):
     takes = TRAINED
     looks_at = "how long every client takes, which decides its steps"
 
-    staleness_rate: float = bounded(0.0, at_least(0), "staler updates would count more")
+    staleness_rate: float = bounded(0.0, NON_NEGATIVE, "staler updates would count more")
 
     def aggregate(self, model: GlobalModel, updates: Updates) -> Vector:
         weights = np.array(

@@ -28,7 +28,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fl_app.core.hyper import at_least, bounded, count, within
+from fl_app.core.hyper import COUNT, NON_NEGATIVE, SHARE, bounded
 from fl_app.core.staleness import polynomials
 from fl_app.core.types import TRAINED, Config, GlobalModel, Updates, Vector
 from fl_app.schedule import fully_async
@@ -63,11 +63,11 @@ class FedSA(AsyncStrategy):
     takes = TRAINED
     looks_at = "the clients' losses, which decide its stage"
 
-    mixing: float = bounded(0.6, within("(0, 1]"), "it is a mixing weight")
-    exponent: float = bounded(0.5, at_least(0), "staler updates would count more")
-    local_epochs: int = bounded(5, count(), "nothing would be trained")
+    mixing: float = bounded(0.6, SHARE, "it is a mixing weight")
+    exponent: float = bounded(0.5, NON_NEGATIVE, "staler updates would count more")
+    local_epochs: int = bounded(5, COUNT, "nothing would be trained")
     num_versions: int = bounded(
-        100, count(), "the stages are shares of them (with num_versions=null it must be given)"
+        100, COUNT, "the stages are shares of them (with num_versions=null it must be given)"
     )
 
     def __post_init__(self) -> None:

@@ -34,7 +34,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fl_app.core.hyper import at_least, bounded, within
+from fl_app.core.hyper import NON_NEGATIVE, UNIT_INTERVAL, bounded, within
 from fl_app.core.staleness import polynomial
 from fl_app.core.types import GlobalModel, Updates, Vector
 from fl_app.core.vector import norm
@@ -65,9 +65,9 @@ class FedStaleAsync(RemembersClients):
         [-2.0, 0.0]
     """
 
-    upload_exponent: float = bounded(0.5, at_least(0), "staler updates would count more")
+    upload_exponent: float = bounded(0.5, NON_NEGATIVE, "staler updates would count more")
     memory_exponent: float = bounded(0.5, within("[0, 2]"), "older ones would count more or hardly")
-    participation_rate: float = bounded(0.1, within("[0, 1]"), "it is a share")
+    participation_rate: float = bounded(0.1, UNIT_INTERVAL, "it is a share")
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fl_app.core.hyper import bounded, within
+from fl_app.core.hyper import SHARE, bounded
 from fl_app.core.types import GlobalModel, Numbers, Updates
 from fl_app.schedule import Buffered
 from fl_app.strategy.weighted import AveragesVersions, WeightedGradients
@@ -48,7 +48,7 @@ class FedStaleWeight(WeightedGradients, AveragesVersions):
     schedule = Buffered(concurrency=10, buffer_size=10)
     looks_at = "every client's mean age, which the helper does not know"
 
-    rate: float = bounded(0.1, within("(0, 1]"), "it is a share")
+    rate: float = bounded(0.1, SHARE, "it is a share")
     scale_by_buffer: bool = True
 
     def __post_init__(self) -> None:

@@ -25,7 +25,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fl_app.core.hyper import POSITIVE, bounded, one_of, within
+from fl_app.core.hyper import BELOW_1, POSITIVE, bounded, one_of
 from fl_app.core.types import GlobalModel, Updates, Vector
 from fl_app.schedule import RoundBlocking
 from fl_app.strategy.weighted import Stepped
@@ -52,7 +52,7 @@ class GSGM(Stepped):
     looks_at = "sums over several versions, of which nobody has shown that they hide uploads"
 
     server_lr: float = bounded(0.2, POSITIVE, "the model would not move")
-    momentum: float = bounded(0.1, within("[0, 1)"), "steps would grow")
+    momentum: float = bounded(0.1, BELOW_1, "steps would grow")
     accumulate: str = bounded("mean", one_of("mean", "code"), "no other sum is known")
     apply_momentum: bool = True
 

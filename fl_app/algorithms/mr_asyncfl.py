@@ -22,7 +22,7 @@ FedAsync. Several updates at once (another schedule) are taken in one after the 
 
 from dataclasses import dataclass
 
-from fl_app.core.hyper import at_least, bounded, count, or_none, within
+from fl_app.core.hyper import BELOW_1, COUNT, NON_NEGATIVE, bounded
 from fl_app.core.types import TRAINED, GlobalModel, Update, Updates, Vector
 from fl_app.core.vector import weighted_sum
 from fl_app.schedule import fully_async
@@ -52,9 +52,9 @@ class MRAsyncFL(AsyncStrategy):
     takes = TRAINED
     looks_at = "the last model of every client"
 
-    discount: float = bounded(0.8, within("[0, 1)"), "new models would count for nothing")
-    num_clients: int | None = bounded(None, or_none(count()), "there would be no client to train")
-    max_staleness: int | None = bounded(None, or_none(at_least(0)), "every update would be refused")
+    discount: float = bounded(0.8, BELOW_1, "new models would count for nothing")
+    num_clients: int | None = bounded(None, COUNT, "there would be no client to train")
+    max_staleness: int | None = bounded(None, NON_NEGATIVE, "every update would be refused")
 
     def __post_init__(self) -> None:
         super().__post_init__()

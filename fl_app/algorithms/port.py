@@ -26,7 +26,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from fl_app.core.errors import require
-from fl_app.core.hyper import at_least, bounded, one_of
+from fl_app.core.hyper import NON_NEGATIVE, at_least, bounded, one_of
 from fl_app.core.types import GlobalModel, Update, Updates, Vector
 from fl_app.core.vector import cosines, norm
 from fl_app.schedule.bounded_staleness import BoundedStaleness
@@ -57,8 +57,8 @@ class PORT(Stepped):
 
     looks_at = "the cosine of every displacement with the global one"
 
-    staleness_weight: float = bounded(3.0, at_least(0), "weights could be negative")
-    similarity_weight: float = bounded(1.0, at_least(0), "weights could be negative")
+    staleness_weight: float = bounded(3.0, NON_NEGATIVE, "weights could be negative")
+    similarity_weight: float = bounded(1.0, NON_NEGATIVE, "weights could be negative")
     staleness_bound: int = bounded(10, at_least(1), "ages start at 0")
     reference: str = bounded("base", one_of("base", "two_back"), "no other model is kept")
 

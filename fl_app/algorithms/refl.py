@@ -26,7 +26,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fl_app.core.hyper import at_least, bounded, within
+from fl_app.core.hyper import UNIT_INTERVAL, at_least, bounded
 from fl_app.core.types import Flags, GlobalModel, Numbers, Updates, Vector
 from fl_app.core.vector import norm, weighted_sum
 from fl_app.schedule import k_async
@@ -53,7 +53,7 @@ class REFL(AveragesVersions):
     schedule = k_async(10)
     looks_at = "how far every stale update deviates from the fresh ones"
 
-    boost: float = bounded(0.35, within("[0, 1]"), "it is a share")
+    boost: float = bounded(0.35, UNIT_INTERVAL, "it is a share")
     scale: float = bounded(1.0, at_least(1), "weights could be negative")
 
     def aggregate(self, model: GlobalModel, updates: Updates) -> Vector:

@@ -26,7 +26,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fl_app.core.hyper import POSITIVE, at_least, bounded, count, or_none
+from fl_app.core.hyper import COUNT, NON_NEGATIVE, POSITIVE, bounded, or_none
 from fl_app.core.types import GlobalModel, Numbers, Update, Updates
 from fl_app.core.weighting import Weighting
 from fl_app.schedule import fully_async
@@ -58,9 +58,9 @@ class Ringmaster(WeightedGradients):
     schedule = fully_async(10)
     linear_in = ("pseudo", "gradient")
 
-    delay_threshold: int | None = bounded(50, or_none(count()), "every gradient would be refused")
-    noise: float | None = bounded(None, or_none(at_least(0)), "it is a variance")
-    target: float | None = bounded(None, or_none(POSITIVE), "the threshold is divided by it")
+    delay_threshold: int | None = bounded(50, or_none(COUNT), "every gradient would be refused")
+    noise: float | None = bounded(None, NON_NEGATIVE, "it is a variance")
+    target: float | None = bounded(None, POSITIVE, "the threshold is divided by it")
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -38,7 +38,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fl_app.core.hyper import POSITIVE, at_least, bounded, count, one_of, or_none, within
+from fl_app.core.hyper import COUNT, NON_NEGATIVE, POSITIVE, bounded, one_of, or_none, within
 from fl_app.core.staleness import freshness
 from fl_app.core.types import GlobalModel, Numbers, Updates, Vector
 from fl_app.core.vector import cosines, norm, weighted_sum
@@ -84,19 +84,19 @@ class WKAFL(Stepped):
     looks_at = "the length and the direction of every gradient"
 
     server_lr: float = bounded(0.2, POSITIVE, "the model would not move")
-    momentum: float = bounded(0.1, at_least(0), "history would be subtracted")
+    momentum: float = bounded(0.1, NON_NEGATIVE, "history would be subtracted")
     similarity_sharpness: float = bounded(
-        10.0, at_least(0), "gradients unlike the estimate would be preferred"
+        10.0, NON_NEGATIVE, "gradients unlike the estimate would be preferred"
     )
-    lr_decay: float = bounded(0.1, at_least(0), "staler gradients would go further")
+    lr_decay: float = bounded(0.1, NON_NEGATIVE, "staler gradients would go further")
     min_similarity: float = bounded(0.3, within("[-1, 1]"), "it is a cosine")
     clip_norm: float | None = bounded(3.0, or_none(POSITIVE), "nothing would be left of an upload")
     relative_clip: float = bounded(10.0, POSITIVE, "nothing would be left in stage two")
     stage_rule: str = bounded(
         "iteration", one_of("iteration", "mean_loss"), "no other rule is known"
     )
-    stage_two_at: int = bounded(1000, count(), "versions count from 1")
-    stage_two_loss: float = bounded(0.3, at_least(0), "losses are not negative")
+    stage_two_at: int = bounded(1000, COUNT, "versions count from 1")
+    stage_two_loss: float = bounded(0.3, NON_NEGATIVE, "losses are not negative")
     momentum_source: str = bounded(
         "estimated", one_of("estimated", "aggregated"), "no other gradient can be remembered"
     )

@@ -26,7 +26,7 @@ import numpy as np
 
 from fl_app.core.algorithm import ServerGradient
 from fl_app.core.errors import RunError
-from fl_app.core.hyper import POSITIVE, at_least, bounded, count
+from fl_app.core.hyper import COUNT, NON_NEGATIVE, POSITIVE, bounded
 from fl_app.core.types import GlobalModel, Update, Updates, Vector
 from fl_app.core.vector import norm
 from fl_app.schedule import fully_async
@@ -69,11 +69,11 @@ class Zeno(Stepped):
     takes = ("gradient", "pseudo")
 
     server_lr: float = bounded(0.1, POSITIVE, "the model would not move")
-    penalty: float = bounded(0.2, at_least(0), "long steps would be rewarded")
-    tolerance: float = bounded(0.1, at_least(0), "a step that helps could be refused")
-    validate_every: int = bounded(5, count(), "the server would have no gradient")
-    held_examples: int = bounded(100, count(), "the server could not test a gradient")
-    batch_size: int = bounded(50, count(), "the server's gradient would be of nothing")
+    penalty: float = bounded(0.2, NON_NEGATIVE, "long steps would be rewarded")
+    tolerance: float = bounded(0.1, NON_NEGATIVE, "a step that helps could be refused")
+    validate_every: int = bounded(5, COUNT, "the server would have no gradient")
+    held_examples: int = bounded(100, COUNT, "the server could not test a gradient")
+    batch_size: int = bounded(50, COUNT, "the server's gradient would be of nothing")
 
     def __post_init__(self) -> None:
         super().__post_init__()

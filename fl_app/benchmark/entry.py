@@ -16,7 +16,7 @@ from omegaconf import DictConfig, OmegaConf
 from fl_app.cli import nearest
 from fl_app.client.build import locate
 from fl_app.core.errors import is_number, require
-from fl_app.core.hyper import count
+from fl_app.core.hyper import COUNT
 from fl_app.strategy import AsyncStrategy
 from fl_app.strategy.asynchronous import Asynchronous, SeenNodes
 
@@ -84,7 +84,7 @@ def enter(
     OmegaConf.save(option, conf / "algorithm" / f"{name}.yaml")
     own = getattr(strategy.schedule, "buffer_size", 1) if inner is strategy else BUFFER
     size = getattr(inner, "buffer_size", own)
-    count().check("buffer_size", size, "a version would take no update")
+    COUNT.check("buffer_size", size, "a version would take no update")
     cell = [f"algorithm={name}", f"algorithm.schedule.buffer_size={size}"]
     cell += [f"num_versions={config.max_updates // size}", f"eval_every={-(-EVAL_EVERY // size)}"]
     cell += ["algorithm.strategy.lr_schedule.to=0.4"] * falls  # as of the others

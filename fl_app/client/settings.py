@@ -6,16 +6,16 @@ from dataclasses import dataclass
 
 from fl_app.client.transform import DTYPES
 from fl_app.core.hyper import (
+    BELOW_1,
+    COUNT,
+    NON_NEGATIVE,
     PATTERNS,
     POSITIVE,
+    SHARE,
     SHARES,
     Checked,
-    at_least,
     bounded,
-    count,
     one_of,
-    or_none,
-    within,
 )
 from fl_app.core.types import KINDS, Config
 
@@ -52,18 +52,18 @@ class TrainingSettings(Checked):
 
     upload: str = bounded("model", one_of(*KINDS), "unknown")
     local_lr: float = bounded(0.05, POSITIVE, "training would not move")
-    batch_size: int = bounded(32, count(), "a batch would be empty")
-    local_epochs: int = bounded(1, count(), "nothing would be trained")
-    local_steps: int | None = bounded(None, or_none(count()), "nothing would be trained")
-    momentum: float = bounded(0.0, within("[0, 1)"), "steps would oscillate or grow for ever")
-    weight_decay: float = bounded(0.0, at_least(0), "weights would grow for ever")
-    proximal: float = bounded(0.0, at_least(0), "training would flee the received model")
-    lr_decay: float = bounded(1.0, within("(0, 1]"), "rates would grow")
-    max_grad_norm: float | None = bounded(None, or_none(POSITIVE), "nothing would be trained")
+    batch_size: int = bounded(32, COUNT, "a batch would be empty")
+    local_epochs: int = bounded(1, COUNT, "nothing would be trained")
+    local_steps: int | None = bounded(None, COUNT, "nothing would be trained")
+    momentum: float = bounded(0.0, BELOW_1, "steps would oscillate or grow for ever")
+    weight_decay: float = bounded(0.0, NON_NEGATIVE, "weights would grow for ever")
+    proximal: float = bounded(0.0, NON_NEGATIVE, "training would flee the received model")
+    lr_decay: float = bounded(1.0, SHARE, "rates would grow")
+    max_grad_norm: float | None = bounded(None, POSITIVE, "nothing would be trained")
     upload_dtype: str = bounded("float32", one_of(*DTYPES), "the server could not read it")
-    private: Sequence[str] | None = bounded(None, or_none(PATTERNS), "nothing would be private")
+    private: Sequence[str] | None = bounded(None, PATTERNS, "nothing would be private")
     widths: Sequence[float] | None = bounded(
-        None, or_none(SHARES), "a client would train nothing, or more than there is"
+        None, SHARES, "a client would train nothing, or more than there is"
     )
     width_window: str = bounded("first", one_of("first", "rolling"), "no other units are known")
 

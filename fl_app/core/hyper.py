@@ -54,7 +54,11 @@ def within(interval: str) -> Bound:
     )
 
 
+NON_NEGATIVE = at_least(0)
+COUNT = count()
 SHARE = within("(0, 1]")
+UNIT_INTERVAL = within("[0, 1]")
+BELOW_1 = within("[0, 1)")
 
 
 def several(text: str, holds: Callable[[Any], bool]) -> Bound:
@@ -92,9 +96,11 @@ def bounded(default: Any, bound: Bound, consequence: str) -> Any:
 
     Args:
         default: of the field.
-        bound: what the value must be.
+        bound: what the value must be; where the default is None, that is within, too.
         consequence: of a violation, for the error's message.
     """
+    if default is None and not bound.holds(None):
+        bound = or_none(bound)
     return field(default=default, metadata={"bound": bound, "consequence": consequence})
 
 

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from fl_app.core.hyper import Checked, bounded, count, within
+from fl_app.core.hyper import COUNT, UNIT_INTERVAL, Checked, bounded
 
 
 @dataclass(frozen=True)
@@ -19,14 +19,14 @@ class LinearDecay(Checked):
 
     _group = "algorithm.strategy.lr_schedule"
 
-    to: float = bounded(1.0, within("[0, 1]"), "it is a fraction")
+    to: float = bounded(1.0, UNIT_INTERVAL, "it is a fraction")
     versions: int | None = 1
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.to < 1 or self.versions is not None:
             told = "the rate falls over so many (with num_versions=null it must be given)"
-            count().check("algorithm.strategy.lr_schedule.versions", self.versions, told)
+            COUNT.check("algorithm.strategy.lr_schedule.versions", self.versions, told)
 
     def factor(self, version: int) -> float:
         """What the rate is multiplied by in the update of this version, in [0, 1]."""

@@ -1,6 +1,6 @@
 """Which clients are slow, known to devices and partitions alike."""
 
-from fl_app.core.hyper import within
+from fl_app.core.hyper import SHARE
 
 
 def slow_clients(num_clients: int, share: float) -> range:
@@ -17,5 +17,5 @@ def slow_clients(num_clients: int, share: float) -> range:
     Raises:
         ValueError: `share` is out of its bounds.
     """
-    within("(0, 1]").check("slow_share", share, "it is a share of the clients")
+    SHARE.check("slow_share", share, "it is a share of the clients")
     return range(num_clients - max(1, round(share * num_clients)), num_clients)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from fl_app.core import staleness
-from fl_app.core.hyper import SWITCH, at_least, bounded, check_bounds, one_of, or_none, within
+from fl_app.core.hyper import NON_NEGATIVE, SHARE, SWITCH, bounded, check_bounds, one_of
 from fl_app.core.types import Numbers, Updates
 
 
@@ -44,11 +44,11 @@ class Weighting:
     """
 
     function: str = bounded("constant", one_of(*FUNCTIONS), "no other function is known")
-    exponent: float = bounded(0.0, at_least(0), "older updates would weigh more")
-    slope: float = bounded(0.0, at_least(0), "older updates would weigh more")
-    hinge_age: float = bounded(0.0, at_least(0), "older updates would weigh more")
+    exponent: float = bounded(0.0, NON_NEGATIVE, "older updates would weigh more")
+    slope: float = bounded(0.0, NON_NEGATIVE, "older updates would weigh more")
+    hinge_age: float = bounded(0.0, NON_NEGATIVE, "older updates would weigh more")
     by_examples: bool = bounded(False, SWITCH, "it is a switch")
-    mixing: float | None = bounded(None, or_none(within("(0, 1]")), "it is a mixing weight")
+    mixing: float | None = bounded(None, SHARE, "it is a mixing weight")
     capped: bool = bounded(False, SWITCH, "it is a switch")
 
     def __post_init__(self) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from fl_app.core.hyper import POSITIVE, Checked, at_least, bounded, count, within
+from fl_app.core.hyper import BELOW_1, COUNT, NON_NEGATIVE, POSITIVE, Checked, at_least, bounded
 from fl_app.core.slow import slow_clients
 from fl_app.devices.draws import STREAM, around, exponential, log_normal, uniform
 from fl_app.devices.table import boards_of, rows_of, table_4
@@ -60,7 +60,7 @@ class MeanSeconds(Times):
         jitter: relative half-width of an order's deviation, in [0, 1).
     """
 
-    jitter: float = bounded(0.2, within("[0, 1)"), "an order could end before it began")
+    jitter: float = bounded(0.2, BELOW_1, "an order could end before it began")
 
     def seconds(self, client_id: int, sequence: int, now: float) -> float:
         draw = uniform(self.seed, client_id, sequence)
@@ -133,7 +133,7 @@ class LogNormal(MeanSeconds, _Scaled):
         base_seconds: mean duration on the median client, > 0.
     """
 
-    sigma: float = bounded(0.5, at_least(0), "a spread cannot be negative")
+    sigma: float = bounded(0.5, NON_NEGATIVE, "a spread cannot be negative")
 
     def _means(self) -> Any:
         normal = np.random.default_rng((self.seed, STREAM)).standard_normal(self.num_clients)
@@ -174,8 +174,8 @@ class OverlapCompute(MeanSeconds):
 
     num_bytes: int
     num_examples: Sequence[int]
-    jitter: float = bounded(0.0, within("[0, 1)"), "an order could end before it began")
-    epochs: int = bounded(5, count(), "training would take no time")
+    jitter: float = bounded(0.0, BELOW_1, "an order could end before it began")
+    epochs: int = bounded(5, COUNT, "training would take no time")
 
     def _means(self) -> Any:
         seconds = table_4(self.num_bytes)[0] * (self.epochs / 5)

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from fl_app.core.errors import explaining, require
-from fl_app.core.hyper import POSITIVE, Checked, at_least, bounded, or_none, within
+from fl_app.core.hyper import NON_NEGATIVE, POSITIVE, UNIT_INTERVAL, Checked, bounded, or_none
 from fl_app.core.types import Parts
 from fl_app.devices.compute import Times
 from fl_app.devices.draws import exponential, uniform
@@ -34,8 +34,8 @@ class Energy(Checked):
 
     _group = "devices.energy"
 
-    compute_watts: float = bounded(3.0, at_least(0), "training would charge the battery")
-    radio_watts: float = bounded(1.0, at_least(0), "training would charge the battery")
+    compute_watts: float = bounded(3.0, NON_NEGATIVE, "training would charge the battery")
+    radio_watts: float = bounded(1.0, NON_NEGATIVE, "training would charge the battery")
 
 
 @dataclass(eq=False)
@@ -197,7 +197,7 @@ class Arrivals(Checked):
 
     _group = "devices.availability"
 
-    late: float = bounded(0.5, within("[0, 1]"), "it is a share of the clients")
+    late: float = bounded(0.5, UNIT_INTERVAL, "it is a share of the clients")
     spread: float = bounded(60.0, POSITIVE, "with late=0 no client joins late")
     mean_stay: float | None = bounded(60.0, or_none(POSITIVE), "no client would stay")
     seed: int = 0

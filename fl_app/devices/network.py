@@ -7,7 +7,7 @@ from typing import Literal, TypeAlias
 
 import numpy as np
 
-from fl_app.core.hyper import POSITIVE, Checked, at_least, bounded, within
+from fl_app.core.hyper import BELOW_1, NON_NEGATIVE, POSITIVE, Checked, bounded
 from fl_app.devices.draws import STREAM, around, log_normal, normal_above, uniform
 from fl_app.devices.table import boards_of, rows_of, table_4
 
@@ -85,9 +85,9 @@ class Link(Links):
     num_bytes: int
     down: float = bounded(1.25e6, POSITIVE, "no model would ever reach a client")
     up: float = bounded(0.625e6, POSITIVE, "no update would ever reach the server")
-    latency: float = bounded(0.05, at_least(0), "it would arrive before it was sent")
+    latency: float = bounded(0.05, NON_NEGATIVE, "it would arrive before it was sent")
     seed: int = 0
-    jitter: float = bounded(0.2, within("[0, 1)"), "a transfer could take no time")
+    jitter: float = bounded(0.2, BELOW_1, "a transfer could take no time")
 
     def _seconds(self, way: Way, client_id: int, sequence: int, share: float) -> float:
         draw = uniform(self.seed, client_id, sequence, f"{way}load".encode())
@@ -108,7 +108,7 @@ class Queue(Links):
     """
 
     delay: float = bounded(2.0, POSITIVE, "leave devices.network out")
-    sigma: float = bounded(0.4, at_least(0), "a spread cannot be negative")
+    sigma: float = bounded(0.4, NON_NEGATIVE, "a spread cannot be negative")
     seed: int = 0
 
     def _seconds(self, way: Way, client_id: int, sequence: int, share: float) -> float:

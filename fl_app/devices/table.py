@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any
 
 from fl_app.core.errors import explaining, require
-from fl_app.core.hyper import POSITIVE, Checked, at_least, bounded, count, or_none, several
+from fl_app.core.hyper import NON_NEGATIVE, POSITIVE, Checked, bounded, count, several
 
 # Overlap-FedAvg gives the seconds of one iteration under FedAvg (five local epochs and the
 # communication) and under Overlap-FedAvg (five local epochs alone); the difference is the
@@ -64,7 +64,7 @@ class Link(Checked):
 
     down: float = bounded(0.0, POSITIVE, BYTES)
     up: float = bounded(0.0, POSITIVE, BYTES)
-    latency: float = bounded(0.0, at_least(0), "it would arrive before it was sent")
+    latency: float = bounded(0.0, NON_NEGATIVE, "it would arrive before it was sent")
 
 
 @dataclass(frozen=True)
@@ -84,9 +84,9 @@ class Kind(Checked):
     _group = ""
 
     seconds: tuple[float, ...] = bounded((), MEANS, "an order takes time")
-    spread: float = bounded(0.0, at_least(0), "a spread cannot be negative")
-    first: float = bounded(0.0, at_least(0), "an app cannot start before it begins")
-    examples: float | None = bounded(None, or_none(POSITIVE), "seconds are in proportion to them")
+    spread: float = bounded(0.0, NON_NEGATIVE, "a spread cannot be negative")
+    first: float = bounded(0.0, NON_NEGATIVE, "an app cannot start before it begins")
+    examples: float | None = bounded(None, POSITIVE, "seconds are in proportion to them")
     network: Link | None = None
 
 

@@ -22,7 +22,7 @@ import numpy as np
 
 from fl_app.core.errors import is_number
 from fl_app.core.events import ClientEvaluated, ClientsEvaluated, EvaluationOrdered, Event
-from fl_app.core.hyper import count, within
+from fl_app.core.hyper import COUNT, SHARE
 from fl_app.core.snapshot import Remembers
 from fl_app.core.types import Order, Reply, Scores, Vector
 from fl_app.core.vector import worst_decile
@@ -57,9 +57,9 @@ class ClientEvaluation(Remembers):
 
     def __init__(self, every: float = math.inf, fraction: float = 1.0, seed: int = 0) -> None:
         if every != math.inf:
-            count().check("client_eval_every", every, "versions cannot be evaluated more than once")
+            COUNT.check("client_eval_every", every, "versions cannot be evaluated more than once")
         told = "it is the share of the clients that evaluate a version"
-        within("(0, 1]").check("client_eval_fraction", fraction, told)
+        SHARE.check("client_eval_fraction", fraction, told)
         self.every = every
         self._fraction = fraction
         self._rng = np.random.default_rng((seed, 0xE7A1))

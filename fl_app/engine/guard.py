@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from fl_app.core.errors import is_number
-from fl_app.core.hyper import POSITIVE, Bound, Checked, at_least, bounded, count, or_none
+from fl_app.core.hyper import COUNT, NON_NEGATIVE, POSITIVE, Bound, Checked, bounded
 from fl_app.core.snapshot import Remembers
 from fl_app.core.types import RESIDUAL, GlobalModel, Update, Updates
 from fl_app.core.vector import norm
@@ -47,14 +47,14 @@ class Guard(Remembers, Checked):
 
     _group = "guard"
 
-    max_norm: float | None = bounded(None, or_none(POSITIVE), "every upload would be refused")
+    max_norm: float | None = bounded(None, POSITIVE, "every upload would be refused")
     max_norm_ratio: float | None = bounded(
         None,
-        or_none(ABOVE_1),
+        ABOVE_1,
         "half of all uploads are longer than the median and would be refused",
     )
-    max_age: int | None = bounded(None, or_none(at_least(0)), "every upload would be refused")
-    max_examples: int | None = bounded(None, or_none(count()), "every upload would be refused")
+    max_age: int | None = bounded(None, NON_NEGATIVE, "every upload would be refused")
+    max_examples: int | None = bounded(None, COUNT, "every upload would be refused")
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -4,7 +4,7 @@ import math
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-from fl_app.core.hyper import Checked, at_least, bounded
+from fl_app.core.hyper import NON_NEGATIVE, Checked, bounded
 from fl_app.core.snapshot import Remembers
 
 Work: TypeAlias = Literal["dispatch", "receipt", "aggregation", "evaluation"]
@@ -33,11 +33,11 @@ class Server(Remembers, Checked):
 
     _group = "devices.server"
 
-    dispatch: float = bounded(0.0, at_least(0), "the server would end before it began")
-    receipt: float = bounded(0.0, at_least(0), "the server would end before it began")
-    aggregation: float = bounded(0.0, at_least(0), "the server would end before it began")
-    evaluation: float = bounded(0.0, at_least(0), "the server would end before it began")
-    poll: float = bounded(0.0, at_least(0), "time would run backwards")
+    dispatch: float = bounded(0.0, NON_NEGATIVE, "the server would end before it began")
+    receipt: float = bounded(0.0, NON_NEGATIVE, "the server would end before it began")
+    aggregation: float = bounded(0.0, NON_NEGATIVE, "the server would end before it began")
+    evaluation: float = bounded(0.0, NON_NEGATIVE, "the server would end before it began")
+    poll: float = bounded(0.0, NON_NEGATIVE, "time would run backwards")
 
     def __post_init__(self) -> None:
         super().__post_init__()

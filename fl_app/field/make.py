@@ -23,7 +23,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from fl_app.core.errors import require
-from fl_app.core.hyper import count
+from fl_app.core.hyper import COUNT
 from fl_app.field.kit import PORT, Kit
 from fl_app.secure.folder import CLIENT as SERVERS_OWN
 from fl_app.secure.folder import PUBLIC_KEY, RECORD, helper_key_pem
@@ -76,7 +76,7 @@ def new_kit(
     Raises:
         ValueError: an argument is out of its bounds; nothing was written.
     """
-    count().check("--nodes", nodes, "there would be nobody to learn from")
+    COUNT.check("--nodes", nodes, "there would be nobody to learn from")
     require(0 < port < 65536, "--port", port, "between 1 and 65535", "no server can listen there")
     require(not out.exists(), "out", out, "a new folder", "keys that devices use would be lost")
     values = {
@@ -302,7 +302,7 @@ def _issue(
     extensions: Sequence[x509.ExtensionType],
 ) -> None:
     """Write a key and its certificate; without an authority it is signed by itself."""
-    count().check("--days", days, "the certificate would have expired before its first use")
+    COUNT.check("--days", days, "the certificate would have expired before its first use")
     key = ec.generate_private_key(ec.SECP384R1())
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, f"fl-app {name}")])
     issuer, signer = subject, key

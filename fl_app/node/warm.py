@@ -37,23 +37,13 @@ from multiprocessing.connection import Connection
 from typing import Any, NoReturn
 
 from flwr.supercore.address import resolve_bind_address
-from flwr.supercore.constant import (
-    SUPERNODE_UVICORN_DEFAULT_PORT,
-    UVICORN_DEFAULT_HOST,
-    TaskType,
-)
+from flwr.supercore.constant import SUPERNODE_UVICORN_DEFAULT_PORT, UVICORN_DEFAULT_HOST, TaskType
 from flwr.supercore.superexec.executor import ExecutionSpec, LaunchResult, SubprocessExecutor
 from flwr.supercore.superexec.run_superexec import run_superexec
 from flwr.supernode.cli import flower_supernode
 
 from fl_app.core.errors import require
-from fl_app.flower.patches import (
-    launch_with,
-    pull_sooner,
-    push_late_replies,
-    tried,
-    wait_with,
-)
+from fl_app.flower.patches import launch_with, pull_sooner, push_late_replies, tried, wait_with
 
 log = logging.getLogger("flwr")
 

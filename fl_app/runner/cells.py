@@ -8,7 +8,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from fl_app.cli import dotted, refuse_epochs, refuse_surplus
 from fl_app.core.errors import require
-from fl_app.core.hyper import Bound, count, or_none
+from fl_app.core.hyper import COUNT, Bound, or_none
 
 LIST = Bound(
     "a list such as [a,b]", lambda value: isinstance(value, Sequence) and not isinstance(value, str)
@@ -88,7 +88,7 @@ def _kept(named: DictConfig) -> dict[str, Sequence[str]]:
 def _check(experiment: DictConfig, runtime: DictConfig) -> None:
     for key in ("seeds", "only"):
         or_none(FILLED).check(f"experiment.{key}", experiment[key], "every entry is one of several")
-    count().check("experiment.parallel", experiment.parallel, "no cell would run")
+    COUNT.check("experiment.parallel", experiment.parallel, "no cell would run")
     if experiment.cells:
         require(
             experiment.parallel == 1 or runtime.name == "inprocess",
@@ -138,7 +138,7 @@ def equalise(cell: DictConfig, given: Collection[str] = (), *, own_schedule: boo
         return
     for key in ("concurrency", "buffer_size", "local_epochs", "local_steps"):
         if compare[key] is not None or key in ("buffer_size", "local_epochs"):
-            count().check(f"compare.{key}", compare[key], "all algorithms would have it")
+            COUNT.check(f"compare.{key}", compare[key], "all algorithms would have it")
     client, schedule = cell.algorithm.client, cell.algorithm.schedule
     places = {key: key for key in ("concurrency", "buffer_size") if key in schedule}
     work = {key: key for key in ("local_epochs", "local_steps") if key in client}

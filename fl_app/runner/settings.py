@@ -7,18 +7,20 @@ from pathlib import Path
 
 from fl_app.core.errors import require
 from fl_app.core.hyper import (
+    BELOW_1,
+    COUNT,
+    NON_NEGATIVE,
     PATTERNS,
     POSITIVE,
     SWITCH,
+    UNIT_INTERVAL,
     Bound,
     Checked,
-    at_least,
     bounded,
     count,
     one_of,
     or_auto,
     or_none,
-    within,
 )
 from fl_app.tasks.models import FORM, OWN
 
@@ -60,28 +62,26 @@ class RunSettings(Checked):
     _group = ""
 
     seed: int = bounded(0, count(0), "every random stream starts from it")
-    num_versions: int | None = bounded(100, or_none(count()), NOTHING)
-    max_updates: int | None = bounded(None, or_none(count()), NOTHING)
-    max_seconds: float | None = bounded(
-        None, or_none(POSITIVE), "the run would end before it began"
-    )
+    num_versions: int | None = bounded(100, or_none(COUNT), NOTHING)
+    max_updates: int | None = bounded(None, COUNT, NOTHING)
+    max_seconds: float | None = bounded(None, POSITIVE, "the run would end before it began")
     target_accuracy: float | None = bounded(
-        None, or_none(within("[0, 1]")), "it is a share of 1, not a percentage"
+        None, UNIT_INTERVAL, "it is a share of 1, not a percentage"
     )
-    eval_every: int = bounded(5, count(), "it counts versions")
+    eval_every: int = bounded(5, COUNT, "it counts versions")
     client_eval_every: int | None = None  # `ClientEvaluation` has the bounds of these two
     client_eval_fraction: float = 1.0
     metrics: Sequence[str] = bounded((), METRICS, "no other further metric is known")
-    checkpoint_every: int | None = bounded(None, or_none(count()), "it counts versions")
+    checkpoint_every: int | None = bounded(None, COUNT, "it counts versions")
     resume: str | None = bounded(
-        None, or_none(one_of("auto")), "a run either resumes in its own folder or starts anew"
+        None, one_of("auto"), "a run either resumes in its own folder or starts anew"
     )
     failures: str = bounded(
         "raise",
         one_of("raise", "tolerate"),
         "it decides whether an error in a client's code ends the run",
     )
-    deadline: float | None = bounded(None, or_none(POSITIVE), "every order would be late")
+    deadline: float | None = bounded(None, POSITIVE, "every order would be late")
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -115,14 +115,12 @@ class TaskSettings(Checked):
 
     holdout: float = bounded(
         0.0,
-        within("[0, 1)"),
+        BELOW_1,
         "it is the share of every client's examples that it does not train on",
     )
-    loss: str | None = bounded(
-        None, or_none(LOSS), "it is called with outputs and targets of a batch"
-    )
-    weights: str | None = bounded(None, or_none(FILE), "there is nothing to start from")
-    trainable: Sequence[str] | None = bounded(None, or_none(PATTERNS), "nothing would be trained")
+    loss: str | None = bounded(None, LOSS, "it is called with outputs and targets of a batch")
+    weights: str | None = bounded(None, FILE, "there is nothing to start from")
+    trainable: Sequence[str] | None = bounded(None, PATTERNS, "nothing would be trained")
 
 
 @dataclass(kw_only=True)
@@ -150,9 +148,7 @@ class InProcess(Runtime):
     """
 
     workers: int | str = bounded("auto", or_auto(count(0)), "0 trains in the main process")
-    batch: int = bounded(
-        1, count(), "it is the number of clients that are trained in one operation"
-    )
+    batch: int = bounded(1, COUNT, "it is the number of clients that are trained in one operation")
     train: bool = bounded(True, SWITCH, "it is a switch")
 
 
@@ -175,9 +171,9 @@ class OnRay(Runtime):
         "model through one more process)",
     )
     workers: int | str = bounded(
-        "auto", or_auto(count()), "nobody would train; auto = as many as fit"
+        "auto", or_auto(COUNT), "nobody would train; auto = as many as fit"
     )
-    gpus_per_worker: float = bounded(0, at_least(0), "it is a number of GPUs")
+    gpus_per_worker: float = bounded(0, NON_NEGATIVE, "it is a number of GPUs")
     patience: float = bounded(600, POSITIVE, "every worker would be replaced")
 
     def __post_init__(self) -> None:

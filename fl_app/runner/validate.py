@@ -24,7 +24,7 @@ from fl_app.client.build import (
 from fl_app.client.gpus import GPU, chosen
 from fl_app.client.settings import TrainingSettings
 from fl_app.core.errors import require
-from fl_app.core.hyper import count
+from fl_app.core.hyper import COUNT
 from fl_app.engine.client_evaluation import ClientEvaluation
 from fl_app.engine.guard import Guard
 from fl_app.report import require_target
@@ -123,7 +123,7 @@ def validate_config(config: DictConfig, given: Given = NOTHING) -> None:
     real = config.runtime.name == "deployment"
     if config.num_clients is not None or not real:
         told = "there would be nothing to run; with runtime=deployment real nodes are the clients"
-        count().check("num_clients", config.num_clients, told)
+        COUNT.check("num_clients", config.num_clients, told)
     _check(RunSettings, config)
     if config.experiment.report_accuracy is not None:
         require_target(config.experiment.report_accuracy, "experiment.report_accuracy")

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from fl_app.core.hyper import bounded, count, one_of
+from fl_app.core.hyper import COUNT, bounded, one_of
 from fl_app.core.pool import ClientPool
 from fl_app.core.types import Rng, Updates
 from fl_app.schedule.base import Ids, Schedule
@@ -27,7 +27,7 @@ class Buffered(Schedule):
     """
 
     concurrency: int | None = 10
-    buffer_size: int = bounded(10, count(), "the server would publish versions without updates")
+    buffer_size: int = bounded(10, COUNT, "the server would publish versions without updates")
     refill: str = bounded("at_once", MOMENTS, "no other moment is known")
 
     def __post_init__(self) -> None:
@@ -35,7 +35,7 @@ class Buffered(Schedule):
         if self.concurrency is None:
             return
         # Not before the buffer size, which `synchronous` gives for both.
-        count().check("algorithm.schedule.concurrency", self.concurrency, "no client would start")
+        COUNT.check("algorithm.schedule.concurrency", self.concurrency, "no client would start")
         bound = f"between 1 and algorithm.schedule.concurrency={self.concurrency}"
         fits = self.buffer_size <= self.concurrency
         self._require(fits, "buffer_size", bound, "the server would wait for ever")

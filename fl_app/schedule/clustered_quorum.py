@@ -5,7 +5,7 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from fl_app.core.hyper import bounded, count, within
+from fl_app.core.hyper import COUNT, SHARE, bounded
 from fl_app.core.pool import ClientPool
 from fl_app.core.types import Rng, Update, Updates
 from fl_app.schedule.base import Attentive, Ids, not_waiting
@@ -36,11 +36,9 @@ class ClusteredQuorum(Attentive):
         ValueError: a bound is violated.
     """
 
-    num_clusters: int = bounded(5, count(), "clients belong to a cluster")
-    participation: float = bounded(
-        0.1, within("(0, 1]"), "it is the share of a cluster that is waited for"
-    )
-    recluster_every: int = bounded(100, count(), "clusters would be formed for ever")
+    num_clusters: int = bounded(5, COUNT, "clients belong to a cluster")
+    participation: float = bounded(0.1, SHARE, "it is the share of a cluster that is waited for")
+    recluster_every: int = bounded(100, COUNT, "clusters would be formed for ever")
     synchronous: bool = True
     recluster: bool = True
 

@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from fl_app.core.hyper import at_least, bounded, count, within
+from fl_app.core.hyper import COUNT, SHARE, at_least, bounded
 from fl_app.core.pool import ClientPool
 from fl_app.core.types import Config, Rng, Update, Updates
 from fl_app.schedule.base import Ids
@@ -45,9 +45,9 @@ class Compass(Timed):
         ValueError: a value is out of its bounds.
     """
 
-    min_steps: int = bounded(20, count(), "nothing would be trained")
-    max_steps: int = bounded(100, count(), "nothing would be trained")
-    speed_momentum: float = bounded(0.9, within("(0, 1]"), "speeds would never be learned")
+    min_steps: int = bounded(20, COUNT, "nothing would be trained")
+    max_steps: int = bounded(100, COUNT, "nothing would be trained")
+    speed_momentum: float = bounded(0.9, SHARE, "speeds would never be learned")
     latest_factor: float = bounded(1.5, at_least(1), "every group would be late")
 
     def __post_init__(self) -> None:

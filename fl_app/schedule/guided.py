@@ -7,7 +7,7 @@ from statistics import fmean
 
 import numpy as np
 
-from fl_app.core.hyper import POSITIVE, at_least, bounded, count, or_none, within
+from fl_app.core.hyper import COUNT, NON_NEGATIVE, POSITIVE, SHARE, UNIT_INTERVAL, bounded
 from fl_app.core.pool import ClientPool
 from fl_app.core.types import Flags, Numbers, Order, Rng, Update, Updates
 from fl_app.schedule.base import Ids
@@ -56,12 +56,12 @@ class Guided(Timed):
         ValueError: a value is out of its bounds.
     """
 
-    concurrency: int = bounded(10, count(), "no client would ever start")
-    staleness_bound: float | None = bounded(None, or_none(POSITIVE), "no version would be made")
-    exponent: float = bounded(0.5, at_least(0), "stale clients would be preferred")
-    exploration: float = bounded(0.9, within("[0, 1]"), "it is a probability")
-    exploration_decay: float = bounded(0.98, within("(0, 1]"), "it would grow")
-    least_exploration: float = bounded(0.3, within("[0, 1]"), "it is a probability")
+    concurrency: int = bounded(10, COUNT, "no client would ever start")
+    staleness_bound: float | None = bounded(None, POSITIVE, "no version would be made")
+    exponent: float = bounded(0.5, NON_NEGATIVE, "stale clients would be preferred")
+    exploration: float = bounded(0.9, UNIT_INTERVAL, "it is a probability")
+    exploration_decay: float = bounded(0.98, SHARE, "it would grow")
+    least_exploration: float = bounded(0.3, UNIT_INTERVAL, "it is a probability")
     robust: bool = False
 
     def __post_init__(self) -> None:

@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from fl_app.core.hyper import POSITIVE, bounded, count
+from fl_app.core.hyper import COUNT, POSITIVE, bounded
 from fl_app.core.pool import ClientPool
 from fl_app.core.types import Rng, Updates
 from fl_app.schedule.base import Ids, Schedule
@@ -27,8 +27,8 @@ class Periodic(Schedule):
     """
 
     period: float = bounded(5.0, POSITIVE, "clients would start for ever at one moment")
-    burst: int = bounded(1, count(), "no client would ever start")
-    concurrency: int = bounded(10, count(), "no client would ever start")
+    burst: int = bounded(1, COUNT, "no client would ever start")
+    concurrency: int = bounded(10, COUNT, "no client would ever start")
 
     def __post_init__(self) -> None:
         super().__post_init__()

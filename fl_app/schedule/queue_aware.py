@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from fl_app.core.hyper import POSITIVE, at_least, bounded, count, within
+from fl_app.core.hyper import COUNT, NON_NEGATIVE, POSITIVE, SHARE, bounded
 from fl_app.core.pool import ClientPool
 from fl_app.core.types import Config, Parts, Rng, Update, Updates
 from fl_app.schedule.base import Ids, not_waiting
@@ -47,13 +47,13 @@ class QueueAware(Timed):
     """
 
     period: float = bounded(3600.0, POSITIVE, "rounds would have no time")
-    cutoff: float = bounded(0.15, at_least(0), "a round would end before its orders are due")
-    admission: float = bounded(0.2, at_least(0), "orders that waited as expected would be late")
-    margin: float = bounded(60.0, at_least(0), "orders would be late on purpose")
-    first_queue: float = bounded(2.0, at_least(0), "nobody waits less than no time")
-    queue_smoothing: float = bounded(0.5, within("(0, 1]"), "queues would never be learned")
-    pace_smoothing: float = bounded(0.5, within("(0, 1]"), "speeds would never be learned")
-    warm_up_steps: int = bounded(20, count(), "nothing would be trained")
+    cutoff: float = bounded(0.15, NON_NEGATIVE, "a round would end before its orders are due")
+    admission: float = bounded(0.2, NON_NEGATIVE, "orders that waited as expected would be late")
+    margin: float = bounded(60.0, NON_NEGATIVE, "orders would be late on purpose")
+    first_queue: float = bounded(2.0, NON_NEGATIVE, "nobody waits less than no time")
+    queue_smoothing: float = bounded(0.5, SHARE, "queues would never be learned")
+    pace_smoothing: float = bounded(0.5, SHARE, "speeds would never be learned")
+    warm_up_steps: int = bounded(20, COUNT, "nothing would be trained")
 
     transient = ("_parts",)
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fl_app.core.hyper import count
+from fl_app.core.hyper import COUNT
 from fl_app.core.pool import ClientPool
 from fl_app.core.types import Parts, Rng, Updates
 from fl_app.schedule.base import Ids, Schedule, not_waiting
@@ -35,7 +35,7 @@ class RandomK(Schedule):
 
     def __post_init__(self) -> None:
         bound = f"between 1 and num_clients={self.num_clients}"
-        fits = count().holds(self.buffer_size) and self.buffer_size <= self.num_clients
+        fits = COUNT.holds(self.buffer_size) and self.buffer_size <= self.num_clients
         self._require(fits, "buffer_size", bound, "so many are drawn without replacement")
         self._rng = np.random.default_rng((self.seed, 0x5A4D))
         self._iteration = 0

@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from fl_app.core.hyper import bounded, count
+from fl_app.core.hyper import COUNT, bounded
 from fl_app.core.pool import ClientPool
 from fl_app.core.types import Rng, Updates
 from fl_app.schedule.base import Attentive, Ids, not_waiting
@@ -26,7 +26,7 @@ class RoundBlocking(Attentive):
         ValueError: a value is out of its bounds.
     """
 
-    buffer_size: int = bounded(10, count(), "the server would make versions out of nothing")
+    buffer_size: int = bounded(10, COUNT, "the server would make versions out of nothing")
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fl_app.core.hyper import bounded, count, one_of
+from fl_app.core.hyper import COUNT, bounded, one_of
 from fl_app.core.pool import ClientPool
 from fl_app.core.types import Numbers, Parts, Rng, Updates
 from fl_app.schedule.base import Ids, Schedule
@@ -42,7 +42,7 @@ class Routed(Schedule):
     """
 
     num_clients: int
-    concurrency: int = bounded(10, count(), "no client would ever start")
+    concurrency: int = bounded(10, COUNT, "no client would ever start")
     aim: str = bounded("equal", one_of("equal", "throughput", "energy"), "nothing else is known")
 
     transient = ("shares",)

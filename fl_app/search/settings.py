@@ -8,7 +8,7 @@ from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
 from fl_app.cli import nearest
-from fl_app.core.hyper import Bound, Checked, bounded, count
+from fl_app.core.hyper import COUNT, Bound, Checked, bounded, count
 
 BEST = "best.yaml"  # in a search's folder: the best setting of each cell
 MEASURES = ("last10", "final", "best")  # beginnings of keys of summary.json
@@ -38,14 +38,14 @@ class Settings(Checked):
 
     _group = "search"
 
-    trials: int = bounded(20, count(), "nothing would be tried")
+    trials: int = bounded(20, COUNT, "nothing would be tried")
     space: str = ""
     updates: int | None = None
     grid: int = bounded(4, count(0), "it counts trials")
     seeds: list[int] = field(default_factory=lambda: [0])
     test_seeds: list[int] = field(default_factory=list)
     measure: str = bounded("last10", MEASURE, "no other measure is known")
-    parallel: int = bounded(1, count(), "nothing would run")
+    parallel: int = bounded(1, COUNT, "nothing would run")
     seed: int = 0
     folder: str = ""
 

@@ -24,7 +24,7 @@ from flwr.serverapp.strategy import Bulyan, FedAvg, MultiKrum
 from flwr.supercore.task_identity import TaskIdentity
 
 from fl_app.core.errors import RunError, require
-from fl_app.core.hyper import at_least, count
+from fl_app.core.hyper import COUNT, NON_NEGATIVE
 from fl_app.core.layout import Layout
 from fl_app.core.types import TRAINED, Config, GlobalModel, Records, Update, Updates, Vector
 from fl_app.flower import codec, names
@@ -127,12 +127,12 @@ class Asynchronous(AsyncStrategy):
         # Flower's classes check none of these.
         for key in ("server_learning_rate", "eta", "tau", "server_momentum", "num_malicious_nodes"):
             number = getattr(inner, key, 0)
-            at_least(0).check(where + key, number, "its equations would change their sign")
+            NON_NEGATIVE.check(where + key, number, "its equations would change their sign")
         for key in ("beta_1", "beta_2"):
             number = getattr(inner, key, 0)
             require(0 <= number < 1, where + key, number, "in [0, 1)", "its means would grow")
         selected = getattr(inner, "num_nodes_to_select", 1)
-        count().check(f"{where}num_nodes_to_select", selected, "no upload would be left")
+        COUNT.check(f"{where}num_nodes_to_select", selected, "no upload would be left")
         self.inner = inner
         self._layout: Layout | None = None
         self.state["config"] = {}  # the user's; a strategy may change it for good

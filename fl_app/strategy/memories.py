@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from fl_app.core.errors import require
-from fl_app.core.hyper import bounded, count, one_of, or_none
+from fl_app.core.hyper import COUNT, bounded, one_of
 from fl_app.core.types import Array, Numbers, Update, Vector
 from fl_app.schedule import Schedule, k_async
 from fl_app.strategy.weighted import Stepped
@@ -222,7 +222,7 @@ class RemembersClients(Stepped):
     schedule: ClassVar[Schedule] = k_async(10)
     looks_at: ClassVar[str] = "the last gradient of every client"
 
-    num_clients: int | None = bounded(None, or_none(count()), "there would be no client to train")
+    num_clients: int | None = bounded(None, COUNT, "there would be no client to train")
     memory_dtype: str = bounded(
         "float32", one_of("float32", "float16"), "gradients are kept in no other type"
     )

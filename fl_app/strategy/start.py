@@ -18,7 +18,7 @@ from fl_app import report
 from fl_app.core.errors import require
 from fl_app.core.events import Aggregated, ClientsEvaluated, Event, Failed, Rejected, Sink
 from fl_app.core.files import disk_errors_as_run_errors, require_writable
-from fl_app.core.hyper import POSITIVE, count
+from fl_app.core.hyper import COUNT, POSITIVE
 from fl_app.core.layout import Layout, names_of
 from fl_app.core.types import GlobalModel, Updates, Vector
 from fl_app.engine.client_evaluation import ClientEvaluation
@@ -70,7 +70,7 @@ def run(
     with ExitStack() as stack:
         for sink in sinks:
             stack.callback(sink.close)
-        count().check("num_rounds", num_versions, "it counts the versions that are trained")
+        COUNT.check("num_rounds", num_versions, "it counts the versions that are trained")
         POSITIVE.check("timeout", timeout, "every order would be late")
         schedule = deepcopy(strategy.schedule) if schedule is None else schedule
         bound, why = "a fl_app.schedule.Schedule, such as k_async(2)", "it says who trains when"

@@ -7,7 +7,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from fl_app.core.hyper import POSITIVE, Bound, at_least, bounded, one_of, or_none, within
+from fl_app.core.hyper import NON_NEGATIVE, POSITIVE, SHARE, Bound, bounded, one_of
 from fl_app.core.rates import LinearDecay
 from fl_app.core.types import TRAINED, GlobalModel, Numbers, Updates, Vector
 from fl_app.core.vector import weighted_sum
@@ -32,7 +32,7 @@ class Stepped(AsyncStrategy):
     """
 
     server_lr: float = bounded(1.0, POSITIVE, "the model would not move")
-    clip_norm: float | None = bounded(None, or_none(POSITIVE), "nothing would be left of an upload")
+    clip_norm: float | None = bounded(None, POSITIVE, "nothing would be left of an upload")
     lr_schedule: LinearDecay | None = bounded(  # noqa: RUF009  # a field
         None, FALLS, "the factor of the rate would be unknown"
     )
@@ -83,7 +83,7 @@ class WeightedGradientsOrModels(WeightedGradients):
     """
 
     form: str = bounded("gradient", one_of("gradient", "model"), "no other form is known")
-    mixing: float = bounded(0.6, within("(0, 1]"), "it is a mixing weight")
+    mixing: float = bounded(0.6, SHARE, "it is a mixing weight")
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -127,7 +127,7 @@ class AveragesVersions(Stepped):
     """
 
     averaging: float | None = bounded(
-        None, or_none(at_least(0)), "early versions would count more than late ones"
+        None, NON_NEGATIVE, "early versions would count more than late ones"
     )
 
     def step(self, model: GlobalModel, direction: Vector, server_lr: float) -> Vector:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from fl_app.core.errors import require
-from fl_app.core.hyper import Bound, bounded, count, one_of, or_none, within
+from fl_app.core.hyper import BELOW_1, COUNT, Bound, bounded, one_of
 from fl_app.core.types import Array, Flags, Indices
 from fl_app.tasks.cache import Arrays, cached, digest, file_facts
 from fl_app.tasks.encoding import KINDS, MISSING, Schema, read_schema
@@ -74,7 +74,7 @@ class OwnData(TaskKind):
     """
 
     path: str | None = None
-    test_share: float = bounded(0.2, within("[0, 1)"), "it is a share of the examples")
+    test_share: float = bounded(0.2, BELOW_1, "it is a share of the examples")
     schema: str | None = None
 
     name: ClassVar[str]  # first part of the task's name
@@ -235,7 +235,7 @@ class ImageKeys(OwnData):
         channels: 3 (colours) or 1 (grey).
     """
 
-    size: int = bounded(32, count(), "there would be no image")
+    size: int = bounded(32, COUNT, "there would be no image")
     channels: int = bounded(3, Bound("1 (grey) or 3 (colours)", (1, 3).__contains__), "unknown")
 
     @property
@@ -268,7 +268,7 @@ class TableData(OwnData):
     categories: Names = ()
     client: str | None = None
     kind: str = bounded("auto", KIND, "unknown")
-    missing: str | None = bounded(None, or_none(one_of(*MISSING)), "there is no other rule")
+    missing: str | None = bounded(None, one_of(*MISSING), "there is no other rule")
 
     def texts(self) -> set[str]:
         """Columns whose values are read as texts, so that 01 and 1 remain two names."""

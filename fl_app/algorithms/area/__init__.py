@@ -36,7 +36,7 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-from fl_app.core.hyper import bounded, count
+from fl_app.core.hyper import COUNT, bounded
 from fl_app.core.types import RESIDUAL, Config, GlobalModel, Update, Updates, Vector
 from fl_app.core.vector import weighted_sum
 from fl_app.schedule import Schedule, k_async
@@ -67,7 +67,7 @@ class AREA(AsyncStrategy):
     needs = "fl_app.algorithms.area.trainer.AREATrainer"
     looks_at = "changes of gradients, whose sums nobody has shown to hide uploads"
 
-    num_clients: int = bounded(10, count(), "the mean is over so many clients")
+    num_clients: int = bounded(10, COUNT, "the mean is over so many clients")
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -34,7 +34,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fl_app.core.hyper import Bound, at_least, bounded, count, or_none, within
+from fl_app.core.hyper import BELOW_1, COUNT, NON_NEGATIVE, Bound, bounded
 from fl_app.core.types import TRAINED, Config, GlobalModel, Updates, Vector
 from fl_app.core.vector import weighted_sum
 from fl_app.schedule import fully_async
@@ -43,9 +43,7 @@ from fl_app.strategy import AsyncStrategy
 PAIR = Bound(
     "two integers >= 1",
     lambda value: (
-        isinstance(value, Sequence)
-        and len(value) == 2
-        and all(count().holds(each) for each in value)
+        isinstance(value, Sequence) and len(value) == 2 and all(COUNT.holds(each) for each in value)
     ),
 )
 
@@ -74,11 +72,11 @@ class ASOFed(AsyncStrategy):
     needs = "fl_app.algorithms.aso_fed.trainer.ASOFedTrainer"
     looks_at = "the weight of every client in sums over all versions"
 
-    regularisation: float = bounded(1.0, at_least(0), "training would flee the received model")
-    decay: float = bounded(0.001, within("[0, 1)"), "nothing would be learned")
-    num_clients: int | None = bounded(None, or_none(count()), "there would be no client to train")
+    regularisation: float = bounded(1.0, NON_NEGATIVE, "training would flee the received model")
+    decay: float = bounded(0.001, BELOW_1, "nothing would be learned")
+    num_clients: int | None = bounded(None, COUNT, "there would be no client to train")
     feature_layer: Sequence[int] | None = bounded(
-        None, or_none(PAIR), "the first layer's weights could not be found"
+        None, PAIR, "the first layer's weights could not be found"
     )
 
     def __post_init__(self) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fl_app.core import staleness
-from fl_app.core.hyper import POSITIVE, SWITCH, at_least, bounded, count, one_of, within
+from fl_app.core.hyper import COUNT, NON_NEGATIVE, POSITIVE, SWITCH, bounded, count, one_of, within
 from fl_app.core.types import TRAINED, Config, GlobalModel, Update, Updates, Vector
 from fl_app.core.vector import weighted_sum
 from fl_app.schedule import Schedule
@@ -97,17 +97,17 @@ class FedASMU(AsyncStrategy):
     looks_at = "every client's model, to learn its weight"
 
     mixing_scale: float = bounded(10.0, POSITIVE, "the model would never move")
-    lambda0: float = bounded(1.0, at_least(0), "weights could be negative")
+    lambda0: float = bounded(1.0, NON_NEGATIVE, "weights could be negative")
     sigma0: float = bounded(
         0.5, within(f"[0, {MAX_SIGMA:g}]"), "staler uploads would count more, or nothing at all"
     )
-    iota0: float = bounded(0.0, at_least(0), "weights could be negative")
-    lambda_lr: float = bounded(1e-4, at_least(0), "it would climb the loss")
-    sigma_lr: float = bounded(1e-4, at_least(0), "it would climb the loss")
-    iota_lr: float = bounded(1e-4, at_least(0), "it would climb the loss")
-    max_staleness: int = bounded(99, count(), "every upload would be refused")
+    iota0: float = bounded(0.0, NON_NEGATIVE, "weights could be negative")
+    lambda_lr: float = bounded(1e-4, NON_NEGATIVE, "it would climb the loss")
+    sigma_lr: float = bounded(1e-4, NON_NEGATIVE, "it would climb the loss")
+    iota_lr: float = bounded(1e-4, NON_NEGATIVE, "it would climb the loss")
+    max_staleness: int = bounded(99, COUNT, "every upload would be refused")
     local_epochs: int = 5
-    rl_lr: float = bounded(0.001, at_least(0), "it would climb the loss")
+    rl_lr: float = bounded(0.001, NON_NEGATIVE, "it would climb the loss")
     dynamic: bool = True
     refresh: InitVar[bool] = True  # the name of a method, see below
     version_after_merge: bool = False

@@ -11,7 +11,7 @@ from fl_app.algorithms.fedasmu.server import MERGE, RATE, TELL_MERGE, TELL_RATE
 from fl_app.algorithms.fedasmu.slots import STAY, learn_slot, next_slot
 from fl_app.client import LocalTrainer
 from fl_app.core.errors import require
-from fl_app.core.hyper import POSITIVE, at_least, bounded, count, one_of, within
+from fl_app.core.hyper import COUNT, NON_NEGATIVE, POSITIVE, UNIT_INTERVAL, bounded, one_of
 from fl_app.core.types import Config, Order, Rng, Upload, Vector
 
 Q_LR, Q_DISCOUNT = 0.1, 0.9  # Q-learning's phi and psi [A]
@@ -68,19 +68,19 @@ class FedASMUTrainer(LocalTrainer):
     """
 
     merge_scale: float = bounded(10.0, POSITIVE, "no model would ever be merged")
-    gamma0: float = bounded(1.0, at_least(0), "merging weights could be negative")
-    upsilon0: float = bounded(0.5, at_least(0), "merging weights could be negative")
-    gamma_lr: float = bounded(1e-4, at_least(0), "it would climb the loss")
-    upsilon_lr: float = bounded(1e-4, at_least(0), "it would climb the loss")
+    gamma0: float = bounded(1.0, NON_NEGATIVE, "merging weights could be negative")
+    upsilon0: float = bounded(0.5, NON_NEGATIVE, "merging weights could be negative")
+    gamma_lr: float = bounded(1e-4, NON_NEGATIVE, "it would climb the loss")
+    upsilon_lr: float = bounded(1e-4, NON_NEGATIVE, "it would climb the loss")
     slot: str = bounded("learned", one_of("learned", *FIXED), "no other choice exists")
-    epsilon: float = bounded(0.1, within("[0, 1]"), "it is a share")
+    epsilon: float = bounded(0.1, UNIT_INTERVAL, "it is a share")
 
     def __post_init__(self) -> None:
         super().__post_init__()
         told = "a client pauses at the end of a local epoch"
         self._require(self.local_steps is None, "local_steps", "null", told)
         key = "algorithm.client.local_epochs - 1"
-        count().check(key, self.local_epochs - 1, "there would be no slot")
+        COUNT.check(key, self.local_epochs - 1, "there would be no slot")
 
     def train(self, order: Order) -> Upload:
         """See `LocalTrainer.train`; adds what the order asks to be told beside the upload."""

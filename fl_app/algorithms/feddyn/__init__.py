@@ -30,7 +30,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fl_app.core.hyper import POSITIVE, bounded, count, or_none
+from fl_app.core.hyper import COUNT, POSITIVE, bounded
 from fl_app.core.types import TRAINED, Config, GlobalModel, Updates, Vector
 from fl_app.core.vector import weighted_sum
 from fl_app.schedule import synchronous
@@ -62,7 +62,7 @@ class FedDyn(AsyncStrategy):
     looks_at = "sums over several versions, of which nobody has shown that they hide uploads"
 
     regularisation: float = bounded(0.01, POSITIVE, "memories would have no weight")
-    num_clients: int | None = bounded(None, or_none(count()), "no client would have a memory")
+    num_clients: int | None = bounded(None, COUNT, "no client would have a memory")
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -40,7 +40,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fl_app.core.hyper import at_least, bounded, one_of
+from fl_app.core.hyper import NON_NEGATIVE, bounded, one_of
 from fl_app.core.staleness import exponential
 from fl_app.core.types import TRAINED, Config, GlobalModel, Update, Updates, Vector
 from fl_app.schedule import k_async
@@ -75,7 +75,7 @@ class FedQS(AveragesVersions):
     looks_at = "what every client says of its direction"
 
     form: str = bounded("gradient", one_of("gradient", "model"), "no other form is known")
-    expected_share: float = bounded(0.1, at_least(0), "it is a share")
+    expected_share: float = bounded(0.1, NON_NEGATIVE, "it is a share")
 
     def __post_init__(self) -> None:
         super().__post_init__()

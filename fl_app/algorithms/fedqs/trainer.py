@@ -8,7 +8,7 @@ import torch
 
 from fl_app.algorithms.fedqs import ANGLE, FEEDBACK, MEAN_ANGLE, PACE
 from fl_app.client import LocalTrainer
-from fl_app.core.hyper import at_least, bounded, within
+from fl_app.core.hyper import NON_NEGATIVE, bounded, within
 from fl_app.core.types import Config, Order, Rng, Upload
 from fl_app.core.vector import norm
 
@@ -35,9 +35,9 @@ class FedQSTrainer(LocalTrainer):
         ValueError: a value is out of its bounds.
     """
 
-    rate_step: float = bounded(0.002, at_least(0), "slow clients would learn more slowly")
+    rate_step: float = bounded(0.002, NON_NEGATIVE, "slow clients would learn more slowly")
     least_momentum: float = bounded(0.1, within("[0, 0.6)"), "steps would grow for ever")
-    momentum_slope: float = bounded(2.0, at_least(0), "an aligned client would be slowed down")
+    momentum_slope: float = bounded(2.0, NON_NEGATIVE, "an aligned client would be slowed down")
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -24,7 +24,7 @@ With a single local step the term has no effect, because z is z_g.
 
 from dataclasses import dataclass
 
-from fl_app.core.hyper import POSITIVE, at_least, bounded
+from fl_app.core.hyper import NON_NEGATIVE, POSITIVE, bounded
 from fl_app.core.types import Config, GlobalModel, Vector
 from fl_app.strategy.weighted import AveragedModels
 
@@ -49,7 +49,7 @@ class MOON(AveragedModels):
 
     needs = "fl_app.algorithms.moon.trainer.MOONTrainer"
 
-    contrast: float = bounded(5.0, at_least(0), "features would flee the global model's")
+    contrast: float = bounded(5.0, NON_NEGATIVE, "features would flee the global model's")
     temperature: float = bounded(0.5, POSITIVE, "similarities are divided by it")
 
     def dispatch(self, model: GlobalModel, client_id: int) -> tuple[Vector, Config]:

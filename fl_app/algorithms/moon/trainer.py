@@ -8,7 +8,7 @@ from torch.nn import functional as F
 
 from fl_app.client import LocalTrainer
 from fl_app.client.flat import FlatModel
-from fl_app.core.hyper import POSITIVE, at_least, bounded
+from fl_app.core.hyper import NON_NEGATIVE, POSITIVE, bounded
 from fl_app.core.types import Config, Order, Rng, Upload
 
 
@@ -26,7 +26,7 @@ class MOONTrainer(LocalTrainer):
     """
 
     twins = True
-    contrast: float = bounded(5.0, at_least(0), "features would flee the global model's")
+    contrast: float = bounded(5.0, NON_NEGATIVE, "features would flee the global model's")
     temperature: float = bounded(0.5, POSITIVE, "similarities are divided by it")
 
     def __post_init__(self) -> None:

@@ -44,7 +44,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fl_app.core.hyper import POSITIVE, at_least, bounded, count, one_of, within
+from fl_app.core.hyper import BELOW_1, COUNT, NON_NEGATIVE, POSITIVE, SHARE, bounded, one_of
 from fl_app.core.types import Config, GlobalModel, Updates, Vector
 from fl_app.core.vector import weighted_sum
 from fl_app.core.weighting import by_examples
@@ -82,16 +82,16 @@ class OverlapFedAvg(AsyncStrategy):
     looks_at = "uploads with another base version than that of their order"
 
     server_lr: float = bounded(0.05, POSITIVE, "the compensation is divided by it")
-    lr_decay: float = bounded(1.0, within("(0, 1]"), "rates would grow")
-    compensation: float = bounded(0.0, at_least(0), "delays would be amplified")
-    momentum: float = bounded(0.0, within("[0, 1)"), "steps would oscillate or grow for ever")
+    lr_decay: float = bounded(1.0, SHARE, "rates would grow")
+    compensation: float = bounded(0.0, NON_NEGATIVE, "delays would be amplified")
+    momentum: float = bounded(0.0, BELOW_1, "steps would oscillate or grow for ever")
     nesterov: str = bounded(
         "equation", one_of("equation", "algorithm"), "no other velocity is known"
     )
     compensation_form: str = bounded(
         "gradient", one_of("gradient", "scaled", "code"), "the paper and its code have no other"
     )
-    max_local_epochs: int = bounded(5, count(), "nothing would be trained")
+    max_local_epochs: int = bounded(5, COUNT, "nothing would be trained")
 
     def validate_run(self, num_versions: float, schedule: Schedule) -> None:
         size = getattr(schedule, "buffer_size", 1)

@@ -34,7 +34,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fl_app.core.hyper import POSITIVE, bounded, count, or_none
+from fl_app.core.hyper import COUNT, POSITIVE, bounded
 from fl_app.core.types import TRAINED, Extra, GlobalModel, Updates, Vector
 from fl_app.core.vector import read_only, weighted_sum
 from fl_app.schedule import synchronous
@@ -70,7 +70,7 @@ class SCAFFOLD(AsyncStrategy):
     looks_at = "a second vector of every client, which nothing masks"
 
     server_lr: float = bounded(1.0, POSITIVE, "the model would not move")
-    num_clients: int | None = bounded(None, or_none(count()), "there would be no client to train")
+    num_clients: int | None = bounded(None, COUNT, "there would be no client to train")
 
     def __post_init__(self) -> None:
         super().__post_init__()

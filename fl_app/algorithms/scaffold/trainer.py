@@ -8,12 +8,7 @@ from torch import Tensor
 from fl_app.algorithms.scaffold import CONTROL
 from fl_app.client import LocalTrainer
 from fl_app.client.flat import to_tensors
-from fl_app.core.types import (
-    Config,
-    Order,
-    Rng,
-    Upload,
-)
+from fl_app.core.types import Config, Order, Rng, Upload
 
 
 class SCAFFOLDTrainer(LocalTrainer):

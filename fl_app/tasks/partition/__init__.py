@@ -22,7 +22,7 @@ from typing import ClassVar, Protocol, cast
 import numpy as np
 
 from fl_app.core.errors import require
-from fl_app.core.hyper import Checked, at_least, bounded, count, or_none
+from fl_app.core.hyper import COUNT, Checked, at_least, bounded
 from fl_app.core.types import Indices, Rng
 
 USUAL_CLIENTS = 50  # of a run that does not say, and whose data and partitioner do not either
@@ -160,7 +160,7 @@ class Iid(Bounded):
         ValueError: `max_size` is out of its bounds.
     """
 
-    max_size: int | None = bounded(None, or_none(count()), "a client could not train")
+    max_size: int | None = bounded(None, COUNT, "a client could not train")
 
     def __call__(self, labels: Indices, num_clients: int, rng: Rng) -> list[Indices]:
         parts = np.array_split(rng.permutation(labels.size), num_clients)
@@ -188,7 +188,7 @@ class Natural(Bounded):
     by_owner: ClassVar[bool] = True
     decides: ClassVar[bool] = True
 
-    min_size: int = bounded(1, count(), "a client could not train")
+    min_size: int = bounded(1, COUNT, "a client could not train")
 
     def __call__(self, labels: Indices, num_clients: int | None, rng: Rng) -> list[Indices]:
         owned = by_owner(labels)

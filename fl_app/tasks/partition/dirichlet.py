@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fl_app.core.hyper import Bound, bounded, count, one_of, or_none
+from fl_app.core.hyper import COUNT, Bound, bounded, one_of
 from fl_app.core.slow import slow_clients
 from fl_app.core.types import Indices, Rng
 from fl_app.tasks.partition import Bounded, Iid, by_class, capped, split
@@ -48,10 +48,10 @@ class Dirichlet(Bounded):
     """
 
     alpha: float = bounded(0.3, POSITIVE, "shares could not be drawn")
-    min_size: int = bounded(10, count(), "a client could not train")
+    min_size: int = bounded(10, COUNT, "a client could not train")
     balance: bool = True
     mode: str = bounded("by_class", one_of("by_class", "by_client"), "there is no other")
-    max_size: int | None = bounded(None, or_none(count()), "a client could not train")
+    max_size: int | None = bounded(None, COUNT, "a client could not train")
 
     def __post_init__(self) -> None:
         super().__post_init__()

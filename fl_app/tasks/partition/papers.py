@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fl_app.core.hyper import bounded, count, within
+from fl_app.core.hyper import COUNT, UNIT_INTERVAL, bounded
 from fl_app.core.types import Indices, Rng
 from fl_app.tasks.partition import Bounded, by_class, require_clients, split
 
@@ -35,8 +35,8 @@ class LabelQuantity(Bounded):
         ValueError: a value is out of its bounds, or the classes cannot meet the counts.
     """
 
-    num_labels: int = bounded(1, count(), "clients would have no data")
-    min_size: int = bounded(10, count(), "a client could not train")
+    num_labels: int = bounded(1, COUNT, "clients would have no data")
+    min_size: int = bounded(10, COUNT, "a client could not train")
     max_size: int = 49
     disjoint: bool = False
 
@@ -107,7 +107,7 @@ class IidFraction(Bounded):
         ValueError: a value is out of its bounds, or the rest gives too few examples for a block.
     """
 
-    fraction: float = bounded(0.04, within("[0, 1]"), "it is a share of 1, not a percentage")
+    fraction: float = bounded(0.04, UNIT_INTERVAL, "it is a share of 1, not a percentage")
 
     def __call__(self, labels: Indices, num_clients: int, rng: Rng) -> list[Indices]:
         order = rng.permutation(labels.size)
@@ -141,7 +141,7 @@ class Shards(Bounded):
         ValueError: a value is out of its bounds, or there are fewer shards than clients.
     """
 
-    shard_size: int = bounded(100, count(), "shards would be empty")
+    shard_size: int = bounded(100, COUNT, "shards would be empty")
     contiguous: bool = False
 
     def __call__(self, labels: Indices, num_clients: int, rng: Rng) -> list[Indices]:
