@@ -283,12 +283,8 @@ class Sink(Protocol):
 
 # The field whose entries stand in the log beside the event's own keys.
 OPEN = {Aggregated: "report", Evaluated: "metrics", ClientsEvaluated: "metrics"}
-CLASSES: dict[str, type[Event]] = {
-    each.kind: each for each in [*vars().values()] if hasattr(each, "kind")
-}
-KEYS = {
-    cls: tuple(f.name for f in fields(cls) if f.name != OPEN.get(cls)) for cls in CLASSES.values()
-}
+CLASSES = {each.kind: each for each in [*vars().values()] if hasattr(each, "kind")}
+KEYS = {c: tuple(f.name for f in fields(c) if f.name != OPEN.get(c)) for c in CLASSES.values()}
 
 
 def to_json(event: Event) -> dict[str, Any]:
@@ -314,7 +310,7 @@ def from_json(flat: Mapping[str, Any]) -> Event:
     Raises:
         ValueError: the kind is unknown, or a key that it needs is missing.
     """
-    cls = CLASSES.get(flat.get("kind", ""))
+    cls: type[Event] | None = CLASSES.get(flat.get("kind", ""))
     if cls is None:
         raise ValueError(f"an event of unknown kind: {str(flat)[:200]}")
     own = {key: flat[key] for key in KEYS[cls] if key in flat}

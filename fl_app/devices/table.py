@@ -24,7 +24,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from importlib import resources
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from fl_app.core.errors import explaining, require
 from fl_app.core.hyper import NON_NEGATIVE, POSITIVE, Checked, bounded, count, several
@@ -90,8 +90,7 @@ class Kind(Checked):
     network: Link | None = None
 
 
-@dataclass(frozen=True)
-class Table:
+class Table(NamedTuple):
     """A device file.
 
     Attributes:

@@ -2,12 +2,10 @@
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 
-@dataclass(frozen=True)
-class Score:
+class Score(NamedTuple):
     """The metric by which a run is judged.
 
     Attributes:

@@ -4,8 +4,7 @@ import logging
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 from flwr.app import (
@@ -269,8 +268,7 @@ class Asynchronous(AsyncStrategy):
         return self._layout.flatten([named[name] for name in self._layout.names])
 
 
-@dataclass(frozen=True)
-class _Round:
+class _Round(NamedTuple):
     """A version that the inner strategy has configured.
 
     Attributes:
