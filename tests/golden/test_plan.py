@@ -1,6 +1,5 @@
 """The long run of a federation by theory: by hand for the smallest, then against the clock."""
 
-from dataclasses import replace
 from itertools import combinations_with_replacement
 
 import numpy as np
@@ -93,7 +92,7 @@ def test_orders_queue_at_a_busy_server():
     # The second order finds the first at the server for 1 of 10 seconds.
     assert server_seconds(9.0, 1.0, 2) == pytest.approx(1.1)
     # Ten unequal clients would bring 25 updates a second; it receives two.
-    busy = replace(fixed(*np.geomspace(0.1, 10, 10)), per_update=0.5)
+    busy = fixed(*np.geomspace(0.1, 10, 10))._replace(per_update=0.5)
     assert steady(busy, fully_async(10)).measures["server_load"] == pytest.approx(1, abs=0.01)
 
 
