@@ -45,7 +45,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from fl_app.core.hyper import BELOW_1, COUNT, NON_NEGATIVE, POSITIVE, SHARE, bounded, one_of
-from fl_app.core.types import Config, GlobalModel, Updates, Vector
+from fl_app.core.types import Config, GlobalModel, Update, Updates, Vector
 from fl_app.core.vector import weighted_sum
 from fl_app.core.weighting import by_examples
 from fl_app.schedule import Schedule, synchronous
