@@ -69,6 +69,7 @@ MIXES = 8  # passes in which the wait at the server, and who is heard how often,
 ENOUGH = 0.99  # of the most updates a second: more clients at work would not help
 BUFFERS = (1, 2, 5, 10, 20, 50)  # of the grid
 LATER = "after_aggregation"
+INSTEAD = "theory does not cover it: run it with runtime.train=false"
 
 
 class Orders(NamedTuple):
@@ -317,6 +318,8 @@ class Prediction:
         known = {name: each for name, each in self.measures.items() if not math.isnan(each)}
         lines = [f"{name.replace('_', ' '):22}{each:10.4g}" for name, each in known.items()]
         line = "No concurrency and buffer fulfils the aim."
+        if self.grid.mean_age.nunique() == 1:
+            line = "No best size: ages are those of rounds, whatever the number of clients."
         if self.best is not None:
             line = (
                 "Best: concurrency={concurrency:.0f} buffer_size={buffer_size:.0f}, with "
@@ -376,13 +379,29 @@ def plan(*settings: Setting, task: "Task | None" = None, aim: str = "age=10") ->
     grid = pd.DataFrame(
         steady(orders, each, ROUGH).measures for each in _varied(schedule, size, buffers)
     )
-    best = _best(grid, aimed[1], float(aimed[2] or "inf"))
     if "boards" in config.devices:
         names = np.array(boards_of(config.devices.table, config.devices.boards, size)[0])
     else:
         thirds = np.argsort(np.argsort(orders.seconds)) * 3 // size
         names = np.array(["fast third", "middle third", "slow third"])[thirds]
-    return Prediction(measures, _classes(orders, long_run, names), grid, best)
+    classes = _classes(orders, long_run, names)
+    if components.trainer.overlaps:  # displacements from the version before
+        for each in (measures, grid, classes):
+            each["mean_age"] += 1
+        classes["age_95"] += 1
+    oldest = _oldest(components)
+    if classes.age_95.max() > oldest:
+        reached = f"updates reach age {classes.age_95.max():g}, and those above {oldest:g}"
+        raise ValueError(f"{reached} are refused; {INSTEAD}")
+    best = _best(grid[grid.mean_age <= oldest], aimed[1], float(aimed[2] or "inf"))
+    return Prediction(measures, classes, grid, best)
+
+
+def _oldest(components: Components) -> float:
+    """The greatest age of an update that is not refused, versions."""
+    own = getattr(components.strategy, "max_staleness", None)
+    bounds = (components.config.guard.max_age, own)
+    return min((float(each) for each in bounds if each is not None), default=math.inf)
 
 
 def _planned(components: Components, stays: object) -> Planned:
@@ -409,7 +428,7 @@ def _planned(components: Components, stays: object) -> Planned:
         reason = f"devices.availability with {type(schedule).__name__}: places wait for clients"
     else:
         return cast(Planned, schedule)
-    raise ValueError(f"{reason}; theory does not cover it: run it with runtime.train=false")
+    raise ValueError(f"{reason}; {INSTEAD}")
 
 
 def _varied(schedule: Planned, size: int, buffers: Sequence[int]) -> Iterator[Planned]:
@@ -427,10 +446,10 @@ def _varied(schedule: Planned, size: int, buffers: Sequence[int]) -> Iterator[Pl
 
 def _best(grid: pd.DataFrame, aim: str, age: float) -> "pd.Series[float] | None":
     """The row that is best; of equally fast ones that with the fewest at work, then buffered."""
-    if aim == "age=":
+    if aim == "age=" and grid.mean_age.nunique() > 1:
         versions = (1 + grid.mean_age / max(age, 1e-9)) ** 2
         return grid.loc[(versions * grid.buffer_size / grid.updates_per_second).idxmin()]
-    if (allowed := grid[grid.mean_age <= age]).empty:
+    if aim == "age=" or (allowed := grid[grid.mean_age <= age]).empty:
         return None
     if aim == "energy":
         least = allowed.joules_per_update.min()

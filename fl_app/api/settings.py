@@ -25,8 +25,8 @@ Setting: TypeAlias = Union[str, AsyncStrategy, Schedule, "Callable[..., LocalTra
 
 BASE = "fedbuff"  # its client trains for strategies that are not of `fl_app.algorithms`
 
-TARGET = "experiment.report_accuracy"
-# Other keys of the command line that Python says otherwise.
+# Keys of the command line that Python says otherwise, but for those of HERE.
+HERE = ("experiment.report_accuracy", "hydra.searchpath")
 ELSEWHERE = {
     "hydra": "give the folder as output=",
     "experiment": "compare runs with fl_app.compare",
@@ -61,7 +61,7 @@ def plan_of(
     for word in overrides:
         require(not word.startswith("-"), "settings", word, "an override", "it is an option")
     for key, remedy in ELSEWHERE.items():
-        _refuse([each for each in overrides if _key(each) != TARGET], key, remedy)
+        _refuse([each for each in overrides if _key(each) not in HERE], key, remedy)
     if task is not None:
         from fl_app.tasks.task import Task  # loads torch, which a task has loaded
 

@@ -259,10 +259,11 @@ def instantiate(
         if key not in leave_out
     }
     signature = signature_of(make)
+    declared = getattr(make, "__dataclass_fields__", {})
     for key, value in keywords.items():
         if key in signature.parameters:
-            full = str(node._get_full_key(key))
-            check_type(full, value, signature.parameters[key].annotation)
+            full, about = str(node._get_full_key(key)), getattr(declared.get(key), "metadata", {})
+            check_type(full, value, signature.parameters[key].annotation, **about)
     more |= {key: fact for key, fact in (facts or {}).items() if key in signature.parameters}
     try:
         signature.bind(**keywords, **more)
@@ -304,7 +305,13 @@ TYPES: dict[Any, tuple[str, Callable[[Any], bool]]] = {
 }
 
 
-def check_type(key: str, value: Any, annotation: Any) -> None:
+def check_type(
+    key: str,
+    value: Any,
+    annotation: Any,
+    consequence: str = "nothing else can be worked with",
+    **_: object,
+) -> None:
     """Refuse a value that does not fit a parameter's annotation, if that consists of `TYPES`.
 
     Raises:
@@ -319,7 +326,7 @@ def check_type(key: str, value: Any, annotation: Any) -> None:
         key,
         value,
         " or ".join(TYPES[kind][0] for kind in kinds),
-        "nothing else can be worked with",
+        consequence,
     )
 
 

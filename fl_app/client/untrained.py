@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from fl_app.core.errors import require
 from fl_app.core.types import NO_EXTRA, Order, Scores, Upload
 from fl_app.core.vector import read_only
 
@@ -24,9 +25,19 @@ class Untrained:
     Args:
         trainer: of the run.
         upload_extra: names of the vectors that travel beside an upload; they are 0.
+
+    Raises:
+        ValueError: clients pause, or train while models travel.
     """
 
     def __init__(self, trainer: "LocalTrainer", upload_extra: Sequence[str] = ()) -> None:
+        require(
+            not (trainer.pauses or trainer.overlaps),
+            "runtime.train",
+            "false",
+            f"true with {type(trainer).__name__}",
+            "what clients send, and when, depends on their training",
+        )
         self._trainer = trainer
         self._upload_extra = upload_extra
         self._nothing = read_only(np.zeros(trainer.model.layout.size, np.float32))

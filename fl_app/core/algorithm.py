@@ -231,8 +231,9 @@ class Algorithm(Remembers, Checked, ABC):
             total_length: ||sum_i p_i g_i||.
         """
         self.report["weight"] = [float(weight) for weight in weights]
+        known = 0 < total_length < np.inf
         self.report["effective_clients"] = (
-            float(np.mean(lengths) * np.sum(weights) / total_length) ** 2 if total_length else None
+            float(np.mean(lengths) * np.sum(weights) / total_length) ** 2 if known else None
         )
 
     def step(self, model: GlobalModel, direction: Vector, server_lr: float) -> Vector:

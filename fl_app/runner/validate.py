@@ -31,7 +31,7 @@ from fl_app.report import require_target
 from fl_app.runner.cells import compose_cells, given_keys
 from fl_app.runner.earlier import own_code
 from fl_app.runner.settings import RUNTIMES, RunSettings, TaskSettings
-from fl_app.schedule import Schedule
+from fl_app.schedule import Buffered, Schedule
 from fl_app.schedule.routed import Routed
 from fl_app.strategy import AsyncStrategy
 from fl_app.targets import keys
@@ -155,8 +155,9 @@ def validate_config(config: DictConfig, given: Given = NOTHING) -> None:
         )
     _check(TrainingSettings, config.algorithm.client)
     strategy, schedule = build_strategy(config, given), build_schedule(config, given)
-    # Every version takes at least one update, so there are at most as many versions as updates.
-    limits = (config.num_versions, config.max_updates)
+    # Every version takes at least one update, and some schedules always take K.
+    each = schedule.buffer_size if isinstance(schedule, Buffered) else 1
+    limits = (config.num_versions, config.max_updates and max(config.max_updates // each, 1))
     most = min((limit for limit in limits if limit is not None), default=math.inf)
     strategy.validate_run(most, schedule)
     upload = config.algorithm.client.upload

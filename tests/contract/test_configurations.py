@@ -147,6 +147,15 @@ def refusal(name, schedule):
     return None
 
 
+def test_a_limit_of_updates_is_one_of_versions():
+    """30 updates are 3 versions of 10, which spend an epsilon of 9."""
+    words = ("num_versions=null", "max_updates=30", "algorithm.strategy.max_epsilon=20")
+    validate_config(configuration("dp_fedbuff", *words))
+    told = "num_versions=None must be an integer: .*with num_versions=null it must be given"
+    with pytest.raises(ValueError, match=told):
+        validate_config(configuration("fedsa", *words[:2]))
+
+
 def test_a_gradient_is_no_model_to_mix():
     with pytest.raises(
         ValueError, match=r"^algorithm\.client\.upload=gradient must be one of model,"

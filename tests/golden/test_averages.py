@@ -183,6 +183,12 @@ def test_effective_clients(first, second, clients):
     assert strategy.report["effective_clients"] == (clients and pytest.approx(clients))
 
 
+def test_effective_clients_of_gradients_that_overflow_are_unknown():
+    strategy = FedAvgK()
+    strategy.describe([0.5, 0.5], [np.inf, 1.0], np.inf)
+    assert strategy.report["effective_clients"] is None
+
+
 # -- Ringmaster -----------------------------------------------------------------------------------
 
 

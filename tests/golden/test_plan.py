@@ -1,6 +1,7 @@
 """The long run of a federation by theory: by hand for the smallest, then against the clock."""
 
 from itertools import combinations_with_replacement
+from shutil import copy
 
 import numpy as np
 import pytest
@@ -17,11 +18,13 @@ from fl_app.api.plan import (
     server_seconds,
     steady,
 )
+from fl_app.cli import CONF
 from fl_app.core.types import GlobalModel, Parts
 from fl_app.devices.compute import Exponential, LogNormal, MeasuredPhones, UniformRatio
 from fl_app.devices.fleet import Churn, Fleet
 from fl_app.devices.network import Relative
 from fl_app.engine.server import Server
+from fl_app.plan import main as planned
 from fl_app.schedule import Buffered, fully_async, k_async, synchronous
 from fl_app.schedule.periodic import Periodic
 from fl_app.schedule.routed import LEAST, Routed, best, queues
@@ -190,6 +193,14 @@ def test_refusals_and_aims():
         plan("devices/availability=arrivals")
     with pytest.raises(ValueError, match="deadline=9"):
         plan("deadline=9")
+    for bound in (
+        "guard.max_age=2 algorithm.schedule.concurrency=30",
+        "algorithm=fedasync algorithm.strategy.max_staleness=2",
+    ):
+        with pytest.raises(
+            ValueError, match=r"updates reach age \d+, and those above 2 are refused"
+        ):
+            plan(*bound.split())
     with pytest.raises(ValueError, match="aim=energy must be used with devices/energy"):
         plan(aim="energy")
     for aim in ("speed", "age=", "updates3"):
@@ -205,6 +216,21 @@ def test_refusals_and_aims():
     assert {*plan("algorithm=fedasync").grid.buffer_size} == {1}
     assert found.classes.share.sum() == pytest.approx(1)
     assert found.plot().html().startswith("<img")
+
+
+def test_ages_of_rounds_prefer_no_size():
+    rounds, overlapping = plan("algorithm=fedavg"), plan("algorithm=overlap_fedavg")
+    assert (rounds.best, rounds.measures["mean_age"]) == (None, 0)
+    assert (overlapping.best, overlapping.measures["mean_age"]) == (None, 1)
+    assert set(overlapping.classes.age_95) == {1}
+    assert "\nNo best size: " in str(rounds)
+
+
+def test_the_command_finds_options_of_ones_own(tmp_path, capsys):
+    (tmp_path / "devices").mkdir()
+    copy(CONF / "devices/lognormal.yaml", tmp_path / "devices/mine.yaml")
+    assert planned([f"--config-dir={tmp_path}", "devices=mine"]) == 0
+    assert "Best: concurrency=" in capsys.readouterr().out
 
 
 # -- clients drawn by their load -------------------------------------------------------------------

@@ -110,6 +110,13 @@ def test_a_client_without_examples():
             trained(each, vec(0), client_id=4)
 
 
+def test_who_pauses_cannot_be_predicted_without_training():
+    with pytest.raises(
+        ValueError, match=r"^runtime\.train=false must be true with FirstOnlyTrainer:"
+    ):
+        Untrained(FirstOnlyTrainer(ONE))
+
+
 # -- uploads --------------------------------------------------------------------------------------
 
 
