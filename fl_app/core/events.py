@@ -283,6 +283,7 @@ class Sink(Protocol):
 
 # The field whose entries stand in the log beside the event's own keys.
 OPEN = {Aggregated: "report", Evaluated: "metrics", ClientsEvaluated: "metrics"}
+# All classes above that have a kind.
 CLASSES = {each.kind: each for each in [*vars().values()] if hasattr(each, "kind")}
 KEYS = {c: tuple(f.name for f in fields(c) if f.name != OPEN.get(c)) for c in CLASSES.values()}
 
