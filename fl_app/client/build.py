@@ -262,8 +262,9 @@ def instantiate(
     declared = getattr(make, "__dataclass_fields__", {})
     for key, value in keywords.items():
         if key in signature.parameters:
-            full, about = str(node._get_full_key(key)), getattr(declared.get(key), "metadata", {})
-            check_type(full, value, signature.parameters[key].annotation, **about)
+            full = str(node._get_full_key(key))
+            told = declared[key].metadata.get("consequence", ONLY) if key in declared else ONLY
+            check_type(full, value, signature.parameters[key].annotation, told)
     more |= {key: fact for key, fact in (facts or {}).items() if key in signature.parameters}
     try:
         signature.bind(**keywords, **more)
@@ -296,6 +297,7 @@ def signature_of(function: Callable[..., Any]) -> inspect.Signature:
 
 
 # Annotations whose values are checked: what a message calls them, and which values fit.
+ONLY = "nothing else can be worked with"
 TYPES: dict[Any, tuple[str, Callable[[Any], bool]]] = {
     bool: ("true or false", lambda value: isinstance(value, bool)),
     int: ("an integer", lambda value: _is_a(value, Integral)),
@@ -305,17 +307,11 @@ TYPES: dict[Any, tuple[str, Callable[[Any], bool]]] = {
 }
 
 
-def check_type(
-    key: str,
-    value: Any,
-    annotation: Any,
-    consequence: str = "nothing else can be worked with",
-    **_: object,
-) -> None:
+def check_type(key: str, value: Any, annotation: Any, consequence: str = ONLY) -> None:
     """Refuse a value that does not fit a parameter's annotation, if that consists of `TYPES`.
 
     Raises:
-        ValueError: naming key, value and types.
+        ValueError: naming key, value, types and consequence.
     """
     union = get_origin(annotation) in (Union, UnionType)
     kinds = get_args(annotation) if union else (annotation,)

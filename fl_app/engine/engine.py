@@ -228,7 +228,7 @@ class Engine(Versions):
             vector, config = self.strategy.dispatch(model, client_id)
             checks.require_vector(self.strategy, "dispatch", vector, model.params.size)
             work = self.schedule.work(client_id)
-            if {RATE} <= config.keys() & work.keys():
+            if RATE in config and RATE in work:
                 work = {**work, RATE: float(config[RATE]) * float(work[RATE])}
             config = {**config, **work}
             if widths := self.strategy.widths:
