@@ -246,10 +246,13 @@ def instantiate(
         more: further arguments.
 
     Raises:
-        ValueError: the target does not exist, does not know a key, or refuses a value.
+        ValueError: the target is missing, does not exist or know a key, or refuses a value.
     """
     settings = OmegaConf.to_container(node, resolve=True)
     assert isinstance(settings, dict)
+    if "_target_" not in settings:
+        key = node._get_full_key("_target_")
+        raise ValueError(f"{key} is missing: it names the class that the other keys are for")
     target = str(settings.pop("_target_"))
     if make is None:
         make = locate(target)

@@ -52,6 +52,8 @@ def server_gradient(trainer: "LocalTrainer") -> Callable[[Vector, int, int, int]
         Maps parameters ``(d,)``, version, examples of the server and of a mini-batch, which follows
         from seed and version, to the gradient ``(d,)``.
     """
+    from fl_app.client import LocalTrainer  # which needs torch
+
     task, server = trainer.task, copy(trainer)
     server.upload, server_id = "gradient", task.num_clients
 
@@ -64,7 +66,7 @@ def server_gradient(trainer: "LocalTrainer") -> Callable[[Vector, int, int, int]
             server.batch_size = batch_size
         order = Order(0, server_id, version, version, params, {}, 0.0)
         server.model.load_private({})  # their first values, as in the server's test
-        return server.train(order).vector
+        return LocalTrainer.train(server, order).vector  # clients may do more: pause, say
 
     return gradient
 

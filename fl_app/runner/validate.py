@@ -25,6 +25,7 @@ from fl_app.client.gpus import GPU, chosen
 from fl_app.client.settings import TrainingSettings
 from fl_app.core.errors import require
 from fl_app.core.hyper import COUNT
+from fl_app.core.types import RESIDUAL
 from fl_app.engine.client_evaluation import ClientEvaluation
 from fl_app.engine.guard import Guard
 from fl_app.report import require_target
@@ -133,8 +134,9 @@ def validate_config(config: DictConfig, given: Given = NOTHING) -> None:
         _check_device(config.runtime.device)
     measures = ("target_accuracy", "client_eval_every", "metrics")
     asked = [key for key in measures if config[key]]
+    trained = config.runtime.get("train", True)
     require(
-        config.runtime.get("train", True) or not asked,
+        trained or not asked,
         "runtime.train",
         "false",
         f"true with {', '.join(asked)}",
@@ -170,6 +172,9 @@ def validate_config(config: DictConfig, given: Given = NOTHING) -> None:
     )
     if config.algorithm.client.get("widths"):
         _check_widths(config, strategy, schedule)
+    fits = trained or RESIDUAL not in strategy.takes
+    bound = f"true with {type(strategy).__name__}"
+    require(fits, "runtime.train", "false", bound, "clients send changes to their last upload")
     build_guard(config).validate_kinds(strategy.takes)
     if asks_for_masks(config):
         from fl_app.secure.run import validate_secure  # a leaf, which few runs need

@@ -63,7 +63,7 @@ def _distribution(override: Override) -> BaseDistribution:
         start, step = sweep.start or 0, sweep.step
         return IntDistribution(start, start + (sweep.stop - 1 - start) // step * step, step=step)
     raise ValueError(
-        "it must be KEY=choice(...), KEY=interval(...), KEY=range(...) of integers, or "
+        "it must be KEY=choice(...), KEY=interval(low,high), KEY=range(...) of integers, or "
         "KEY=tag(log,interval(...)): there is nothing to choose from"
     )
 

@@ -85,6 +85,7 @@ def architecture(name: str, shape: Shape, num_outputs: int) -> "Callable[[], nn.
     if ":" in name:
         return foreign.maker_of(foreign.imported("task.model", name), shape, num_outputs)
     if name not in MODELS:
+        check_model(name, text=False)
         known = torchvision().models
         return partial(known.get_model, name, weights=None, num_classes=num_outputs)
     of_text = name in TEXT_MODELS

@@ -251,14 +251,12 @@ def test_inputs_of_any_kind_are_float32_and_shared_where_they_are(tmp_path):
 
 def test_bytes_of_images_are_pixels_and_other_integers_tokens():
     images = RNG.integers(256, size=(40, 1, 4, 4), dtype=np.uint8)
-    task = made(images)
-    np.testing.assert_allclose(task.batch(np.array([3]))[0][0], images[3] / 255, rtol=1e-6)
+    np.testing.assert_allclose(made(images).batch(Y[3:4])[0][0], images[3] / 255, rtol=1e-6)
     tokens = RNG.integers(30, size=(40, 7))
     assert made(tokens, model=lambda: Words(30, 4)).inputs.tolist() == tokens.tolist()
     assert made(tokens, model="logistic").inputs.dtype == torch.float32
     assert made(Y[:, None] > 2).inputs.dtype == torch.float32
-    tests = made(X, Y, X.round().astype(int), Y).test_inputs
-    assert tests.dtype == torch.float32
+    assert made(X, Y, X.round().astype(int), Y).test_inputs.dtype == torch.float32
 
 
 @pytest.mark.parametrize(
@@ -329,8 +327,7 @@ def test_numbers_are_standardised_for_the_model_alone():
 def test_clients_are_ids():
     ids = np.array(["zoe", "al", "bo", "al"] * 10)
     for given in (ids, ids.tolist(), pd.Series(ids)):
-        parts = made(clients=given).partition
-        assert [set(ids[part]) for part in parts] == [{"al"}, {"bo"}, {"zoe"}]
+        assert [{*ids[p]} for p in made(clients=given).partition] == [{"al"}, {"bo"}, {"zoe"}]
     assert made().num_clients == 0  # the run decides
 
 
@@ -349,6 +346,8 @@ def test_models_are_makers_modules_or_names():
     after = torch.rand(1)
     torch.manual_seed(0)
     assert torch.equal(after, torch.rand(1))  # trying a model draws nothing
+    with pytest.raises(ValueError, match=r"task\.model=mpl must be one of logistic"):
+        made(model="mpl")
 
 
 # -- data sets ------------------------------------------------------------------------------------
