@@ -230,7 +230,7 @@ class ClientEvaluated(OfOrder):
 
     Attributes:
         version: of the model.
-        num_examples: that the client measured on.
+        num_examples: that the client measured on; of 0 there are no metrics.
         metrics: by name.
         bytes: received from the client.
     """

@@ -124,8 +124,10 @@ class ClientEvaluation(Remembers):
         problem = reply.error or unusable(scores, self._max_examples)
         if problem or scores is None:
             return problem
-        metrics = dict(sorted(scores.metrics.items()))  # a message does not keep their order
-        self._open[order.base_version][2].append(Scores(metrics, scores.num_examples))
+        # A message does not keep their order.
+        metrics = dict(sorted(scores.metrics.items())) if scores.num_examples else {}
+        if metrics:
+            self._open[order.base_version][2].append(Scores(metrics, scores.num_examples))
         self._emit(
             ClientEvaluated(
                 self._clock.now,
@@ -175,8 +177,10 @@ def unusable(scores: Scores | None, max_examples: float = math.inf) -> str:
     if scores is None:
         return "the client returned no scores"
     number = scores.num_examples
-    if not (is_number(number) and number > 0):
-        return f"num_examples={number!r} must be at least 1: the client has nothing to evaluate on"
+    if not (is_number(number) and number >= 0):
+        return f"num_examples={number!r} must be at least 0: it is the weight of the scores"
+    if number == 0:
+        return ""  # all of the client's few examples are for training
     if number > max_examples:
         return f"num_examples={number} is above guard.max_examples={max_examples}"
     metrics = scores.metrics

@@ -128,7 +128,7 @@ def test_a_metric_that_is_not_defined_on_a_clients_examples_counts_for_the_other
 def test_scores_that_cannot_be_counted():
     assert unusable(Scores({"accuracy": 0.5}, 3)) == ""
     assert unusable(None) == "the client returned no scores"
-    assert unusable(Scores({"accuracy": 0.5}, 0)).startswith("num_examples=0 must be at least 1")
+    assert unusable(Scores({"accuracy": 0.5}, -1)).startswith("num_examples=-1 must be at least 0")
     assert unusable(Scores({"a": 1.0}, 9), 8) == "num_examples=9 is above guard.max_examples=8"
     for metrics in ({}, [0.5]):
         assert unusable(Scores(metrics, 9)).startswith(f"metrics={metrics} must be a mapping of")
@@ -189,7 +189,6 @@ def test_the_log_of_a_fast_and_a_slow_client():
         "accuracy_std": pytest.approx(0.005),
         "accuracy_worst_decile": 2.0,
     }
-    assert (result.outcome.seconds, result.outcome.stopped) == (5.0, "num_versions")
 
 
 @pytest.mark.parametrize(
@@ -210,8 +209,7 @@ def test_a_client_that_evaluates_is_counted_among_those_at_work(schedule, sizes)
 def test_the_share_of_the_clients_that_is_drawn(fraction, count):
     """0.25 of 10 clients are 2; some always evaluate."""
     result = evaluated(synchronous(10), every=3, fraction=fraction, seconds=[1.0] * 10)
-    sent = Counter(e["version"] for e in result.kind("evaluate_order"))
-    assert set(sent.values()) == {count}
+    assert {*Counter(e["version"] for e in result.kind("evaluate_order")).values()} == {count}
 
 
 def test_a_slow_client_measures_the_latest_version_alone():
@@ -277,7 +275,12 @@ def test_a_client_that_cannot_evaluate_trains_on():
     assert result.history.failures == len(failures)
     assert result.history.orders_wasted == 0
     assert {e["clients"] for e in result.kind("clients_evaluate")} == {1}
-    assert min(result.history.arrivals.values()) > 100
+
+
+def test_a_client_without_examples_to_measure_counts_for_nothing_and_has_not_failed():
+    result = evaluated(measure=lambda c, *about: scores(c, *about) if c else Scores({}, 0))
+    assert not result.kind("failure", "reject")
+    assert {e["clients"] for e in result.kind("clients_evaluate")} == {1}
 
 
 def test_an_evaluation_that_passes_its_deadline_is_given_up():
