@@ -313,14 +313,16 @@ def of_network(kit: Kit, overrides: Sequence[str]) -> Iterator[Finding]:
 
 
 def _nodes(kit: Kit) -> Iterator[Finding]:
-    """Whether the nodes may join whose keys the server has."""
+    """Whether the nodes may join whose keys the server has, and are online."""
     try:
         known = SuperLink(kit).registered()
         for key in sorted((kit.folder / "keys").glob("*.pub")):
             status = known.get(public_bytes(key))
             text = status or "not registered: it is refused with code 2004"
-            mend = f"`python -m fl_app.field register {kit.folder} {key}`"
-            yield Finding(key.stem, status is not None, text, mend)
+            mend = "if it should be online: start fl-supernode there, or run its doctor"
+            if status is None:
+                mend = f"`python -m fl_app.field register {kit.folder} {key}`"
+            yield Finding(key.stem, {None: False, "online": True}.get(status), text, mend)
     except (OSError, RunError, ValueError) as error:
         yield Finding("nodes", None, str(error))
 
