@@ -289,7 +289,7 @@ class GlobalModel:
     def _from_here(self, vector: Vector, update: Update, sign: int) -> Vector:
         # NOTE: papers do not speak of buffers. A mean of displacements would overshoot.
         split, base = self.num_trainable, self.history.get(update.base_version)
-        if split == vector.size or base is None:
+        if split == vector.size or base is None or self.age(update) == 0:
             return vector
         older = base[split:] - self.params[split:]
         return np.concatenate([vector[:split], vector[split:] + sign * older])
