@@ -201,7 +201,6 @@ def test_an_override_that_does_not_exist_is_refused_before_anything_starts(tmp_p
 
 
 COMMON = ["runtime=deployment", "partition=iid", "num_clients=2"]
-COMMON += ["algorithm.schedule.buffer_size=2"]
 
 
 @pytest.fixture
@@ -216,6 +215,7 @@ def test_one_process_of_a_node_carries_out_all_orders(folder):
     """Overlap-FedAvg trains on while models travel: answers are from the version before."""
     federation = Federation(folder / "federation", 2)
     words = [*COMMON, "algorithm=overlap_fedavg", "num_versions=6"]
+    words += ["algorithm.schedule.buffer_size=2"]
     try:
         federation.start()
         summary = federation.run(folder / "run", words)
@@ -250,8 +250,8 @@ class Disturbed(Federation):
 def test_a_node_whose_process_is_killed_comes_back(folder):
     """The node ends and is started again, by what would be systemd."""
     federation = Disturbed(folder / "federation", 2)
-    words = [*COMMON, "algorithm=fedbuff", "num_versions=null", "max_seconds=100"]
-    words += ["algorithm.schedule.concurrency=2", "algorithm.client.local_epochs=20"]
+    words = [*COMMON, "algorithm=fedasync", "num_versions=null", "max_seconds=100"]
+    words += ["algorithm/schedule=periodic", "algorithm.schedule.period=2"]  # both wait
     try:
         federation.start()
         summary = federation.run(folder / "run", words)
