@@ -124,8 +124,7 @@ class ClientEvaluation(Remembers):
         problem = reply.error or unusable(scores, self._max_examples)
         if problem or scores is None:
             return problem
-        # A message does not keep their order.
-        metrics = dict(sorted(scores.metrics.items())) if scores.num_examples else {}
+        metrics = dict(sorted(scores.metrics.items()))  # a message does not keep their order
         if metrics:
             self._open[order.base_version][2].append(Scores(metrics, scores.num_examples))
         self._emit(
@@ -176,14 +175,13 @@ def unusable(scores: Scores | None, max_examples: float = math.inf) -> str:
     """
     if scores is None:
         return "the client returned no scores"
-    number = scores.num_examples
-    if not (is_number(number) and number >= 0):
-        return f"num_examples={number!r} must be at least 0: it is the weight of the scores"
-    if number == 0:
+    number, metrics = scores.num_examples, scores.metrics
+    if number == 0 and metrics == {}:
         return ""  # all of the client's few examples are for training
+    if not (is_number(number) and number > 0):
+        return f"num_examples={number!r} must be at least 1: the client has nothing to evaluate on"
     if number > max_examples:
         return f"num_examples={number} is above guard.max_examples={max_examples}"
-    metrics = scores.metrics
     if not isinstance(metrics, Mapping) or not metrics:
         return f"metrics={metrics!r:.80} must be a mapping of names to numbers, and not empty"
     for name, value in metrics.items():

@@ -132,16 +132,6 @@ def validate_config(config: DictConfig, given: Given = NOTHING) -> None:
     _check(RUNTIMES[config.runtime.name], config.runtime)
     if config.runtime.device not in ("auto", "cpu"):
         _check_device(config.runtime.device)
-    measures = ("target_accuracy", "client_eval_every", "metrics")
-    asked = [key for key in measures if config[key]]
-    trained = config.runtime.get("train", True)
-    require(
-        trained or not asked,
-        "runtime.train",
-        "false",
-        f"true with {', '.join(asked)}",
-        "nothing is trained, and so nothing is measured",
-    )
     _check(TaskSettings, config.task)
     if given.task is None:
         instantiate(config.task, leave_out=COMMON_KEYS)
@@ -172,9 +162,11 @@ def validate_config(config: DictConfig, given: Given = NOTHING) -> None:
     )
     if config.algorithm.client.get("widths"):
         _check_widths(config, strategy, schedule)
-    fits = trained or RESIDUAL not in strategy.takes
-    bound = f"true with {type(strategy).__name__}"
-    require(fits, "runtime.train", "false", bound, "clients send changes to their last upload")
+    asked = [key for key in ("target_accuracy", "client_eval_every", "metrics") if config[key]]
+    asked += [type(strategy).__name__] * (RESIDUAL in strategy.takes)
+    fits, bound = config.runtime.get("train", True) or not asked, f"true with {', '.join(asked)}"
+    told = "untrained clients have nothing to measure, and no change to send"
+    require(fits, "runtime.train", "false", bound, told)
     build_guard(config).validate_kinds(strategy.takes)
     if asks_for_masks(config):
         from fl_app.secure.run import validate_secure  # a leaf, which few runs need

@@ -91,8 +91,7 @@ MOST_CLIENTS, MOST_TESTS = 100, 20
 def run_small(cell, folder, versions=2):
     """A few versions on made-up data, in about a second."""
     cell = deepcopy(cell)
-    small = SMALL | {"num_versions": versions, "eval_every": versions}
-    small |= SLOTS if "slot" in cell.algorithm.client else {}
+    small = SMALL | {"num_versions": versions} | (SLOTS if "slot" in cell.algorithm.client else {})
     if cell.num_clients is not None:  # else as many as the data have owners
         small["num_clients"] = min(cell.num_clients, MOST_CLIENTS)
     for key, value in small.items():

@@ -128,7 +128,7 @@ def test_a_metric_that_is_not_defined_on_a_clients_examples_counts_for_the_other
 def test_scores_that_cannot_be_counted():
     assert unusable(Scores({"accuracy": 0.5}, 3)) == ""
     assert unusable(None) == "the client returned no scores"
-    assert unusable(Scores({"accuracy": 0.5}, -1)).startswith("num_examples=-1 must be at least 0")
+    assert unusable(Scores({"accuracy": 0.5}, 0)).startswith("num_examples=0 must be at least 1")
     assert unusable(Scores({"a": 1.0}, 9), 8) == "num_examples=9 is above guard.max_examples=8"
     for metrics in ({}, [0.5]):
         assert unusable(Scores(metrics, 9)).startswith(f"metrics={metrics} must be a mapping of")

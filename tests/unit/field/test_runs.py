@@ -400,8 +400,8 @@ def test_the_run_that_goes_on_is_shown_and_not_one_that_has_ended(server, tmp_pa
         kit = Kit.read(server, {"SUPERLINK": f"127.0.0.1:{port}"})
         show_status(kit, None)
         told = capsys.readouterr().out
-        assert told.startswith("nodes: ? offline, node-0 offline\nrun 1: running\n")
+        assert told.startswith("nodes: ? offline, node-0 online\nrun 1: running\n")
         assert "node vanished" in told
         show_status(kit, server / "run")
         assert "node vanished" not in capsys.readouterr().out
-        assert SuperLink(kit).online() == 0
+        assert SuperLink(kit).online() == 1
