@@ -40,7 +40,8 @@ def _usual_clients(
 # The default of num_clients. None = the data say how many there are (`fl_app.runner.validate`).
 OmegaConf.register_new_resolver("usual_clients", _usual_clients, replace=True)
 
-OWN = re.compile(r"(?:--config-dir|-cd)[= ](\S+)|file://([^'\",\]]+)")  # folders of options
+# Folders of options, in words that NUL separates.
+OWN = re.compile(r"(?:--config-dir|-cd)[=\0]([^\0]+)|file://([^'\",\]\0]+)")
 
 _one_at_a_time = threading.Lock()  # Hydra's state belongs to the process
 
@@ -241,7 +242,7 @@ def known_keys(overrides: Sequence[str]) -> list[str]:
 
 def folders(words: Sequence[str]) -> list[Path]:
     """Where options are: in this project, and in the folders that the words of a command name."""
-    return [CONF, *(Path(a or b) for a, b in OWN.findall(" ".join(words)))]
+    return [CONF, *(Path(a or b) for a, b in OWN.findall("\0".join(words)))]
 
 
 def refuse_twins(words: Sequence[str]) -> None:

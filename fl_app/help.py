@@ -43,7 +43,8 @@ def help_on(words: Sequence[str]) -> str:
     Raises:
         ValueError: a group or option does not exist.
     """
-    asked = [word for word in OWN.sub("", " ".join(words)).split() if not word.startswith("-")]
+    plain = OWN.sub("", "\0".join(words)).split("\0")
+    asked = [word for word in plain if word and not word.startswith("-")]
     return "\n\n".join(_on(word, words) for word in asked) if asked else _overview(words)
 
 

@@ -17,10 +17,10 @@ from flwr.serverapp import Grid, ServerApp
 from fl_app.core.extras import told_beside_flower
 
 with told_beside_flower():
-    from hydra import compose, initialize_config_dir
+    from hydra import initialize_config_dir
     from hydra.errors import HydraException
 
-    from fl_app.cli import CONF, explain, refuse_dots, refuse_surplus
+    from fl_app.cli import CONF, compose, explain
     from fl_app.record.folder import REFUSED
     from fl_app.runner.run import run
     from fl_app.runner.validate import checked_cells
@@ -50,20 +50,18 @@ def main(grid: Grid, context: Context) -> None:
     folder = Path(output).resolve()
     log.info("python -m fl_app %s", shlex.join(overrides))
     log.info("Files go to %s", folder)
-    refuse_dots(overrides)
     try:
+        config = compose(overrides)
         with initialize_config_dir(str(CONF), version_base="1.3"):
-            config = compose("config", overrides=overrides)
-            refuse_surplus(config, overrides)
             run(checked_cells(config, overrides), overrides, folder, grid)
-    except HydraException as error:
-        # Hydra's own traceback would hide the reason.
-        raise ValueError(explain(error, overrides)) from None
-    except ValueError as error:
+    except (HydraException, ValueError) as error:
+        refused = error
+        if isinstance(error, HydraException):  # of a cell; its own traceback would hide the reason
+            refused = ValueError(explain(error, overrides))
         if "runtime=deployment" in overrides:  # a supervisor does not submit it again
             folder.mkdir(parents=True, exist_ok=True)
-            (folder / REFUSED).write_text(str(error), encoding="utf-8")
-        raise
+            (folder / REFUSED).write_text(str(refused), encoding="utf-8")
+        raise refused from None
     log.info("The run has ended: its files are in %s", folder)
 
 

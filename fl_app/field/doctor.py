@@ -133,8 +133,10 @@ def of_ports(kit: Kit, overrides: Sequence[str]) -> Iterator[Finding]:
                 for c in psutil.net_connections("tcp")
                 if c.status == psutil.CONN_LISTEN and c.laddr.port == port
             ]
-        except psutil.Error:  # gone meanwhile
-            homes = []
+        except psutil.Error as error:  # it has ended meanwhile, or is another user's
+            mend = "ask doctor again, as root if need be"
+            yield Finding(f"port {port}", None, f"nobody can tell who holds it: {error}", mend)
+            continue
         free = {*homes} <= {str(kit.folder / "flower")}
         text = "nobody else's" if free else "another program holds it: ours cannot start"
         mend = (

@@ -68,8 +68,8 @@ def save(path: Path, state: State) -> None:
 def _forget(root: Path) -> None:
     """Remove the files of runs whose last order is older than `KEPT_FOR`."""
     for folder in root.glob("run-*"):
-        if folder.stat().st_mtime < time.time() - KEPT_FOR:
-            for path in folder.glob("client-*"):
-                path.unlink(missing_ok=True)
-            with suppress(OSError):  # the folder holds other files
+        with suppress(OSError):  # it holds other files, or another node of this machine removes it
+            if folder.stat().st_mtime < time.time() - KEPT_FOR:
+                for path in folder.glob("client-*"):
+                    path.unlink(missing_ok=True)
                 folder.rmdir()

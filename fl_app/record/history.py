@@ -10,6 +10,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from numbers import Real
 from typing import Any, NamedTuple
 
 from fl_app.core.events import (
@@ -379,9 +380,9 @@ class History:
             self.waiting.pop(number, None)
         self.orders_wasted += [*event.report.get("weight", ())].count(0)
         for name, value in event.report.items():
-            if isinstance(value, int | float):
+            if isinstance(value, Real):  # also of NumPy
                 total, count = self.reported.get(name, (0.0, 0))
-                self.reported[name] = total + value, count + 1
+                self.reported[name] = total + float(value), count + 1
 
     def _spend(self, order: OrderRecord, now: float) -> None:
         """Account for the energy of an order up to `now`."""

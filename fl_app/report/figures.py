@@ -11,6 +11,7 @@ import math
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
+from statistics import fmean
 from typing import Any, TypeAlias
 
 import altair as alt
@@ -202,20 +203,21 @@ def learning(
             for metric in metrics
             for axis in axes
         }
-        if on_clients and found[metrics[0], "t"].empty:
+        last = [e for cell in each.cells for e in cell.history.client_evaluations[-1:]]
+        if on_clients and not last:
             continue
         number = len(each.cells)
         name = f"{each.name} ({number} seeds)" if number > 1 else each.name
         if aims:
-            moment = reached(found[metrics[0], "t"], target)
+            moment = reached(found[ACCURACY.name, "t"], target)
             mean = "mean " if number > 1 else ""  # the table has the mean of the moments
             when = "never {:.0%}" if moment is None else "{:.0%} first at " + seconds(moment)
             name += f": {mean}{when.format(target)}"
         elif on_clients:
             form = Score(metrics[0]).form
-            shown = each.cells[0].history.client_evaluations[-1]
-            last, worst = (shown.value(f"{metrics[0]}_{of}") for of in ("mean", "worst_decile"))
-            name += f": {form.format(last)}, worst decile {form.format(worst)}"
+            means = [f"{metrics[0]}_{of}" for of in ("mean", "worst_decile")]
+            average, worst = (fmean(e.value(key) for e in last) for key in means)
+            name += f": {form.format(average)}, worst decile {form.format(worst)}"
         looks[name] = each.look
         lines += [
             thin(line).assign(cell=name, over=axis, metric=metric)

@@ -24,12 +24,13 @@ def compose_cells(config: DictConfig, overrides: Sequence[str]) -> dict[str, Dic
         overrides: the user's.
 
     Raises:
-        ValueError: as `equalise`; the experiment has no such cell, sets the algorithm itself, has
-            seeds beside a seed, or cannot run so many cells at a time.
+        ValueError: as `equalise` or `refuse_epochs`; the experiment has no such cell, sets the
+            algorithm itself, has seeds beside a seed, or cannot run so many cells at a time.
     """
     experiment, given = config.experiment, given_keys(overrides)
     _check(experiment, config.runtime)
     if not experiment.cells:
+        refuse_epochs(config, overrides)
         equalise(config, given)
         return {"": config}
     if any(override.startswith("algorithm=") for override in overrides):

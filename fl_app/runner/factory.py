@@ -108,6 +108,10 @@ def build_engine(
     return Engine(
         strategy=strategy,
         schedule=components.schedule,
+        # Before the clock: what these refuse must leave no process behind.
+        evaluate=_evaluation(components),
+        client_evaluation=build_client_evaluation(config),
+        guard=build_guard(config),
         clock=_clock(components, grid, run),
         initial=components.initial,
         num_trainable=layout.num_trainable,
@@ -117,10 +121,7 @@ def build_engine(
             target_accuracy=_unlimited(config.target_accuracy),
             updates=_unlimited(config.max_updates),
         ),
-        evaluate=_evaluation(components),
         eval_every=config.eval_every,
-        client_evaluation=build_client_evaluation(config),
-        guard=build_guard(config),
         tolerates=config.failures == "tolerate" or config.runtime.name == "deployment",
         intake=intake,
         upload_bytes=components.upload_bytes,
@@ -223,9 +224,8 @@ def _clock(components: Components, grid: "Grid | None", run: str) -> Clock:
     assert devices is not None
     availability, server = (config.devices.get(part) for part in ("availability", "server"))
     return VirtualClock(
-        _mailbox(components, grid, settings),
-        devices,
-        config.num_clients,
+        devices=devices,
+        num_clients=config.num_clients,
         deadline=deadline,
         seed=config.seed,
         availability=availability and instantiate(availability, {"seed": config.seed}),
@@ -236,6 +236,7 @@ def _clock(components: Components, grid: "Grid | None", run: str) -> Clock:
         # A schedule that decides how long orders take does not know their parts.
         evaluation_share=None if schedule.devices else trainer.evaluation_share,
         server=server and instantiate(server),
+        mailbox=_mailbox(components, grid, settings),  # last: what is refused leaves no process
     )
 
 

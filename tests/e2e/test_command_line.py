@@ -211,6 +211,7 @@ client_eval_every=5 client_eval_fraction=20
 algorithm.strategy.server_lr=-1
 algorithm.schedule.concurrency=51
 algorithm.client.local_lr=fast
+algorithm=fedavg_k algorithm.client.local_epochs=3
 partition.alpha=-1
 devices.ratio=-1
 experiment=quickstart algorithm.client.momentum=2

@@ -290,8 +290,14 @@ def test_keys_of_flower_mean_those_of_the_configuration(tmp_path, caplog):
         ({"algorithm": "fedbuf"}, r"algorithm=fedbuf does not exist; did you mean fedbuff"),
         ({"num_clients": -3}, r"num_clients=-3 must be .* 1"),
         ({"seed": "three"}, r"seed=.*three"),
+        ({"overrides": "runtime=deployment partition=none"}, "partition=none does not exist"),
+        (
+            {"overrides": "algorithm=fedavg_k algorithm.client.local_epochs=3"},
+            "local_epochs would change nothing: .*local_steps=10 takes",
+        ),
     ],
 )
 def test_bad_values_are_refused_as_by_the_command_line(tmp_path, keys, told):
     with pytest.raises(ValueError, match=told):
         server_app.main(FakeGrid(client_app.app, 1), server_context(**keys, output=str(tmp_path)))
+    assert (tmp_path / "refused.txt").exists() == ("deployment" in keys.get("overrides", ""))

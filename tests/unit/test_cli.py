@@ -200,11 +200,12 @@ strategy:
 
 @pytest.fixture
 def own(tmp_path, monkeypatch):
-    (tmp_path / "mine_of_test.py").write_text(MINE)
-    (tmp_path / "algorithm").mkdir()
-    (tmp_path / "algorithm/mine.yaml").write_text(OPTION)
-    monkeypatch.syspath_prepend(tmp_path)
-    return tmp_path
+    folder = tmp_path / "my options"
+    (folder / "algorithm").mkdir(parents=True)
+    (folder / "mine_of_test.py").write_text(MINE)
+    (folder / "algorithm/mine.yaml").write_text(OPTION)
+    monkeypatch.syspath_prepend(folder)
+    return folder
 
 
 def test_defaults_are_the_keys_of_a_users_own_class(own, monkeypatch):

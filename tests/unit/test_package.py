@@ -63,6 +63,8 @@ def test_flower_bundle_holds_what_a_run_of_the_app_imports(bundle):
         names = set(file.namelist())
         options = "".join(file.read(name).decode() for name in names if name.startswith("conf/"))
     assert len(names) < 345
+    left_out = {*below("conf")} - names - {"conf/runtime/ray.yaml"}  # no option of the groups
+    assert {name.rpartition("/")[0] for name in left_out} == {"conf/experiment"}
     assert {name.split("/")[0] for name in names} == {
         *("fl_app", "conf", "pyproject.toml", "LICENSE", ".info")
     }

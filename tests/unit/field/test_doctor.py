@@ -4,7 +4,9 @@ import json
 import socket
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from unittest.mock import Mock
 
+import psutil
 import pytest
 from helpers import composed
 from kit_processes import free_ports, superlink
@@ -155,13 +157,17 @@ def test_a_partition_or_a_folder_that_does_not_exist(out, words, wrong):
     assert set(found) == {wrong} - {None}
 
 
-def test_a_port_that_another_program_holds(out):
+def test_a_port_that_another_program_holds(out, monkeypatch):
     (free,) = free_ports(1)
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
         found = [*faults(doctor.of_ports(read(out / "node-0", PORT=port), ()))]
         link = read(out / "server", SUPERLINK=f"127.0.0.1:{port}", PORT=free)
         assert found == [*faults(doctor.of_ports(link, ()))] == [f"port {port}"]
+        with monkeypatch.context() as gone:  # a process that has ended meanwhile
+            gone.setattr(psutil.Process, "environ", Mock(side_effect=psutil.NoSuchProcess(1)))
+            (finding,) = doctor.of_ports(read(out / "node-0", PORT=port), ())
+        assert finding.good is None
     link, free = free_ports(2)
     ours = read(out / "server", SUPERLINK=f"127.0.0.1:{link}", PORT=free)
     assert not faults(doctor.of_ports(ours, ()))

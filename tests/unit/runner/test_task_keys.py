@@ -2,6 +2,7 @@
 
 import re
 from dataclasses import replace
+from multiprocessing import active_children
 
 import numpy as np
 import pytest
@@ -101,7 +102,8 @@ def test_weights_are_the_first_version(tmp_path):
 )
 def test_metrics_that_a_task_does_not_have_are_refused(task, override, told):
     with pytest.raises(ValueError, match=f"^{re.escape(told)}"):
-        ran(task(), override)
+        ran(task(), override, "runtime.workers=1")
+    assert not active_children()
 
 
 # -- whole runs -----------------------------------------------------------------------------------
