@@ -54,7 +54,7 @@ def benchmark(given: argparse.Namespace, command: str) -> bool:
     name, changed = enter(given.entry, conf, config, own_words, space)
     methods = [name, *(peer for peer in peers if peer != name)]
     only = [f"{method}@{setting}" for setting in settings for method in methods]
-    experiment = {"defaults": ["benchmark", "_self_"], "experiment": changed | {"only": only}}
+    experiment = {"defaults": ["benchmark"], "experiment": changed | {"only": only}}
     (conf / "experiment").mkdir(parents=True, exist_ok=True)
     text = OmegaConf.to_yaml(experiment).replace("${", "\\${")
     (conf / "experiment" / "entry.yaml").write_text(f"# @package _global_\n{text}")
