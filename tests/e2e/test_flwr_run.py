@@ -9,7 +9,6 @@ import subprocess
 import sys
 import time
 import tomllib
-from collections.abc import Sequence
 from importlib import metadata
 from pathlib import Path
 
@@ -200,29 +199,21 @@ def test_an_override_that_does_not_exist_is_refused_before_anything_starts(tmp_p
 # -- warm nodes, each with one process that stays and carries out its orders -----------------------
 
 
-COMMON = ["runtime=deployment", "partition=iid", "num_clients=2"]
-
-
-@pytest.fixture
-def folder(tmp_path, monkeypatch):
+def test_one_process_of_a_node_carries_out_all_orders(tmp_path, monkeypatch):
+    """Overlap-FedAvg trains on while models travel: answers are from the version before."""
     monkeypatch.setenv("FL_APP_STATE_DIR", str(tmp_path))
     monkeypatch.delenv("WARM", raising=False)
-    yield tmp_path
-    assert not processes(tmp_path)
-
-
-def test_one_process_of_a_node_carries_out_all_orders(folder):
-    """Overlap-FedAvg trains on while models travel: answers are from the version before."""
-    federation = Federation(folder / "federation", 2)
-    words = [*COMMON, "algorithm=overlap_fedavg", "num_versions=6"]
-    words += ["algorithm.schedule.buffer_size=2"]
+    federation = Federation(tmp_path / "federation", 2)
+    words = ["runtime=deployment", "partition=iid", "num_clients=2", "algorithm=overlap_fedavg"]
+    words += ["algorithm.schedule.buffer_size=2", "num_versions=6"]
     try:
         federation.start()
-        summary = federation.run(folder / "run", words)
+        summary = federation.run(tmp_path / "run", words)
     finally:
         assert federation.stop()
+    assert not processes(tmp_path)
     assert (summary["num_versions"], summary["failures"]) == (6, 0)
-    events = [json.loads(line) for line in (folder / "run/events.jsonl").read_text().splitlines()]
+    events = [json.loads(line) for line in (tmp_path / "run/events.jsonl").read_text().splitlines()]
     ages = [event["age"] for event in events if event["kind"] == "aggregate"]
     assert ages == [[0, 0], *[[1, 1]] * 5]
     for i in range(2):
@@ -230,37 +221,3 @@ def test_one_process_of_a_node_carries_out_all_orders(folder):
         assert log.count("carries out orders") == 1
         assert log.count("train order from version") >= 6
         assert "waits as it always does" not in log
-
-
-class Disturbed(Federation):
-    """Kills the process that trains on a node, once, after the first aggregation."""
-
-    _start = 'trap exit TERM; while :; do sh "$0"; sleep 1; done'
-    killed: Sequence[int] = ()
-
-    def wait(self, seconds):
-        super().wait(seconds)
-        events = self.folder.parent / "run" / "events.jsonl"
-        if not self.killed and events.exists() and "aggregate" in events.read_text():
-            self.killed = [*processes(self.folder, "fl_app.node.worker")][:1]
-            for process in self.killed:
-                os.kill(process, signal.SIGKILL)
-
-
-def test_a_node_whose_process_is_killed_comes_back(folder):
-    """The node ends and is started again, by what would be systemd."""
-    federation = Disturbed(folder / "federation", 2)
-    words = [*COMMON, "algorithm=fedasync", "num_versions=null", "max_seconds=100"]
-    words += ["algorithm/schedule=periodic", "algorithm.schedule.period=2"]  # both wait
-    try:
-        federation.start()
-        summary = federation.run(folder / "run", words)
-    finally:
-        assert federation.stop()
-    assert len(federation.killed) == 1
-    assert summary["failures"] <= 2  # its order, and one sent before the server missed the node
-    events = list(read_events(folder / "run" / "events.jsonl"))
-    last = {event.client: event.t for event in events if event.kind == "arrival"}
-    assert min(last.values()) > 80.0
-    logs = [federation.log(f"node-{i}") for i in range(2)]
-    assert sorted(log.count("carries out orders") for log in logs) == [1, 2]

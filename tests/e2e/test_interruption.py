@@ -2,7 +2,6 @@
 
 import json
 import os
-import re
 import signal
 import time
 from pathlib import Path
@@ -14,7 +13,7 @@ from kit_processes import started
 pytestmark = pytest.mark.timeout(300)
 slow = pytest.mark.slow
 
-SWEEP = ["-m", "num_versions=20,200,30", "eval_every=100", "runtime.workers=0"]
+SWEEP = ["-m", "num_versions=20,60,10", "eval_every=100", "runtime.workers=0"]
 CELLS = ["experiment=quickstart", "experiment.only=[fedavg,fedbuff,wkafl,fedhist]"]
 CELLS += ["num_versions=30", "max_updates=null", "eval_every=10", "checkpoint_every=10"]
 
@@ -105,42 +104,41 @@ def finished(process):
     return out
 
 
-@pytest.fixture(scope="module")
-def one_by_one(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("one-by-one")
-    with quickstart(folder) as process:
+@slow
+def test_ctrl_c_and_a_killed_process_lose_nothing(tmp_path):
+    """Side by side. Ctrl-C is to the command alone, as of a batch system; later a process dies."""
+    whole, folder = tmp_path / "whole", tmp_path / "run"
+    with quickstart(whole) as process:
         finished(process)
-    assert len(files(folder)) == 12
-    return files(folder)
-
-
-@slow
-def test_cells_side_by_side_write_the_same_files(tmp_path, one_by_one):
-    with quickstart(tmp_path, "experiment.parallel=2") as process:
-        out = finished(process)
-    assert files(tmp_path) == one_by_one
-    assert len(re.findall(r"^\w+, cell \d of 4: 30/30 versions", out, re.MULTILINE)) == 4
-    assert (tmp_path / "report.html").is_file()
-
-
-@slow
-def test_a_killed_process_loses_nothing(tmp_path, one_by_one):
-    cell = tmp_path / "fedavg"
+    assert len(files(whole)) == 12
+    with quickstart(folder, "experiment.parallel=2") as process:
+        for cell in ("fedavg", "fedbuff"):
+            wait_for(process, (folder / cell / "events.jsonl").exists)
+        process.send_signal(signal.SIGINT)
+        _, err = ended(process, 130)
+    (line,) = err.splitlines()
+    assert line.startswith("interrupted; to go on: python -m fl_app ")
+    assert not (folder / "fedhist").exists()
+    ends = [json.loads(path.read_text())["stopped"] for path in folder.glob("*/summary.json")]
+    assert "interrupted" in ends
 
     def of_the_cell():
         children = psutil.Process(process.pid).children()
-        return [child for child in children if holds(child, cell)]
+        return [child for child in children if holds(child, folder / "wkafl")]
 
-    with quickstart(tmp_path, "experiment.parallel=2") as process:
+    with quickstart(folder, "experiment.parallel=2", "resume=auto") as process:
         wait_for(process, lambda: bool(of_the_cell()))
         (victim,) = of_the_cell()
-        wait_for(process, lambda: any((cell / "checkpoints").glob("*.checkpoint")))
+        wait_for(process, lambda: any((folder / "wkafl/checkpoints").glob("*.checkpoint")))
         victim.kill()
         _, err = ended(process, 1)
     assert "a process was killed, most likely since memory ran short: resume=auto goes on" in err
-    with quickstart(tmp_path, "resume=auto") as process:
-        assert "fedavg, cell 1 of 4: goes on from version" in finished(process)
-    assert files(tmp_path) == one_by_one
+    with quickstart(folder, "experiment.parallel=2", "resume=auto") as process:
+        out = finished(process)
+    assert "wkafl, cell 3 of 4: goes on from version" in out
+    assert "fedhist, cell 4 of 4: 30/30 versions" in out
+    assert files(folder) == files(whole)
+    assert (folder / "report.html").is_file()
 
 
 def holds(process, folder):
@@ -148,24 +146,6 @@ def holds(process, folder):
         return any(Path(file.path).parent == folder for file in process.open_files())
     except psutil.Error:  # it has ended
         return False
-
-
-@slow
-def test_ctrl_c_loses_nothing(tmp_path, one_by_one):
-    """The signal is to the command alone, as of a batch system."""
-    with quickstart(tmp_path, "experiment.parallel=2") as process:
-        for cell in ("fedavg", "fedbuff"):
-            wait_for(process, (tmp_path / cell / "events.jsonl").exists)
-        process.send_signal(signal.SIGINT)
-        _, err = ended(process, 130)
-    (line,) = err.splitlines()
-    assert line.startswith("interrupted; to go on: python -m fl_app ")
-    assert not (tmp_path / "fedhist").exists()
-    ends = [json.loads(path.read_text())["stopped"] for path in tmp_path.glob("*/summary.json")]
-    assert "interrupted" in ends
-    with quickstart(tmp_path, "resume=auto") as process:  # with another number of processes
-        finished(process)
-    assert files(tmp_path) == one_by_one
 
 
 @slow

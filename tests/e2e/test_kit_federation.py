@@ -157,33 +157,38 @@ def test_a_masked_run_outlives_its_helper_and_the_doctor_finds_nothing(federatio
     assert "must be a folder without a finished run" in again.stderr
 
 
-def test_a_run_outlives_its_superlink_and_a_killed_node_comes_back(federation):
-    """Both die at once. The node is refused until the server misses the process that died."""
+def test_a_run_outlives_its_superlink_and_killed_nodes_come_back(federation):
+    """All die at once: of the second node what trains. Nodes are refused until they are missed."""
     folder, server = federation.out / "killed", federation.server
-    words = [*DIGITS, "algorithm.schedule.buffer_size=1", "num_versions=8"]
+    words = [*DIGITS, "algorithm/schedule=periodic", "algorithm.schedule.period=1.5"]
+    words.append("num_versions=40")
     run = federation.run("killed", *words)
     wait_for(lambda: logged(folder, "aggregate") > 1, "two versions are published")
     node = min(processes(federation.out / "node-1", "fl_app.node.warm"))  # its executor is a fork
     (superlink,) = processes(server, "flower-superlink")
-    for process in (node, superlink):
+    (worker,) = processes(federation.out / "node-2", "fl_app.node.worker")
+    workers = federation.log("node-2").count("carries out orders")
+    for process in (node, worker, superlink):
         os.kill(process, signal.SIGKILL)
 
     link = SuperLink(Kit.read(server))
-    key = public_bytes(server / "keys" / "node-1.pub")
+    keys = [public_bytes(server / "keys" / f"node-{i}.pub") for i in (1, 2)]
 
     def status():
         try:
-            return link.registered()[key]
+            return {link.registered()[key] for key in keys}
         except Unreachable:
-            return "unknown"
+            return set()
 
-    wait_for(lambda: status() == "offline", "the node is missed")
-    assert wait_for(lambda: status() == "online", "the node is back") < 2 * OFFLINE_AFTER
+    wait_for(lambda: "offline" in status(), "a node is missed")
+    assert wait_for(lambda: status() == {"online"}, "both are back") < 2 * OFFLINE_AFTER
     assert run.wait(300) == 0, federation.log("killed")
     told = federation.log("killed")
     assert told.count("submitted: ") == 2
-    assert "num_versions=8 resume=auto" in told
-    assert json.loads((folder / "summary.json").read_text())["num_versions"] == 8
+    assert "num_versions=40 resume=auto" in told
+    assert json.loads((folder / "summary.json").read_text())["num_versions"] == 40
+    assert federation.log("node-2").count("carries out orders") == workers + 1
+    assert {event["client"] for event in events(folder, "arrival")[-20:]} == {*range(NODES)}
 
 
 # -- a table each ---------------------------------------------------------------------------------
