@@ -9,6 +9,7 @@ import sys
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
+from signal import SIGINT
 
 SETTINGS = ("n10-dir0.3", "n10-slow", "n100-dir0.3", "n100-slow")
 PEERS = ("fedavg", "fedavg-updates", "fedavg_k", "fedbuff", "fedasync", "fedhist-average")
@@ -103,11 +104,12 @@ def main(words: Sequence[str]) -> int:
     """Carry out the command.
 
     Returns:
-        1 if the entry does not conform or a run failed, 2 if something is refused, 130 after
-        Ctrl-C, else 0.
+        1 if the entry does not conform or a run failed, 2 if something is refused, 130 or 143 after
+        Ctrl-C or SIGTERM, else 0.
     """
     from fl_app.core.errors import Interrupted, RunError
     from fl_app.core.extras import told_if_missing
+    from fl_app.runner import signals
 
     parser = argparse.ArgumentParser(
         prog="python -m fl_app.benchmark",
@@ -131,7 +133,7 @@ def main(words: Sequence[str]) -> int:
             return 0 if benchmark(given, command) else 1
     except (Interrupted, KeyboardInterrupt):
         print("interrupted; the same command goes on", file=sys.stderr)
-        return 130
+        return 128 + (signals.received or SIGINT)
     except (ValueError, RunError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1 if isinstance(error, RunError) else 2

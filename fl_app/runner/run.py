@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -126,6 +126,7 @@ def run_cells(
     folder: Path,
     *,
     parallel: int = 1,
+    pool: ProcessPoolExecutor | None = None,
     grid: "Grid | None" = None,
     show: bool = True,
     figures: bool = True,
@@ -140,6 +141,7 @@ def run_cells(
         folder: for the files.
         parallel: processes, >= 1, that run a cell each; 1 = one cell after the other, in this
             process. If one of several is killed, all cells that have not ended fail.
+        pool: of `processes`, so that further calls need not start any; None = own ones.
         grid: of the ServerApp, for the runtimes that need one; only with `parallel` 1.
         show: whether to show progress.
         figures: whether the report has figures; it has none after Ctrl-C.
@@ -161,7 +163,10 @@ def run_cells(
                 label = label if name else plan.config.algorithm.name
                 jobs[name] = plan, folder / name, label, show
         parallel = min(parallel, len(jobs))
-        ends = _side_by_side(jobs, parallel) if parallel > 1 else _one_by_one(jobs, grid)
+        if parallel > 1:
+            ends = _side_by_side(jobs, nullcontext(pool) if pool else processes(parallel))
+        else:
+            ends = _one_by_one(jobs, grid)
         summaries, problems = dict(done), dict[str, RunError]()
         refused: ValueError | None = None
         for name, ended in ends:
@@ -213,20 +218,23 @@ def _one_by_one(jobs: Mapping[str, Job], grid: "Grid | None" = None) -> Iterator
             return
 
 
-def _side_by_side(jobs: Mapping[str, Job], parallel: int) -> Iterator[tuple[str, Ended]]:
+def processes(number: int) -> ProcessPoolExecutor:
+    """Processes that run cells side by side; each starts when it is needed first."""
+    levels = {name: logging.getLogger(name).level for name in logging.root.manager.loggerDict}
+    context = multiprocessing.get_context("spawn")  # a fork would inherit torch's threads
+    return ProcessPoolExecutor(number, context, _begin, (levels,))
+
+
+def _side_by_side(
+    jobs: Mapping[str, Job], processes: AbstractContextManager[ProcessPoolExecutor]
+) -> Iterator[tuple[str, Ended]]:
     """Carry out jobs in processes. Ctrl-C stops those that run, and no further one begins.
 
     Raises:
         OSError: the disk is full or fails.
     """
     stopping = threading.Event()
-    levels = {name: logging.getLogger(name).level for name in logging.root.manager.loggerDict}
-    context = multiprocessing.get_context("spawn")  # a fork would inherit torch's threads
-    with (
-        signals.interruptible(stopping.set) as patient,
-        patient(),
-        ProcessPoolExecutor(parallel, context, _begin, (levels,)) as pool,
-    ):
+    with signals.interruptible(stopping.set) as patient, patient(), processes as pool:
         # Ctrl-C waits until a process can handle it.
         signal.pthread_sigmask(signal.SIG_BLOCK, signals.HANDLED)
         try:

@@ -6,6 +6,7 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from signal import SIGINT
 
 USAGE = """\
 Searches for the best setting of every cell of an experiment.
@@ -25,6 +26,7 @@ def main(words: Sequence[str]) -> int:
     from fl_app.cli import explain, search_path
     from fl_app.core.errors import Interrupted, RunError
     from fl_app.core.extras import told_if_missing
+    from fl_app.runner import signals
 
     folder = Path("outputs") / time.strftime("%Y-%m-%d/%H-%M-%S-search")
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
@@ -56,7 +58,7 @@ def main(words: Sequence[str]) -> int:
         kept = [word for word in words if not word.startswith(("search.folder=", "resume="))]
         again = shlex.join([*kept, f"search.folder={folder}", "resume=auto"])
         print(f"interrupted; to go on: python -m fl_app.search {again}", file=sys.stderr)
-        return 130
+        return 128 + (signals.received or SIGINT)
     except RunError as error:
         print(f"error: {type(error).__name__}: {error}", file=sys.stderr)
         return 1

@@ -5,6 +5,8 @@ import json
 import shlex
 import shutil
 from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from copy import deepcopy
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -17,7 +19,7 @@ from fl_app.cli import CONF, compose, nearest
 from fl_app.core.errors import Diverged, Interrupted, RunError, Stalled, require
 from fl_app.core.files import atomic_write, disk_errors_as_run_errors, open_log, require_writable
 from fl_app.runner.cell import Plan
-from fl_app.runner.run import run_cells
+from fl_app.runner.run import processes, run_cells
 from fl_app.runner.validate import checked_cells
 from fl_app.search.settings import BEST, Settings
 from fl_app.search.space import Space, grid, override, parse
@@ -74,13 +76,14 @@ def search(settings: Settings, words: Sequence[str], folder: Path, resume: bool)
                         print(told, ", ".join(others), "(give more search.trials)")
                     study = CellStudy(journal, name, space, first, settings.trials, settings.seed)
                     studies.append(study)
-                begun = _Search(studies, settings, own, folder, *budget)
-                try:
-                    for number in range(settings.trials):
-                        begun.try_each(number)
-                finally:
-                    begun.write()
-                begun.judge()
+                with processes(settings.parallel) as pool:
+                    begun = _Search(studies, settings, own, folder, pool, *budget)
+                    try:
+                        for number in range(settings.trials):
+                            begun.try_each(number)
+                    finally:
+                        begun.write()
+                    begun.judge()
 
 
 def cells_of(words: Sequence[str], own: Sequence[str]) -> dict[str, DictConfig]:
@@ -177,6 +180,7 @@ class _Search:
         settings: the keys ``search.*``.
         words: overrides of all runs.
         folder: for all files.
+        pool: of processes for runs side by side.
         key: of the limit that ends every run.
         limit: its value.
     """
@@ -185,6 +189,7 @@ class _Search:
     settings: Settings
     words: Sequence[str]
     folder: Path
+    pool: ProcessPoolExecutor
     key: str
     limit: float
 
@@ -217,14 +222,16 @@ class _Search:
         words = [*self.words, f"experiment.only=['{study.name}']", "resume=auto"]
         # Not with the values: the cell may have keys that the experiment's own algorithm lacks.
         config = hydra.compose("config", overrides=words)
+        words += values
+        try:
+            (cell,) = checked_cells(config, words).values()
+        except ValueError as error:
+            raise ValueError(f"{study.name}: {error}") from None
         plans = {}
         for seed in seeds:
-            own = [*words, *values, f"seed={seed}"]
-            try:
-                (cell,) = checked_cells(config, own).values()
-            except ValueError as error:
-                raise ValueError(f"{study.name}: {error}") from None
-            plans[f"{study.name}-seed{seed}"] = Plan(cell, own)
+            own = deepcopy(cell)
+            own.seed = seed
+            plans[f"{study.name}-seed{seed}"] = Plan(own, [*words, f"seed={seed}"])
         return plans
 
     def _run(self, plans: Sequence[Mapping[str, Plan]], folder: Path) -> dict[str, dict[str, Any]]:
@@ -238,7 +245,8 @@ class _Search:
         every = {name: plan for own in plans for name, plan in own.items()}
         if not every:
             return {}
-        ran = run_cells(every, folder, parallel=self.settings.parallel, show=False, figures=False)
+        parallel = self.settings.parallel
+        ran = run_cells(every, folder, parallel=parallel, pool=self.pool, show=False, figures=False)
         if ran.interrupted:
             raise Interrupted(f"interrupted; what was tried so far lies in {self.folder}")
         for name, problem in ran.problems.items():

@@ -3,12 +3,15 @@
 import json
 import subprocess
 import sys
+from signal import SIGTERM
+from unittest.mock import Mock
 
 import pandas as pd
 import pytest
 from omegaconf import OmegaConf
 
 from fl_app.benchmark.__main__ import main as benchmark
+from fl_app.core.errors import Interrupted
 from fl_app.search.__main__ import main
 
 RATE = "params_algorithm.client.local_lr"
@@ -128,6 +131,15 @@ def test_a_search_needs_an_experiment_and_a_folder_to_go_on_with(capsys):
     assert "error: resume=auto needs search.folder=" in capsys.readouterr().err
     assert main(["--help"]) == 0
     assert "test_seeds: with each of which" in capsys.readouterr().out
+
+
+def test_what_ends_it_early_is_in_its_status(monkeypatch, capsys):
+    monkeypatch.setattr("fl_app.runner.signals.received", SIGTERM)
+    monkeypatch.setattr("fl_app.search.search.search", Mock(side_effect=Interrupted))
+    assert main(["experiment=quickstart", "search.folder=here"]) == 128 + SIGTERM
+    assert capsys.readouterr().err.endswith(
+        " experiment=quickstart search.folder=here resume=auto\n"
+    )
 
 
 def test_a_diverged_run_ends_its_trial_and_not_the_search(tmp_path, capsys):
