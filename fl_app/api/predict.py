@@ -1,6 +1,7 @@
 """Predictions of a run's final model, with the run's schema."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,8 +13,10 @@ from omegaconf import OmegaConf
 from fl_app.client.build import COMMON_KEYS, instantiate
 from fl_app.core.types import Array
 from fl_app.record.folder import SCHEMA
+from fl_app.tasks.given import pair
 from fl_app.tasks.own_data import Part, encoded_inputs
-from fl_app.tasks.readers import Csv
+from fl_app.tasks.readers import Csv, channels_first
+from fl_app.tasks.scaling import are_images, make_scaling
 from fl_app.tasks.table import completed
 
 if TYPE_CHECKING:
@@ -56,6 +59,12 @@ def predict(folder: Path, arrays: Mapping[str, Array], inputs: Any) -> Array:
             raise ValueError(f"inputs must have the columns {', '.join(sorted(lacking))}")
         rule = "median" if schema.missing == "median" else "refuse"
         inputs, _ = completed(inputs, names, [], rule, "inputs")
+    else:
+        inputs, _ = pair(inputs, np.zeros(len(inputs)), "inputs", "outputs")
+        inputs = channels_first(inputs)
+        if are_images(inputs):
+            moments = schema.mean, schema.deviation
+            task = replace(task, prepare=make_scaling("standardised", 255.0, moments))
     given = encoded_inputs(Part("inputs", inputs, pd.DataFrame()), schema)
     model = task.model()
     model.load_state_dict({name: torch.from_numpy(array) for name, array in arrays.items()})

@@ -85,7 +85,7 @@ def _parser() -> argparse.ArgumentParser:
     add = command(_helper, "folder")
     add("--new", action="store_true", help="add the folder helper to a kit")
     add("--host", "-H", action="append", help="to listen on; with --new, names of its machine")
-    add("--port", type=int, default=8101, help="(8101)")
+    add("--port", type=int, help="(8101)")
     add("--min-clients", type=int, help="fewest different devices of a sum (half of them)")
 
     command(_healthy, "folder")
@@ -202,14 +202,14 @@ def _helper(
     folder: Path,
     new: bool,
     host: Sequence[str] | None,
-    port: int,
+    port: int | None,
     min_clients: int | None,
 ) -> int:
     """Serve a folder's helper of secure aggregation, or add one to a kit (--new)."""
     if new:
         from fl_app.field.make import add_helper
 
-        hosts = host or [socket.gethostname()]
+        hosts, port = host or [socket.gethostname()], port or 8101
         made = add_helper(folder, hosts, port=port, least=min_clients)
         print(f"Give {made} to the party that runs the helper, before devices get their folders.")
         print("Add to OVERRIDES of server.env, with about the largest norm of an upload:")
@@ -220,8 +220,9 @@ def _helper(
 
     from fl_app.secure.service import configured
 
-    least = 2 if min_clients is None else min_clients
-    where = (host or ["0.0.0.0"])[0]
+    settings = Kit.read(folder, {}).settings
+    least = int(settings["MIN_CLIENTS"]) if min_clients is None else min_clients
+    where, port = (host or [settings["BIND"]])[0], port or int(settings["PORT"])
     with suppress(KeyboardInterrupt):  # after it has shut down
         uvicorn.Server(configured(folder.resolve(), where, port, least)).run()
     return 0

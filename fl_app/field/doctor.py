@@ -2,6 +2,7 @@
 
 import getpass
 import os
+import shlex
 import shutil
 import signal
 import stat
@@ -219,7 +220,7 @@ def _deadline(deadline: float | None) -> Finding:
 def of_node(kit: Kit, overrides: Sequence[str]) -> Iterator[Finding]:
     """The partition of a device, which is also its client's id, and its own data."""
     words = kit.settings.get("NODE_CONFIG", "")
-    pairs = dict(pair.partition("=")[::2] for pair in words.split())
+    pairs = dict(pair.partition("=")[::2] for pair in shlex.split(words))
     if kit.data is not None and "partition-id" not in pairs:
         yield Finding("partition", True, "none: the server knows this device by its node id")
     else:
@@ -227,7 +228,7 @@ def of_node(kit: Kit, overrides: Sequence[str]) -> Iterator[Finding]:
         good = mine.isdecimal() and all_.isdecimal() and int(mine) < int(all_)
         mend = 'NODE_CONFIG="partition-id=0 num-partitions=3": another number on every device, '
         yield Finding("partition", good, f"NODE_CONFIG={words}", f"{mend}from 0")
-    if folder := pairs.get("state-dir", "").strip("'\""):
+    if folder := pairs.get("state-dir"):
         good = os.access(folder, os.W_OK | os.X_OK)
         text = folder if good else f"{folder} does not exist, or may not be written"
         mend = "make it for the user of the SuperNode: state would be lost, or orders fail"

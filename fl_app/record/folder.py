@@ -120,10 +120,11 @@ class RunFolder:
         # If this run is killed, what it had come to before must not be taken for its results.
         for name in (SUMMARY, TABLE, MODEL):
             (self._folder / name).unlink(missing_ok=True)
-        # A sweep's report names its jobs after their overrides.
-        for name, content in (("config.yaml", settings), ("overrides.yaml", self._overrides)):
+        # A sweep's report names its jobs after their overrides; ${key} in one is not a word's.
+        contents = {"config.yaml": (settings, True), "overrides.yaml": (self._overrides, False)}
+        for name, (content, resolve) in contents.items():
             with atomic_write(self._folder / name) as file:
-                text = OmegaConf.to_yaml(OmegaConf.create(content), resolve=True)  # type: ignore[call-overload]
+                text = OmegaConf.to_yaml(OmegaConf.create(content), resolve=resolve)  # type: ignore[call-overload]
                 file.write(text.encode())
         if partition is not None:
             names, counts = partition

@@ -199,7 +199,7 @@ def read_cell(folder: Path, name: str | None = None) -> Cell:
     cell.name = name or (folder.name if name is None else algorithm)
     cell.label = label_of(cell.name)
     cell.summary = json.loads(_text(folder / "summary.json") or "{}")
-    given = list(OmegaConf.create(_text(folder / "overrides.yaml") or "[]"))
+    given: Any = OmegaConf.to_container(OmegaConf.create(_text(folder / "overrides.yaml") or "[]"))
     words = (word.lstrip("+").partition("=") for word in given)
     cell.overrides = {key.replace("/", "."): value for key, _, value in words}
     cell.partition = _text(folder / "partition.csv")

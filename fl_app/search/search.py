@@ -285,17 +285,19 @@ class _Search:
         for study in self.studies:
             if study.setting:
                 plans.append(self._plans(study, study.setting, self.settings.test_seeds))
-                _remove_others(folder, study)
+                _remove_others(folder, study, self.settings.test_seeds)
         if self._run(plans, folder):
             print(f"The best settings on fresh seeds: {folder}")
 
 
-def _remove_others(folder: Path, study: CellStudy) -> None:
-    """Remove judged runs of settings that were the best before, so that no mean has both."""
+def _remove_others(folder: Path, study: CellStudy, seeds: Iterable[int]) -> None:
+    """Remove judged runs of other seeds or of settings that were the best before."""
     for path in folder.glob(f"{glob.escape(study.name)}-seed*/config.yaml"):
         before = OmegaConf.load(path)
-        if [override(key, OmegaConf.select(before, key)) for key in study.space] != study.setting:
-            print(f"{path.parent} is removed: its setting is no longer the best one")
+        same = [override(key, OmegaConf.select(before, key)) for key in study.space]
+        if same != study.setting or before.seed not in seeds:
+            why = "its setting is no longer the best one, or its seed none of search.test_seeds"
+            print(f"{path.parent} is removed: {why}")
             shutil.rmtree(path.parent)
 
 

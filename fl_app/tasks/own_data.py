@@ -2,6 +2,7 @@
 
 import json
 import logging
+import os
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -105,7 +106,7 @@ class OwnData(TaskKind):
             ValueError: a place does not exist.
         """
         place = existing(self.path or "", "task.path", self.what)
-        return [place, *place.rglob("*")]
+        return [place, *below(place)]
 
     @abstractmethod
     def read(self) -> tuple[Part, Part | None]:
@@ -219,6 +220,12 @@ class OwnData(TaskKind):
         if are_images(arrays["inputs"]):
             scaling = make_scaling("standardised", 255.0, (schema.mean, schema.deviation))
         return self.made_of(arrays, shape, objective, name=name, prepare=scaling, schema=schema)
+
+
+def below(folder: Path) -> list[Path]:
+    """All files below a folder, also behind links, where data are read."""
+    found = os.walk(folder, followlinks=True)
+    return [Path(inside) / name for inside, _, names in found for name in names]
 
 
 @cache  # a run may build its task twice

@@ -10,8 +10,9 @@ import numpy as np
 
 from fl_app.core.errors import explaining
 from fl_app.core.hyper import Bound, bounded
+from fl_app.core.types import Array
 from fl_app.tasks.files import existing, folder_of, loaded, stored_images
-from fl_app.tasks.own_data import KIND, ImageKeys, OwnData, Part, TableData, names_of
+from fl_app.tasks.own_data import KIND, ImageKeys, OwnData, Part, TableData, below, names_of
 from fl_app.tasks.vision import torchvision
 
 if TYPE_CHECKING:
@@ -154,12 +155,17 @@ def _part(found: Mapping[str, Any], name: str, where: str) -> Part:
         if needed not in found:
             raise ValueError(f"{where} has no {needed}, only {', '.join(found)}")
     inputs, targets = pair(found[x], found[y], f"{where}: {x}", y)
+    return Part(f"{where}: {x}", channels_first(inputs), table_of(targets, y))
+
+
+def channels_first(inputs: Array) -> Array:
+    """Bytes of images as ``(n, channels, height, width)``, other inputs as they are."""
     if inputs.dtype == np.uint8 and inputs.ndim == 3:
-        inputs = inputs[:, None]
-    elif inputs.dtype == np.uint8 and inputs.ndim == 4:
+        return inputs[:, None]
+    if inputs.dtype == np.uint8 and inputs.ndim == 4:
         last = inputs.shape[3] in (1, 3, 4) and inputs.shape[1] not in (1, 3, 4)
-        inputs = np.ascontiguousarray(inputs.transpose(0, 3, 1, 2)) if last else inputs
-    return Part(f"{where}: {x}", inputs, table_of(targets, y))
+        return np.ascontiguousarray(inputs.transpose(0, 3, 1, 2)) if last else inputs
+    return inputs
 
 
 @dataclass(kw_only=True)
@@ -246,7 +252,7 @@ class Huggingface(ImageKeys, TableData):
 
     def files(self) -> Sequence[Path]:
         folder = folder_of(self.path or "", "task.path")
-        return [*folder.rglob("*")] if folder else []
+        return below(folder) if folder else []
 
     def read(self) -> tuple[Part, Part | None]:
         from fl_app.tasks.given import splits_of  # loads torch
@@ -276,6 +282,12 @@ class Huggingface(ImageKeys, TableData):
         images = [n for n, k in kinds.items() if isinstance(k, datasets.Image) and n not in ignored]
         # Images and arrays are read when it is known that they are the inputs.
         columns = {n: column_of(data, n) if isinstance(k, flat) else True for n, k in kinds.items()}
+        owner = kinds.get(self.client)
+        if (
+            isinstance(owner, datasets.Value) and "int" in owner.dtype
+        ):  # with gaps, floats otherwise
+            plain = data.select_columns([self.client]).with_format(None)
+            columns[self.client] = np.array(plain[:][self.client], object)
         table = pd.DataFrame(columns, index=range(len(data)))
         part = replace(self, inputs=self.inputs or images or None).part_of(table, where)
         names = [*part.inputs]

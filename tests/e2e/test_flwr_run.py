@@ -14,7 +14,6 @@ from pathlib import Path
 
 import pytest
 from kit_processes import free_ports, processes, wait_for
-from omegaconf import OmegaConf
 from packaging.requirements import Requirement
 
 from fl_app.record.log import read_events
@@ -76,15 +75,6 @@ def test_a_plain_run_installs_nothing_and_ends_with_its_table_and_folder(flwr_ru
     summary = json.loads((folder / "summary.json").read_text())
     assert (summary["client_updates"], summary["failures"]) == (250, 0)
     assert (folder / "report.html").exists()
-
-
-def test_keys_of_the_run_config_reach_the_run(flwr_run, tmp_path):
-    keys = "algorithm='fedasync' task='mnist' num-clients=12 num-versions=4 seed=3"
-    words = "eval_every=2 task.made_up=true algorithm.client.local_steps=1"
-    flwr_run("--run-config", f"{keys} output='{tmp_path}' overrides='{words}'")
-    config = OmegaConf.load(tmp_path / "config.yaml")
-    assert (config.algorithm.name, config.num_clients, config.num_versions) == ("fedasync", 12, 4)
-    assert (config.task._target_.rpartition(".")[2], config.seed) == ("Images", 3)
 
 
 def test_a_refused_key_is_named_in_the_last_lines_though_the_status_is_0(flwr_run):
@@ -186,14 +176,6 @@ def test_an_interrupted_demo_on_the_newest_flower_leaves_no_process_behind(flowe
         assert "waits as it always does" not in log
     (server,) = tmp_path.glob("outputs/*/logs/server.log")
     assert "waits as it always does" not in server.read_text()
-
-
-def test_an_override_that_does_not_exist_is_refused_before_anything_starts(tmp_path):
-    process = demo(None, tmp_path, "1", "algorithm=nonsense")
-    output, _ = process.communicate(timeout=60)
-    assert process.returncode == 2, output
-    assert "algorithm=nonsense does not exist" in output
-    assert [*tmp_path.iterdir()] == []
 
 
 # -- warm nodes, each with one process that stays and carries out its orders -----------------------

@@ -19,10 +19,8 @@ RATE = "params_algorithm.client.local_lr"
 WORDS = [
     *("experiment=quickstart", "experiment.only=[fedbuff,wkafl]", "runtime.workers=0"),
     *("search.trials=4", "search.grid=3", "search.updates=60"),
-    *(
-        "search.seeds=[0,1]",
-        "experiment.space=['algorithm.client.local_lr=tag(log,interval(0.01,1))']",
-    ),
+    "search.seeds=[0,1]",
+    "experiment.space=['algorithm.client.local_lr=tag(log,interval(0.01,1))']",
     "experiment.spaces.wkafl=['algorithm.strategy.momentum=interval(0.0,0.5)']",
 ]
 
@@ -97,10 +95,8 @@ def quick(folder, *more):
     """A search of one cell, whose trials have the rates 1e-4 and 0.5; each run takes a moment."""
     words = ["experiment=quickstart", "experiment.only=[fedbuff]", "runtime.workers=0"]
     words += ["search.updates=10", "search.grid=2", "search.trials=2", f"search.folder={folder}"]
-    words += [
-        "max_updates=null",
-        "experiment.space=['algorithm.client.local_lr=choice(0.0001,0.5)']",
-    ]
+    words.append("experiment.space=['algorithm.client.local_lr=choice(0.0001,0.5)']")
+    words.append("max_updates=null")
     return main([*words, *more])
 
 
@@ -120,6 +116,8 @@ def test_a_search_goes_on_and_judges_what_is_best_now(tmp_path, capsys):
     assert quick(tmp_path, "resume=auto", "search.test_seeds=[6]") == 0
     assert "fedbuff-seed5 is removed: its setting is no longer" in capsys.readouterr().out
     assert judged() == {"fedbuff-seed6": 0.5}
+    assert quick(tmp_path, "resume=auto", "search.test_seeds=[7]") == 0
+    assert judged() == {"fedbuff-seed7": 0.5}
     assert quick(tmp_path, "resume=auto", "eval_every=1") == 2
     assert "must be the folder of a search with the same words" in capsys.readouterr().err
 
@@ -170,10 +168,8 @@ def test_a_strategy_of_flower_is_scored_and_its_page_rebuilt_by_one_command(
     assert benchmark(words) == 0
     folder = tmp_path / "one"
     trials = pd.read_csv(folder / "search" / "trials.csv")
-    assert trials.groupby("cell").size().to_dict() == {
-        "entry-FedSaSync@n10-dir0.3": 3,
-        "fedbuff@n10-dir0.3": 3,
-    }
+    counts = trials.groupby("cell").size().to_dict()
+    assert counts == {"entry-FedSaSync@n10-dir0.3": 3, "fedbuff@n10-dir0.3": 3}
     assert set(trials[trials.cell == "fedbuff@n10-dir0.3"].state) == {"COMPLETE"}
     page = (folder / "page.md").read_text()
     assert "entry-FedSaSync is number" in page

@@ -231,6 +231,18 @@ def test_a_model_predicts_in_the_words_and_units_of_its_data(folder, monkeypatch
         found.predict(table)
 
 
+def test_images_are_predicted_as_the_run_read_them(folder):
+    images = np.random.default_rng(0).integers(0, 150, (ROWS, 6, 6, 3)).astype(np.uint8)
+    images[1::2] += 100
+    np.savez("arrays.npz", x_train=images, y_train=np.arange(ROWS) % 2)
+    words = ["task=arrays", "task.path=arrays.npz", "task.model=mlp", "partition=iid"]
+    digest(folder / "run", *words, "num_versions=20", "eval_every=${num_versions}")
+    found = fl_app.Result(folder / "run")
+    assert (found.predict(images).astype(int) == np.arange(ROWS) % 2).mean() > 0.9
+    with pytest.raises(ValueError, match=r"inputs\[0, 0, 0, 0\] must be a finite float32"):
+        found.predict(np.full((1, 3, 6, 6), np.nan))
+
+
 def test_the_schema_command_prints_and_refuses(folder, capsys):
     words = own_arrays(folder)
     assert schema_command.main(words) == 0

@@ -12,6 +12,7 @@ from helpers import composed
 from kit_processes import free_ports, superlink
 
 from fl_app.field import doctor
+from fl_app.field.__main__ import main as field
 from fl_app.field.control import AHEAD, BEHIND, OFFLINE_AFTER, public_bytes
 from fl_app.field.doctor import Finding, examine, show
 from fl_app.field.kit import Kit
@@ -147,12 +148,14 @@ def test_files_that_got_lost_or_public_or_old(out, tmp_path):
 @pytest.mark.parametrize(
     ("words", "wrong"),
     [
-        ("partition-id=1 num-partitions=2", None),
+        ("partition-id=1 num-partitions=2 state-dir=STATE", None),
         *((words, "partition") for words in ("partition-id=9 num-partitions=2", "", "x")),
         ("partition-id=0 num-partitions=2 state-dir='/nowhere'", "state-dir"),
     ],
 )
 def test_a_partition_or_a_folder_that_does_not_exist(out, words, wrong):
+    (out / "my state").mkdir(exist_ok=True)
+    words = words.replace("STATE", f"'{out / 'my state'}'")
     found = faults(doctor.of_node(read(out / "node-0", NODE_CONFIG=words), ()))
     assert set(found) == {wrong} - {None}
 
@@ -310,11 +313,16 @@ def test_the_doctor_looks_into_the_data_of_a_device(out, tmp_path, monkeypatch):
     assert "task=cvs does not exist; did you mean" in wrong.text
 
 
-def test_a_helpers_folder_is_sound(tmp_path):
-    new_kit(tmp_path / "out", nodes=2, hosts=["localhost"])
-    kit = read(add_helper(tmp_path / "out", ["localhost"]))
+def test_a_helpers_folder_is_sound_and_its_settings_hold(tmp_path, monkeypatch):
+    new_kit(tmp_path / "out", nodes=6, hosts=["localhost"])
+    kit = read(add_helper(tmp_path / "out", ["localhost"], port=9001))
     assert {each.good for each in examine(kit)} == {True}
     assert not kit.healthy()
+    monkeypatch.setattr("fl_app.secure.service.configured", served := Mock())
+    monkeypatch.setattr("uvicorn.Server", Mock())
+    monkeypatch.setattr("sys.argv", ["field", "helper", str(kit.folder)])
+    assert field() == 0
+    served.assert_called_once_with(kit.folder, "0.0.0.0", 9001, 3)
 
 
 # -- health ---------------------------------------------------------------------------------------

@@ -345,6 +345,12 @@ def test_a_folder_for_each_class():
     draw("dog/b.png", "dog/c.png", "cat/c.png")
     shared = folder(test_share=0.4)
     assert (len(shared.targets), shared.test_targets.tolist()) == (4, [0, 1])
+    for name in ("a.png", "b.png"):  # behind a link
+        draw(f"../elsewhere/{name}")
+        if not Path("images/eft").exists():
+            Path("images/eft").symlink_to(Path("elsewhere").resolve())
+            assert len(folder().targets) == 7
+    assert len(folder().targets) == 8
 
 
 def test_a_folder_for_each_client_and_one_for_testing():
@@ -414,6 +420,10 @@ def test_parts_and_gaps_of_a_data_set():
     assert (len(task.targets), task.test_targets.tolist()) == (3, [1])
     filled = hub(inputs="age", missing="median")
     assert (len(filled.targets), filled.schema.columns[0].fill) == (4, 40)
+    long = KINDS | {"user": (Value("int64"), [10**17 + 1, 10**17 + 2, None, 10**17 + 1])}
+    keys = {"path": "long", "client": "user", "inputs": "age", "num_clients": 2}
+    owned = hub(rows(long), **keys, missing="drop")
+    assert [own.tolist() for own in owned.partition] == [[0, 2], [1]]
     with pytest.raises(ValueError, match=r"path=one has the splits dev and must have 'train'"):
         hub(DatasetDict(dev=rows()), path="one")
 

@@ -2,7 +2,7 @@
 # Starts the helper of secure aggregation with the settings in helper.env. It writes to this folder only.
 set -eu
 cd "$(dirname "$0")"
-if [ -z "${PORT-}" ]; then # systemd and Docker read helper.env themselves
+if [ -z "${MIN_CLIENTS-}" ]; then # systemd and Docker read helper.env themselves
     set -a
     # shellcheck source=/dev/null
     . ./helper.env
