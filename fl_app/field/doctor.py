@@ -220,7 +220,11 @@ def _deadline(deadline: float | None) -> Finding:
 def of_node(kit: Kit, overrides: Sequence[str]) -> Iterator[Finding]:
     """The partition of a device, which is also its client's id, and its own data."""
     words = kit.settings.get("NODE_CONFIG", "")
-    pairs = dict(pair.partition("=")[::2] for pair in shlex.split(words))
+    try:
+        pairs = dict(pair.partition("=")[::2] for pair in shlex.split(words))
+    except ValueError as error:  # a quote that is not closed
+        yield Finding("partition", False, f"NODE_CONFIG={words}: {error}", "close the quote")
+        return
     if kit.data is not None and "partition-id" not in pairs:
         yield Finding("partition", True, "none: the server knows this device by its node id")
     else:

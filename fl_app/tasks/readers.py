@@ -138,7 +138,10 @@ class Arrays(OwnData):
             shape = found["client"].shape
             if shape != (len(train.inputs),):
                 raise ValueError(f"{where}: client has the shape {shape}, not an owner per example")
-            train = replace(train, owners=pd.Series(found["client"]))
+            owners = pd.Series(found["client"])
+            for row in np.flatnonzero(owners.isna() | (owners.astype(str).str.strip() == ""))[:1]:
+                raise ValueError(f"{where}: client[{row}] is missing: an example has one owner")
+            train = replace(train, owners=owners)
         return train, test
 
 
@@ -283,9 +286,8 @@ class Huggingface(ImageKeys, TableData):
         # Images and arrays are read when it is known that they are the inputs.
         columns = {n: column_of(data, n) if isinstance(k, flat) else True for n, k in kinds.items()}
         owner = kinds.get(self.client)
-        if (
-            isinstance(owner, datasets.Value) and "int" in owner.dtype
-        ):  # with gaps, floats otherwise
+        # With gaps, these would become floats, and long ones equal.
+        if isinstance(owner, datasets.Value) and "int" in owner.dtype:
             plain = data.select_columns([self.client]).with_format(None)
             columns[self.client] = np.array(plain[:][self.client], object)
         table = pd.DataFrame(columns, index=range(len(data)))
