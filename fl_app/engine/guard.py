@@ -111,7 +111,7 @@ class Guard(Remembers, Checked):
             before = self._lengths.setdefault(name, deque(maxlen=WINDOW))
             median = statistics.median(before) if len(before) >= FEW else None
             before.append(length)
-            if median is not None and length > self.max_norm_ratio * median:
+            if median and length > self.max_norm_ratio * median:  # 0: most clients send none
                 reasons.append(
                     f"norm={length:.3g}{name and f' of extra vector {name!r}'} is above "
                     f"guard.max_norm_ratio={self.max_norm_ratio:g} times the running median "

@@ -4,6 +4,7 @@ import math
 import time
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import KW_ONLY, dataclass, replace
+from operator import attrgetter
 from typing import Any
 
 from fl_app.core.types import Order, Reply
@@ -71,7 +72,8 @@ class WallClock(Clock):
 
     def next(self, until: float, alarm: float = math.inf) -> ClockEvent | None:
         while not self._inbox:
-            now, oldest = self.now, next(iter(self._orders.values()), None)
+            now, sent_at = self.now, attrgetter("sent_at")  # one that goes on is old, and last
+            oldest = min(self._orders.values(), key=sent_at, default=None)
             expires = math.inf if oldest is None else oldest.sent_at + self.deadline
             if now >= alarm:
                 return Alarm()

@@ -125,8 +125,10 @@ class Compass(Timed):
             return steps
         fits = []
         for group, (_, latest) in self._groups.items():
-            fastest = min(self._pace[c] for c, g in self._member.items() if g == group)
-            steps = self._until(latest + self.max_steps * fastest, pace)
+            paces = [self._pace[c] for c, g in self._member.items() if g == group]
+            if not paces:  # who was in it has failed, or was refused
+                continue
+            steps = self._until(latest + self.max_steps * min(paces), pace)
             fits += [steps] if now < latest and steps <= self.max_steps else []
         steps = max(self.min_steps, *fits) if fits else self.max_steps
         self._founded += 1

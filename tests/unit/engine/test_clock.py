@@ -177,11 +177,13 @@ def test_a_deadline_passes_in_real_time(time):
     field = Field(time, [(4.0, [Reply(1, UPLOAD)]), (6.0, [Reply(0, UPLOAD)])])
     clock = wall_clock(field, deadline=5.0)
     late, punctual = order(0, client_id=1), order(1, client_id=2)
-    clock.dispatch(late)
+    clock.dispatch(young := replace(order(2, client_id=3), sent_at=3.0))
+    clock.dispatch(late)  # it has paused, and goes on
     clock.dispatch(punctual)
     assert isinstance(clock.next(math.inf), Replied)
     assert clock.next(math.inf) == Expired(late)
     assert clock.now == 5.0
+    assert clock.next(math.inf) == Expired(young)
     assert clock.next(math.inf) == Returned(late)
     assert clock.now == 10.0
 

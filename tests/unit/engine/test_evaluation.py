@@ -482,6 +482,8 @@ def test_lengths_are_compared_with_the_median_of_those_before():
     assert guard.refuse(MODEL, update(6, 0, 0)) == ""  # of ten the median is 2
     reason = guard.refuse(MODEL, update(6.1, 0, 0))
     assert reason == "norm=6.1 is above guard.max_norm_ratio=3 times the running median 2"
+    refuse = Guard(max_norm_ratio=3).refuse  # whose median is 0: as of vectors that few send
+    assert {refuse(MODEL, update(length, 0, 0)) for length in (*[0] * 20, 1)} == {""}
 
 
 def test_the_median_follows_where_all_go():
