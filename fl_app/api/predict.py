@@ -14,9 +14,8 @@ from fl_app.client.build import COMMON_KEYS, instantiate
 from fl_app.core.types import Array
 from fl_app.record.folder import SCHEMA
 from fl_app.tasks.given import pair
-from fl_app.tasks.own_data import Part, encoded_inputs
+from fl_app.tasks.own_data import Part, encoded_inputs, scaling_of
 from fl_app.tasks.readers import Csv, channels_first
-from fl_app.tasks.scaling import are_images, make_scaling
 from fl_app.tasks.table import completed
 
 if TYPE_CHECKING:
@@ -60,11 +59,8 @@ def predict(folder: Path, arrays: Mapping[str, Array], inputs: Any) -> Array:
         rule = "median" if schema.missing == "median" else "refuse"
         inputs, _ = completed(inputs, names, [], rule, "inputs")
     else:
-        inputs, _ = pair(inputs, np.zeros(len(inputs)), "inputs", "outputs")
-        inputs = channels_first(inputs)
-        if are_images(inputs):
-            moments = schema.mean, schema.deviation
-            task = replace(task, prepare=make_scaling("standardised", 255.0, moments))
+        inputs = channels_first(pair(inputs, inputs, "inputs", "inputs")[0])
+        task = replace(task, prepare=scaling_of(inputs, schema))
     given = encoded_inputs(Part("inputs", inputs, pd.DataFrame()), schema)
     model = task.model()
     model.load_state_dict({name: torch.from_numpy(array) for name, array in arrays.items()})

@@ -4,7 +4,6 @@ import math
 import time
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import KW_ONLY, dataclass, replace
-from operator import attrgetter
 from typing import Any
 
 from fl_app.core.types import Order, Reply
@@ -55,8 +54,9 @@ class WallClock(Clock):
         self.mailbox.push(order)
 
     def continue_order(self, order: Order, progress: float) -> None:
-        self._orders[order.number] = order  # its place and deadline stand
-        self.mailbox.push(order)
+        self.dispatch(order)
+        # Its deadline stands, and so does its place, which its reply had freed.
+        self._orders = dict(sorted(self._orders.items(), key=lambda each: each[1].sent_at))
 
     def call_off_training(self) -> None:
         # No message reaches a node that trains, so its reply comes as a `Stray`.
@@ -72,8 +72,7 @@ class WallClock(Clock):
 
     def next(self, until: float, alarm: float = math.inf) -> ClockEvent | None:
         while not self._inbox:
-            now, sent_at = self.now, attrgetter("sent_at")  # one that goes on is old, and last
-            oldest = min(self._orders.values(), key=sent_at, default=None)
+            now, oldest = self.now, next(iter(self._orders.values()), None)
             expires = math.inf if oldest is None else oldest.sent_at + self.deadline
             if now >= alarm:
                 return Alarm()

@@ -207,9 +207,9 @@ def _helper(
 ) -> int:
     """Serve a folder's helper of secure aggregation, or add one to a kit (--new)."""
     if new:
-        from fl_app.field.make import add_helper
+        from fl_app.field.make import HELPER_PORT, add_helper
 
-        hosts, port = host or [socket.gethostname()], port or 8101
+        hosts, port = host or [socket.gethostname()], port or HELPER_PORT
         made = add_helper(folder, hosts, port=port, least=min_clients)
         print(f"Give {made} to the party that runs the helper, before devices get their folders.")
         print("Add to OVERRIDES of server.env, with about the largest norm of an upload:")

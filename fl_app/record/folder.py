@@ -120,7 +120,7 @@ class RunFolder:
         # If this run is killed, what it had come to before must not be taken for its results.
         for name in (SUMMARY, TABLE, MODEL):
             (self._folder / name).unlink(missing_ok=True)
-        # A sweep's report names its jobs after their overrides; ${key} in one is not a word's.
+        # A sweep's report names its jobs after their overrides, as typed, ${key} included.
         contents = {"config.yaml": (settings, True), "overrides.yaml": (self._overrides, False)}
         for name, (content, resolve) in contents.items():
             with atomic_write(self._folder / name) as file:

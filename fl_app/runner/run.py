@@ -226,7 +226,7 @@ def processes(number: int) -> ProcessPoolExecutor:
 
 
 def _side_by_side(
-    jobs: Mapping[str, Job], processes: AbstractContextManager[ProcessPoolExecutor]
+    jobs: Mapping[str, Job], started: AbstractContextManager[ProcessPoolExecutor]
 ) -> Iterator[tuple[str, Ended]]:
     """Carry out jobs in processes. Ctrl-C stops those that run, and no further one begins.
 
@@ -234,7 +234,7 @@ def _side_by_side(
         OSError: the disk is full or fails.
     """
     stopping = threading.Event()
-    with signals.interruptible(stopping.set) as patient, patient(), processes as pool:
+    with signals.interruptible(stopping.set) as patient, patient(), started as pool:
         # Ctrl-C waits until a process can handle it.
         signal.pthread_sigmask(signal.SIG_BLOCK, signals.HANDLED)
         try:

@@ -296,8 +296,7 @@ def _remove_others(folder: Path, study: CellStudy, seeds: Iterable[int]) -> None
         before = OmegaConf.load(path)
         same = [override(key, OmegaConf.select(before, key)) for key in study.space]
         if same != study.setting or before.seed not in seeds:
-            why = "its setting is no longer the best one, or its seed none of search.test_seeds"
-            print(f"{path.parent} is removed: {why}")
+            print(f"{path.parent} is removed: another setting or other seeds are judged now")
             shutil.rmtree(path.parent)
 
 

@@ -54,7 +54,8 @@ class Settings(Checked):
         for key in ("seeds", "test_seeds"):
             seeds = getattr(self, key)
             good = len({*seeds}) == len(seeds) and (len(seeds) > 0 or key == "test_seeds")
-            self._require(good, key, "seeds, each once", "runs would be equal, or none")
+            good = good and min(seeds, default=0) >= 0
+            self._require(good, key, "seeds >= 0, each once", "runs would be equal, or none")
         fits, told = not {*self.seeds} & {*self.test_seeds}, f"none of search.seeds={self.seeds}"
         self._require(fits, "test_seeds", told, "a setting is not judged on what it was chosen by")
 

@@ -209,11 +209,17 @@ def partition_of(clients: Any, num_examples: int) -> list[Indices]:
             "deal the examples out"
         )
     ids = ids.reshape(-1)
-    missing = pd.isna(ids)
+    refuse_missing(ids, "clients")
+    return by_owner(ids.astype(str) if ids.dtype.kind == "O" else ids)
+
+
+def refuse_missing(ids: Array, name: str) -> None:
+    """Refuse an id of a client that is missing or an empty text."""
+    missing = pd.isna(ids) | (ids.astype(str) == "")
     if missing.any():
         row = missing.argmax()
-        raise ValueError(f"clients[{row}] is {ids[row]}: nobody would have this example")
-    return by_owner(ids.astype(str) if ids.dtype.kind == "O" else ids)
+        told = str(ids[row]) or "an empty text"
+        raise ValueError(f"{name}[{row}] is {told}: nobody would have this example")
 
 
 # -- data sets -------------------------------------------------------------------------------------

@@ -23,10 +23,11 @@ from fl_app.tasks.kind import TaskKind
 if TYPE_CHECKING:
     import pandas as pd
 
+    from fl_app.tasks.scaling import Scaling
     from fl_app.tasks.task import Task
 
 Names = str | Sequence[str]
-READER = 9  # of what the cache holds of a user's data; a new number makes old entries invalid
+READER = 10  # of what the cache holds of a user's data; a new number makes old entries invalid
 # What pandas calls columns without a name: numbers of rows, from which classes could be told.
 NAMELESS = r"Unnamed: \d+|__index_level_\d+__"
 STREAM = 0x7465_7374_2073_6574  # keeps the test set's random numbers apart from all others
@@ -204,9 +205,7 @@ class OwnData(TaskKind):
 
     def _task(self, name: str, schema: Schema, arrays: Arrays) -> "Task":
         """The task on these arrays, or without any examples."""
-        # They load torch.
-        from fl_app.tasks.objective import objective_of
-        from fl_app.tasks.scaling import are_images, make_scaling
+        from fl_app.tasks.objective import objective_of  # loads torch
 
         objective = objective_of(
             schema.kind, schema.outputs, schema.target_mean, schema.target_deviation
@@ -216,9 +215,7 @@ class OwnData(TaskKind):
             arrays = {"inputs": np.empty((0, *shape), np.float32)}
             classes, numbers = np.empty(0, np.int64), np.empty((0, len(schema.outputs)), np.float32)
             arrays["targets"] = classes if schema.kind == "classification" else numbers
-        scaling = None
-        if are_images(arrays["inputs"]):
-            scaling = make_scaling("standardised", 255.0, (schema.mean, schema.deviation))
+        scaling = scaling_of(arrays["inputs"], schema)
         return self.made_of(arrays, shape, objective, name=name, prepare=scaling, schema=schema)
 
 
@@ -374,6 +371,14 @@ def encoded_inputs(part: Part, schema: Schema) -> Array:
     shape = (1, -1, *(1,) * (inputs.ndim - 2))
     scaled = (inputs - np.reshape(schema.mean, shape)) / np.reshape(schema.deviation, shape)
     return np.asarray(scaled, np.float32)
+
+
+def scaling_of(inputs: Array, schema: Schema) -> "Scaling | None":
+    """What makes inputs of the model of bytes of images; None = they are inputs already."""
+    from fl_app.tasks.scaling import are_images, make_scaling  # loads torch
+
+    moments = schema.mean, schema.deviation
+    return make_scaling("standardised", 255.0, moments) if are_images(inputs) else None
 
 
 def choose_test(groups: Indices, share: float, where: str) -> Flags:

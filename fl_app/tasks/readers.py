@@ -126,6 +126,8 @@ class Arrays(OwnData):
     def read(self) -> tuple[Part, Part | None]:
         import pandas as pd
 
+        from fl_app.tasks.given import refuse_missing  # loads torch
+
         (file,) = self.files()
         where = f"task.path={file}"
         expected = "a .npz file of numbers or texts (numpy.savez); objects are not read"
@@ -138,10 +140,8 @@ class Arrays(OwnData):
             shape = found["client"].shape
             if shape != (len(train.inputs),):
                 raise ValueError(f"{where}: client has the shape {shape}, not an owner per example")
-            owners = pd.Series(found["client"])
-            for row in np.flatnonzero(owners.isna() | (owners.astype(str).str.strip() == ""))[:1]:
-                raise ValueError(f"{where}: client[{row}] is missing: an example has one owner")
-            train = replace(train, owners=owners)
+            refuse_missing(found["client"], f"{where}: client")
+            train = replace(train, owners=pd.Series(found["client"]))
         return train, test
 
 

@@ -178,7 +178,7 @@ def test_a_deadline_passes_in_real_time(time):
     clock = wall_clock(field, deadline=5.0)
     late, punctual = order(0, client_id=1), order(1, client_id=2)
     clock.dispatch(young := replace(order(2, client_id=3), sent_at=3.0))
-    clock.dispatch(late)  # it has paused, and goes on
+    clock.continue_order(late, 0.5)
     clock.dispatch(punctual)
     assert isinstance(clock.next(math.inf), Replied)
     assert clock.next(math.inf) == Expired(late)

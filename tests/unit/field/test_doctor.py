@@ -151,6 +151,7 @@ def test_files_that_got_lost_or_public_or_old(out, tmp_path):
         ("partition-id=1 num-partitions=2 state-dir=STATE", None),
         *((words, "partition") for words in ("partition-id=9 num-partitions=2", "", "x")),
         ("partition-id=0 num-partitions=2 state-dir='/nowhere'", "state-dir"),
+        ("partition-id=0 num-partitions=2 state-dir='/nowhere", "partition"),
     ],
 )
 def test_a_partition_or_a_folder_that_does_not_exist(out, words, wrong):

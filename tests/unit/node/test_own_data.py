@@ -258,9 +258,7 @@ def test_what_was_kept_of_old_runs_goes_when_a_new_one_comes(tmp_path):
     own.mkdir()
     (own / "table.csv").touch()
     os.utime(own, (0, 0))
-    (gone := tmp_path / "run-4").symlink_to(
-        "nowhere"
-    )  # as if another node had removed it meanwhile
+    (gone := tmp_path / "run-4").symlink_to("nowhere")  # another node removes it meanwhile
     new = save("3", 0.0)
     assert {*tmp_path.iterdir()} == {recent, own, gone, new}
     assert (own / "table.csv").exists()

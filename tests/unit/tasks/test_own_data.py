@@ -547,7 +547,7 @@ ARRAYS = {"x_train": X, "y_train": Y}
     [
         ({"x_train": X}, {}, "has no y_train, only x_train"),
         ({**ARRAYS, "x_test": X}, {}, "has no y_test"),
-        ({**ARRAYS, "client": [1.0, 0.0, np.nan, 1.0]}, {}, r"client\[2\] is missing: an example"),
+        ({**ARRAYS, "client": ["b", "a", "", "b"]}, {}, r"client\[2\] is an empty text: nobody"),
         ({"x_train": X, "y_train": Y[:3]}, {}, r"npz: x_train has .* and y_train \(3,\): each"),
         ({**ARRAYS, "x_test": X[:, :1], "y_test": Y}, {}, r"of shape \(1,\), and .* state \(2,\)"),
         ({"x_train": X, "y_train": np.array([None, 1, 2, 3])}, {}, "objects are not read"),
