@@ -33,7 +33,7 @@ class FedCompass(Stepped):
     Args:
         server_lr: alpha.
         exponent: a.
-        num_clients: N.
+        num_clients: N; None = the clients whose uploads were aggregated so far.
 
     Examples:
         >>> model = GlobalModel(np.zeros(2, np.float32), version=3)
@@ -49,9 +49,15 @@ class FedCompass(Stepped):
 
     server_lr: float = bounded(0.9, POSITIVE, "the model would not move")
     exponent: float = bounded(0.5, NON_NEGATIVE, "staler updates would count more")
-    num_clients: int = bounded(10, COUNT, "it divides every weight")
+    num_clients: int | None = bounded(None, COUNT, "it divides every weight")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.state = {"heard": {}}  # client -> True
 
     def aggregate(self, model: GlobalModel, updates: Updates) -> Vector:
-        weights = polynomials(model, updates, self.exponent) / self.num_clients
+        heard: dict[int, bool] = self.state["heard"]
+        heard |= {update.client_id: True for update in updates}
+        weights = polynomials(model, updates, self.exponent) / (self.num_clients or len(heard))
         deltas = self.deltas(model, updates)
         return self.step(model, -self.average(model, weights, deltas), self.server_lr)

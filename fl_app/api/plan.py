@@ -83,7 +83,7 @@ class Orders(NamedTuple):
         online: share of the clients that are online.
         per_update: seconds of the server's work for an update.
         per_version: seconds of the server's work for a version.
-        joules: of an order of every client, shape ``(N,)``; NaN = unknown.
+        joules: mean of an order of every client, shape ``(N,)``; NaN = unknown.
     """
 
     draws: Numbers
@@ -275,8 +275,11 @@ def orders_of(
         eval_every: versions between two evaluations on the server.
     """
     numbers = range(1, 1 + min(max(DRAWS // size, 4), 400))
-    parts = np.array([[devices.parts(i, n, 0.0)[:3] for n in numbers] for i in range(size)])
-    draws, success, online = parts.sum(axis=2) + fresh * parts[:, :, 0], np.ones(size), 1.0
+    parts = [[devices.parts(i, n, 0.0) for n in numbers] for i in range(size)]
+    work = np.array([[each.work or each[:3] for each in own] for own in parts])
+    work[:, :, 0] *= 1 + fresh
+    draws = np.array([[each.seconds + fresh * each.download for each in own] for own in parts])
+    success, online = np.ones(size), 1.0
     brought = draws.mean(axis=1)
     if stays is not None:
         mean = stays.mean_online
@@ -284,7 +287,9 @@ def orders_of(
         survive = np.exp(-draws / mean)
         success, brought = survive.mean(axis=1), (draws * survive).sum(axis=1) / survive.sum(axis=1)
         draws = -mean * np.expm1(-draws / mean)
-    server = server or Server()
+        # Of each part, what is done by then.
+        work = -mean * np.diff(np.exp(-work.cumsum(axis=2) / mean), axis=2, prepend=1.0)
+    server, joules = server or Server(), devices.joules
     draws += server.poll / 2
     return Orders(
         draws,
@@ -294,7 +299,7 @@ def orders_of(
         online,
         server.dispatch + server.receipt,
         server.aggregation + server.evaluation / eval_every,
-        np.array([devices.joules(client_id, 1, 0.0) for client_id in range(size)], float),
+        np.array([joules(each) if joules else math.nan for each in work.mean(axis=1)]),
     )
 
 
@@ -389,19 +394,13 @@ def plan(*settings: Setting, task: "Task | None" = None, aim: str = "age=10") ->
         for each in (measures, grid, classes):
             each["mean_age"] += 1
         classes["age_95"] += 1
-    oldest = _oldest(components)
+    bound = config.guard.max_age
+    oldest = min(components.strategy.oldest, math.inf if bound is None else bound)
     if classes.age_95.max() > oldest:
         reached = f"updates reach age {classes.age_95.max():g}, and those above {oldest:g}"
         raise ValueError(f"{reached} are refused; {INSTEAD}")
     best = _best(grid[grid.mean_age <= oldest], aimed[1], float(aimed[2] or "inf"))
     return Prediction(measures, classes, grid, best)
-
-
-def _oldest(components: Components) -> float:
-    """The greatest age of an update that is not refused, versions."""
-    own = getattr(components.strategy, "max_staleness", None)
-    bounds = (components.config.guard.max_age, own)
-    return min((float(each) for each in bounds if each is not None), default=math.inf)
 
 
 def _planned(components: Components, stays: object) -> Planned:
@@ -416,6 +415,8 @@ def _planned(components: Components, stays: object) -> Planned:
         reason = "algorithm.schedule.burst: several clients start at a time"
     elif components.devices is None or type(schedule) not in get_args(Planned):
         reason = f"algorithm.schedule={type(schedule).__name__}: it goes by more than seconds"
+    elif components.own_work:
+        reason = f"algorithm={config.algorithm.name}: its orders say how much clients train"
     elif config.deadline is not None:
         reason = f"deadline={config.deadline}: a late client stays at work"
     elif config.client_eval_every is not None:

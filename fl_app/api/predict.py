@@ -57,7 +57,7 @@ def predict(folder: Path, arrays: Mapping[str, Array], inputs: Any) -> Array:
         if lacking := {*names} - {*inputs}:
             raise ValueError(f"inputs must have the columns {', '.join(sorted(lacking))}")
         rule = "median" if schema.missing == "median" else "refuse"
-        inputs, _ = completed(inputs, names, [], rule, "inputs")
+        inputs, _ = completed(inputs.reset_index(drop=True), names, [], rule, "inputs")
     else:
         inputs = channels_first(pair(inputs, inputs, "inputs", "inputs")[0])
         task = replace(task, prepare=scaling_of(inputs, schema))

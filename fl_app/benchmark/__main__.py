@@ -36,6 +36,7 @@ def benchmark(given: argparse.Namespace, command: str) -> bool:
     from fl_app.benchmark.entry import enter
     from fl_app.cli import compose, search_path
     from fl_app.core.errors import require
+    from fl_app.core.files import require_writable
     from fl_app.runner.validate import build_schedule, build_strategy
     from fl_app.search.search import search
     from fl_app.search.settings import BEST, Settings
@@ -56,7 +57,8 @@ def benchmark(given: argparse.Namespace, command: str) -> bool:
     methods = [name, *(peer for peer in peers if peer != name)]
     only = [f"{method}@{setting}" for setting in settings for method in methods]
     experiment = {"defaults": ["benchmark"], "experiment": changed | {"only": only}}
-    (conf / "experiment").mkdir(parents=True, exist_ok=True)
+    with require_writable(folder):
+        (conf / "experiment").mkdir(parents=True, exist_ok=True)
     text = OmegaConf.to_yaml(experiment).replace("${", "\\${")
     (conf / "experiment" / "entry.yaml").write_text(f"# @package _global_\n{text}")
 

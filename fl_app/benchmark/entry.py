@@ -15,7 +15,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from fl_app.cli import nearest
 from fl_app.client.build import locate
-from fl_app.core.errors import is_number, require
+from fl_app.core.errors import explaining, is_number, require
 from fl_app.core.hyper import COUNT
 from fl_app.strategy import AsyncStrategy
 from fl_app.strategy.asynchronous import Asynchronous, SeenNodes
@@ -114,10 +114,13 @@ def of_app(folder: str, **values: float) -> AsyncStrategy:
     Raises:
         ValueError: the ServerApp starts none.
     """
-    app = tomllib.loads((Path(folder) / "pyproject.toml").read_text())["tool"]["flwr"]["app"]
-    module, _, name = app["components"]["serverapp"].partition(":")
     sys.path[:0] = [folder] * (folder not in sys.path)
-    main, started = getattr(import_module(module), name), list[Any]()
+    with explaining(f"entry={folder} must be the folder of a Flower app"):
+        project = tomllib.loads((Path(folder) / "pyproject.toml").read_text())
+        app = project["tool"]["flwr"]["app"]
+        module, _, name = app["components"]["serverapp"].partition(":")
+        main = getattr(import_module(module), name)
+    started = list[Any]()
 
     def start(strategy: Strategy, *_: object, **__: object) -> None:
         started.append(strategy)

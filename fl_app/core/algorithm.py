@@ -1,5 +1,6 @@
 """An asynchronous algorithm's server half: what the engine runs (NumPy only)."""
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import is_dataclass
@@ -43,6 +44,9 @@ class Algorithm(Remembers, Checked, ABC):
             kind. () = there is none.
         looks_at: if there is none, what `aggregate` looks at in single uploads, as the end of the
             sentence "it needs ...".
+        oldest: greatest age of an update that `admit` does not refuse, versions.
+        own_work: key of clients that orders choose, ``"local_epochs"`` or ``"local_steps"``; "" =
+            none.
         cuts: whether clients may train sub-models: each entry moves by the updates that have it
             alone (`by_entry`).
         widths: of clients that do, set before a run; None = all train the whole model.
@@ -57,7 +61,15 @@ class Algorithm(Remembers, Checked, ABC):
     _group = "algorithm.strategy"
 
     # What is kept by itself, or follows from the configuration.
-    transient: ClassVar[Collection[str]] = ("report", "schedule", "lr_schedule", "shares", "widths")
+    transient: ClassVar[Collection[str]] = (
+        "report",
+        "schedule",
+        "lr_schedule",
+        "shares",
+        "widths",
+        "own_work",
+        "oldest",
+    )
     cites_forgotten: ClassVar[bool] = False
     order_extra: ClassVar[tuple[str, ...]] = ()
     upload_extra: ClassVar[tuple[str, ...]] = ()
@@ -65,6 +77,8 @@ class Algorithm(Remembers, Checked, ABC):
     looks_at: ClassVar[str] = "single uploads, for all that its class says (linear_in)"
     cuts: ClassVar[bool] = False
 
+    own_work: str = ""
+    oldest: float = math.inf
     clip_norm: float | None = None
     lr_schedule: LinearDecay | None = None
     widths: Widths | None = None

@@ -55,8 +55,8 @@ class Dispatched(OfOrder):
     Attributes:
         version: of the model that the client receives.
         bytes: sent to the client.
-        parts: seconds of download, training and upload, as planned; None where they are unknown or
-            transfers take no time.
+        parts: seconds of download, training and upload, as planned; None where they are unknown, or
+            where transfers take no time and the device's power is unknown.
         beside: True where the client trains and transfers at the same time; else None.
     """
 
@@ -217,11 +217,15 @@ class EvaluationOrdered(OfOrder):
     Attributes:
         version: of the model.
         bytes: sent to the client.
+        parts: as of `Dispatched`, if the device's power is known; training is the measurement.
+        beside: as of `Dispatched`.
     """
 
     kind = "evaluate_order"
     version: int
     bytes: int = 0
+    parts: Sequence[float] | None = None
+    beside: bool | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -291,14 +295,14 @@ KEYS = {c: tuple(f.name for f in fields(c) if f.name != OPEN.get(c)) for c in CL
 def to_json(event: Event) -> dict[str, Any]:
     """The event as one flat JSON object, `kind` and `t` first.
 
-    None is left out of `Rejected` and `Dispatched`, and a `raised` that is false out of `Failed`.
+    None is left out of `Rejected` and of orders, and a `raised` that is false out of `Failed`.
     """
     cls = type(event)
     flat: dict[str, Any] = {"kind": cls.kind}
     flat |= {key: getattr(event, key) for key in KEYS[cls]}
     if isinstance(event, Failed) and not event.raised:
         del flat["raised"]
-    if cls in (Dispatched, Rejected):
+    if cls in (Dispatched, EvaluationOrdered, Rejected):
         flat = {key: value for key, value in flat.items() if value is not None}
     if cls in OPEN:
         flat.update(getattr(event, OPEN[cls]))

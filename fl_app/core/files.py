@@ -65,8 +65,8 @@ def unwritable(folder: object, error: OSError) -> str:
     """The message for a folder that cannot hold a run's files."""
     return (
         f"{folder} cannot be written to ({error.strerror}): give another folder "
-        "(hydra.run.dir=..., of a sweep hydra.sweep.dir=..., of a search search.folder=..., in "
-        "Python output=...)"
+        "(hydra.run.dir=..., of a sweep hydra.sweep.dir=..., of a search search.folder=..., "
+        "of a benchmark --folder ..., in Python output=...)"
     )
 
 

@@ -319,12 +319,14 @@ class Parts(NamedTuple):
     Attributes:
         work: the three parts of a client that trains while it transfers, all of whose time counts
             as `training`; None = they are those above, one after the other.
+        metered: whether the device's power is known, so that the log needs the parts.
     """
 
     download: float
     training: float
     upload: float
     work: tuple[float, float, float] | None = None
+    metered: bool = False
 
     @property
     def seconds(self) -> float:
@@ -335,7 +337,7 @@ class Parts(NamedTuple):
     def logged(self) -> tuple[list[float] | None, bool | None]:
         """`parts` and `beside` of `fl_app.core.events.Dispatched`."""
         download, _, upload = work = self.work or self[:3]
-        if download == upload == 0:
+        if download == upload == 0 and not self.metered:
             return None, None
         beside = sum(work) > self.seconds + 1e-6
         return [round(each, 6) for each in work], beside or None

@@ -4,7 +4,7 @@ import json
 import math
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from itertools import chain, pairwise
 from pathlib import Path
@@ -15,7 +15,7 @@ from fl_app.core.hyper import NON_NEGATIVE, POSITIVE, UNIT_INTERVAL, Checked, bo
 from fl_app.core.types import Parts
 from fl_app.devices.compute import Times
 from fl_app.devices.draws import exponential, uniform
-from fl_app.devices.network import Links
+from fl_app.devices.network import Links, Queue
 from fl_app.devices.table import SERVER, read_table
 from fl_app.engine.server import Server
 
@@ -37,6 +37,25 @@ class Energy(Checked):
     compute_watts: float = bounded(3.0, NON_NEGATIVE, "training would charge the battery")
     radio_watts: float = bounded(1.0, NON_NEGATIVE, "training would charge the battery")
 
+    def joules(
+        self, parts: Sequence[float], beside: bool | None = False, elapsed: float = math.inf
+    ) -> float:
+        """Energy of the first `elapsed` seconds of an order.
+
+        Args:
+            parts: seconds of its download, training and upload.
+            beside: whether it trains beside its transfers, at a steady pace, rather than between.
+            elapsed: seconds since it was given; fewer than the whole order's if it was cut short.
+        """
+        download, training, upload = parts
+        if beside:
+            seconds = max(training, download + upload)
+            return min(elapsed / seconds, 1.0) * self.joules(parts)
+        download = min(elapsed, download)
+        training = min(elapsed - download, training)
+        upload = min(elapsed - download - training, upload)
+        return training * self.compute_watts + (download + upload) * self.radio_watts
+
 
 @dataclass(eq=False)
 class Fleet:
@@ -53,6 +72,7 @@ class Fleet:
     Attributes:
         entries: of every client, the share of the model's entries that it trains, which scales
             training and transfers; None = all of them.
+        joules: energy of an order (`Energy.joules`); None = unknown.
     """
 
     compute: Times
@@ -60,37 +80,21 @@ class Fleet:
     energy: Energy | None = None
     entries: Sequence[float] | None = field(default=None, init=False)
 
+    def __post_init__(self) -> None:
+        energy = self.energy
+        if energy is not None and isinstance(self.network, Queue):
+            energy = replace(energy, radio_watts=0.0)  # it waits, with its radio off
+        self.joules = None if energy is None else energy.joules
+
     def parts(self, client_id: int, sequence: int, now: float) -> Parts:
         """Seconds of the client's order with sequence number `sequence` given at `now`."""
         part = 1.0 if self.entries is None else self.entries[client_id]
         training = part * self.compute.seconds(client_id, sequence, now)
+        about, metered = (client_id, sequence, part), self.joules is not None
         if self.network is None:
-            return Parts(0.0, training, 0.0)
-        about = client_id, sequence, part
-        return Parts(self.network.download(*about), training, self.network.upload(*about))
-
-    def joules(
-        self, client_id: int, sequence: int, now: float, elapsed: float = math.inf
-    ) -> float | None:
-        """Energy of the first `elapsed` seconds of an order; None if it is unknown.
-
-        Args:
-            client_id: the client of the order.
-            sequence: the order's sequence number.
-            now: when the order was given, seconds.
-            elapsed: seconds since then; fewer than the whole order's if it was cut short.
-        """
-        return self.joules_of(self.parts(client_id, sequence, now), elapsed)
-
-    def joules_of(self, parts: Parts, elapsed: float = math.inf) -> float | None:
-        """Energy of the first `elapsed` seconds of a download, training and upload."""
-        if self.energy is None:
-            return None
-        download = min(elapsed, parts.download)
-        training = min(elapsed - download, parts.training)
-        upload = min(elapsed - download - training, parts.upload)
-        radio = (download + upload) * self.energy.radio_watts
-        return training * self.energy.compute_watts + radio
+            return Parts(0.0, training, 0.0, metered=metered)
+        down, up = self.network.download(*about), self.network.upload(*about)
+        return Parts(down, training, up, metered=metered)
 
 
 class Overlapping:
@@ -107,10 +111,11 @@ class Overlapping:
 
     Attributes:
         local_epochs: number of local epochs in a cycle.
+        joules: of `fleet`.
     """
 
     def __init__(self, fleet: Fleet, num_clients: int, max_epochs: int) -> None:
-        self._fleet = fleet
+        self._fleet, self.joules = fleet, fleet.joules
         parts = [fleet.parts(client_id, 0, 0.0) for client_id in range(num_clients)]
         epoch = max(each.training for each in parts) / max_epochs
         transfers = max(each.download + each.upload for each in parts)
@@ -122,29 +127,12 @@ class Overlapping:
 
         A client's first cycle does not overlap: its training needs the download.
         """
-        work = download, training, upload = self._work(client_id, sequence, now)[:3]
-        if sequence == 0:
-            return Parts(0.0, download + training + upload, 0.0, work)
-        return Parts(0.0, max(training, download + upload), 0.0, work)
-
-    def joules(
-        self, client_id: int, sequence: int, now: float, elapsed: float = math.inf
-    ) -> float | None:
-        """Energy of an order: `Fleet.joules` for the work of one cycle.
-
-        All clients work in step, so no training is cut short. An evaluation takes a part of a
-        cycle, and that part of its energy.
-        """
-        joules = self._fleet.joules_of(self._work(client_id, sequence, now))
-        seconds = self.parts(client_id, sequence, now).seconds
-        if joules is None or elapsed >= seconds or math.isclose(elapsed, seconds, rel_tol=1e-6):
-            return joules
-        return joules * elapsed / seconds
-
-    def _work(self, client_id: int, sequence: int, now: float) -> Parts:
-        """The transfers and the training of one cycle."""
         parts = self._fleet.parts(client_id, sequence, now)
-        return parts._replace(training=parts.training * self._share)
+        download, training, upload = work = (parts[0], parts.training * self._share, parts[2])
+        seconds = max(training, download + upload)
+        if sequence == 0:
+            seconds = download + training + upload
+        return Parts(0.0, seconds, 0.0, work, parts.metered)
 
 
 @dataclass(kw_only=True, eq=False)

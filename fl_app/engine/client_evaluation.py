@@ -114,9 +114,10 @@ class ClientEvaluation(Remembers):
             now, version = self._clock.now, self.version
             order = fed.give(client_id, version, self._vector, {}, now, evaluates=True)
             self.waiting.discard(client_id)
+            parts = self._clock.dispatch(order)
+            logged = () if parts is None else parts.logged
             sent = order.vector.nbytes
-            self._emit(EvaluationOrdered(now, client_id, order.number, version, sent))
-            self._clock.dispatch(order)
+            self._emit(EvaluationOrdered(now, client_id, order.number, version, sent, *logged))
 
     def take(self, order: Order, reply: Reply) -> str:
         """Take the scores of a reply; why they cannot be counted, "" if they were."""

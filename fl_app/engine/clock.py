@@ -104,7 +104,7 @@ class Clock(Protocol):
         return  # on a real clock it takes the time that it takes
 
     def dispatch(self, order: Order) -> Parts | None:
-        """Give an order to its client; the parts of a training order, None if they are unknown."""
+        """Give an order to its client; what of its parts is for the log, None = nothing."""
 
     def continue_order(self, order: Order, progress: float) -> None:
         """Let a client that paused after `progress` of its training continue, as `order` says."""

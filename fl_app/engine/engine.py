@@ -239,7 +239,7 @@ class Engine(Versions):
             order = fed.give(client_id, model.version, vector, config, now, extra)
             sent = round(vector.nbytes * (1 + len(extra)) * self.strategy.part(client_id))
             parts = clock.dispatch(order)
-            logged = (None, None) if parts is None else parts.logged
+            logged = () if parts is None else parts.logged
             self._emit(Dispatched(now, client_id, order.number, model.version, sent, *logged))
         return alarm
 

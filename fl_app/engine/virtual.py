@@ -135,9 +135,9 @@ class VirtualClock(Clock):
         self._idle_alarm = False
         if order.evaluates:
             # Its tie comes after those of all training orders, whose draws stay as they are.
-            seconds = self._seconds_of_evaluation(order)
-            self._plan(order, self._now + seconds, 1.0)
-            return None
+            parts = self._parts_of_evaluation(order)
+            self._plan(order, self._now + parts.download + parts.training, 1.0)
+            return parts if parts.metered else None
         parts = self.devices.parts(order.client_id, order.sequence, self._now)
         seconds, epoch = parts.seconds, parts.training / self.epochs
         share = None
@@ -318,16 +318,17 @@ class VirtualClock(Clock):
             del self._parts[moment.order.client_id]
         return reply
 
-    def _seconds_of_evaluation(self, order: Order) -> float:
+    def _parts_of_evaluation(self, order: Order) -> Parts:
         """The download of the model and a share of the client's training time.
 
         The few bytes of the reply take no time.
         """
         if self.evaluation_share is None:
-            return 0.0
+            return Parts(0.0, 0.0, 0.0)
         sequence = max(order.sequence, 1)  # clients that overlap have a longer first cycle
         parts = self.devices.parts(order.client_id, sequence, self._now)
-        return parts.download + self.evaluation_share(order.client_id) * parts.training
+        share = self.evaluation_share(order.client_id)
+        return parts._replace(training=share * parts.training, upload=0.0)
 
     def _resolve_early_result(self, moment: Moment) -> None:
         """Enter the reply at its own time, now that it is known whether the client pauses."""

@@ -303,6 +303,9 @@ def _issue(
 ) -> None:
     """Write a key and its certificate; without an authority it is signed by itself."""
     COUNT.check("--days", days, "the certificate would have expired before its first use")
+    now = datetime.now(UTC)
+    most = (datetime.max.replace(tzinfo=UTC) - now).days
+    require(days <= most, "--days", days, f"at most {most}", "no calendar has its last day")
     key = ec.generate_private_key(ec.SECP384R1())
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, f"fl-app {name}")])
     issuer, signer = subject, key
@@ -311,7 +314,6 @@ def _issue(
         loaded = serialization.load_pem_private_key((authority / "ca.key").read_bytes(), None)
         assert isinstance(loaded, ec.EllipticCurvePrivateKey)
         signer = loaded
-    now = datetime.now(UTC)
     builder = (
         x509.CertificateBuilder()
         .issuer_name(issuer)

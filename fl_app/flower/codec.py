@@ -68,6 +68,12 @@ def record_of(arrays: Arrays) -> ArrayRecord:
     return ArrayRecord({name: Array(np.asarray(array)) for name, array in arrays.items()})
 
 
+def config_record(config: Mapping[str, object]) -> ConfigRecord:
+    """What an order says, with NumPy's numbers as plain ones."""
+    plain = {k: v.item() if isinstance(v, np.generic) else v for k, v in config.items()}
+    return ConfigRecord(plain)  # type: ignore[arg-type]
+
+
 def arrays_of(record: ArrayRecord) -> dict[str, NDArray[Any]]:
     """The inverse of `record_of`.
 
@@ -196,11 +202,10 @@ class OrderPacker:
             names.CLIENT_ID: order.client_id,
             names.SEQUENCE: order.sequence,
         }
-        plain = {k: v.item() if isinstance(v, np.generic) else v for k, v in config.items()}
         part = part_of(order.config, self.layout)
         vector = order.vector if part is None else order.vector[part]
         arrays = self._record(vector, whole=names.APP_CONFIG in config)
-        content = RecordDict({names.ARRAYS: arrays, names.CONFIG: ConfigRecord(plain)})  # type: ignore[arg-type]
+        content = RecordDict({names.ARRAYS: arrays, names.CONFIG: config_record(config)})
         for name, vector in order.extra.items():
             content[names.EXTRA + name] = self._record(vector, whole=True)
         if order.state:

@@ -28,7 +28,7 @@ from fl_app.core.events import (
     Rejected,
 )
 
-Joules = Callable[[int, int, float, float], float | None]
+Joules = Callable[..., float]
 
 # Names of a metric in replies of ClientApps that are not this project's.
 ALIASES = {
@@ -152,8 +152,8 @@ class History:
     aggregated without an arrival, is counted as one that took no time.
 
     Args:
-        joules: energy of the first ``elapsed`` seconds of an order, by (client, sequence, start,
-            elapsed); None = unknown (`fl_app.devices.fleet.Fleet.joules`).
+        joules: energy of the first ``elapsed`` seconds of an order, by (parts, beside, elapsed);
+            None = unknown (`fl_app.devices.fleet.Energy.joules`).
         keep_orders: whether to fill what a report draws: `orders` and the attributes behind it.
             This costs memory in a long run.
 
@@ -218,7 +218,7 @@ class History:
         self._last_is_arrival = False  # whose place may be refilled now
         self._evaluating: dict[int, OrderRecord] = {}  # client -> its last evaluate order
         self._keep_orders = keep_orders
-        self._joules = joules if joules and joules(0, 0, 0.0, 0.0) is not None else None
+        self._joules = joules
         self._joules_spent = 0.0
 
     @property
@@ -261,11 +261,7 @@ class History:
                 )
             case EvaluationOrdered():
                 self.num_orders += 1
-                client = event.client
-                sequence = max(self.sequences[client], 1)  # as the clock reckons its duration
-                self._evaluating[client] = OrderRecord(
-                    event.order, client, sequence, event.version, event.t
-                )
+                self._evaluating[event.client] = self._record(event)
                 self.bytes_down += event.bytes
             case ClientEvaluated():
                 self.bytes_up += event.bytes
@@ -321,10 +317,15 @@ class History:
         self.waits += [Wait(each.client, each.t, t) for each in self._empty if t > each.t]
         self._empty.clear()
 
-    def _dispatch(self, event: Dispatched) -> OrderRecord:
+    def _record(self, event: Dispatched | EvaluationOrdered) -> OrderRecord:
         client = event.client
         order = OrderRecord(event.order, client, self.sequences[client], event.version, event.t)
         order.parts, order.beside = event.parts, bool(event.beside)
+        return order
+
+    def _dispatch(self, event: Dispatched) -> OrderRecord:
+        client = event.client
+        order = self._record(event)
         self.num_orders += 1
         self.sequences[client] += 1
         self.bytes_down += event.bytes
@@ -386,11 +387,16 @@ class History:
 
     def _spend(self, order: OrderRecord, now: float) -> None:
         """Account for the energy of an order up to `now`."""
-        if self._joules is not None:
-            elapsed = now - order.start
-            joules = self._joules(order.client, order.sequence, order.start, elapsed) or 0.0
-            self._joules_spent += joules - order.joules
-            order.joules = joules
+        if self._joules is None or order.parts is None:
+            return
+        elapsed = now - order.start
+        download, training, upload = order.parts
+        download *= 1 + len(order.fresh)
+        if order.ended == "arrival" and not order.beside:  # it trained less if it was recalled
+            training = min(training, max(elapsed - download - upload, 0.0))
+        joules = self._joules((download, training, upload), order.beside, elapsed)
+        self._joules_spent += joules - order.joules
+        order.joules = joules
 
 
 def _numbers(metrics: Mapping[str, Any]) -> dict[str, Any]:

@@ -36,7 +36,7 @@ def main(arguments: list[str] | None = None) -> None:
             make_table(cells, target_of(cells, options.target_accuracy), options.last).print()
             return
         write_report(folder, options.target_accuracy, pdf=options.pdf, tell=Table.print)
-    except ValueError as error:
+    except (ValueError, OSError) as error:
         parser.error(str(error))
     except KeyboardInterrupt:
         return

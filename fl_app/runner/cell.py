@@ -134,7 +134,7 @@ def run_cell(
         "seed": config.seed,
         "num_clients": config.num_clients or len(history.sequences),
         **({"made_up": True} if config.task.get("made_up") else {}),
-        "work_per_update": components.trainer.work_per_update,
+        "work_per_update": "its own" if components.own_work else components.trainer.work_per_update,
     }
     if config.algorithm.client.private:
         about["private"] = list(config.algorithm.client.private)

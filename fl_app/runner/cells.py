@@ -7,6 +7,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import DictConfig, OmegaConf
 
 from fl_app.cli import dotted, refuse_epochs, refuse_surplus
+from fl_app.client.build import locate
 from fl_app.core.errors import require
 from fl_app.core.hyper import COUNT, Bound, or_none
 
@@ -140,10 +141,10 @@ def equalise(cell: DictConfig, given: Collection[str] = (), *, own_schedule: boo
     for key in ("concurrency", "buffer_size", "local_epochs", "local_steps"):
         if compare[key] is not None or key in ("buffer_size", "local_epochs"):
             COUNT.check(f"compare.{key}", compare[key], "all algorithms would have it")
-    client, schedule = cell.algorithm.client, cell.algorithm.schedule
+    client, schedule, strategy = map(cell.algorithm.get, ("client", "schedule", "strategy"))
     places = {key: key for key in ("concurrency", "buffer_size") if key in schedule}
     work = {key: key for key in ("local_epochs", "local_steps") if key in client}
-    overlaps = "max_local_epochs" in cell.algorithm.strategy
+    overlaps = "max_local_epochs" in strategy
     if own_schedule or overlaps:  # all clients take part in every exchange
         places = {}
     elif schedule._target_.endswith(".synchronous"):
@@ -155,7 +156,10 @@ def equalise(cell: DictConfig, given: Collection[str] = (), *, own_schedule: boo
     kept = [key for key in ("concurrency", "buffer_size") if key not in places.values()]
     if compare.concurrency == cell.num_clients and "concurrency" in kept and not own_schedule:
         kept.remove("concurrency")  # all are at work
-    if len(work) < 2 or client.upload == "gradient":  # which is of one mini-batch
+    own = {getattr(locate(each._target_), "own_work", "") for each in (strategy, schedule)}
+    own |= {"local_epochs"} if strategy.get("adapt_epochs") else set()
+    own -= {"local_epochs"} if compare.local_steps is not None else set()
+    if len(work) < 2 or client.upload == "gradient" or any(own):  # a gradient is of one mini-batch
         kept.append("local work")
     for group, keys in (("schedule", places), ("client", work)):
         for key, source in keys.items():

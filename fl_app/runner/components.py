@@ -78,6 +78,12 @@ class Components(NamedTuple):
     workers: int
     given: Given = NOTHING
 
+    @property
+    def own_work(self) -> bool:
+        """Whether orders say how much their clients train."""
+        own = {self.strategy.own_work, self.schedule.own_work}
+        return "local_steps" in own or ("local_epochs" in own and self.trainer.local_steps is None)
+
 
 def build_components(
     config: DictConfig, task: "Task | None" = None, given: Given = NOTHING

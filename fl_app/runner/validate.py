@@ -26,6 +26,7 @@ from fl_app.client.settings import TrainingSettings
 from fl_app.core.errors import require
 from fl_app.core.hyper import COUNT
 from fl_app.core.types import RESIDUAL
+from fl_app.devices.table import read_table
 from fl_app.engine.client_evaluation import ClientEvaluation
 from fl_app.engine.guard import Guard
 from fl_app.report import require_target
@@ -230,6 +231,8 @@ def _check_widths(config: DictConfig, strategy: AsyncStrategy, schedule: Schedul
 
 def _check_devices(config: DictConfig) -> None:
     """Construct (and so check) the parts of the devices that need neither model nor data."""
+    if "boards" in config.devices:  # before the server's, which is the same by default
+        read_table(config.devices.table, "devices.table")
     facts = {"num_clients": config.num_clients, "seed": config.seed}
     later = {"num_bytes", "upload_share", "num_examples", "mean_seconds"}
     for node in (config.devices, *map(config.devices.get, PARTS)):

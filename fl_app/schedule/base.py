@@ -36,10 +36,12 @@ class Schedule(Remembers, Checked, Protocol):
     Schedules subclass it to inherit the defaults of the methods that few of them need.
 
     Attributes:
+        own_work: as of `fl_app.core.algorithm.Algorithm`.
         shares: how often each client is drawn, of mean 1; empty = all alike.
     """
 
     _group: ClassVar[str] = "algorithm.schedule"
+    own_work: ClassVar[str] = ""
 
     shares: Sequence[float] = ()
 
@@ -112,12 +114,12 @@ class Schedule(Remembers, Checked, Protocol):
         """
         return ()
 
-    def settle(self, parts: Callable[..., Parts], joules: Callable[..., float | None]) -> None:
+    def settle(self, parts: Callable[..., Parts], joules: Callable[..., float] | None) -> None:
         """Learn what orders take on simulated devices, before the first.
 
         Args:
             parts: `Devices.parts`.
-            joules: of the same arguments; None = unknown.
+            joules: of `Parts.logged`; None = unknown.
         """
         return
 

@@ -56,6 +56,7 @@ class QueueAware(Timed):
     warm_up_steps: int = bounded(20, COUNT, "nothing would be trained")
 
     transient = ("_parts",)
+    own_work = "local_steps"
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -68,7 +69,7 @@ class QueueAware(Timed):
         self._round, self._opened = 0, 0.0
         self._over = False  # whether the round has ended, and nobody has begun again
 
-    def settle(self, parts: Callable[..., Parts], joules: Callable[..., float | None]) -> None:
+    def settle(self, parts: Callable[..., Parts], joules: Callable[..., float] | None) -> None:
         self._parts = parts
 
     def due(self) -> float:

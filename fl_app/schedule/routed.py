@@ -52,21 +52,22 @@ class Routed(Schedule):
         self.shares: Sequence[float] = [1.0] * self.num_clients
         self._waiting: list[int] = []  # clients drawn, whose order has not begun
 
-    def settle(self, parts: Callable[..., Parts], joules: Callable[..., float | None]) -> None:
+    def settle(self, parts: Callable[..., Parts], joules: Callable[..., float] | None) -> None:
         """Choose p_i for devices, before the first order.
 
         Raises:
             ValueError: the aim is energy, and nobody knows what an order costs.
         """
-        clients = range(self.num_clients)
-        seconds = np.array(
-            [np.mean([parts(i, n, 0.0).seconds for n in range(1, ORDERS + 1)]) for i in clients]
-        )
-        costs = np.array([joules(i, 1, 0.0) for i in clients], float)
-        known = self.aim != "energy" or bool(np.isfinite(costs).all())
         told = "nobody knows what an order costs"
+        known = self.aim != "energy" or joules is not None
         self._require(known, "aim", "used with devices/energy", told)
-        self.route(seconds, costs)
+        numbers, clients = range(1, ORDERS + 1), range(self.num_clients)
+        drawn = [[parts(i, n, 0.0) for n in numbers] for i in clients]
+        seconds = [np.mean([each.seconds for each in own]) for own in drawn]
+        costs = seconds  # of other aims, which look at none
+        if joules is not None:
+            costs = [np.mean([joules(*each.logged) for each in own]) for own in drawn]
+        self.route(np.array(seconds), np.array(costs))
 
     def route(self, seconds: Numbers, joules: Numbers) -> None:
         """Choose p_i for clients' mean seconds and joules of an order, shape ``(N,)``."""

@@ -31,6 +31,7 @@ from fl_app.flower.nodes import count_nodes
 from fl_app.record.folder import RunFolder, require_free
 from fl_app.record.history import History
 from fl_app.schedule import Schedule
+from fl_app.schedule.routed import Routed
 from fl_app.strategy.strategy import AsyncStrategy, described, mean_metrics
 
 AGAIN = "call start again with another output folder: it cannot resume a run"
@@ -76,6 +77,8 @@ def run(
         bound, why = "a fl_app.schedule.Schedule, such as k_async(2)", "it says who trains when"
         made = hasattr(schedule, "take") and not isinstance(schedule, type)
         require(made, "schedule", schedule, bound, why)
+        why = "its probabilities are those of simulated devices"
+        require(not isinstance(schedule, Routed), "schedule", "Routed", "another one", why)
         cls = type(strategy)
         own = names_of(h for h in UNCALLED if getattr(cls, h) is not getattr(AsyncStrategy, h))
         why = "start never calls them; override dispatch, aggregate or summary instead"

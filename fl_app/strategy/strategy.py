@@ -134,7 +134,7 @@ class AsyncStrategy(Algorithm, Strategy):
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        """Send the model to every node.
+        """Send every node what `dispatch` gives it.
 
         Raises:
             ValueError: the algorithm exchanges more than models.
@@ -149,18 +149,23 @@ class AsyncStrategy(Algorithm, Strategy):
             raise ValueError(f"{type(self).__name__} {beside}, {loses}")
         self._round = arrays
         config[names.SERVER_ROUND] = server_round
-        record = RecordDict({names.ARRAYS: arrays, names.CONFIG: config})
-        return [
-            Message(content=record, message_type=MessageType.TRAIN, dst_node_id=node)
-            for node in grid.get_node_ids()
-        ]
+        layout = Layout.of_arrays(codec.arrays_of(arrays))
+        model = self._model(layout, server_round)
+        messages = []
+        for node in grid.get_node_ids():
+            vector, told = self.dispatch(model, node)
+            own = arrays if vector is model.params else codec.record_of(layout.named(vector))
+            mine = codec.config_record({**config, **told})
+            record = RecordDict({names.ARRAYS: own, names.CONFIG: mine})
+            messages.append(Message(record, message_type=MessageType.TRAIN, dst_node_id=node))
+        return messages
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         """Aggregate one round, in which every update has age 0."""
         layout = Layout.of_arrays(codec.arrays_of(self._round))
-        params, version = codec.from_arrays(self._round, layout), server_round - 1
+        model = self._model(layout, server_round)
         updates = []
         for reply in replies:
             node = reply.metadata.src_node_id
@@ -171,12 +176,11 @@ class AsyncStrategy(Algorithm, Strategy):
                 at_least(1).check("num-examples", upload.num_examples, "it would have no weight")
                 if problem := check_vector(upload.vector, layout.size):
                     raise ValueError(problem)
-                updates.append(Update.of(upload, node, version))
+                updates.append(Update.of(upload, node, model.version))
             except ValueError as error:
                 log.warning("node %d is left out of round %d: %s", node, server_round, error)
         if not updates:
             return None, None
-        model = GlobalModel(params, version, num_trainable=layout.num_trainable)
         params = self.aggregate(model, updates)
         if problem := check_returned(f"{type(self).__name__}.aggregate", params, layout.size):
             raise RunError(problem)
@@ -194,6 +198,10 @@ class AsyncStrategy(Algorithm, Strategy):
     ) -> MetricRecord | None:
         """Nothing: evaluation is central."""
         return None
+
+    def _model(self, layout: Layout, server_round: int) -> GlobalModel:
+        params = codec.from_arrays(self._round, layout)
+        return GlobalModel(params, server_round - 1, num_trainable=layout.num_trainable)
 
     # -- what `start` asks, beside the equations ---------------------------------------------------
 

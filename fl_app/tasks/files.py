@@ -1,7 +1,7 @@
 """Files and data sets that users name, read with errors that say what they must be."""
 
 import io
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -81,10 +81,25 @@ def loaded(path: str, subset: str | None, key: str) -> Iterator["DatasetDict"]:
         yield data if isinstance(data, dict) else datasets.DatasetDict(train=data)
 
 
-def stored_images(data: "Dataset", column: str, where: str) -> list[tuple[str, Path | IO[bytes]]]:
-    """The images of a column as they are stored, each with what messages call it."""
+def stored_images(
+    data: "Dataset", column: str, where: str, rows: Iterable[int] | None = None
+) -> list[tuple[str, Path | IO[bytes]]]:
+    """The images of a column as they are stored, each with what messages call it.
+
+    Args:
+        data: has the column.
+        column: its name.
+        where: the data, for messages.
+        rows: those of `data`, as messages count them, from 0; None = all, from the first.
+
+    Raises:
+        ValueError: a row has no image.
+    """
     import datasets
 
     stored = data.cast_column(column, datasets.Image(decode=False))[column]
-    files = (io.BytesIO(each["bytes"]) if each["bytes"] else Path(each["path"]) for each in stored)
-    return [(f"{where}, row {row}", file) for row, file in enumerate(files, 1)]
+    rows = range(len(stored)) if rows is None else rows
+    named = [(f"{where}, row {row + 1}", each) for row, each in zip(rows, stored, strict=True)]
+    if lacking := [name for name, each in named if each is None]:
+        raise ValueError(f"{lacking[0]} has no image: leave it out")
+    return [(n, io.BytesIO(e["bytes"]) if e["bytes"] else Path(e["path"])) for n, e in named]

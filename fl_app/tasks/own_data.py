@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from fl_app.tasks.task import Task
 
 Names = str | Sequence[str]
-READER = 10  # of what the cache holds of a user's data; a new number makes old entries invalid
+READER = 11  # of what the cache holds of a user's data; a new number makes old entries invalid
 # What pandas calls columns without a name: numbers of rows, from which classes could be told.
 NAMELESS = r"Unnamed: \d+|__index_level_\d+__"
 STREAM = 0x7465_7374_2073_6574  # keeps the test set's random numbers apart from all others
@@ -332,6 +332,8 @@ class TableData(OwnData):
             roles |= {"task.inputs": inputs, "task.ignore": ignored}
             roles["task.categories"] = names_of(self.categories)
         for key, names in roles.items():
+            twice = ", ".join(name for name in {*names} if names.count(name) > 1)
+            require(not twice, key, twice, "each column once", "it would count twice")
             for name in names:
                 require(name in table, key, name, there, "it cannot be read")
         require(len(inputs) > 0, "task.inputs", "[]", there, "there is nothing to predict from")

@@ -1,7 +1,7 @@
 """Where data of the user's own come from: a table, arrays, folders of images, `datasets`."""
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -53,17 +53,20 @@ class Csv(TableData):
         if not tests:
             return train, None
         # Nobody owns a row of it, and it needs no other columns.
+        assert not isinstance(train.inputs, np.ndarray)
         names = None if self.known else [*train.inputs]
         tester = replace(self, client=None, inputs=names, ignore=(), categories=())
-        where = f"task.test_path={tests[0]}"
-        return train, tester.part_of(self.table(tests[0], "task.test_path"), where)
+        texts = train.inputs.select_dtypes(exclude=["number", "bool"])
+        where, key = f"task.test_path={tests[0]}", "task.test_path"
+        return train, tester.part_of(self.table(tests[0], key, texts), where)
 
-    def table(self, file: Path, key: str) -> "pd.DataFrame":
+    def table(self, file: Path, key: str, texts: Iterable[str] = ()) -> "pd.DataFrame":
         """The rows of a file.
 
         Args:
             file: its place.
             key: what messages call it.
+            texts: further columns whose values are read as texts.
 
         Raises:
             ValueError: it is no table, or has a name of a column twice.
@@ -87,7 +90,7 @@ class Csv(TableData):
             options |= {"keep_default_na": False, "na_values": MISSING}
             table = pd.read_csv(
                 file,
-                dtype=dict.fromkeys(self.texts(), "str"),
+                dtype=dict.fromkeys(self.texts().union(texts), "str"),
                 index_col=False,
                 low_memory=False,  # the types of columns must not depend on the size of a chunk
                 **options,
@@ -303,6 +306,7 @@ class Huggingface(ImageKeys, TableData):
             )
         kept = data.select(part.targets.index)
         if deep in images:
-            return replace(part, inputs=decode(stored_images(kept, deep, where), self.shape))
+            images = stored_images(kept, deep, where, part.targets.index)
+            return replace(part, inputs=decode(images, self.shape))
         arrays, _ = pair(column_of(kept, deep), part.targets, f"{where}: {deep}", "its targets")
         return replace(part, inputs=arrays)

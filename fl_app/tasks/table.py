@@ -337,8 +337,8 @@ def encode_columns(table: pd.DataFrame, columns: Sequence[Column], where: str) -
             numbers = numbers if column.fill is None else numbers.fillna(column.fill)
             parts.append(((numbers - column.mean) / column.deviation).to_numpy()[:, None])
         else:
-            values = values.where(values.notna(), column.fill)
-            parts.append(np.eye(column.width)[codes_of(values, column.categories, where)])
+            names = texts_of(values.dropna()).reindex(values.index, fill_value=column.fill)
+            parts.append(np.eye(column.width)[codes_of(names, column.categories, where)])
     return np.concatenate(parts, 1).astype(np.float32)
 
 

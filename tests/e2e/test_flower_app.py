@@ -27,6 +27,7 @@ from foreign_app import SERVERS, fitted, write_app
 from helpers import Quadratic, vec
 
 from fl_app import report
+from fl_app.algorithms import fedprox
 from fl_app.algorithms.eafl import EAFL
 from fl_app.algorithms.fedbuff import FedBuff
 from fl_app.algorithms.feddyn import FedDyn
@@ -38,6 +39,7 @@ from fl_app.field.control import COMMANDS
 from fl_app.flower import codec
 from fl_app.record.log import JsonLines, read_events
 from fl_app.schedule import Buffered, k_async, synchronous
+from fl_app.schedule.routed import Routed
 from lab.demo import Federation
 
 NUM_ROUNDS = 20
@@ -269,6 +271,8 @@ def test_a_simulation_with_fewer_nodes_than_a_version_takes_is_refused():
         start(FedBuff(), grid=grid)
     with pytest.raises(ValueError, match=r"least_clients=5 must be at most .* 2: .*num_clusters=2"):
         start(EAFL(), grid=grid)
+    with pytest.raises(ValueError, match="schedule=Routed must be another one"):
+        start(FedBuff(), grid=grid, schedule=Routed(2))
 
 
 @pytest.mark.parametrize(
@@ -316,6 +320,10 @@ def test_in_flowers_own_round_a_bad_reply_is_left_out(caplog):
 
     grid, strategy = FakeGrid(app, 5), FedBuff()
     arrays = ArrayRecord({"w": Array(np.zeros(1, np.float32))})
+    told = fedprox.FedProx(proximal=0.1).configure_train(1, arrays, ConfigRecord({"lr": 2.0}), grid)
+    assert [dict(message.content["config"]) for message in told] == 5 * [
+        {"lr": 2.0, "server-round": 1, "proximal-mu": 0.1}
+    ]
     messages = strategy.configure_train(1, arrays, ConfigRecord(), grid)
     replies = grid.pull_messages(grid.push_messages(messages))
     aggregated, metrics = strategy.aggregate_train(1, replies)

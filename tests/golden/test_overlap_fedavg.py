@@ -199,7 +199,7 @@ def test_joules_of_a_part_of_a_cycle(elapsed, joules):
     fleet = Fleet(compute, Travel(9.0), energy)
     devices = Overlapping(fleet, num_clients=1, max_epochs=5)
     assert devices.parts(0, 3, 0.0).seconds == 18.0
-    assert devices.joules(0, 3, 0.0, elapsed) == pytest.approx(joules)
+    assert devices.joules(*devices.parts(0, 3, 0.0).logged, elapsed) == pytest.approx(joules)
 
 
 @pytest.mark.parametrize(

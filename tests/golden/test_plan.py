@@ -193,8 +193,15 @@ def test_refusals_and_aims():
         plan("devices/availability=arrivals")
     with pytest.raises(ValueError, match="deadline=9"):
         plan("deadline=9")
-    with pytest.raises(ValueError, match="and those above 2 are refused"):
-        plan("algorithm=fedasync", "algorithm.strategy.max_staleness=2")
+    ages = "fedasync strategy.max_staleness=3", "ringmaster strategy.delay_threshold=3"
+    for words in ages:
+        name, key = words.split()
+        with pytest.raises(ValueError, match="and those above 2 are refused"):
+            plan(f"algorithm={name}", f"algorithm.{key}")
+    for own in (["fedsa"], ["asyncfeded", "algorithm.strategy.adapt_epochs=true"]):
+        with pytest.raises(ValueError, match="its orders say how much clients train"):
+            plan(f"algorithm={own[0]}", *own[1:])
+    assert plan("algorithm=fedsa", "algorithm.client.local_steps=9").measures["mean_age"] > 1
     with pytest.raises(ValueError, match="aim=energy must be used with devices/energy"):
         plan(aim="energy")
     for aim in ("speed", "age=", "updates3"):
@@ -270,7 +277,7 @@ def test_a_run_has_the_throughput_and_the_shares_of_theory():
             return Parts(0.0, factor[client_id] * seconds, 0.0)
 
     schedule = Routed(size, orders, "throughput")
-    schedule.settle(Slower().parts, lambda *_: None)
+    schedule.settle(Slower().parts, None)
     p = np.array(schedule.shares) / size
     strategy = MeanDelta()
     ran = run(schedule, num_clients=size, num_versions=20000, devices=Slower(), strategy=strategy)
@@ -300,6 +307,6 @@ def test_refusals():
     with pytest.raises(ValueError, match="aim=fast must be"):
         Routed(3, aim="fast")
     with pytest.raises(ValueError, match="aim=energy must be used with devices/energy"):
-        Routed(3, aim="energy").settle(lambda *_: Parts(0.0, 1.0, 0.0), lambda *_: None)
+        Routed(3, aim="energy").settle(lambda *_: Parts(0.0, 1.0, 0.0), None)
     with pytest.raises(ValueError, match="weighting=unbiased must be used with algorithm/schedule"):
         FedAvgK(weighting="unbiased").validate_run(10, k_async(1))

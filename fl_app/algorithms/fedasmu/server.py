@@ -124,6 +124,7 @@ class FedASMU(AsyncStrategy):
         bound = "at least 2 or algorithm.strategy.refresh be false"
         told = "there is no moment between epochs at which devices could ask"
         self._require(self.local_epochs >= 2 or not refresh, "local_epochs", bound, told)
+        self.oldest = self.max_staleness - 1
         self.num_slots = self.local_epochs - 1 if refresh else 0  # 0 = the devices never ask
         self.state = {
             "controls": {},  # client -> Control

@@ -193,6 +193,8 @@ class Natural(Bounded):
     def __call__(self, labels: Indices, num_clients: int | None, rng: Rng) -> list[Indices]:
         owned = by_owner(labels)
         fit = np.flatnonzero([own.size >= self.min_size for own in owned])
+        most = f"at most {max(own.size for own in owned)}, the most examples of an owner"
+        self._require(fit.size > 0, "min_size", most, "nobody would take part")
         num_clients = fit.size if num_clients is None else num_clients
         what = f"the owners of at least partition.min_size={self.min_size} examples, or left out"
         require_clients(num_clients, fit.size, what, "a client is one of them")

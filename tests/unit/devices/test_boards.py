@@ -22,7 +22,7 @@ from fl_app.devices.compute import (
     UniformRatio,
 )
 from fl_app.devices.fleet import Arrivals, Churn, Energy, Fleet, MeasuredServer, Traces
-from fl_app.devices.network import BoardLinks, Link, MeasuredLinks, OverlapNetwork, Relative
+from fl_app.devices.network import BoardLinks, Link, MeasuredLinks, OverlapNetwork, Queue, Relative
 from fl_app.devices.table import read_table
 from fl_app.runner.components import build_components
 from fl_app.runner.validate import validate_config
@@ -218,11 +218,17 @@ def test_either_way_takes_as_long_as_what_travels_is_large(network):
 )
 def test_joules_of_the_first_seconds_of_an_order(elapsed, joules):
     """Three seconds down, ten of training, four up."""
+    energy = Energy(compute_watts=5.0, radio_watts=1.0)
+    assert energy.joules((3.0, 10.0, 4.0), elapsed=elapsed) == pytest.approx(joules)
+
+
+def test_a_wait_in_a_queue_draws_no_power():
     compute = SimpleNamespace(mean_seconds=(10.0,), seconds=lambda *_: 10.0)
-    transfers = SimpleNamespace(download=lambda *_: 3.0, upload=lambda *_: 4.0)
-    fleet = Fleet(compute, transfers, Energy(compute_watts=5.0, radio_watts=1.0))
-    assert Fleet(compute, transfers).joules(0, 0, 0.0) is None  # unknown
-    assert fleet.joules(0, 0, 0.0, elapsed) == pytest.approx(joules)
+    fleet = Fleet(compute, Queue(), Energy(compute_watts=5.0))
+    parts = fleet.parts(0, 0, 0.0)
+    assert parts.download > 0.0
+    assert fleet.joules(*parts.logged) == 50.0
+    assert Fleet(compute, Queue()).joules is None  # unknown
 
 
 @pytest.mark.parametrize(

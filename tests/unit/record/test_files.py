@@ -23,6 +23,7 @@ from fl_app.core.events import (
     Evaluated,
     from_json,
 )
+from fl_app.devices.fleet import Energy
 from fl_app.engine.engine import Outcome
 from fl_app.record import provenance as module
 from fl_app.record import summary as measures
@@ -394,20 +395,27 @@ def test_what_was_in_vain():
     }
 
 
-def test_joules_of_orders_as_far_as_they_went():
-    """One watt: every second until an order ended counts once, 2 + 3 + 7 + 9 + 1."""
-    asked = []
-
-    def joules(client_id, sequence, start, elapsed):
-        asked.append((client_id, sequence, start, elapsed))
-        return elapsed
-
-    counted = history(joules=joules)
-    assert counted.joules == 22.0
-    assert columns(counted)["joules"] == 22.0
-    begun = [(0, 0, 0.0, 2.0), (1, 0, 0.0, 3.0), (0, 1, 2.0, 3.0), (1, 0, 0.0, 7.0)]
-    assert asked[1:] == [*begun, (2, 0, 0.0, 9.0), (1, 1, 9.5, 1.0)]
-    assert history(joules=lambda *order: None).joules is None
+@pytest.mark.parametrize(
+    ("events", "joules"),
+    [
+        ([("arrival", 13.0)], 10 + 2 * 5),  # a second of which it waited for the server
+        ([("arrival", 6.0)], 4 + 2 * 5),  # recalled: 4 s of training
+        ([("refresh", 5.0), ("arrival", 13.0)], 10 + 3 * 5),  # one more download
+        ([("failure", 3.0)], 2 + 1 * 5),
+        ([("failure", 3.0), ("reject", 12.0)], 10 + 2 * 5),  # it went on after its deadline
+        ([("arrival", 12.0), ("evaluate_order", 12.0), ("client_evaluate", 15.0)], 27),
+    ],
+)
+def test_joules_of_orders_as_far_as_they_went(events, joules):
+    """1 s down, 10 s of training at 1 W, 1 s up at 5 W; an evaluation trains for 2 s."""
+    about = {"client": 1, "order": 4, "version": 0, "base_version": 0, "age": 0}
+    about |= {"num_examples": 0, "metrics": {}}
+    flats = [about | {"kind": "dispatch", "t": 0.0, "parts": [1.0, 10.0, 1.0]}]
+    for kind, t in events:
+        flats.append(about | {"kind": kind, "t": t, "parts": [1.0, 2.0, 0.0]})
+    counted = history(flats, joules=Energy(compute_watts=1.0, radio_watts=5.0).joules)
+    assert counted.joules == joules
+    assert columns(counted)["joules"] == joules
 
 
 def test_the_summary_of_a_run():

@@ -90,6 +90,10 @@ def test_the_first_score_is_the_mean_of_as_many_evaluations_as_asked_for(tmp_pat
     for last in (0, 4):
         with pytest.raises(ValueError, match=f"last={last} must be an integer .* at most 3, the"):
             make_table(read_run(tmp_path), 0.9, last=last)
+    (tmp_path / "report.html").mkdir()  # where nothing can be written
+    with pytest.raises(SystemExit):
+        main([str(tmp_path)])
+    assert "report.html" in capsys.readouterr().err
 
 
 def test_seeds_are_followed_by_their_mean_and_sample_deviation(tmp_path):

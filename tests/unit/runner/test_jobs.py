@@ -278,6 +278,8 @@ def equal(*overrides):
         ("fedavg", (None, 20, *EPOCHS), ["buffer_size"]),
         ("fedasync", (20, None, *EPOCHS), ["buffer_size"]),
         ("gsgm", (None, 4, *EPOCHS), ["concurrency", "local work"]),
+        ("fedsa", (20, None, *EPOCHS), ["buffer_size", "local work"]),
+        ("fedcompass", (None, None, *EPOCHS), ["concurrency", "buffer_size", "local work"]),
     ],
 )
 def test_each_algorithm_takes_over_what_its_equations_allow(algorithm, expected, kept):

@@ -57,6 +57,11 @@ def ran(task, *overrides):
         (["task.holdout=1"], "task.holdout=1 must be in [0, 1): "),
         (["task.holdout=half"], "task.holdout=half must be in [0, 1)"),
         (["task.weights=absent.pt"], "task.weights=absent.pt must be a file or null"),
+        (
+            ["partition=slow_labels", "partition.labels=8"],
+            "partition.labels=8 must be a list of integers",
+        ),
+        (["devices=boards", "devices.table=nope"], "devices.table=nope must be a file"),
         (["num_clients=null"], "num_clients=None must be an integer >= 1"),
     ],
 )

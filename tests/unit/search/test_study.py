@@ -426,6 +426,9 @@ def test_the_strategy_of_an_app_enters_without_its_loop(config, tmp_path):
         "algorithm.strategy.server_learning_rate=tag(log,interval(0.01852,4.5))"
     )
     assert of_app(str(tmp_path), server_learning_rate=2.0).inner.server_learning_rate == 2.0
+    (tmp_path / "pyproject.toml").write_text("[project]")
+    with pytest.raises(ValueError, match="must be the folder of a Flower app: KeyError: 'tool'"):
+        of_app(str(tmp_path))
 
 
 @pytest.mark.parametrize(

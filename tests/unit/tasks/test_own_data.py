@@ -30,7 +30,7 @@ from fl_app.tasks.objective import Classification, Regression
 from fl_app.tasks.own_data import _tell, choose_test
 from fl_app.tasks.partition import Iid
 from fl_app.tasks.readers import Arrays, Csv, Huggingface, ImageFolder
-from fl_app.tasks.table import unusual
+from fl_app.tasks.table import encode_columns, unusual
 
 ROWS = """age,city,owner,bought
 20,Bern,b,no
@@ -126,6 +126,9 @@ def test_mean_and_deviation_are_those_of_the_training_rows():
     task = table(ROWS, ignore=["owner"], test_path="test.csv", test_share=0.25)
     assert len(task.inputs) == 4
     assert task.test_inputs.tolist() == [[0, 0, 1]]
+    Path("test.csv").write_text("bought,zip\nyes,01\n")  # no number, as in training
+    task = table("zip,bought\n01,no\nA1,yes\nA2,no\n", test_path="test.csv")
+    assert task.test_inputs.tolist() == [[1, 0, 0]]
     shared = table(ROWS, inputs="age", test_share=0.25)
     assert len(shared.inputs) == 3
     assert shared.inputs.mean().item() == pytest.approx(0, abs=1e-6)
@@ -217,6 +220,8 @@ def test_missing_values_become_those_of_training_rows_and_nodes_use_the_same(cap
     text = "".join(f"{age},{'no' if age % 3 == 1 else 'yes'}\n" for age in ages)
     task = table("age,bought\n,no\n" + text, test_share=0.5, missing="median")
     (column,) = task.schema.columns
+    named, gaps = Column("zip", categories=("1", "2"), fill="2"), pd.DataFrame({"zip": [1, None]})
+    assert encode_columns(gaps, [named], "a frame").tolist() == [[1, 0], [0, 1]]
     trained = (task.inputs[:, 0] * column.deviation + column.mean).round().tolist()
     assert column.fill == np.median([age for age in trained if age in ages]) != np.median(ages)
 
@@ -481,6 +486,7 @@ TEST = {"ignore": ["owner"], "test_path": "test.csv"}
     [
         ("x,y\n1,a\n", {}, r"task.target=bought must be a column of task.path=.* has x, y"),
         (ROWS, {"client": "user"}, r"task.client=user must be a column .* has age, city"),
+        (ROWS, {"inputs": ["age", "age"]}, "task.inputs=age must be each column once"),
         (ROWS, {"inputs": ["age", "bought"]}, "inputs=bought must be another .*: it is the target"),
         (ROWS, {"inputs": "age", "client": "age"}, "inputs=age must be another .* or the owner"),
         (ROWS, {"inputs": "age", "ignore": "age"}, "ignore=age must be another .* or an input"),
@@ -591,8 +597,8 @@ ONE = {"label": (KINDS["label"][0], [0, 1])}
             "task.inputs=pictures must be a column .* which has picture, label: it",
         ),
         (
-            rows({"x": (Value("float64"), [1.0, None]), **ONE}), {},
-            "column 'x' has no value .* in row 2",
+            rows({"x": (datasets.Image(), [Image.new("L", (2, 2)), None]), **ONE}), {},
+            "train, row 2 has no image: leave it out",
         ),
         (
             rows({"x": ({"a": Value("int64")}, [{"a": 1}, {"a": 2}]), **ONE}), {},

@@ -170,6 +170,10 @@ def greedy(labels, num_clients, rng):
     [
         (lambda: deal(Iid(), LABELS[:10], 11), "num_clients=11 must be at most 10, .*no data"),
         (lambda: deal(greedy, n=8), r"7 of 8 clients .*clients 1, 2, 3, 4, 5, \.\.\.\)"),
+        (
+            lambda: make_partition(Natural(9), np.arange(3), None, 0, np.array([1, 1, 2])),
+            "partition.min_size=9 must be at most 2, the most examples of an owner",
+        ),
         (lambda: deal(Natural()), r"partition=Natural\(min_size=1\) needs the owner"),
         (
             lambda: make_partition(Natural(2), np.arange(3), 2, 0, np.array([1, 1, 2])),
