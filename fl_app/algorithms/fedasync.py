@@ -61,14 +61,13 @@ class FedAsync(AsyncStrategy):
     hinge_age: float = bounded(4.0, NON_NEGATIVE, "ages start at 0")
     max_staleness: int | None = bounded(None, at_least(1), "every update would be refused")
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.max_staleness is not None:
-            self.oldest = self.max_staleness - 1
-
     def weight(self, age: int) -> float:
         """alpha_t = alpha s(age)."""
         return self.mixing * self.public_weights().of_age(age)
+
+    @property
+    def oldest_admitted(self) -> float:
+        return super().oldest_admitted - 1
 
     def admit(self, model: GlobalModel, update: Update) -> str | None:
         from_one = model.age(update) + 1

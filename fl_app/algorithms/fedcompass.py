@@ -53,11 +53,11 @@ class FedCompass(Stepped):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.state = {"heard": {}}  # client -> True
+        self.state = {"heard": set()}  # clients
 
     def aggregate(self, model: GlobalModel, updates: Updates) -> Vector:
-        heard: dict[int, bool] = self.state["heard"]
-        heard |= {update.client_id: True for update in updates}
+        heard: set[int] = self.state["heard"]
+        heard.update(update.client_id for update in updates)
         weights = polynomials(model, updates, self.exponent) / (self.num_clients or len(heard))
         deltas = self.deltas(model, updates)
         return self.step(model, -self.average(model, weights, deltas), self.server_lr)

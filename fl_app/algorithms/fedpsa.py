@@ -27,8 +27,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fl_app.core.algorithm import ServerGradient
-from fl_app.core.errors import RunError
 from fl_app.core.hyper import COUNT, NON_NEGATIVE, POSITIVE, bounded, or_none
 from fl_app.core.types import TRAINED, GlobalModel, Numbers, Updates, Vector
 from fl_app.core.vector import cosines, norm
@@ -62,7 +60,6 @@ class FedPSA(AveragesVersions):
         array([1.455, 1.545], dtype=float32)
     """
 
-    transient = ("_gradient",)
     schedule = Buffered(concurrency=10, buffer_size=10)
     takes = TRAINED
     looks_at = "a gradient at the model of every client"
@@ -76,10 +73,6 @@ class FedPSA(AveragesVersions):
     def __post_init__(self) -> None:
         super().__post_init__()
         self.state = {"lengths": [], "first": None}  # the last L squared lengths, and M_0
-        self._gradient: ServerGradient | None = None
-
-    def prepare(self, gradient: ServerGradient) -> None:
-        self._gradient = gradient
 
     def aggregate(self, model: GlobalModel, updates: Updates) -> Vector:
         deltas = self.deltas(model, updates)
@@ -99,14 +92,9 @@ class FedPSA(AveragesVersions):
 
     def _similarities(self, model: GlobalModel, updates: Updates) -> Numbers:
         """kappa of K updates, shape ``(K,)``."""
-        if self._gradient is None:
-            raise RunError(
-                "algorithm=fedpsa needs training examples on the server, and there are none: "
-                "use it in simulation, or give FedPSA.prepare a gradient"
-            )
         rows = []
         for params in (model.params, *(model.local(update) for update in updates)):
-            gradient = self._gradient(params, 0, self.held_examples, self.held_examples)
+            gradient = self._server_gradient(params, 0, self.held_examples, self.held_examples)
             product = (gradient * params)[: model.num_trainable].astype(np.float64)
             rows.append(np.abs(product - product**2 / 2))
         compared = np.stack(rows)

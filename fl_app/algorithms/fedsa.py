@@ -61,7 +61,7 @@ class FedSA(AsyncStrategy):
 
     schedule = fully_async(10)
     takes = TRAINED
-    own_work = "local_epochs"
+    chooses_epochs = True
     looks_at = "the clients' losses, which decide its stage"
 
     mixing: float = bounded(0.6, SHARE, "it is a mixing weight")

@@ -58,8 +58,6 @@ class MRAsyncFL(AsyncStrategy):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.max_staleness is not None:
-            self.oldest = self.max_staleness
         # By client v_i and c_i; w_0, and gamma^t, what is left of its weight.
         self.state = {"models": {}, "weights": {}, "initial": None, "left": 1.0}
 

@@ -76,7 +76,10 @@ class Ringmaster(WeightedGradients):
         bound = f"algorithm.strategy.noise={self.noise} over a finite number, or larger"
         self._require(math.isfinite(ratio), "target", bound, "the threshold would be infinite")
         self.threshold: int = self.delay_threshold or max(1, math.ceil(ratio))
-        self.oldest = self.threshold - 1
+
+    @property
+    def oldest_admitted(self) -> float:
+        return self.threshold - 1
 
     def admit(self, model: GlobalModel, update: Update) -> str | None:
         age = model.age(update)

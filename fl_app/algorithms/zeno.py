@@ -24,8 +24,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fl_app.core.algorithm import ServerGradient
-from fl_app.core.errors import RunError
 from fl_app.core.hyper import COUNT, NON_NEGATIVE, POSITIVE, bounded
 from fl_app.core.types import GlobalModel, Update, Updates, Vector
 from fl_app.core.vector import norm
@@ -64,7 +62,6 @@ class Zeno(Stepped):
         'score=-30 is below -strategy.tolerance=-0.1'
     """
 
-    transient = ("_server_gradient",)
     schedule = fully_async(10)
     takes = ("gradient", "pseudo")
 
@@ -78,10 +75,6 @@ class Zeno(Stepped):
     def __post_init__(self) -> None:
         super().__post_init__()
         self.state |= {"validated": None, "gradient": None}
-        self._server_gradient: ServerGradient | None = None
-
-    def prepare(self, gradient: ServerGradient) -> None:
-        self._server_gradient = gradient
 
     def admit(self, model: GlobalModel, update: Update) -> str | None:
         v = self._own(model)[: model.num_trainable]
@@ -100,14 +93,8 @@ class Zeno(Stepped):
         """v, shape ``(d,)``; a new one if it is k versions old."""
         validated: int | None = self.state["validated"]
         if validated is None or model.version >= validated + self.validate_every:
-            if self._server_gradient is None:
-                raise RunError(
-                    "algorithm=zeno needs training examples on the server, and there are none: "
-                    "use it in simulation, or give Zeno.prepare a gradient"
-                )
-            v = self._server_gradient(
-                model.params, model.version, self.held_examples, self.batch_size
-            )
+            held, batch = self.held_examples, self.batch_size
+            v = self._server_gradient(model.params, model.version, held, batch)
             self.state |= {"validated": model.version, "gradient": v}
         own: Vector = self.state["gradient"]
         return own

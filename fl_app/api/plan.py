@@ -69,7 +69,7 @@ MIXES = 8  # passes in which the wait at the server, and who is heard how often,
 ENOUGH = 0.99  # of the most updates a second: more clients at work would not help
 BUFFERS = (1, 2, 5, 10, 20, 50)  # of the grid
 LATER = "after_aggregation"
-INSTEAD = "theory does not cover it: run it with runtime.train=false"
+INSTEAD = "theory does not cover it: run it, with runtime.train=false if only seconds decide"
 
 
 class Orders(NamedTuple):
@@ -395,7 +395,7 @@ def plan(*settings: Setting, task: "Task | None" = None, aim: str = "age=10") ->
             each["mean_age"] += 1
         classes["age_95"] += 1
     bound = config.guard.max_age
-    oldest = min(components.strategy.oldest, math.inf if bound is None else bound)
+    oldest = min(components.strategy.oldest_admitted, math.inf if bound is None else bound)
     if classes.age_95.max() > oldest:
         reached = f"updates reach age {classes.age_95.max():g}, and those above {oldest:g}"
         raise ValueError(f"{reached} are refused; {INSTEAD}")

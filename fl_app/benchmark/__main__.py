@@ -81,7 +81,7 @@ def benchmark(given: argparse.Namespace, command: str) -> bool:
     search(how, words, folder / "search", resume=True)
     judged = page.read(folder / "search" / "test", SECONDS)
     judged = judged[(judged.method + "@" + judged.setting).isin(only)]
-    at_hand = page.PUBLISHED.exists() and not given.common
+    at_hand = page.PUBLISHED.exists() and not given.common and not given.quick  # of fewer trials
     published = pd.read_csv(page.PUBLISHED) if at_hand else judged[:0]
     published = published[published.setting.isin(settings) & published.seed.isin(seeds)]
     best = OmegaConf.load(folder / "search" / BEST).cells

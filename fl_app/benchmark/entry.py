@@ -119,8 +119,7 @@ def of_app(folder: str, **values: float) -> AsyncStrategy:
         project = tomllib.loads((Path(folder) / "pyproject.toml").read_text())
         app = project["tool"]["flwr"]["app"]
         module, _, name = app["components"]["serverapp"].partition(":")
-        main = getattr(import_module(module), name)
-    started = list[Any]()
+    main, started = getattr(import_module(module), name), list[Any]()
 
     def start(strategy: Strategy, *_: object, **__: object) -> None:
         started.append(strategy)

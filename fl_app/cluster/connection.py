@@ -88,13 +88,9 @@ def room(gpus: float) -> int:
     Args:
         gpus: of a worker, >= 0.
     """
-    total = 0
-    for offers in resources():
-        fit = offers.get("CPU", 0.0)
-        if gpus:
-            fit = min(fit, offers.get("GPU", 0.0) / gpus)
-        total += math.floor(fit + 1e-9)
-    return total
+    offers = [(each.get("CPU", 0.0), each.get("GPU", 0.0)) for each in resources()]
+    fits = (min(cpu, gpu / gpus if gpus else math.inf) for cpu, gpu in offers)
+    return sum(math.floor(fit + 1e-9) for fit in fits)
 
 
 def one_line(error: BaseException) -> str:

@@ -9,6 +9,7 @@ from typing import Any, ClassVar, TypeAlias
 import numpy as np
 
 from fl_app.core.bugs import warn_of_misspelt
+from fl_app.core.errors import RunError
 from fl_app.core.hyper import Checked
 from fl_app.core.rates import LinearDecay
 from fl_app.core.snapshot import Remembers
@@ -44,9 +45,7 @@ class Algorithm(Remembers, Checked, ABC):
             kind. () = there is none.
         looks_at: if there is none, what `aggregate` looks at in single uploads, as the end of the
             sentence "it needs ...".
-        oldest: greatest age of an update that `admit` does not refuse, versions.
-        own_work: key of clients that orders choose, ``"local_epochs"`` or ``"local_steps"``; "" =
-            none.
+        chooses_epochs: whether the ``local_epochs`` of orders depend on the training.
         cuts: whether clients may train sub-models: each entry moves by the updates that have it
             alone (`by_entry`).
         widths: of clients that do, set before a run; None = all train the whole model.
@@ -62,13 +61,7 @@ class Algorithm(Remembers, Checked, ABC):
 
     # What is kept by itself, or follows from the configuration.
     transient: ClassVar[Collection[str]] = (
-        "report",
-        "schedule",
-        "lr_schedule",
-        "shares",
-        "widths",
-        "own_work",
-        "oldest",
+        *("report", "schedule", "lr_schedule", "shares", "widths", "_prepared"),
     )
     cites_forgotten: ClassVar[bool] = False
     order_extra: ClassVar[tuple[str, ...]] = ()
@@ -77,11 +70,11 @@ class Algorithm(Remembers, Checked, ABC):
     looks_at: ClassVar[str] = "single uploads, for all that its class says (linear_in)"
     cuts: ClassVar[bool] = False
 
-    own_work: str = ""
-    oldest: float = math.inf
+    chooses_epochs: bool = False
     clip_norm: float | None = None
     lr_schedule: LinearDecay | None = None
     widths: Widths | None = None
+    _prepared: ServerGradient | None = None
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
@@ -112,6 +105,17 @@ class Algorithm(Remembers, Checked, ABC):
 
     def prepare(self, gradient: ServerGradient) -> None:
         """Receive what computes gradients on the server, before a run whose server has examples."""
+        self._prepared = gradient
+
+    def _server_gradient(self, params: Vector, version: int, held: int, batch: int) -> Vector:
+        """What `prepare` has received, called; the server needs training examples."""
+        if self._prepared is None:
+            name = type(self).__name__
+            raise RunError(
+                f"algorithm={name.lower()} needs training examples on the server, and there are "
+                f"none: use it in simulation, or give {name}.prepare a gradient"
+            )
+        return self._prepared(params, version, held, batch)
 
     def dispatch(self, model: GlobalModel, client_id: int) -> tuple[Vector, Config]:
         """What a client that starts now receives: a vector of shape ``(d,)`` and a config."""
@@ -130,6 +134,12 @@ class Algorithm(Remembers, Checked, ABC):
         It is called only if there is a newer version than the client's base version.
         """
         return model.params, {}
+
+    @property
+    def oldest_admitted(self) -> float:
+        """Greatest age of an update that `admit` does not refuse, versions."""
+        bound = getattr(self, "max_staleness", None)
+        return math.inf if bound is None else bound
 
     def admit(self, model: GlobalModel, update: Update) -> str | None:
         """A reason to refuse an arrival, or None."""

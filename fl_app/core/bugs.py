@@ -66,7 +66,5 @@ def _methods(cls: type) -> dict[str, FunctionType]:
 
 
 def _is_users(path: str) -> bool:
-    libraries = (PACKAGE, STANDARD_LIBRARY, "<frozen")
-    return not path.startswith(libraries) and not {"site-packages", "dist-packages"} & set(
-        Path(path).parts
-    )
+    installed = {"site-packages", "dist-packages"} & {*Path(path).parts}
+    return not installed and not path.startswith((PACKAGE, STANDARD_LIBRARY, "<frozen"))

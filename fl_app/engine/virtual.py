@@ -328,7 +328,8 @@ class VirtualClock(Clock):
         sequence = max(order.sequence, 1)  # clients that overlap have a longer first cycle
         parts = self.devices.parts(order.client_id, sequence, self._now)
         share = self.evaluation_share(order.client_id)
-        return parts._replace(training=share * parts.training, upload=0.0)
+        work = parts.work and (share * parts.work[0], share * parts.work[1], share * parts.work[2])
+        return parts._replace(training=share * parts.training, upload=0.0, work=work)
 
     def _resolve_early_result(self, moment: Moment) -> None:
         """Enter the reply at its own time, now that it is known whether the client pauses."""

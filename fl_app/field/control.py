@@ -135,16 +135,11 @@ class SuperLink:
             Unreachable: the SuperLink does not answer.
             RunError: the SuperLink refuses the request.
         """
-        found = [
-            (
-                _goes_on(run),
-                run.pending_at,
-                self._folder(run_id, run),
-                f"run {run_id}: {_state(run)}",
-            )
-            for run_id, run in self.runs().items()
-            if output in (None, self._folder(run_id, run))
-        ]
+        found = []
+        for run_id, run in self.runs().items():
+            folder, told = self._folder(run_id, run), f"run {run_id}: {_state(run)}"
+            if output in (None, folder):
+                found.append((_goes_on(run), run.pending_at, folder, told))
         return max(found)[2:] if found else None
 
     def _folder(self, run_id: int, run: Run) -> Path:

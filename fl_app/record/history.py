@@ -74,6 +74,11 @@ class OrderRecord:
     fresh: tuple[float, ...] = ()
     joules: float = 0.0
 
+    @property
+    def transfers(self) -> bool:
+        """Whether its transfers are known to take time."""
+        return self.parts is not None and self.parts[0] + self.parts[2] > 0
+
 
 class Wait(NamedTuple):
     """A client whose update arrived, while its place stayed empty until the next aggregation."""
@@ -392,7 +397,8 @@ class History:
         elapsed = now - order.start
         download, training, upload = order.parts
         download *= 1 + len(order.fresh)
-        if order.ended == "arrival" and not order.beside:  # it trained less if it was recalled
+        # Less if it was recalled; then with its wait for the server.
+        if order.ended == "arrival" and not order.beside:
             training = min(training, max(elapsed - download - upload, 0.0))
         joules = self._joules((download, training, upload), order.beside, elapsed)
         self._joules_spent += joules - order.joules

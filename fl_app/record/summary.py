@@ -164,17 +164,13 @@ def of_clients(history: History) -> dict[str, float | None]:
 
 def of_target(evaluations: Sequence[Evaluation], target_accuracy: float) -> dict[str, Any]:
     """Keys of ``summary.json``: when a run reached its target accuracy."""
-    reached = first_at(evaluations, target_accuracy)
-    stays = stays_at(evaluations, target_accuracy)
-    return {
-        "report_accuracy": target_accuracy,
-        "seconds_to_target": reached and reached.t,
-        "updates_to_target": reached and reached.client_updates,
-        "versions_to_target": reached and reached.version,
-        "seconds_to_stay_at_target": stays and stays.t,
-        "updates_to_stay_at_target": stays and stays.client_updates,
-        "versions_to_stay_at_target": stays and stays.version,
-    }
+    told: dict[str, Any] = {"report_accuracy": target_accuracy}
+    for what, first in (("target", first_at), ("stay_at_target", stays_at)):
+        at = first(evaluations, target_accuracy)
+        told[f"seconds_to_{what}"] = at and at.t
+        told[f"updates_to_{what}"] = at and at.client_updates
+        told[f"versions_to_{what}"] = at and at.version
+    return told
 
 
 def first_at(evaluations: Sequence[Evaluation], target: float) -> Evaluation | None:

@@ -191,7 +191,7 @@ def activity(cell: Cell, order: OrderRecord) -> tuple[list[Span], list[Span]]:
     If that is unknown, or transfers take no time, it trained all the time.
     """
     start, end = order.start, cell.end(order)
-    if order.parts is None:
+    if order.parts is None or not order.transfers:
         return [(start, end)], []
     download, training, upload = order.parts
     if order.beside:
@@ -212,7 +212,7 @@ def _lanes(cell: Cell, colour: str, clients: Sequence[int], view_end: float, mos
     orders = [o for o in cell.history.orders if o.client in lane]
     until = max(view_end, orders[most].start if len(orders) > most else cell.history.t)
     orders = [order for order in orders if order.start <= until]
-    bottom = -0.12 if any(order.parts for order in orders) else -0.42
+    bottom = -0.12 if any(order.transfers for order in orders) else -0.42
 
     def bar(
         kind: str, client: int, span: Span, colour: str, opacity: float = 1, told: str = ""

@@ -81,8 +81,9 @@ class Components(NamedTuple):
     @property
     def own_work(self) -> bool:
         """Whether orders say how much their clients train."""
-        own = {self.strategy.own_work, self.schedule.own_work}
-        return "local_steps" in own or ("local_epochs" in own and self.trainer.local_steps is None)
+        measured = type(self.schedule).work is not Schedule.work
+        epochs = self.strategy.chooses_epochs and self.trainer.local_steps is None
+        return self.trainer.upload != "gradient" and (measured or epochs)
 
 
 def build_components(

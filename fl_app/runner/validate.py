@@ -164,9 +164,10 @@ def validate_config(config: DictConfig, given: Given = NOTHING) -> None:
     if config.algorithm.client.get("widths"):
         _check_widths(config, strategy, schedule)
     asked = [key for key in ("target_accuracy", "client_eval_every", "metrics") if config[key]]
-    asked += [type(strategy).__name__] * (RESIDUAL in strategy.takes)
+    own = strategy.chooses_epochs and config.algorithm.client.local_steps is None
+    asked += [type(strategy).__name__] * (RESIDUAL in strategy.takes or own)
     fits, bound = config.runtime.get("train", True) or not asked, f"true with {', '.join(asked)}"
-    told = "untrained clients have nothing to measure, and no change to send"
+    told = "untrained clients have nothing to measure, and no loss or change to send"
     require(fits, "runtime.train", "false", bound, told)
     build_guard(config).validate_kinds(strategy.takes)
     if asks_for_masks(config):
@@ -231,8 +232,8 @@ def _check_widths(config: DictConfig, strategy: AsyncStrategy, schedule: Schedul
 
 def _check_devices(config: DictConfig) -> None:
     """Construct (and so check) the parts of the devices that need neither model nor data."""
-    if "boards" in config.devices:  # before the server's, which is the same by default
-        read_table(config.devices.table, "devices.table")
+    if isinstance(table := OmegaConf.select(config, "devices.table"), str):
+        read_table(table, "devices.table")  # before the server's, which is the same by default
     facts = {"num_clients": config.num_clients, "seed": config.seed}
     later = {"num_bytes", "upload_share", "num_examples", "mean_seconds"}
     for node in (config.devices, *map(config.devices.get, PARTS)):

@@ -36,12 +36,10 @@ class Schedule(Remembers, Checked, Protocol):
     Schedules subclass it to inherit the defaults of the methods that few of them need.
 
     Attributes:
-        own_work: as of `fl_app.core.algorithm.Algorithm`.
         shares: how often each client is drawn, of mean 1; empty = all alike.
     """
 
     _group: ClassVar[str] = "algorithm.schedule"
-    own_work: ClassVar[str] = ""
 
     shares: Sequence[float] = ()
 

@@ -47,8 +47,6 @@ class Compass(Timed):
 
     min_steps: int = bounded(20, COUNT, "nothing would be trained")
     max_steps: int = bounded(100, COUNT, "nothing would be trained")
-    own_work = "local_steps"
-
     speed_momentum: float = bounded(0.9, SHARE, "speeds would never be learned")
     latest_factor: float = bounded(1.5, at_least(1), "every group would be late")
 

@@ -56,7 +56,6 @@ class QueueAware(Timed):
     warm_up_steps: int = bounded(20, COUNT, "nothing would be trained")
 
     transient = ("_parts",)
-    own_work = "local_steps"
 
     def __post_init__(self) -> None:
         super().__post_init__()

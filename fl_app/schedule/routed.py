@@ -64,9 +64,7 @@ class Routed(Schedule):
         numbers, clients = range(1, ORDERS + 1), range(self.num_clients)
         drawn = [[parts(i, n, 0.0) for n in numbers] for i in clients]
         seconds = [np.mean([each.seconds for each in own]) for own in drawn]
-        costs = seconds  # of other aims, which look at none
-        if joules is not None:
-            costs = [np.mean([joules(*each.logged) for each in own]) for own in drawn]
+        costs = [np.mean([joules(*p.logged) if joules else 1.0 for p in own]) for own in drawn]
         self.route(np.array(seconds), np.array(costs))
 
     def route(self, seconds: Numbers, joules: Numbers) -> None:

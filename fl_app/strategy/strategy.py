@@ -147,11 +147,11 @@ class AsyncStrategy(Algorithm, Strategy):
         if beside:
             loses = "which Flower's own round loop would drop: call start"
             raise ValueError(f"{type(self).__name__} {beside}, {loses}")
-        self._round = arrays
         config[names.SERVER_ROUND] = server_round
         layout = Layout.of_arrays(codec.arrays_of(arrays))
-        model = self._model(layout, server_round)
-        messages = []
+        params = codec.from_arrays(arrays, layout)
+        model = GlobalModel(params, server_round - 1, num_trainable=layout.num_trainable)
+        self._round, messages = (layout, model), []
         for node in grid.get_node_ids():
             vector, told = self.dispatch(model, node)
             own = arrays if vector is model.params else codec.record_of(layout.named(vector))
@@ -164,9 +164,7 @@ class AsyncStrategy(Algorithm, Strategy):
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         """Aggregate one round, in which every update has age 0."""
-        layout = Layout.of_arrays(codec.arrays_of(self._round))
-        model = self._model(layout, server_round)
-        updates = []
+        (layout, model), updates = self._round, []
         for reply in replies:
             node = reply.metadata.src_node_id
             try:
@@ -198,10 +196,6 @@ class AsyncStrategy(Algorithm, Strategy):
     ) -> MetricRecord | None:
         """Nothing: evaluation is central."""
         return None
-
-    def _model(self, layout: Layout, server_round: int) -> GlobalModel:
-        params = codec.from_arrays(self._round, layout)
-        return GlobalModel(params, server_round - 1, num_trainable=layout.num_trainable)
 
     # -- what `start` asks, beside the equations ---------------------------------------------------
 

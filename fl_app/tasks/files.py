@@ -98,8 +98,10 @@ def stored_images(
     import datasets
 
     stored = data.cast_column(column, datasets.Image(decode=False))[column]
-    rows = range(len(stored)) if rows is None else rows
-    named = [(f"{where}, row {row + 1}", each) for row, each in zip(rows, stored, strict=True)]
-    if lacking := [name for name, each in named if each is None]:
-        raise ValueError(f"{lacking[0]} has no image: leave it out")
-    return [(n, io.BytesIO(e["bytes"]) if e["bytes"] else Path(e["path"])) for n, e in named]
+    images = list[tuple[str, Path | IO[bytes]]]()
+    for row, each in zip(range(len(stored)) if rows is None else rows, stored, strict=True):
+        name = f"{where}, row {row + 1}"
+        if each is None:
+            raise ValueError(f"{name} has no image: leave it out")
+        images.append((name, io.BytesIO(each["bytes"]) if each["bytes"] else Path(each["path"])))
+    return images

@@ -332,10 +332,11 @@ class TableData(OwnData):
             roles |= {"task.inputs": inputs, "task.ignore": ignored}
             roles["task.categories"] = names_of(self.categories)
         for key, names in roles.items():
-            twice = ", ".join(name for name in {*names} if names.count(name) > 1)
-            require(not twice, key, twice, "each column once", "it would count twice")
             for name in names:
                 require(name in table, key, name, there, "it cannot be read")
+        for key, names in (("task.target", targets), ("task.inputs", inputs)):
+            twice = ", ".join(name for name in dict.fromkeys(names) if names.count(name) > 1)
+            require(not twice, key, twice, "each column once", "it would count twice")
         require(len(inputs) > 0, "task.inputs", "[]", there, "there is nothing to predict from")
         for key, others, role in (
             ("task.client", targets, "the target"),

@@ -87,10 +87,11 @@ class Csv(TableData):
             others = [other for other in OTHERS if other in head and not more]
             if others:
                 raise ValueError(f'its first line is {head!r}: give "task.separator={others[0]!r}"')
+            named = self.texts().union(texts)
             options |= {"keep_default_na": False, "na_values": MISSING}
             table = pd.read_csv(
                 file,
-                dtype=dict.fromkeys(self.texts().union(texts), "str"),
+                dtype={n: "str" for n in first.iloc[0] if n.strip() in named},
                 index_col=False,
                 low_memory=False,  # the types of columns must not depend on the size of a chunk
                 **options,

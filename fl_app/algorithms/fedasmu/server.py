@@ -124,7 +124,6 @@ class FedASMU(AsyncStrategy):
         bound = "at least 2 or algorithm.strategy.refresh be false"
         told = "there is no moment between epochs at which devices could ask"
         self._require(self.local_epochs >= 2 or not refresh, "local_epochs", bound, told)
-        self.oldest = self.max_staleness - 1
         self.num_slots = self.local_epochs - 1 if refresh else 0  # 0 = the devices never ask
         self.state = {
             "controls": {},  # client -> Control
@@ -183,6 +182,10 @@ class FedASMU(AsyncStrategy):
         # A fresh model of an earlier order is not newer than this order's own model.
         fresh: int = self.state["fresh"].get(update.client_id, 0)
         return version - max(update.base_version, fresh) + 1
+
+    @property
+    def oldest_admitted(self) -> float:
+        return self.max_staleness - 1
 
     def admit(self, model: GlobalModel, update: Update) -> str | None:
         tau = self.staleness_of(update, model.version)

@@ -114,13 +114,9 @@ class FedASMUTrainer(LocalTrainer):
         else:
             # The server chooses the first order's slot. NOTE: a known device without a slot, as one
             # that lost its memory, takes the first slot.
-            require(
-                self._ask_after <= num_slots,
-                "slot",
-                self._ask_after,
-                f"at most algorithm.client.local_epochs - 1={num_slots}",
-                "the server chose it by algorithm.strategy.local_epochs",
-            )
+            bound = f"at most algorithm.client.local_epochs - 1={num_slots}"
+            told = "the server chose it by algorithm.strategy.local_epochs"
+            require(self._ask_after <= num_slots, "slot", self._ask_after, bound, told)
             self._ask_after = max(self._ask_after, 1)
             self.state.pop("came_from", None)
         self.state["slot"], self.state["action"] = np.array(self._ask_after), np.array(action)
@@ -160,19 +156,11 @@ class FedASMUTrainer(LocalTrainer):
         self.state["gamma"] = np.array(gamma - self.gamma_lr * slope * by_gamma)
         self.state["upsilon"] = np.array(upsilon - self.upsilon_lr * slope * by_upsilon)
         reward = (before - after).item()
-        self._learn_slot(reward)
-        return {"reward": reward, "merge_weight": beta}
-
-    def _learn_slot(self, reward: float) -> None:
         if "came_from" in self.state:
-            self.state["values"] = learn_slot(
-                self._values(),
-                int(self.state["came_from"]),
-                int(self.state["action"]),
-                reward,
-                Q_LR,
-                Q_DISCOUNT,
-            )
+            slot, action = int(self.state["came_from"]), int(self.state["action"])
+            learned = learn_slot(self._values(), slot, action, reward, Q_LR, Q_DISCOUNT)
+            self.state["values"] = learned
+        return {"reward": reward, "merge_weight": beta}
 
     def _values(self) -> Any:
         return self.state.get("values", np.zeros((self.local_epochs - 1, 3)))

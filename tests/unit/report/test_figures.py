@@ -153,6 +153,7 @@ def test_lanes_are_sorted_by_the_last_clusters_and_marks_say_what_the_event_says
     ("order", "trains", "carries"),
     [
         ({"parts": None}, [(0, 10)], []),
+        ({"parts": (0, 10, 0)}, [(0, 10)], []),  # known for its joules
         ({"parts": (1, 6, 3)}, [(1, 7)], [(0, 1), (7, 10)]),
         ({"parts": (1, 6, 3), "ended": "failure"}, [(1, 10)], [(0, 1)]),
         ({"parts": (1, 6, 3), "beside": True}, [(0, 6)], [(0, 4)]),

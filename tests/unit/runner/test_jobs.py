@@ -26,6 +26,7 @@ from fl_app.runner.cells import compose_cells
 from fl_app.runner.run import Ran, run_cells
 from fl_app.runner.validate import Given, checked_cells, validate_config
 from fl_app.schedule import k_async
+from fl_app.schedule.compass import Compass
 
 ONE = "algorithm.client.local_steps=1"
 
@@ -313,5 +314,7 @@ def test_keys_that_the_user_gives_win_and_these_win_over_those_of_an_experiment(
 def test_runs_from_python_and_their_objects():
     plan = plan_of([FedBuff(), "compare=equal", *FEW])
     assert values(plan.config) == ((20, 4, *EPOCHS), [])
-    plan = plan_of([FedBuff(), k_async(5, 9), "compare=equal", *FEW])
+    plan = plan_of([FedBuff(), Compass(), "compare=equal", *FEW])
+    assert "local work" in plan.config.compare.kept
+    plan = plan_of(["algorithm=fedcompass", k_async(5, 9), "compare=equal", *FEW])
     assert list(plan.config.compare.kept) == ["concurrency", "buffer_size"]

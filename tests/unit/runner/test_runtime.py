@@ -129,7 +129,9 @@ def test_a_run_without_training_measures_nothing(tmp_path):
 MEASURES = ("target_accuracy=1", "metrics=[recall]", "client_eval_every=1")
 
 
-@pytest.mark.parametrize("more", [*MEASURES, "algorithm=area", "runtime.train=no"])
+@pytest.mark.parametrize(
+    "more", [*MEASURES, "algorithm=area", "algorithm=fedsa", "runtime.train=no"]
+)
 def test_what_needs_training_is_refused(more):
     with pytest.raises(ValueError, match=r"^runtime\.train="):
         validate_config(composed("runtime.train=false", "num_clients=10", more))

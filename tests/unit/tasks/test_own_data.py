@@ -126,8 +126,8 @@ def test_mean_and_deviation_are_those_of_the_training_rows():
     task = table(ROWS, ignore=["owner"], test_path="test.csv", test_share=0.25)
     assert len(task.inputs) == 4
     assert task.test_inputs.tolist() == [[0, 0, 1]]
-    Path("test.csv").write_text("bought,zip\nyes,01\n")  # no number, as in training
-    task = table("zip,bought\n01,no\nA1,yes\nA2,no\n", test_path="test.csv")
+    Path("test.csv").write_text("bought,zip \nyes,01\n")  # no number, as in training
+    task = table("zip ,bought\n01,no\nA1,yes\nA2,no\n", test_path="test.csv")
     assert task.test_inputs.tolist() == [[1, 0, 0]]
     shared = table(ROWS, inputs="age", test_share=0.25)
     assert len(shared.inputs) == 3
