@@ -1,6 +1,7 @@
 """What all tests share: no network, one thread, the same generated examples."""
 
 import gc
+import logging
 import os
 import signal
 import sys
@@ -37,6 +38,17 @@ def pytest_runtest_teardown():
     """Nodes in threads may outlive their run. None works beside the next test."""
     if "fake_grid" in sys.modules:
         sys.modules["fake_grid"].finish()
+
+
+@pytest.fixture
+def logged(caplog):
+    """What is logged, also by Flower, whose log does not propagate."""
+    logging.getLogger("flwr").addHandler(caplog.handler)
+    try:
+        with caplog.at_level(logging.INFO, "flwr"):
+            yield caplog
+    finally:
+        logging.getLogger("flwr").removeHandler(caplog.handler)
 
 
 @pytest.fixture(autouse=True)

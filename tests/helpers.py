@@ -276,28 +276,23 @@ class Run:
         return self.outcome.params.tobytes()
 
 
+CLOCK = {"deadline", "availability", "epochs", "pauses", "steps", "evaluation_share", "server"}
+
+
 def run(
     schedule,
     trainer=None,
     *,
     num_clients=10,
     num_versions=20,
-    seconds=math.inf,
     target_accuracy=math.inf,
     devices=None,
-    availability=None,
-    deadline=math.inf,
-    epochs=1,
-    pauses=False,
-    steps=None,
-    evaluation_share=None,
     workers=0,
     strategy=None,
     initial=None,
     seed=0,
     sinks=(),
     batch=1,
-    server=None,
     **more,
 ):
     """Run a federation under virtual time; `workers` = 0 trains in this process.
@@ -311,8 +306,9 @@ def run(
         initial = np.zeros(size, np.float32)
     if devices is None:
         devices = Fleet(UniformRatio(ratio=5, num_clients=num_clients, seed=seed))
+    clock = {key: more.pop(key) for key in CLOCK if key in more}
     if isinstance(trainer, LocalTrainer):
-        epochs, pauses = trainer.epochs, trainer.pauses
+        clock |= {"epochs": trainer.epochs, "pauses": trainer.pauses}
     if batch > 1 and isinstance(trainer, LocalTrainer) and not obstacle(trainer):
         trainer = BatchTrainer(trainer, batch)
     strategy = strategy or MeanDelta()
@@ -325,21 +321,9 @@ def run(
     engine = Engine(
         strategy=strategy,
         schedule=schedule,
-        clock=VirtualClock(
-            mailbox,
-            devices,
-            num_clients,
-            deadline=deadline,
-            seed=seed,
-            availability=availability,
-            epochs=epochs,
-            pauses=pauses,
-            steps=steps,
-            evaluation_share=evaluation_share,
-            server=server,
-        ),
+        clock=VirtualClock(mailbox, devices, num_clients, seed=seed, **clock),
         initial=initial,
-        stop=Stop(num_versions, seconds, target_accuracy),
+        stop=Stop(num_versions, target_accuracy=target_accuracy),
         sinks=[recorder, *sinks],
         seed=seed,
         **more,

@@ -28,12 +28,13 @@ LR = 0.1
 
 
 def initial():
-    return ArrayRecord(
-        {
-            "w": Array(np.arange(6, dtype=np.float32).reshape(3, 2)),
-            "b": Array(np.ones(1, np.float32)),
-        }
-    )
+    arrays = {"w": np.arange(6, dtype=np.float32).reshape(3, 2), "b": np.ones(1, np.float32)}
+    return ArrayRecord({name: Array(array) for name, array in arrays.items()})
+
+
+def trained(strategy, **more):
+    rate, grid = ConfigRecord({"lr": LR}), FakeGrid(client, CLIENTS)
+    return strategy.start(grid, initial(), ROUNDS, train_config=rate, **more)
 
 
 def client(message, context):
@@ -118,16 +119,8 @@ def test_every_strategy_of_flower_is_here():
 @pytest.mark.parametrize("name", [*CASES, *OTHERS])
 def test_of_arrivals_of_age_zero_comes_the_model_of_flowers_own_rounds(name):
     make = (CASES | OTHERS)[name]
-    rounds = make(fraction_evaluate=0.0).start(
-        FakeGrid(client, CLIENTS), initial(), ROUNDS, train_config=ConfigRecord({"lr": LR})
-    )
-    arrivals = Asynchronous(make(fraction_evaluate=0.0)).start(
-        FakeGrid(client, CLIENTS),
-        initial(),
-        ROUNDS,
-        train_config=ConfigRecord({"lr": LR}),
-        schedule=synchronous(CLIENTS),
-    )
+    rounds, inner = trained(make(fraction_evaluate=0.0)), make(fraction_evaluate=0.0)
+    arrivals = trained(Asynchronous(inner), schedule=synchronous(CLIENTS))
     assert list(arrivals.arrays) == list(rounds.arrays)
     for key, array in rounds.arrays.items():
         found = arrivals.arrays[key].numpy()
@@ -151,9 +144,7 @@ def test_what_cannot_be_had_says_why(name):
 def test_metrics_that_are_missing_end_the_run_with_flowers_reason():
     inner = flower.QFedAvg(client_learning_rate=LR, train_loss_key="val_loss")
     with pytest.raises(RunError, match=r"^QFedAvg cannot aggregate version 1: .*'val_loss'"):
-        Asynchronous(inner).start(
-            FakeGrid(client, 2), initial(), train_config=ConfigRecord({"lr": LR})
-        )
+        trained(Asynchronous(inner))
 
 
 class _Waits(flower.FedAvg):
@@ -265,11 +256,8 @@ def test_bulyan_is_refused_where_it_would_skip_every_aggregation():
 #               = 1 + 0.1 * 5.25 / 6.25 = [1.084, 1.084]
 
 FIFTH = GlobalModel(vec(1, 1), version=5, history={3: vec(0, 0)})
-THREE = [
-    Update(0, 3, vec(3, 0), "model", 10, 0.1),
-    Update(1, 3, vec(0, 3), "delta", 10, 0.1),
-    Update(2, 3, vec(9, 9), "model", 20, 0.1),
-]
+THREE = [Update(0, 3, vec(3, 0), "model", 10, 0.1), Update(1, 3, vec(0, 3), "delta", 10, 0.1)]
+THREE.append(Update(2, 3, vec(9, 9), "model", 20, 0.1))
 
 
 @pytest.mark.parametrize(

@@ -186,19 +186,6 @@ def same_course(one, other, *, warm=False):
 KNOWN = {"server_lr": RATE, "num_clients": POPULATION}
 
 
-def test_fedstale_with_0_is_the_mean_and_with_1_ca2fl():
-    same_course(CA2FL(calibration=0, **KNOWN), FedAvgK(server_lr=RATE))
-    one = course(CA2FL(calibration=1, **KNOWN))
-    assert [m.tobytes() for m in one] == [m.tobytes() for m in course(CA2FL(**KNOWN))]
-    assert not np.allclose(one[-1], course(CA2FL(calibration=0.5, **KNOWN))[-1], atol=1e-3)
-
-
-def test_aced_with_an_infinite_age_is_ace():
-    same_course(ACE(max_age=1e9, **KNOWN), ACE(**KNOWN))
-    aced = ACE(max_age=1, **KNOWN)
-    assert not np.allclose(course(aced)[-1], course(ACE(**KNOWN))[-1], atol=1e-3)
-
-
 def test_dude_asgd_is_ace_over_all_clients():
     keys = [f"algorithm.strategy.server_lr={RATE}", "algorithm.strategy.lr_schedule=null"]
     dude = build_strategy(composed("algorithm=dude_asgd", f"num_clients={POPULATION}", *keys))

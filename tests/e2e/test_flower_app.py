@@ -67,16 +67,6 @@ def evaluate(version, arrays):
         return MetricRecord({"mse": torch.nn.functional.mse_loss(model(x), y).item()})
 
 
-@pytest.fixture
-def logged(caplog):
-    logging.getLogger("flwr").addHandler(caplog.handler)  # which does not propagate
-    try:
-        with caplog.at_level(logging.INFO, "flwr"):
-            yield caplog
-    finally:
-        logging.getLogger("flwr").removeHandler(caplog.handler)
-
-
 # -- the programs of docs/flower.md ---------------------------------------------------------------
 
 

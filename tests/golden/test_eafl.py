@@ -45,10 +45,13 @@ def clustered(**settings):
     return eafl
 
 
+def clusters(directions, num_clusters=2, model=MODEL):
+    survey = [gradient(client_id, vector) for client_id, vector in enumerate(directions)]
+    return EAFL(num_clusters=num_clusters).cluster(model, survey)
+
+
 def test_like_directions_are_clustered_the_largest_cluster_first():
-    eafl = EAFL(num_clusters=2)
-    clusters = eafl.cluster(MODEL, [gradient(i, vector) for i, vector in enumerate(SURVEY)])
-    assert clusters == {0: 0, 1: 0, 2: 0, 3: 1, 4: 1}
+    assert clusters(SURVEY) == {0: 0, 1: 0, 2: 0, 3: 1, 4: 1}
 
 
 def test_a_step_weighs_by_staleness_within_and_by_data_between_clusters():
@@ -115,32 +118,23 @@ def test_who_comes_later_belongs_to_the_largest_cluster():
 
 
 def test_clients_without_a_direction_belong_to_the_largest_cluster():
-    eafl = EAFL(num_clusters=2)
     survey = [vec(0, 0), vec(0, 1), vec(0, 2), vec(1, 0), vec(0, 0)]
-    clusters = eafl.cluster(MODEL, [gradient(i, vector) for i, vector in enumerate(survey)])
-    assert clusters == {0: 0, 1: 0, 2: 0, 3: 1, 4: 0}
-    nowhere = [gradient(i, vec(0, 0)) for i in range(5)]
-    assert set(eafl.cluster(MODEL, nowhere).values()) == {0}
+    assert clusters(survey) == {0: 0, 1: 0, 2: 0, 3: 1, 4: 0}
+    assert set(clusters([vec(0, 0)] * 5).values()) == {0}
 
 
 def test_buffers_do_not_decide_who_is_like_whom():
     model = GlobalModel(vec(1, 1, 1), version=3, num_trainable=2)
     survey = [vec(1, 0, 9), vec(2, 0, -9), vec(0, 1, 9), vec(0, 2, -9), vec(0, 3, 0)]
-    clusters = EAFL(num_clusters=2).cluster(
-        model, [gradient(i, vector) for i, vector in enumerate(survey)]
-    )
-    assert clusters == {0: 1, 1: 1, 2: 0, 3: 0, 4: 0}
+    assert clusters(survey, model=model) == {0: 1, 1: 1, 2: 0, 3: 0, 4: 0}
 
 
 def test_as_many_clusters_as_directions_differ():
-    eafl = EAFL(num_clusters=4)
-    survey = [vec(0, 1), vec(0, 2), vec(0, 4), vec(1, 0), vec(2, 0)]
-    clusters = eafl.cluster(MODEL, [gradient(i, vector) for i, vector in enumerate(survey)])
-    assert sorted(set(clusters.values())) == [*range(len(set(clusters.values())))]
-    assert {clusters[0], clusters[1], clusters[2]}.isdisjoint({clusters[3], clusters[4]})
-    two = eafl.cluster(MODEL, [gradient(0, vec(0, 1)), gradient(1, vec(1, 0))])
-    assert sorted(two.values()) == [0, 1]
-    assert eafl.cluster(MODEL, []) == {}
+    found = clusters([vec(0, 1), vec(0, 2), vec(0, 4), vec(1, 0), vec(2, 0)], 4)
+    assert sorted(set(found.values())) == [*range(len(set(found.values())))]
+    assert {found[0], found[1], found[2]}.isdisjoint({found[3], found[4]})
+    assert sorted(clusters([vec(0, 1), vec(1, 0)], 4).values()) == [0, 1]
+    assert clusters([], 4) == {}
 
 
 # -- limits, in whole runs ------------------------------------------------------------------------
@@ -155,14 +149,8 @@ def own_way(client_id, sequence, received):
 
 
 def trained(strategy, schedule, seconds):
-    return run(
-        schedule,
-        Scripted(own_way),
-        num_clients=CLIENTS,
-        num_versions=30,
-        devices=Times(seconds),
-        strategy=strategy,
-    )
+    settings = {"num_clients": CLIENTS, "num_versions": 30, "devices": Times(seconds)}
+    return run(schedule, Scripted(own_way), strategy=strategy, **settings)
 
 
 def test_one_cluster_is_safl_with_k_of_phi_m():

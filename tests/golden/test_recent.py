@@ -29,7 +29,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from helpers import (
-    MeanDelta,
     Quadratic,
     Scripted,
     Times,
@@ -38,6 +37,7 @@ from helpers import (
     same_steps,
     sent,
     steps,
+    toward_own_number,
     vec,
 )
 from torch import nn
@@ -56,7 +56,7 @@ from fl_app.algorithms.ringleader import Ringleader
 from fl_app.core.errors import RunError
 from fl_app.core.pool import ClientPool
 from fl_app.core.snapshot import dumps, loads
-from fl_app.core.types import GlobalModel, Parts, Upload
+from fl_app.core.types import GlobalModel, Parts
 from fl_app.schedule.compass import Compass
 from fl_app.schedule.guided import Guided, outliers
 from fl_app.schedule.queue_aware import QueueAware
@@ -253,20 +253,9 @@ def test_dude_asgd_replaces_a_clients_part_of_the_mean():
     same_steps(steps(ACE(over="all", num_clients=3), DUDE), [[1, 0], [1, 2], [0, 3], [2, 2]])
 
 
-def course(schedule, strategy, seconds, num_versions):
-    """Each client's own number is its gradient; clients take so long."""
-    return run(
-        schedule,
-        Scripted(lambda client, *rest: Upload(vec(client, 1), "gradient", 1, loss=0.0)),
-        num_clients=len(seconds),
-        num_versions=num_versions,
-        devices=Times(lambda client, number: seconds[client]),
-        strategy=strategy,
-    )
-
-
 def test_a_round_hears_all_clients_and_then_each_makes_a_version():
-    events = course(TwoPhase(), Ringleader(), [1.0, 3.7, 5.05], 6).kind("aggregate")
+    times = Times(lambda client, number: [1.0, 3.7, 5.05][client])
+    events = run(TwoPhase(), num_clients=3, num_versions=6, devices=times).kind("aggregate")
     one, four = [0, 0, 0, 1, 0, 0, 2], [0, 0, 0, 0, 2, 0, 1]
     assert [event["client"] for event in events] == [one, [0], [1], four, [0], [2]]
     assert [event["t"] for event in events] == pytest.approx([5.05, 6, 7.4, 11.1, 12, 15.15])
@@ -278,7 +267,7 @@ def test_a_round_waits_for_nobody_who_fails():
     def fails(client, sequence, received):
         if client == 2 and sequence == 0:
             raise OSError("no power")
-        return Upload(vec(client, 1), "gradient", 1, loss=0.0)
+        return toward_own_number(client, sequence, received)
 
     times = Times(lambda client, number: [1.0, 3.7, 2.6][client])
     result = run(TwoPhase(), Scripted(fails), num_clients=3, num_versions=3, devices=times)
@@ -325,17 +314,8 @@ class Again:
 
 def versions(schedule, seconds, num_versions, **more):
     """Of every version when it was made, and of whom."""
-    ran = run(
-        schedule,
-        num_clients=more.pop("num_clients", len(PACE)),
-        num_versions=num_versions,
-        devices=more.pop("devices", None) or Times(seconds),
-        strategy=MeanDelta(),
-        steps=more.pop("steps", lambda client_id: 1),
-        **more,
-    )
-    made = [event for event in ran.events if event["kind"] == "aggregate"]
-    assert [len(event["client"]) for event in made] == [len(event["age"]) for event in made]
+    settings = {"num_clients": len(PACE), "devices": Times(seconds), "steps": lambda client: 1}
+    made = run(schedule, num_versions=num_versions, **(settings | more)).kind("aggregate")
     return [(round(e["t"], 6), sorted(e["client"]), e["age"]) for e in made]
 
 

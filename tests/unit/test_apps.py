@@ -1,7 +1,6 @@
 """Flower's front doors, on nodes and on the server."""
 
 import json
-import logging
 import re
 import subprocess
 import sys
@@ -267,20 +266,15 @@ def test_a_plain_run_is_short_and_keys_or_overrides_end_that():
 QUICK = "num_versions=2 algorithm.client.local_steps=1 task.made_up=true"
 
 
-def test_keys_of_flower_mean_those_of_the_configuration(tmp_path, caplog):
+def test_keys_of_flower_mean_those_of_the_configuration(tmp_path, logged):
     keys = {"algorithm": "fedasync", "task": "mnist", "num_clients": 12, "seed": 3}
     run = server_context(**keys, num_versions=4, output=str(tmp_path), overrides=QUICK)
-    logging.getLogger("flwr").addHandler(caplog.handler)  # which does not propagate
-    try:
-        with caplog.at_level(logging.INFO, "flwr"):
-            server_app.main(FakeGrid(client_app.app, 2), run)
-    finally:
-        logging.getLogger("flwr").removeHandler(caplog.handler)
+    server_app.main(FakeGrid(client_app.app, 2), run)
     config = OmegaConf.load(tmp_path / "config.yaml")
     assert (config.algorithm.name, config.num_clients, config.seed) == ("fedasync", 12, 3)
     assert config.task._target_.endswith(".Images")
     assert json.loads((tmp_path / "summary.json").read_text())["num_versions"] == 2
-    assert str(tmp_path) in caplog.messages[-1]
+    assert str(tmp_path) in logged.messages[-1]
 
 
 @pytest.mark.parametrize(

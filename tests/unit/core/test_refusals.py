@@ -1,10 +1,9 @@
-"""Bounds of hyper-parameters, declared as dataclass fields; and what else users are told."""
+"""What bounds of hyper-parameters hold; and what else users are told."""
 
 import json
 import re
 import sys
 import tomllib
-from dataclasses import dataclass
 from importlib.metadata import packages_distributions
 from pathlib import Path
 
@@ -22,26 +21,8 @@ from fl_app.core.events import (
     to_json,
 )
 from fl_app.core.extras import EXTRAS, MissingExtra, lacking, require_installed, told_if_missing
-from fl_app.core.hyper import (
-    POSITIVE,
-    at_least,
-    bounded,
-    check_bounds,
-    count,
-    one_of,
-    or_none,
-    within,
-)
+from fl_app.core.hyper import POSITIVE, at_least, count, one_of, or_none, within
 from fl_app.core.layout import Layout
-
-
-@dataclass(kw_only=True)
-class Settings:
-    rate: float = bounded(0.5, within("(0, 1]"), "it is a share")
-    name: str = "any"
-
-    def __post_init__(self):
-        check_bounds("strategy", self)
 
 
 @pytest.mark.parametrize(
@@ -60,13 +41,6 @@ class Settings:
 def test_what_a_bound_holds(bound, good, bad):
     assert [bound.holds(value) for value in good] == [True] * len(good)
     assert [bound.holds(value) for value in bad] == [False] * len(bad)
-
-
-def test_a_value_beyond_its_bound_is_told_with_its_consequence():
-    assert Settings(rate=1).rate == 1
-    told = re.escape("strategy.rate=2 must be in (0, 1]: it is a share")
-    with pytest.raises(ValueError, match=f"^{told}$"):
-        Settings(rate=2)
 
 
 # -- which errors are bugs of users, and what they must install ------------------------------------

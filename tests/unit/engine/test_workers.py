@@ -290,19 +290,6 @@ def test_a_worker_that_was_asked_to_end_fails_no_order(start):
 # -- Ctrl-C ---------------------------------------------------------------------------------------
 
 
-class CtrlC:
-    """A sink during which somebody presses Ctrl-C."""
-
-    def __init__(self, version):
-        self._version = version
-
-    def emit(self, event):
-        if isinstance(event, Aggregated) and event.version == self._version:
-            signal.raise_signal(signal.SIGINT)
-
-    def close(self): ...
-
-
 def test_ctrl_c_in_a_terminal_reaches_workers_too_and_is_not_theirs_to_handle():
     class Terminal:
         def emit(self, event):
@@ -314,16 +301,6 @@ def test_ctrl_c_in_a_terminal_reaches_workers_too_and_is_not_theirs_to_handle():
 
     result = run(SCHEDULE, workers=2, sinks=[Terminal()])
     assert (result.outcome.version, result.history.failures) == (20, 0)
-
-
-@pytest.mark.parametrize("workers", [0, 2])
-def test_ctrl_c_ends_the_run_with_what_was_done(workers):
-    result = run(SCHEDULE, workers=workers, sinks=[CtrlC(version=4)])
-    assert result.outcome.stopped == "interrupted"
-    assert result.outcome.error is None
-    assert result.outcome.version == 4
-    assert result.outcome.params.tolist() == run(SCHEDULE, num_versions=4).outcome.params.tolist()
-    assert multiprocessing.active_children() == []
 
 
 @pytest.mark.parametrize("part", [slice(None), slice(2, 3), slice(None, None, 2)])

@@ -266,14 +266,6 @@ def test_a_vector_of_the_sealed_seed():
     assert open_seal(Seal(2, b"", SEALED, b""), HELPER, STATEMENT) == SEED
 
 
-def test_the_statement_is_written_out():
-    assert STATEMENT == (
-        b'{"algorithm": "fedbuff", "base_version": 7, "client": 3, "clip_norm": 1.0, "examples": '
-        b'50, "kind": "delta", "protocol": "fl-app secure aggregation 1", "run": "run", '
-        b'"scale": 1024.0, "sequence": 2, "size": 4, "task": "task"}'
-    )
-
-
 def test_a_seal_has_always_the_same_length():
     seals = [sealed(sequence).to_bytes() for sequence in range(40)]
     assert {len(seal) for seal in seals} == {SEAL_BYTES} == {216}

@@ -1,7 +1,6 @@
 """The strategy base on its own, without a grid."""
 
 import doctest
-import logging
 import re
 from copy import deepcopy
 from dataclasses import dataclass
@@ -87,20 +86,14 @@ def test_values_out_of_their_bounds_are_refused(make, text):
         make()
 
 
-def test_the_summary_tells_the_settings(caplog):
-    logging.getLogger("flwr").addHandler(caplog.handler)  # which does not propagate
-    try:
-        with caplog.at_level(logging.INFO, "flwr"):
-            FedBuff(server_lr=0.25).summary()
-            few = flower.FedAvg(0.5, min_available_nodes=5, weighted_by_key="size")
-            Asynchronous(few).summary()
-    finally:
-        logging.getLogger("flwr").removeHandler(caplog.handler)
+def test_the_summary_tells_the_settings(logged):
+    FedBuff(server_lr=0.25).summary()
+    Asynchronous(flower.FedAvg(0.5, min_available_nodes=5, weighted_by_key="size")).summary()
     told = "fraction_train=0.5 has", "min_available_nodes=5 has", "key=size weighs", "Sampling"
-    assert all(each in caplog.text for each in told)
-    assert "FedBuff, asynchronous" in caplog.text
-    assert "'server_lr': 0.25" in caplog.text
-    assert "state" not in caplog.text
+    assert all(each in logged.text for each in told)
+    assert "FedBuff, asynchronous" in logged.text
+    assert "'server_lr': 0.25" in logged.text
+    assert "state" not in logged.text
 
 
 @pytest.mark.parametrize(

@@ -640,18 +640,6 @@ TABLE = Schema(
     targets=("bought",),
     columns=(Column("age", 40.5, 12.25), Column("city", categories=("Bern", "${oc.env:HOME}"))),
 )
-IMAGES = Schema(
-    "regression", (1, 8, 8), ("angle",), mean=(0.1,), deviation=(0.3,), target_mean=(90.0,),
-    target_deviation=(45.0,),
-)  # fmt: skip
-
-
-@pytest.mark.parametrize("schema", [TABLE, IMAGES])
-def test_what_is_written_is_read(schema, tmp_path):
-    path = tmp_path / "schema.json"
-    path.write_text(schema.to_json())
-    assert read_schema(str(path)) == schema
-    assert read_schema(schema.to_json()) == schema
 
 
 @pytest.mark.parametrize(
