@@ -99,6 +99,8 @@ def explain(error: Exception, overrides: Sequence[str]) -> str:
                 f"{group} is one of: {', '.join(known)}"
             )
     if isinstance(error, OverrideParseException) and not re.search(r"[][{}()]", error.override):
+        if "=" not in error.override or re.search(r"\s\S+=", error.override):
+            return f"{error.override!r} must be one KEY=VALUE without spaces, and each a word apart"
         word = re.sub("=[\"']*(.*?)[\"']*$", r"='\1'", error.override)
         return f'{error.override} cannot be read: quote it for Hydra and for the shell, "{word}"'
     cause, text = error.__cause__, str(error)
@@ -198,10 +200,10 @@ def refuse_epochs(config: DictConfig, overrides: Sequence[str]) -> None:
     steps = OmegaConf.select(config, "algorithm.client.local_steps")
     typed = {override.lstrip("+").partition("=")[0] for override in overrides}
     key = "algorithm.client.local_epochs"
-    if steps is not None and key in typed and "algorithm.client.local_steps" not in typed:
+    if steps is not None and key in typed:
         raise ValueError(
             f"{key} would change nothing: algorithm.client.local_steps={steps} takes its "
-            "place; give that, or local_steps=null, too"
+            "place; give that alone, or local_steps=null, too"
         )
 
 

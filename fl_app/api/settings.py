@@ -118,7 +118,7 @@ def _kind_of(setting: object) -> str:
     if isinstance(setting, AsyncStrategy):
         return "strategy"
     name = getattr(setting, "__name__", type(setting).__name__)
-    if inspect.isclass(setting) and hasattr(setting, "aggregate_train"):
+    if inspect.isclass(setting) and {"aggregate_train", "least_clients"} & {*dir(setting)}:
         raise ValueError(f"{name} must be an object, such as {name}(): it is a class")
     if hasattr(setting, "aggregate_train"):  # Flower's own
         raise ValueError(
@@ -130,8 +130,8 @@ def _kind_of(setting: object) -> str:
     if callable(setting) and not hasattr(setting, "train_indices"):
         return "trainer"
     raise ValueError(
-        f"{setting!r} must be an override (a string), a strategy, a schedule or a trainer; a task "
-        "is given as task="
+        f"{setting!r} must be an override (a string), a strategy, a schedule or a trainer's class; "
+        "a task is given as task="
     )
 
 

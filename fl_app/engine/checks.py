@@ -1,5 +1,6 @@
 """Checks of what clients upload and of what a strategy returns. None of them changes any state."""
 
+from collections.abc import Sequence
 from copy import copy
 from numbers import Real
 
@@ -101,6 +102,17 @@ def require_vector(strategy: Algorithm, method: str, vector: object, size: int) 
     """
     if problem := check_returned(f"{type(strategy).__name__}.{method}", vector, size):
         raise RunError(problem)
+
+
+def require_updates(schedule: object, taken: object) -> None:
+    """Refuse what `Schedule.take` returned.
+
+    Raises:
+        RunError: it is no sequence of updates.
+    """
+    if not isinstance(taken, Sequence) or not all(isinstance(each, Update) for each in taken):
+        told = "and must return updates of the buffer, or none of them"
+        raise RunError(f"{type(schedule).__name__}.take returned {taken!r}, {told}")
 
 
 def order_extra(strategy: Algorithm, model: GlobalModel, client_id: int) -> Extra:

@@ -157,8 +157,11 @@ def equalise(
         places = {"buffer_size": "concurrency"}  # a round has all clients that are at work
     if overlaps:  # as many epochs as a transfer takes
         work = {}
-    elif "slot" in client and compare.local_steps is not None:
-        del work["local_steps"]  # clients pause between epochs
+    elif "slot" in client:  # clients pause between epochs
+        if compare.local_steps is not None:
+            del work["local_steps"]
+        if compare.local_epochs < 2:
+            del work["local_epochs"]
     kept = [key for key in ("concurrency", "buffer_size") if key not in places.values()]
     if compare.concurrency == cell.num_clients and "concurrency" in kept and not own_schedule:
         kept.remove("concurrency")  # all are at work

@@ -80,7 +80,8 @@ class Checkpoints:
             return state
         if problems:
             why = "; ".join(problems.values())
-            raise ValueError(f"no checkpoint in {self._folder} can be read: {why}")
+            told = f"no checkpoint in {self._folder} can be read: {why}; begin in a new folder"
+            raise ValueError(told)
         return None
 
     def _files(self) -> list[Path]:

@@ -184,7 +184,7 @@ def _check_measures(task: "Task", config: DictConfig) -> None:
     if task.objective.score != "accuracy":
         unknown = f"task={task.name} measures no accuracy but {task.objective.score}"
     else:
-        unknown = "" if on_clients else no_test_set
+        unknown = "" if on_clients else no_test_set and f"{no_test_set}, nor client_eval_every"
     require(
         target is None or not unknown,
         "target_accuracy",

@@ -150,7 +150,10 @@ def validate_config(config: DictConfig, given: Given = NOTHING) -> None:
     strategy, schedule = build_strategy(config, given), build_schedule(config, given)
     # Every version takes at least one update, and some schedules always take K.
     each = schedule.buffer_size if isinstance(schedule, Buffered) else 1
-    limits = (config.num_versions, config.max_updates and max(config.max_updates // each, 1))
+    fits, told = (config.max_updates or each) >= each, "no version would be published"
+    bound = f"at least {each}, the updates of a version (algorithm.schedule.buffer_size)"
+    require(fits, "max_updates", config.max_updates, bound, told)
+    limits = (config.num_versions, config.max_updates and config.max_updates // each)
     most = min((limit for limit in limits if limit is not None), default=math.inf)
     strategy.validate_run(most, schedule)
     upload = config.algorithm.client.upload
@@ -163,6 +166,9 @@ def validate_config(config: DictConfig, given: Given = NOTHING) -> None:
     )
     if config.algorithm.client.get("widths"):
         _check_widths(config, strategy, schedule)
+    evaluates, share = config.client_eval_every is not None, config.client_eval_fraction
+    bound = "1.0 without client_eval_every"
+    require(evaluates or share == 1.0, "client_eval_fraction", share, bound, "no client evaluates")
     asked = [key for key in ("target_accuracy", "client_eval_every", "metrics") if config[key]]
     own = strategy.chooses_epochs and config.algorithm.client.local_steps is None
     asked += [type(strategy).__name__] * (RESIDUAL in strategy.takes or own)

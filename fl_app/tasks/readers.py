@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 MISSING = ["", "NA", "N/A", "NaN", "nan", "NULL", "null"]  # None may be a category
 SIGN = Bound(r"one character, or \t for a tab", lambda v: len(v) == 1 or v == r"\t")
 OTHERS = ";\t|,"  # separators that a file may have instead
+NAMES = ("x_train", "y_train", "x_test", "y_test", "client")  # arrays that are read
 LAYOUT = "a folder for each class (DIR/class/image), or for each client (DIR/client/class/image)"
 
 
@@ -138,6 +139,9 @@ class Arrays(OwnData):
         with explaining(f"{where} must be {expected}"), np.load(file) as stored:
             found = {name: stored[name] for name in stored.files}
         train, test = _part(found, "train", where), None
+        if unread := ", ".join(sorted({*found} - {*NAMES})):
+            note = f"{where} has {unread}, which nothing reads, beside {', '.join(NAMES)}"
+            train = replace(train, notes=[note])
         if "x_test" in found:
             test = _part(found, "test", where)
         if self.client and "client" in found:

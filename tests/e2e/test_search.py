@@ -94,7 +94,7 @@ def test_searches_that_mean_nothing_are_refused(words, told, tmp_path, capsys):
 def quick(folder, *more):
     """A search of one cell, whose trials have the rates 1e-4 and 0.5; each run takes a moment."""
     words = ["experiment=quickstart", "experiment.only=[fedbuff]", "runtime.workers=0"]
-    words += ["search.updates=10", "search.grid=2", "search.trials=2", f"search.folder={folder}"]
+    words += ["search.updates=20", "search.grid=2", "search.trials=2", f"search.folder={folder}"]
     words.append("experiment.space=['algorithm.client.local_lr=choice(0.0001,0.5)']")
     words.append("max_updates=null")
     return main([*words, *more])

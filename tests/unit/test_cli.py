@@ -75,6 +75,8 @@ def test_a_dot_where_a_slash_chooses(choice):
 
 
 def test_signs_that_need_quotes():
+    with pytest.raises(ValueError, match="'max_updates' must be one KEY=VALUE without spaces"):
+        compose(["max_updates", "=", "20"])
     quoted = "task.separator=; cannot be read: quote it for Hydra and for the shell, "
     assert complaint("task=csv", "task.separator=;") == f"{quoted}\"task.separator=';'\""
     assert compose(["task=csv", "task.separator=';'"]).task.separator == ";"

@@ -169,6 +169,7 @@ def test_a_trainer_of_ones_own_trains(trainer, tmp_path):
         ([Mean(), "algorithm=fedavg"], r"^Mean and algorithm= are two algorithms"),
         ([Mean(), "algorithm.strategy.factor=2"], r"give it to the object, as Mean\(\.\.\.\)"),
         ([Mean], r"^Mean must be an object, such as Mean\(\)"),
+        ([Buffered], r"^Buffered must be an object, such as Buffered\(\)"),
         ([FedAdam()], r"^FedAdam must be an AsyncStrategy: wrap it as fl_app\.asynchronous"),
         ([Buffered(), "algorithm/schedule=fully_async"], r"the schedule is an object"),
     ],

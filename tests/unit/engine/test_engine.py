@@ -465,6 +465,15 @@ def test_what_is_no_model_is_called_what_it_is(returned, told):
     assert outcome.version == 0
 
 
+def test_a_schedule_that_forgets_to_return_is_told():
+    class Forgets(Buffered):
+        def take(self, buffer):
+            super().take(buffer)
+
+    outcome = run(Forgets(2, 1)).outcome
+    assert str(outcome.error).startswith("Forgets.take returned None, and must return updates of")
+
+
 @pytest.mark.parametrize("weights", [[1.0], np.full(3, np.nan), [[0.5]] * 3, 1.0])
 def test_weights_that_do_not_fit_the_updates_are_told_where_they_are_made(weights):
     class Careless(MeanDelta):

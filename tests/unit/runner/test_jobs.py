@@ -299,6 +299,10 @@ def test_uploads_that_are_displacements_train_like_others_and_pauses_need_epochs
     assert values(equal("algorithm=wkafl", *words)) == ((50, 10, 5, 7), [])
     (*_, epochs, steps), kept = values(equal("algorithm=fedasmu", "compare.local_steps=7"))
     assert (epochs, steps, kept) == (5, None, ["buffer_size", "local work"])
+    assert values(equal("algorithm=fedasmu", "compare.local_epochs=1")) == (
+        (50, None, 5, None),
+        ["buffer_size", "local work"],
+    )
 
 
 def test_keys_that_the_user_gives_win_and_these_win_over_those_of_an_experiment():

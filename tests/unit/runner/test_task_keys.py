@@ -62,6 +62,8 @@ def ran(task, *overrides):
             "partition.labels=8 must be a list of integers",
         ),
         (["devices=boards", "devices.table=nope"], "devices.table=nope must be a file"),
+        (["max_updates=5"], "max_updates=5 must be at least 10, the updates of a version"),
+        (["client_eval_fraction=0.2"], "client_eval_fraction=0.2 must be 1.0 without client_eval"),
         (["num_clients=null"], "num_clients=None must be an integer >= 1"),
     ],
 )

@@ -302,14 +302,15 @@ def test_a_schema_encodes_other_data_alike():
 # -- arrays ---------------------------------------------------------------------------------------
 
 
-def test_arrays_are_standardised_as_the_training_examples():
+def test_arrays_are_standardised_as_the_training_examples(caplog):
     named = {"x_train": X, "y_train": Y, "x_test": [[4.0, 6.0]], "y_test": [1]}
     task = stored({**named, "client": ["b", "a", "b", "b"]}, num_clients=2)
     assert task.inputs.tolist() == [[-1, 0], [1, 0], [-1, 0], [1, 0]]
     assert task.test_inputs.tolist() == [[3, 1]]
     assert (task.targets.tolist(), task.name) == ([0, 1, 0, 1], "arrays-data")
     assert [own.tolist() for own in task.partition] == [[1], [0, 2, 3]]
-    dealt = stored(named | {"client": [*"baaa"]}, client=False, num_clients=4)
+    dealt = stored(named | {"client": [*"baaa"], "X_test": X}, client=False, num_clients=4)
+    assert "data.npz has X_test, which nothing reads, beside x_train, " in caplog.text
     assert [own.size for own in dealt.partition] == [1] * 4
     known = stored({"x_train": [[4.0, 6.0]], "y_train": [1]}, schema=task.schema.to_json())
     assert known.inputs.tolist() == [[3, 1]]
