@@ -203,11 +203,8 @@ def hides_all(weights: Sequence[int], devices: Sequence[Hashable]) -> bool:
         weights: integers, K of them.
         devices: whose uploads they belong to, K of them.
     """
-    for prime in PRIMES:
-        seen = {d for weight, d in zip(weights, devices, strict=True) if weight % prime}
-        if len(seen) < 2:
-            return False
-    return True
+    pairs = [*zip(weights, devices, strict=True)]
+    return all(len({d for weight, d in pairs if weight % prime}) > 1 for prime in PRIMES)
 
 
 def rounding(exact: ArrayLike, weights: Sequence[int]) -> float:

@@ -166,8 +166,8 @@ class SlowLabels(Bounded):
 
     def __post_init__(self) -> None:
         slow_clients(1, self.slow_share)
-        unique = len(set(self.labels)) == len(self.labels) > 0
-        self._require(unique, "labels", "classes, each once", "none is slow")
+        unique = isinstance(self.labels, Sequence) and len({*self.labels}) == len(self.labels) > 0
+        self._require(unique, "labels", "a list of classes, each once", "none is slow")
         Dirichlet(self.alpha, self.min_size, self.balance)  # checks them
 
     def __call__(self, labels: Indices, num_clients: int, rng: Rng) -> list[Indices]:

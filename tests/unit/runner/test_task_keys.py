@@ -59,7 +59,7 @@ def ran(task, *overrides):
         (["task.weights=absent.pt"], "task.weights=absent.pt must be a file or null"),
         (
             ["partition=slow_labels", "partition.labels=8"],
-            "partition.labels=8 must be a list of integers",
+            "partition.labels=8 must be a list of classes",
         ),
         (["devices=boards", "devices.table=nope"], "devices.table=nope must be a file"),
         (["max_updates=5"], "max_updates=5 must be at least 10, the updates of a version"),

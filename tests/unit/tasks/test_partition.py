@@ -190,7 +190,7 @@ def greedy(labels, num_clients, rng):
         (lambda: deal(LabelQuantity(1, 10, 144)), "partition.max_size=144 must be at most 143"),
         (lambda: deal(Shards(100)), "partition.shard_size=100 must be at most 71 with 1437"),
         (lambda: SlowLabels(0), r"slow_share=0 must be in \(0, 1\]"),
-        (lambda: SlowLabels(labels=[1, 1]), "partition.labels=.* must be classes, each once"),
+        (lambda: SlowLabels(labels=[1, 1]), "partition.labels=.* must be a list of classes, each"),
         (lambda: deal(SlowLabels(1.0)), "partition.slow_share=1.0 must be smaller"),
         (lambda: deal(SlowLabels(labels=[11])), "labels=.* must be some but not all of the class"),
         (
