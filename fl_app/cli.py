@@ -200,10 +200,10 @@ def refuse_epochs(config: DictConfig, overrides: Sequence[str]) -> None:
     steps = OmegaConf.select(config, "algorithm.client.local_steps")
     typed = {override.lstrip("+").partition("=")[0] for override in overrides}
     key = "algorithm.client.local_epochs"
-    if steps is not None and key in typed:
+    if steps is not None and key in typed and "algorithm.client.local_steps" not in typed:
         raise ValueError(
             f"{key} would change nothing: algorithm.client.local_steps={steps} takes its "
-            "place; give that alone, or local_steps=null, too"
+            "place; give that, or local_steps=null, too"
         )
 
 
