@@ -73,8 +73,11 @@ class AsyncFedED(Stepped):
         bound = f"at least algorithm.strategy.local_epochs={self.local_epochs}"
         told = "the first order of a client would have more epochs than any later one may"
         self._require(fits, "max_epochs", bound, told)
-        self.chooses_epochs = self.adapt_epochs
         self.state = {"epochs": {}}  # client -> E_i, if they are adapted
+
+    @property
+    def chooses_epochs(self) -> bool:
+        return self.adapt_epochs
 
     def dispatch(self, model: GlobalModel, client_id: int) -> tuple[Vector, Config]:
         if not self.adapt_epochs:

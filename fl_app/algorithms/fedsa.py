@@ -61,7 +61,6 @@ class FedSA(AsyncStrategy):
 
     schedule = fully_async(10)
     takes = TRAINED
-    chooses_epochs = True
     looks_at = "the clients' losses, which decide its stage"
 
     mixing: float = bounded(0.6, SHARE, "it is a mixing weight")
@@ -77,6 +76,10 @@ class FedSA(AsyncStrategy):
             "losses": [],  # mean of the uploads, of the last versions
             "careful": False,  # whether in the second stage
         }
+
+    @property
+    def chooses_epochs(self) -> bool:
+        return True
 
     def dispatch(self, model: GlobalModel, client_id: int) -> tuple[Vector, Config]:
         if self.state["careful"]:

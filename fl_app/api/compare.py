@@ -74,7 +74,7 @@ def compare(
     plans: dict[str, Plan] = {}  # by the names of the runs' folders
     for name, own in cells.items():
         # Numbers are the jobs of a sweep, which a report names after their overrides.
-        plain = isinstance(name, str) and name == Path(name).name == name.strip(" .") != ""
+        plain = isinstance(name, str) and bool(name) and name.strip(" .") == name == Path(name).name
         good = plain and not name.isdigit()
         require(good, "cells", repr(name), "the name of a folder, and no number", "it names one")
         mine = list(own) if isinstance(own, Sequence) and not isinstance(own, str) else [own]

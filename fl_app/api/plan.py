@@ -52,6 +52,7 @@ from fl_app.devices.fleet import Churn, Fleet, Overlapping
 from fl_app.devices.table import boards_of
 from fl_app.engine.server import Server
 from fl_app.runner.components import Components, build_components, message_bytes
+from fl_app.runner.validate import decides_work
 from fl_app.schedule.buffered import Buffered
 from fl_app.schedule.periodic import Periodic
 from fl_app.schedule.routed import Routed
@@ -415,8 +416,8 @@ def _planned(components: Components, stays: object) -> Planned:
         reason = "algorithm.schedule.burst: several clients start at a time"
     elif components.devices is None or type(schedule) not in get_args(Planned):
         reason = f"algorithm.schedule={type(schedule).__name__}: it goes by more than seconds"
-    elif components.own_work:
-        reason = f"algorithm={config.algorithm.name}: its orders say how much clients train"
+    elif who := decides_work(components.strategy, schedule, config.algorithm.client):
+        reason = f"{who}: its orders say how much clients train"
     elif config.deadline is not None:
         reason = f"deadline={config.deadline}: a late client stays at work"
     elif config.client_eval_every is not None:

@@ -100,7 +100,7 @@ def plan_of(
             "in the overrides of `flwr run` or `python -m fl_app`"
         )
     typed = given_keys(overrides)
-    equalise(config, typed, objects)
+    equalise(config, typed, own_schedule="schedule" in objects)
     _describe(config, given)
     count_owners(config, typed)
     validate_config(config, given)

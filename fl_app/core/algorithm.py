@@ -45,7 +45,6 @@ class Algorithm(Remembers, Checked, ABC):
             kind. () = there is none.
         looks_at: if there is none, what `aggregate` looks at in single uploads, as the end of the
             sentence "it needs ...".
-        chooses_epochs: whether the ``local_epochs`` of orders depend on the training.
         cuts: whether clients may train sub-models: each entry moves by the updates that have it
             alone (`by_entry`).
         widths: of clients that do, set before a run; None = all train the whole model.
@@ -70,7 +69,6 @@ class Algorithm(Remembers, Checked, ABC):
     looks_at: ClassVar[str] = "single uploads, for all that its class says (linear_in)"
     cuts: ClassVar[bool] = False
 
-    chooses_epochs: bool = False
     clip_norm: float | None = None
     lr_schedule: LinearDecay | None = None
     widths: Widths | None = None
@@ -134,6 +132,11 @@ class Algorithm(Remembers, Checked, ABC):
         It is called only if there is a newer version than the client's base version.
         """
         return model.params, {}
+
+    @property
+    def chooses_epochs(self) -> bool:
+        """Whether the ``local_epochs`` of orders depend on the training."""
+        return False
 
     @property
     def oldest_admitted(self) -> float:

@@ -90,11 +90,10 @@ class Fleet:
         """Seconds of the client's order with sequence number `sequence` given at `now`."""
         part = 1.0 if self.entries is None else self.entries[client_id]
         training = part * self.compute.seconds(client_id, sequence, now)
-        about, metered = (client_id, sequence, part), self.joules is not None
-        if self.network is None:
-            return Parts(0.0, training, 0.0, metered=metered)
-        down, up = self.network.download(*about), self.network.upload(*about)
-        return Parts(down, training, up, metered=metered)
+        about, links, down, up = (client_id, sequence, part), self.network, 0.0, 0.0
+        if links is not None:
+            down, up = links.download(*about), links.upload(*about)
+        return Parts(down, training, up, metered=self.joules is not None)
 
 
 class Overlapping:

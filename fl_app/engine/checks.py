@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from copy import copy
 from numbers import Real
+from typing import Any
 
 import numpy as np
 
@@ -18,10 +19,12 @@ from fl_app.core.types import (
     GlobalModel,
     Order,
     Update,
+    Updates,
     Upload,
     Vector,
 )
 from fl_app.core.vector import all_finite, read_only
+from fl_app.schedule import Schedule
 
 # Bounds on `Upload.rate_sum`. The entries of a vector whose length is a float32 are below 2e19, so
 # they stay finite when they are multiplied or divided by these.
@@ -104,15 +107,17 @@ def require_vector(strategy: Algorithm, method: str, vector: object, size: int) 
         raise RunError(problem)
 
 
-def require_updates(schedule: object, taken: object) -> None:
-    """Refuse what `Schedule.take` returned.
+def taken(schedule: Schedule, buffer: Updates) -> Updates:
+    """What the schedule takes out of the buffer.
 
     Raises:
-        RunError: it is no sequence of updates.
+        RunError: it returns no sequence of updates.
     """
-    if not isinstance(taken, Sequence) or not all(isinstance(each, Update) for each in taken):
-        told = "and must return updates of the buffer, or none of them"
-        raise RunError(f"{type(schedule).__name__}.take returned {taken!r}, {told}")
+    found: Any = schedule.take(buffer)
+    if isinstance(found, Sequence) and all(isinstance(each, Update) for each in found):
+        return found
+    told = "and must return updates of the buffer, or none of them"
+    raise RunError(f"{type(schedule).__name__}.take returned {found!r}, {told}")
 
 
 def order_extra(strategy: Algorithm, model: GlobalModel, client_id: int) -> Extra:

@@ -259,18 +259,12 @@ class Versions:
         while not self.outcome.stopped:
             if self.schedule.survey(fed.version, fed.buffer):
                 self._cluster()
-            elif taken := self._taken():
+            elif taken := checks.taken(self.schedule, self.intake.eligible(fed.buffer)):
                 self._aggregate(taken)
             else:
                 break
             acted = True
         return acted
-
-    def _taken(self) -> Updates:
-        """What the schedule aggregates now."""
-        taken = self.schedule.take(self.intake.eligible(self._fed.buffer))
-        checks.require_updates(self.schedule, taken)
-        return taken
 
     def _cluster(self) -> None:
         """Let the strategy put the present clients into clusters; this makes no version."""

@@ -325,11 +325,7 @@ def work_of(cells: Sequence[Cell]) -> str:
     It is not fair if they only published equally many versions. Cells that did not reach their end
     are left out.
     """
-    works = dict.fromkeys(
-        f"that of {c.algorithm}" if w == "its own" else w
-        for c in cells
-        if (w := c.summary.get("work_per_update"))
-    )
+    works = dict.fromkeys(w for c in cells if (w := c.summary.get("work_per_update")))
     places = [number for cell in cells if (number := at_work(cell)) is not None]
     told = []
     if len(works) > 1:

@@ -24,7 +24,7 @@ from fl_app.runner.checkpoint import Checkpoints
 from fl_app.runner.components import build_components
 from fl_app.runner.factory import build_engine
 from fl_app.runner.signals import interruptible
-from fl_app.runner.validate import NOTHING, Given
+from fl_app.runner.validate import NOTHING, Given, decides_work
 
 if TYPE_CHECKING:
     from flwr.serverapp import Grid
@@ -128,13 +128,14 @@ def run_cell(
         if isinstance(outcome.error, ServerError) and isinstance(cause, Exception):
             told = "%s: an error in the code of the strategy, the schedule or the evaluation:\n%s"
             log.error(told, label, traceback_of(cause))
+    decides = decides_work(components.strategy, components.schedule, config.algorithm.client)
     about: dict[str, Any] = {
         "algorithm": config.algorithm.name,
         "task": task.name,
         "seed": config.seed,
         "num_clients": config.num_clients or len(history.sequences),
         **({"made_up": True} if config.task.get("made_up") else {}),
-        "work_per_update": "its own" if components.own_work else components.trainer.work_per_update,
+        "work_per_update": f"by {decides}" if decides else components.trainer.work_per_update,
     }
     if config.algorithm.client.private:
         about["private"] = list(config.algorithm.client.private)

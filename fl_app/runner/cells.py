@@ -1,17 +1,14 @@
 """The configurations of an experiment's cells."""
 
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any
 
 from hydra import compose
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import DictConfig, OmegaConf
 
 from fl_app.cli import dotted, refuse_epochs, refuse_surplus
-from fl_app.client.build import locate
 from fl_app.core.errors import require
 from fl_app.core.hyper import COUNT, Bound, or_none
-from fl_app.schedule import Schedule
 
 LIST = Bound(
     "a list such as [a,b]", lambda value: isinstance(value, Sequence) and not isinstance(value, str)
@@ -126,15 +123,13 @@ def _named(word: str, names: Collection[str]) -> list[str]:
     return found
 
 
-def equalise(
-    cell: DictConfig, given: Collection[str] = (), objects: Mapping[str, Any] | None = None
-) -> None:
+def equalise(cell: DictConfig, given: Collection[str] = (), *, own_schedule: bool = False) -> None:
     """Give a run the values of ``compare=equal``; note in ``compare.kept`` what it keeps.
 
     Args:
         cell: of the run; changed.
         given: keys that the user gave; they stay.
-        objects: in the places of "strategy" and "schedule"; None = no objects.
+        own_schedule: whether an object takes the place of the configured schedule.
 
     Raises:
         ValueError: a value is no number of clients, updates, epochs or steps.
@@ -145,12 +140,10 @@ def equalise(
     for key in ("concurrency", "buffer_size", "local_epochs", "local_steps"):
         if compare[key] is not None or key in ("buffer_size", "local_epochs"):
             COUNT.check(f"compare.{key}", compare[key], "all algorithms would have it")
-    client, schedule, strategy = map(cell.algorithm.get, ("client", "schedule", "strategy"))
+    client, schedule = cell.algorithm.client, cell.algorithm.schedule
     places = {key: key for key in ("concurrency", "buffer_size") if key in schedule}
     work = {key: key for key in ("local_epochs", "local_steps") if key in client}
-    overlaps = "max_local_epochs" in strategy
-    objects = objects or {}
-    own_schedule = "schedule" in objects
+    overlaps = "max_local_epochs" in cell.algorithm.strategy
     if own_schedule or overlaps:  # all clients take part in every exchange
         places = {}
     elif schedule._target_.endswith(".synchronous"):
@@ -165,12 +158,7 @@ def equalise(
     kept = [key for key in ("concurrency", "buffer_size") if key not in places.values()]
     if compare.concurrency == cell.num_clients and "concurrency" in kept and not own_schedule:
         kept.remove("concurrency")  # all are at work
-    algorithm = objects.get("strategy") or locate(str(strategy.get("_target_")))
-    times = type(objects["schedule"]) if own_schedule else locate(str(schedule.get("_target_")))
-    own = getattr(algorithm, "chooses_epochs", False) or strategy.get("adapt_epochs")
-    own = own and compare.local_steps is None
-    own = own or getattr(times, "work", Schedule.work) is not Schedule.work
-    if len(work) < 2 or client.upload == "gradient" or own:  # a gradient is of one mini-batch
+    if len(work) < 2 or client.upload == "gradient":  # which is of one mini-batch
         kept.append("local work")
     for group, keys in (("schedule", places), ("client", work)):
         for key, source in keys.items():

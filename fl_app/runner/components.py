@@ -78,13 +78,6 @@ class Components(NamedTuple):
     workers: int
     given: Given = NOTHING
 
-    @property
-    def own_work(self) -> bool:
-        """Whether orders say how much their clients train."""
-        measured = type(self.schedule).work is not Schedule.work
-        epochs = self.strategy.chooses_epochs and self.trainer.local_steps is None
-        return self.trainer.upload != "gradient" and (measured or epochs)
-
 
 def build_components(
     config: DictConfig, task: "Task | None" = None, given: Given = NOTHING

@@ -23,6 +23,7 @@ from fl_app.client.build import (
 )
 from fl_app.client.gpus import GPU, chosen
 from fl_app.client.settings import TrainingSettings
+from fl_app.core.algorithm import Algorithm
 from fl_app.core.errors import require
 from fl_app.core.hyper import COUNT
 from fl_app.core.types import RESIDUAL
@@ -170,11 +171,17 @@ def validate_config(config: DictConfig, given: Given = NOTHING) -> None:
     bound = "1.0 without client_eval_every"
     require(evaluates or share == 1.0, "client_eval_fraction", share, bound, "no client evaluates")
     asked = [key for key in ("target_accuracy", "client_eval_every", "metrics") if config[key]]
-    own = strategy.chooses_epochs and config.algorithm.client.local_steps is None
-    asked += [type(strategy).__name__] * (RESIDUAL in strategy.takes or own)
+    decides, name = (
+        decides_work(strategy, schedule, config.algorithm.client),
+        type(strategy).__name__,
+    )
+    asked += [name] * (RESIDUAL in strategy.takes or decides == name)
     fits, bound = config.runtime.get("train", True) or not asked, f"true with {', '.join(asked)}"
     told = "untrained clients have nothing to measure, and no loss or change to send"
     require(fits, "runtime.train", "false", bound, told)
+    kept = OmegaConf.select(config, "compare.kept")
+    if decides and kept is not None and "local work" not in kept:
+        kept.append("local work")
     build_guard(config).validate_kinds(strategy.takes)
     if asks_for_masks(config):
         from fl_app.secure.run import validate_secure  # a leaf, which few runs need
@@ -199,6 +206,16 @@ def validate_config(config: DictConfig, given: Given = NOTHING) -> None:
         schedule.validate_population(config.num_clients)
     if code := own_code(*_own(config, given, strategy, schedule)):
         OmegaConf.update(config, "code", code, merge=False, force_add=True)  # to resume the same
+
+
+def decides_work(strategy: Algorithm, schedule: Schedule, client: DictConfig) -> str:
+    """The class whose orders say how much clients train; "" = their settings do."""
+    if client.upload == "gradient":
+        return ""
+    if type(schedule).work is not Schedule.work:
+        return type(schedule).__name__
+    chosen = strategy.chooses_epochs and client.local_steps is None
+    return type(strategy).__name__ if chosen else ""
 
 
 def _own(

@@ -1,7 +1,9 @@
 """The long run of a federation by theory: by hand for the smallest, then against the clock."""
 
 from itertools import combinations_with_replacement
+from math import exp
 from shutil import copy
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -9,19 +11,11 @@ from helpers import MeanDelta, run, sent, vec
 
 import fl_app
 from fl_app.algorithms.fedavg_k import FedAvgK
-from fl_app.api.plan import (
-    Orders,
-    loss,
-    orders_of,
-    plan,
-    product_form,
-    server_seconds,
-    steady,
-)
+from fl_app.api.plan import Orders, loss, orders_of, plan, product_form, server_seconds, steady
 from fl_app.cli import CONF
 from fl_app.core.types import GlobalModel, Parts
 from fl_app.devices.compute import Exponential, LogNormal, MeasuredPhones, UniformRatio
-from fl_app.devices.fleet import Churn, Fleet
+from fl_app.devices.fleet import Churn, Energy, Fleet
 from fl_app.devices.network import Relative
 from fl_app.engine.server import Server
 from fl_app.plan import main as planned
@@ -193,11 +187,12 @@ def test_refusals_and_aims():
         plan("devices/availability=arrivals")
     with pytest.raises(ValueError, match="deadline=9"):
         plan("deadline=9")
-    ages = "fedasync strategy.max_staleness=3", "ringmaster strategy.delay_threshold=3"
-    for words in ages:
-        name, key = words.split()
+    for name, key in (
+        *(("fedasync", "max_staleness"), ("fedasmu", "max_staleness")),
+        ("ringmaster", "delay_threshold"),
+    ):
         with pytest.raises(ValueError, match="and those above 2 are refused"):
-            plan(f"algorithm={name}", f"algorithm.{key}")
+            plan(f"algorithm={name}", f"algorithm.strategy.{key}=3")
     for own in (["fedsa"], ["asyncfeded", "algorithm.strategy.adapt_epochs=true"]):
         with pytest.raises(ValueError, match="its orders say how much clients train"):
             plan(f"algorithm={own[0]}", *own[1:])
@@ -233,6 +228,22 @@ def test_the_command_finds_options_of_ones_own(tmp_path, capsys):
     assert "Best: concurrency=" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize(
+    ("spread", "stays", "joules"),
+    [
+        (1.0, None, 4 * 5.0 + 3 * 1.0),
+        # The parts end at 2, 6 and 7 s, where a stay of mean 6 s has survived by e^(-t / 6).
+        (0.0, Churn(mean_online=6.0), 6 * (1 + 4 * exp(-2 / 6) - 4 * exp(-1) - exp(-7 / 6))),
+    ],
+)
+def test_joules_are_means_of_what_is_done_of_orders(spread, stays, joules):
+    """4 s of training at 5 W, more and less by turns, two downloads and an upload of 1 s at 1 W."""
+    compute = SimpleNamespace(seconds=lambda client, number, now: 4.0 + spread * (-1) ** number)
+    links = SimpleNamespace(download=lambda *_: 1.0, upload=lambda *_: 1.0)
+    devices = Fleet(compute, links, Energy(compute_watts=5.0, radio_watts=1.0))
+    assert orders_of(devices, 1, stays, fresh=True).joules[0] == pytest.approx(joules)
+
+
 # -- clients drawn by their load -------------------------------------------------------------------
 
 
@@ -263,6 +274,11 @@ def test_equal_clients_are_drawn_alike_and_slow_or_costly_ones_less():
     assert queues(found * seconds, 3)[0] >= most
     costly = best(np.ones(2), np.array([1.0, 3.0]), 2)
     assert costly[0] > 0.6
+    schedule = Routed(2, 2, "energy")  # orders of both take 2 s in the mean
+    schedule.settle(
+        lambda i, n, now: Parts(0.0, 2.0 + i * (-1) ** n, 0.0, metered=True), Energy().joules
+    )
+    np.testing.assert_allclose(schedule.shares, [1, 1], atol=1e-3)
 
 
 def test_a_run_has_the_throughput_and_the_shares_of_theory():

@@ -14,6 +14,7 @@ import torch
 from helpers import HeadedQuadratic, Recorder, composed
 
 from fl_app.client.build import build_task, build_trainer
+from fl_app.record.log import read_events
 from fl_app.runner import checkpoint, signals
 from fl_app.runner.cell import Plan, run_cell
 from fl_app.runner.checkpoint import Checkpoints
@@ -124,6 +125,19 @@ def test_a_run_without_training_measures_nothing(tmp_path):
     config = composed("num_versions=4", "runtime.train=false", "num_clients=10", "eval_every=1")
     _, summary = run_cell(Plan(config), tmp_path / "run", label="untrained", show=False)
     assert (summary["num_versions"], summary["final_accuracy"]) == (4, None)
+
+
+def test_joules_are_those_of_longer_orders_and_of_evaluations(tmp_path):
+    """FedSA trains twice the epochs; without transfers every second of an order takes 3 W."""
+    words = ["algorithm=fedsa", "devices/energy=phone", "client_eval_every=2", "num_versions=9"]
+    _, summary = run_cell(Plan(composed(*words)), tmp_path, label="metered", show=False)
+    begun, seconds = {}, 0.0
+    for event in read_events(tmp_path / "events.jsonl"):
+        if event.kind in ("dispatch", "evaluate_order"):
+            begun[event.order] = event.t
+        elif event.kind in ("arrival", "client_evaluate"):
+            seconds += event.t - begun[event.order]
+    assert summary["joules"] == pytest.approx(3.0 * seconds, rel=1e-5)
 
 
 MEASURES = ("target_accuracy=1", "metrics=[recall]", "client_eval_every=1")
