@@ -27,6 +27,8 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--aim", default="age=10", help="age=A, age<=A, updates, or energy")
     parser.add_argument("--picture", type=Path, metavar="FILE.png", help="draw the comparison")
     options = parser.parse_intermixed_args(arguments)
+    if options.picture is not None and options.picture.suffix != ".png":
+        parser.error(f"--picture={options.picture} must end in .png: no other picture is drawn")
     try:
         with told_if_missing():
             from fl_app.api.plan import plan

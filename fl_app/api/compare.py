@@ -65,8 +65,11 @@ def compare(
         ValueError: a setting is refused; nothing was run.
         RunError: the disk is full or fails.
     """
-    for key, each, kind in (("cells", cells, Mapping), ("seeds", seeds, Sequence)):
-        require(isinstance(each, kind), key, each, f"a {kind.__name__}", "runs have no other names")
+    for key, each, kind, bound in (
+        ("cells", cells, Mapping, "a dict such as {'fedbuff': ['algorithm=fedbuff']}"),
+        ("seeds", seeds, Sequence, "a list such as [0, 1, 2]"),
+    ):
+        require(isinstance(each, kind), key, each, bound, "runs have no other names")
     require(len(cells) > 0, "cells", cells, "at least one", "there would be nothing to run")
     seeds = list(seeds)
     unique = len(seeds) > 0 and len(set(seeds)) == len(seeds)

@@ -55,7 +55,8 @@ def predict(folder: Path, arrays: Mapping[str, Array], inputs: Any) -> Array:
     if isinstance(inputs, pd.DataFrame):
         names = [column.name for column in schema.columns]
         if lacking := {*names} - {*inputs}:
-            raise ValueError(f"inputs must have the columns {', '.join(sorted(lacking))}")
+            told = f"{', '.join(sorted(lacking))}: there are {', '.join(map(str, inputs))}"
+            raise ValueError(f"inputs must have the columns {told}")
         rule = "median" if schema.missing == "median" else "refuse"
         inputs, _ = completed(inputs.reset_index(drop=True), names, [], rule, "inputs")
     else:

@@ -43,8 +43,10 @@ def explaining(problem: str, remedy: str = "") -> Iterator[None]:
 def said(error: BaseException) -> str:
     """An error's message in one line, with its type unless it is a `ValueError`."""
     text = " ".join(str(error).split())
-    remedy = "; iconv -f LATIN1 -t UTF-8 FILE > NEW" * isinstance(error, UnicodeDecodeError)
-    return text if type(error) is ValueError and text else f"{type(error).__name__}: {text}{remedy}"
+    if isinstance(error, UnicodeDecodeError):
+        code = "UTF-16" if error.object[:2] in (b"\xff\xfe", b"\xfe\xff") else "LATIN1"
+        text += f"; iconv -f {code} -t UTF-8 FILE > NEW"
+    return text if type(error) is ValueError and text else f"{type(error).__name__}: {text}"
 
 
 class RunError(RuntimeError):

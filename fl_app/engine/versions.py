@@ -163,14 +163,16 @@ class Versions:
         seconds = now - order.sent_at
         steps = int(order.config.get("local_steps", 0))
         update = Update.of(upload, order.client_id, base_version, order.number, seconds, steps)
+        problem = checks.malformed(self.strategy, model, order, upload)
         reason = (
-            checks.malformed(self.strategy, model, order, upload)
+            problem
             or self.intake.refuse(model, update)
             or self.guard.refuse(model, update)
             or self.strategy.admit(model, update)
         )
         if reason:
-            self._lose(order, reason, refused=True)
+            mistake = "" if checks.diverged(problem) else problem
+            self._lose(order, reason, mistake, refused=True)
             return False
         fed.failures_in_a_row = 0
         fed.failing.discard(order.client_id)
@@ -238,7 +240,7 @@ class Versions:
         where, place = f"client {order.client_id}, order {order.number}", place_of(traceback)
         if place not in self._places and len(self._places) < MOST:
             self._places.add(place)
-            log.error("%s, raised an error:\n%s", where, traceback)
+            log.error("%s, made an error:\n%s", where, traceback)
         if not self.tolerates:
             raise ClientError(
                 f"{where}: {reason}. With failures=tolerate such an order has failed, and the run "

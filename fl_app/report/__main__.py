@@ -8,6 +8,11 @@ from fl_app.report.cells import read_run
 from fl_app.report.table import make_table
 
 
+def evaluations(text: str) -> int:
+    """A number of evaluations, of which the last one is "final"."""
+    return 1 if text == "final" else int(text)
+
+
 def main(arguments: list[str] | None = None) -> None:
     """Read the command line, write the report, print the table."""
     parser = argparse.ArgumentParser(prog="python -m fl_app.report", description=__doc__)
@@ -21,7 +26,7 @@ def main(arguments: list[str] | None = None) -> None:
     )
     parser.add_argument(
         "--last",
-        type=lambda text: 1 if text == "final" else int(text),
+        type=evaluations,
         metavar="N",
         help="only print the table, with the mean score of the last N evaluations; final = 1",
     )

@@ -201,9 +201,10 @@ class Table:
         for told in filter(None, (self.deviation, self.work)):
             console.print(told, highlight=False)
         runs = [row for row in self.rows if row["statistic"] == "run"]
-        early = [row for row in runs if row["stopped"] not in (*ENDS, None)]
+        early = [row for row in runs if row["stopped"] not in ENDS]
         if early:
-            names = ", ".join(f"{row['cell']} ({row['stopped']})" for row in early)
+            unknown = "no summary: still running, or killed"
+            names = ", ".join(f"{row['cell']} ({row['stopped'] or unknown})" for row in early)
             console.print(f"NOT RUN TO THEIR END: {escape(names)}", style="bold", highlight=False)
 
     def _drawn(self, columns: Sequence[Column], most: int) -> RichTable:

@@ -170,6 +170,8 @@ def validate_config(config: DictConfig, given: Given = NOTHING) -> None:
     evaluates, share = config.client_eval_every is not None, config.client_eval_fraction
     bound = "1.0 without client_eval_every"
     require(evaluates or share == 1.0, "client_eval_fraction", share, bound, "no client evaluates")
+    held, bound = config.task.holdout, "0 without client_eval_every"
+    require(evaluates or not held, "task.holdout", held, bound, "nobody would use what is kept")
     asked = [key for key in ("target_accuracy", "client_eval_every", "metrics") if config[key]]
     decides, name = (
         decides_work(strategy, schedule, config.algorithm.client),

@@ -60,7 +60,7 @@ def completed(
             f"remove these rows{keys if rule is None else ''}"
         )
     if len(table) == 0:
-        raise ValueError(f"{where} has no rows without a gap: there is nothing to learn from")
+        raise ValueError(f"{where} has no rows without a gap: nothing would be left of it")
     left = table[[*inputs]].isna()
     if filled := int(left.sum(axis=None)):
         names = ", ".join(left.columns[left.any()])

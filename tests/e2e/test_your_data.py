@@ -224,7 +224,9 @@ def test_a_model_predicts_in_the_words_and_units_of_its_data(folder, monkeypatch
     assert abs(own_units[:, 0] - table["price"] / 1e5).mean() < 0.5
     with pytest.raises(ValueError, match="inputs must be a table, as the model was trained on"):
         found.predict(np.zeros((2, 4), np.float32))
-    with pytest.raises(ValueError, match="inputs must have the columns second"):
+    with pytest.raises(
+        ValueError, match="inputs must have the columns second: there are first, city"
+    ):
         found.predict(table[["first", "city"]])
     (folder / "classes" / "schema.json").unlink()
     with pytest.raises(ValueError, match=r"has no schema.json: its task was given in Python"):

@@ -226,6 +226,9 @@ def test_the_command_finds_options_of_ones_own(tmp_path, capsys):
     copy(CONF / "devices/lognormal.yaml", tmp_path / "devices/mine.yaml")
     assert planned([f"--config-dir={tmp_path}", "devices=mine"]) == 0
     assert "Best: concurrency=" in capsys.readouterr().out
+    with pytest.raises(SystemExit, match="2"):
+        planned(["--picture=plan.docx"])
+    assert "--picture=plan.docx must end in .png" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -80,6 +80,8 @@ def test_signs_that_need_quotes():
     quoted = "task.separator=; cannot be read: quote it for Hydra and for the shell, "
     assert complaint("task=csv", "task.separator=;") == f"{quoted}\"task.separator=';'\""
     assert compose(["task=csv", "task.separator=';'"]).task.separator == ";"
+    with pytest.raises(ValueError, match=r"^seed=1,2 has several values.*; a list is seed=\[1,2\]"):
+        compose(["seed=1,2"])
 
 
 def test_a_key_of_an_earlier_version_is_answered_with_the_one_in_its_place():

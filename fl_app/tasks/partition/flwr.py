@@ -2,6 +2,7 @@
 
 import inspect
 import os
+import re
 from collections.abc import Sequence
 from pkgutil import resolve_name
 from typing import Any
@@ -91,11 +92,11 @@ class Flwr:
         with told_if_missing():  # it takes seconds to import
             from flwr_datasets import partitioner
 
-        name = f"{self.partitioner.title().replace('_', '')}Partitioner"
-        there = name in partitioner.__all__ and not name.startswith("Vertical")
-        bound = f"one of {', '.join(partitioner.__all__)}, in small letters without Partitioner"
+        names = {re.sub("(?<=.)(?=[A-Z])", "_", n[:-11]).lower(): n for n in partitioner.__all__}
+        known = [name for name in names if name and not name.startswith("vertical")]
+        there, bound = self.partitioner in known, f"one of {', '.join(known)}"
         require(there, "partition.partitioner", self.partitioner, bound, "others do not exist")
-        make, own = getattr(partitioner, name), dict(self.arguments)
+        make, own = getattr(partitioner, names[self.partitioner]), dict(self.arguments)
         given = {"num_partitions": num_clients, "partition_by": "label", "seed": seed}
         taken = inspect.signature(make).parameters
         told = ", ".join(k for k in taken if k not in given) or "no arguments"

@@ -25,7 +25,7 @@ from fl_app.algorithms.fedbuff import FedBuff
 from fl_app.cli import CONF
 from fl_app.client import LocalTrainer
 from fl_app.client.build import build_task
-from fl_app.core.errors import RunError
+from fl_app.core.errors import ClientError, RunError
 from fl_app.runner.earlier import own_code
 from fl_app.schedule import Buffered, Schedule
 from fl_app.strategy import AsyncStrategy
@@ -204,6 +204,14 @@ def test_a_run_that_cannot_go_on_raises_and_leaves_its_files(tmp_path):
     assert fl_app.Result(tmp_path).summary["stopped"].startswith(("Diverged", "Stalled"))
 
 
+def test_an_upload_that_cannot_become_an_update_ends_the_run(tmp_path):
+    class Wanting(FedBuff):
+        upload_extra = ("own",)
+
+    with pytest.raises(ClientError, match=r"order \d+: extra vectors are none, expected own"):
+        fl_app.run(*SMALL, Wanting(), output=tmp_path)
+
+
 # -- the process ----------------------------------------------------------------------------------
 
 
@@ -343,6 +351,7 @@ def test_a_run_that_fails_is_told_and_the_others_run(task, tmp_path):
     [
         ({}, {}, r"^cells=\{\} must be at least one"),
         ({"a": "num_versions=2"}, {"seeds": [1, 1]}, r"^seeds=\[1, 1\] must be"),
+        ({"a": "num_versions=2"}, {"seeds": 3}, r"^seeds=3 must be a list such as \[0, 1, 2\]"),
         ({"a": "seed=3"}, {}, r"^a: seed=3 has no effect here: give the seeds as seeds="),
         ({"7": "num_versions=2"}, {}, r"^cells='7' must be the name of a folder, and no number"),
         ({"a": "num_versions=2", "b": "algorithm=x"}, {}, r"^b: algorithm=x does not exist"),

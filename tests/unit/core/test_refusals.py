@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from fl_app.core.bugs import place_of, traceback_of, warn_of_misspelt
-from fl_app.core.errors import Diverged
+from fl_app.core.errors import Diverged, said
 from fl_app.core.events import (
     Aggregated,
     Arrived,
@@ -81,6 +81,13 @@ def test_without_a_users_frame_all_are_shown():
         Layout.of_arrays({"w": np.zeros(2, np.float32)}).flatten([np.zeros(3, np.float32)])
     error = caught.value.with_traceback(caught.value.__traceback__.tb_next)
     assert 'layout.py"' in traceback_of(error)
+
+
+@pytest.mark.parametrize(("code", "text"), [("LATIN1", b"\xe9"), ("UTF-16", b"\xff\xfea\0")])
+def test_a_text_that_is_no_utf_8_is_told_with_a_command_that_makes_it_one(code, text):
+    with pytest.raises(UnicodeDecodeError) as refused:
+        text.decode()
+    assert said(refused.value).endswith(f"; iconv -f {code} -t UTF-8 FILE > NEW")
 
 
 def test_a_method_that_nothing_calls_is_told_if_it_may_be_a_hook(caplog):

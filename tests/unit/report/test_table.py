@@ -181,13 +181,15 @@ def test_printed_mean_has_its_spread_and_only_means_compete(tmp_path):
     write_seeds(tmp_path)
     table = table_of(tmp_path)
     lines = [" ".join(line.split()) for line in printed(table).splitlines()]
-    assert lines[-1] == "Of several seeds: mean and sample standard deviation (n - 1)."
-    assert lines[-2].startswith(
+    *_, spread, killed = lines
+    assert spread == "Of several seeds: mean and sample standard deviation (n - 1)."
+    assert killed.endswith(" fedasync-seed1 (no summary: still running, or killed)")
+    assert lines[-3].startswith(
         "fedasync (2 seeds) 88.5% \u00b14.9 92.0% \u00b10.0 2.0 \u00b10.0 2 "
     )
     text = printed(table, force_terminal=True, width=200)
     assert "\x1b[1m2.0 \u00b10.0\x1b[0m" in text
-    assert text.count("\x1b[1m") == 4
+    assert text.count("\x1b[1m") == 5  # the last one says that runs have not ended
 
 
 def test_what_a_reader_must_know_is_told_below_and_brackets_are_no_markup(tmp_path):

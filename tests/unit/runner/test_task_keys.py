@@ -64,6 +64,7 @@ def ran(task, *overrides):
         (["devices=boards", "devices.table=nope"], "devices.table=nope must be a file"),
         (["max_updates=5"], "max_updates=5 must be at least 10, the updates of a version"),
         (["client_eval_fraction=0.2"], "client_eval_fraction=0.2 must be 1.0 without client_eval"),
+        (["task.holdout=0.2"], "task.holdout=0.2 must be 0 without client_eval_every: nobody"),
         (["num_clients=null"], "num_clients=None must be an integer >= 1"),
     ],
 )
@@ -129,7 +130,6 @@ def test_every_kind_of_target_runs_with_and_without_a_test_set(tmp_path, kind, t
         "task=arrays",
         f"task.path={tmp_path}/data.npz",
         f"task.test_share={test_share}",
-        "task.holdout=0.2",
     )
     validate_config(config)
     outcome, summary = run_cell(Plan(config), tmp_path / "run", label=kind)

@@ -197,7 +197,7 @@ def greedy(labels, num_clients, rng):
             lambda: deal(SlowLabels(1.0, [9], others=True), n=144),
             "partition.labels=.* classes of at least 144 examples",
         ),
-        (lambda: Flwr("diri"), "partitioner=diri must be one of .*, DirichletPartitioner"),
+        (lambda: Flwr("diri"), "partitioner=diri must be one of .*, dirichlet, .*, iid"),
         (lambda: Flwr(alpha=1.0), r"flwr\(iid, alpha=1.0\) is .* takes no arguments.*alpha"),
         (lambda: Flwr("dirichlet"), "DirichletPartitioner takes alpha.* missing .* 'alpha'"),
         (
