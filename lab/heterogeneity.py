@@ -30,7 +30,7 @@ import hydra
 import numpy as np
 from omegaconf import DictConfig
 
-from fl_app.api.plan import orders_of
+from fl_app.api.theory import orders_of
 from fl_app.cli import CONF
 from fl_app.client.build import instantiate
 from fl_app.core.types import Numbers

@@ -11,7 +11,8 @@ from helpers import MeanDelta, run, sent, vec
 
 import fl_app
 from fl_app.algorithms.fedavg_k import FedAvgK
-from fl_app.api.plan import Orders, loss, orders_of, plan, product_form, server_seconds, steady
+from fl_app.api.plan import plan
+from fl_app.api.theory import Orders, loss, orders_of, product_form, server_seconds, steady
 from fl_app.cli import CONF
 from fl_app.core.types import GlobalModel, Parts
 from fl_app.devices.compute import Exponential, LogNormal, MeasuredPhones, UniformRatio
@@ -29,7 +30,7 @@ def fixed(*seconds):
     size = len(seconds)
     draws = np.repeat(np.array(seconds, float)[:, None], 2, axis=1)
     return Orders(
-        draws, draws[:, 0], np.ones(size), draws[:, 0], 1.0, 0.0, 0.0, np.full(size, np.nan)
+        draws, draws[:, 0], np.ones(size), draws[:, 0], 1.0, 0.0, 0.0, 0.0, np.full(size, np.nan)
     )
 
 
@@ -91,6 +92,10 @@ def test_orders_queue_at_a_busy_server():
     # Ten unequal clients would bring 25 updates a second; it receives two.
     busy = fixed(*np.geomspace(0.1, 10, 10))._replace(per_update=0.5)
     assert steady(busy, fully_async(10)).measures["server_load"] == pytest.approx(1, abs=0.01)
+    # A look every 5 s finds all ten, and works 2 s: ten orders in 7 seconds.
+    polled = fixed(*[1.0] * 10)._replace(per_update=0.2, poll=5.0)
+    found = steady(polled, fully_async(10)).measures["updates_per_second"]
+    assert found == pytest.approx(10 / 7, rel=1e-3)
 
 
 # -- against the clock ----------------------------------------------------------------------------
@@ -123,15 +128,20 @@ def fleet(rng, number):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("more", ["", "availability", "server"])
+@pytest.mark.parametrize("more", ["", "availability", "server", "poll"])
 @pytest.mark.parametrize("name", SCHEDULES)
 def test_the_clock_agrees_with_theory(name, more):
     """Random fleets: arrivals a second and ages within 1 % on average, and each within its scatter.
 
-    The server is nearly idle: where it queues, mean values hold for exponential times alone.
+    With looks it is 2 %: a cycle of mean length stands for all.
+
+    A server that does not poll is nearly idle: where it queues, mean values hold for exponential
+    times alone.
     """
     if more == "availability" and name in ("after", "all", "rounds"):
         pytest.skip("no theory: places wait for clients that are online")
+    if more == "poll" and name == "clock":
+        pytest.skip("no theory: a look finds several updates")
     rng = np.random.default_rng(7)
     speeds, ages = [], []
     for number in range(8):
@@ -140,7 +150,10 @@ def test_the_clock_agrees_with_theory(name, more):
         concurrency = int(rng.integers(2, max(3, size // 3)))
         schedule = SCHEDULES[name](concurrency, int(rng.integers(1, concurrency + 1)))
         stays = Churn(mean_online=60, mean_offline=30, seed=number) if "av" in more else None
-        server = Server(receipt=0.004) if "server" in more else None
+        server = {
+            "server": Server(receipt=0.004),
+            "poll": Server(receipt=0.01, dispatch=0.01, poll=0.37),
+        }.get(more)
         theory = steady(orders_of(devices, size, stays, server), schedule).measures
         ran = run(
             schedule,
@@ -155,7 +168,7 @@ def test_the_clock_agrees_with_theory(name, more):
         speeds.append((len(arrivals) - 1) / seconds / theory["updates_per_second"])
         age = np.mean([arrival["age"] for arrival in arrivals])
         ages.append((age + 1) / (theory["mean_age"] + 1))
-    assert np.mean(speeds) == pytest.approx(1, abs=0.01)
+    assert np.mean(speeds) == pytest.approx(1, abs=0.02 if more == "poll" else 0.01)
     assert np.mean(ages) == pytest.approx(1, abs=0.01)
     np.testing.assert_allclose(speeds, 1, atol=0.1)
     np.testing.assert_allclose(ages, 1, atol=0.05)
@@ -185,6 +198,8 @@ def test_refusals_and_aims():
             plan(f"algorithm={name}")
     with pytest.raises(ValueError, match="availability=Arrivals: stays are not exponential"):
         plan("devices/availability=arrivals")
+    with pytest.raises(ValueError, match=r"poll=0\.02: a look often finds several updates"):
+        plan("algorithm=fedasmu", "devices/server=measured", "devices.server.poll=0.02")
     with pytest.raises(ValueError, match="deadline=9"):
         plan("deadline=9")
     for name, key in (

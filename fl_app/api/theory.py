@@ -1,0 +1,322 @@
+"""The long run of a federation by theory: throughput, ages and loads.
+
+An order of client i takes s_i seconds on average, transfers and the server's handling included.
+Symbols: M concurrency, K buffer_size, N clients, X updates a second.
+
+**Freed places are refilled at once.** M clients are at work, and a freed place goes to any idle
+client with equal probability. The set B of clients at work has the probability
+
+    P(B) ~ prod_{i in B} s_i        (product form; it holds for any distribution of the seconds)
+
+so that, with e_k the elementary symmetric polynomials of s, and e_k^i those without s_i,
+
+    P(i at work) = s_i e_{M-1}^i / e_M,              X_i = P(i at work) / s_i
+    X = (N - M + 1) e_{M-1} / e_M                    (Little: X times the mean seconds at work is M)
+    X^i = (N - M + 1) e_{M-2}^i / e_{M-1}^i          (the others' updates while i is at work)
+    age of i = s_i X^i / K,                          mean age = (M - 1) / K
+
+The others' arrivals during an order are taken as Poisson for the 95 % of ages [A].
+
+**Freed places are refilled after the aggregation.** The mean age is (M - K) / K. There is no closed
+form for X, since it depends on the distribution: a loop of drawn seconds stands for it, without
+models and messages. With K = M these are rounds, each as long as the largest of M draws.
+
+**A server whose work takes seconds** is one station of M/M/1 type among M orders (mean value
+analysis). If it looks for replies every P seconds, and works w for each, a cycle lasts
+C = P / (1 - X w). An order of s seconds that is given b before the end of a cycle's work is found
+b + P + C ceil(max(s - b - P, 0) / C) later, and waits for half of the work, C - P. b is uniform
+[A].
+
+An order ends when its client goes offline, and then brings no update. A share a of the clients is
+online, and M of them are at work as M / a of all would be [A].
+
+**Starts by the clock** (`Periodic`) are a loss system D/M/M/M: with q_j = exp(j period / s) - 1, a
+start finds no place with the probability p = 1 / (1 + sum_k C(M, k) prod_{j<=k} q_j), which holds
+for exponential seconds [A]. The mean age is E[ceil(seconds / period)] - 1 - M p / (1 - p): as many
+clients are at work after an arrival as a start finds that finds a place.
+"""
+
+import heapq
+import math
+from typing import NamedTuple, TypeAlias
+
+import numpy as np
+from scipy.optimize import brentq
+from scipy.special import expit, gammaln, logsumexp
+
+from fl_app.core.types import Numbers
+from fl_app.devices.fleet import Churn, Fleet, Overlapping
+from fl_app.engine.server import Server
+from fl_app.schedule.buffered import Buffered
+from fl_app.schedule.periodic import Periodic
+from fl_app.schedule.routed import Routed
+
+Planned: TypeAlias = Buffered | Periodic | Routed
+
+DRAWS = 40_000  # seconds drawn, of all clients together
+LOOP = 20_000  # arrivals in a loop of drawn seconds
+MIXES = 8  # passes in which the wait at the server, and who is heard how often, agree
+LATER = "after_aggregation"
+
+
+class Orders(NamedTuple):
+    """What the orders of a federation take, without the waits for a place or the server.
+
+    Attributes:
+        draws: seconds of orders of every client, shape ``(N, draws)``.
+        seconds: s_i, their means, shape ``(N,)``.
+        success: probability that an order brings an update, shape ``(N,)``.
+        brought: mean seconds of orders that bring an update, shape ``(N,)``.
+        online: share of the clients that are online.
+        poll: seconds between two looks of an idle server.
+        per_update: seconds of the server's work for an update.
+        per_version: seconds of the server's work for a version.
+        joules: mean of an order of every client, shape ``(N,)``; NaN = unknown.
+    """
+
+    draws: Numbers
+    seconds: Numbers
+    success: Numbers
+    brought: Numbers
+    online: float
+    poll: float
+    per_update: float
+    per_version: float
+    joules: Numbers
+
+
+class Steady(NamedTuple):
+    """The long run of a schedule.
+
+    Attributes:
+        orders: of every client, a second, shape ``(N,)``.
+        updates: of every client, a second, shape ``(N,)``.
+        ages: mean age of every client's updates, versions, shape ``(N,)``.
+        measures: of all clients together, by name; seconds, versions, bytes, joules.
+    """
+
+    orders: Numbers
+    updates: Numbers
+    ages: Numbers
+    measures: dict[str, float]
+
+
+def steady(orders: Orders, schedule: Planned, arrivals: int = LOOP) -> Steady:
+    """The long run of a federation under a schedule.
+
+    Args:
+        orders: of its clients.
+        schedule: `Buffered` or `Periodic`.
+        arrivals: in the loop of drawn seconds, if the schedule needs one.
+    """
+    size, online = orders.seconds.size, orders.online
+    buffer = schedule.buffer_size if isinstance(schedule, Buffered) else 1
+    places = min(schedule.concurrency or size, max(1, round(size * online)))
+    work = orders.per_update + orders.per_version / buffer
+    waits = server_waits(orders, np.ones(size), work, places)
+    seconds = orders.seconds + waits
+    if isinstance(schedule, Buffered) and schedule.refill == LATER:
+        draws = orders.draws + waits[:, None]
+        attempts, ages = looped(draws, places, buffer, arrivals)
+        updates = attempts
+        waiting = places - float(attempts @ seconds)
+    elif isinstance(schedule, Routed):
+        schedule.route(seconds, orders.joules)
+        (updates, ages), waiting = schedule.long_run(seconds), 0.0
+        attempts = updates
+    else:
+        of_all = min(round(places / online), size)
+        for _ in range(MIXES if waits.any() else 1):
+            busy, others = product_form(seconds, of_all)
+            attempts = busy / seconds * places / of_all
+            # Clients that are often heard are fast: their orders, not the clients' mean, queue.
+            waits = server_waits(orders, attempts, work, places)
+            seconds = orders.seconds + waits
+        others *= (places - 1) / max(of_all - 1, 1)
+        if isinstance(schedule, Periodic):
+            attempts /= attempts.sum()
+            lost = loss(schedule.period, float(attempts @ seconds), places)
+            # Each arrival leaves as many at work as a start finds that finds a place.
+            at_work = (
+                attempts @ np.ceil((orders.draws + waits[:, None]) / schedule.period).mean(axis=1)
+                - 1
+            )
+            age = max(at_work - places * lost / (1 - lost), 0)
+            others *= age / max(attempts @ (seconds * others), 1e-12)
+            attempts *= (1 - lost) / schedule.period
+        updates = attempts * orders.success
+        ages = (orders.brought + waits) * others * float(updates.sum() / attempts.sum()) / buffer
+        waiting = (buffer - 1) / 2
+    total = float(updates.sum())
+    measures = {
+        "concurrency": places,
+        "buffer_size": buffer,
+        "updates_per_second": total,
+        "versions_per_second": total / buffer,
+        "mean_age": float(updates @ ages) / total,
+        "clients_at_work": float(attempts @ seconds),
+        "seconds_in_buffer": waiting / total,
+        "server_load": total * work,  # share of its time; above 0.8 queues decide
+        "joules_per_update": float(attempts @ orders.joules) / total,
+    }
+    return Steady(attempts, updates, ages, measures)
+
+
+def product_form(seconds: Numbers, concurrency: int) -> tuple[Numbers, Numbers]:
+    """Of every client the probability that it is at work, and X^i, the others' updates a second.
+
+    Args:
+        seconds: s_i, all > 0, shape ``(N,)``.
+        concurrency: M, 1 <= M <= N.
+    """
+    size, places = seconds.size, concurrency
+    if places == size:
+        rates = 1 / seconds
+        return np.ones(size), rates.sum() - rates
+    # Scaled so that independent clients would be at work M at a time: the polynomials are then the
+    # probabilities of a sum of coins, and none is too small or too large for a float.
+    relative = np.log(seconds) - np.log(seconds).mean()
+    shift = brentq(lambda shift: expit(relative + shift).sum() - places, -50, 50)
+    coins, sums = expit(relative + shift), np.ones(1)
+    for coin in coins:
+        sums = np.convolve(sums, (1 - coin, coin))
+    # Of the other clients: from no client at work upwards, or from all of them downwards, whichever
+    # does not magnify rounding.
+    up, odds = coins <= 0.5, coins / (1 - coins)
+    less = same = above = np.zeros(size)
+    for number in range(places):
+        less, same = same, np.where(up, (sums[number] - coins * same) / (1 - coins), 0)
+    for number in range(size, places - 1, -1):
+        above = np.where(up, 0, (sums[number] - (1 - coins) * above) / coins)
+    below = np.where(up, 0, (sums[places - 1] - (1 - coins) * above) / coins)
+    less, same = np.where(up, less, below), np.where(up, same, above)
+    busy = np.clip(coins * same / sums[places], 0, 1)
+    others = (size - places + 1) * (odds / seconds) * less / same
+    return busy, others
+
+
+def loss(period: float, seconds: float, places: int) -> float:
+    """Probability that a start, one every `period`, finds none of the `places` (D/M/M/M)."""
+    numbers = np.arange(places + 1.0)  # k
+    chosen = gammaln(places + 1) - gammaln(numbers + 1) - gammaln(places - numbers + 1)
+    factors = np.expm1(np.minimum(numbers[1:] * period / seconds, 700.0))  # q_k
+    logs = chosen + np.append(0.0, np.log(factors).cumsum())
+    return float(np.exp(-logsumexp(logs)))
+
+
+def looped(
+    draws: Numbers, concurrency: int, buffer_size: int, arrivals: int
+) -> tuple[Numbers, Numbers]:
+    """Of every client updates a second and their mean age, of a loop of drawn seconds.
+
+    Args:
+        draws: seconds of orders of every client, shape ``(N, draws)``.
+        concurrency: M, K <= M <= N.
+        buffer_size: K.
+        arrivals: in the loop.
+    """
+    size, each = draws.shape
+    place = np.random.default_rng(0).random(concurrency + arrivals)
+    idle, under_way = [*range(size)], list[tuple[float, int, int]]()  # a heap
+    updates, ages, now, orders = np.zeros(size), np.zeros(size), 0.0, 0
+    for version in range(arrivals // buffer_size):
+        while len(under_way) < concurrency:
+            client = idle.pop(int(place[orders] * len(idle)))
+            heapq.heappush(under_way, (now + draws[client, orders % each], client, version))
+            orders += 1
+        for _ in range(buffer_size):
+            now, client, base = heapq.heappop(under_way)
+            updates[client] += 1
+            ages[client] += version - base
+            idle.append(client)
+    return updates / now, ages / np.maximum(updates, 1)
+
+
+def server_waits(orders: Orders, shares: Numbers, work: float, places: int) -> Numbers:
+    """Mean seconds of an order of every client at the server, shape ``(N,)``.
+
+    Args:
+        orders: of the clients.
+        shares: of every client in the orders, of any sum, shape ``(N,)``.
+        work: w, seconds of the server's work for an order.
+        places: M, orders under way.
+    """
+    shares, seconds, poll = shares / shares.sum(), orders.seconds, orders.poll
+    mean = float(shares @ seconds)
+    if not poll:
+        return np.full(seconds.size, server_seconds(mean, work, places))
+    place = np.random.default_rng(0).random(orders.draws.shape)
+
+    def waits(rate: float) -> Numbers:
+        cycle = poll / (1 - rate * work)
+        busy = cycle - poll
+        look = poll + busy * place  # the first one after an order was given
+        looks = np.ceil(np.maximum(orders.draws - look, 0) / cycle)
+        total: Numbers = (look + looks * cycle).mean(axis=1) + busy / 2
+        return total - seconds
+
+    most = min(places / mean, 1 / max(work, 1e-9)) * (1 - 1e-9)
+    return waits(brentq(lambda x: x * (mean + shares @ waits(x)) - places, 0.0, most))
+
+
+def server_seconds(think: float, work: float, orders: int) -> float:
+    """Mean seconds of an order at a server that is one queue (mean value analysis).
+
+    Args:
+        think: mean seconds of an order elsewhere.
+        work: seconds of the server's work for an order.
+        orders: under way.
+    """
+    queue = at_server = 0.0
+    for number in range(1, orders + 1):
+        at_server = work * (1 + queue)
+        queue = number * at_server / (think + at_server)
+    return at_server
+
+
+def orders_of(
+    devices: Fleet | Overlapping,
+    size: int,
+    stays: Churn | None = None,
+    server: Server | None = None,
+    *,
+    fresh: bool = False,
+    eval_every: int = 1,
+) -> Orders:
+    """Draw what the orders of a run take.
+
+    Args:
+        devices: of all clients.
+        size: N.
+        stays: when clients are online; None = always.
+        server: what its own work takes; None = no time.
+        fresh: whether a client downloads a second model while it trains.
+        eval_every: versions between two evaluations on the server.
+    """
+    numbers = range(1, 1 + min(max(DRAWS // size, 4), 400))
+    parts = [[devices.parts(i, n, 0.0) for n in numbers] for i in range(size)]
+    work = np.array([[each.work or each[:3] for each in own] for own in parts])
+    work[:, :, 0] *= 1 + fresh
+    draws = np.array([[each.seconds + fresh * each.download for each in own] for own in parts])
+    success, online = np.ones(size), 1.0
+    brought = draws.mean(axis=1)
+    if stays is not None:
+        mean = stays.mean_online
+        online = mean / (mean + stays.mean_offline)
+        survive = np.exp(-draws / mean)
+        success, brought = survive.mean(axis=1), (draws * survive).sum(axis=1) / survive.sum(axis=1)
+        draws = -mean * np.expm1(-draws / mean)
+        # Of each part, what is done by then.
+        work = -mean * np.diff(np.exp(-work.cumsum(axis=2) / mean), axis=2, prepend=1.0)
+    server, joules = server or Server(), devices.joules
+    return Orders(
+        draws,
+        draws.mean(axis=1),
+        success,
+        brought,
+        online,
+        server.poll,
+        server.dispatch + server.receipt,
+        server.aggregation + server.evaluation / eval_every,
+        np.array([joules(each) if joules else math.nan for each in work.mean(axis=1)]),
+    )
