@@ -67,11 +67,11 @@ def split(words: Sequence[str]) -> tuple[Settings, list[str]]:
         ValueError: a key is unknown or a value is refused.
     """
     own = [word.removeprefix("search.") for word in words if word.startswith("search.")]
-    known = [each.name for each in fields(Settings)]
+    known = [f"search.{each.name}" for each in fields(Settings)]
     for word in own:
-        key, equals, _ = word.partition("=")
+        key, equals, _ = f"search.{word}".partition("=")
         if key not in known or not equals:
-            raise ValueError(f"unknown key 'search.{key}'{nearest(key, known)}")
+            raise ValueError(f"unknown key {key!r}{nearest(key, known)}")
     plain = [word for word in own if not word.startswith("space=")]  # which is no YAML
     try:
         given = OmegaConf.merge(OmegaConf.structured(Settings), OmegaConf.from_dotlist(plain))

@@ -44,7 +44,7 @@ def test_words_of_the_search_are_told_from_those_of_the_experiment():
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (["search.trails=3"], "unknown key 'search.trails'; did you mean trials"),
+        (["search.trails=3"], "unknown key 'search.trails'; did you mean search.trials"),
         (["search.trials=0"], "search.trials=0 must be an integer >= 1"),
         (["search.trials=many"], "search: Value 'many'"),
         (["search.seeds=[1,1]"], "search.seeds=[1, 1] must be seeds >= 0, each once"),
