@@ -92,7 +92,7 @@ def or_auto(bound: Bound) -> Bound:
 
 
 def bounded(default: Any, bound: Bound, consequence: str) -> Any:
-    """A dataclass field that `check_bounds` checks.
+    """A dataclass field that `Checked` checks.
 
     Args:
         default: of the field.
@@ -104,30 +104,22 @@ def bounded(default: Any, bound: Bound, consequence: str) -> Any:
     return field(default=default, metadata={"bound": bound, "consequence": consequence})
 
 
-def check_bounds(group: str, owner: object) -> None:
-    """Refuse a dataclass instance with a `bounded` field whose value violates its bound.
-
-    Raises:
-        ValueError: naming key (``group.field``), value, bound and consequence.
-    """
-    for declared in fields(owner):  # type: ignore[arg-type]  # any dataclass
-        if "bound" in declared.metadata:
-            key = f"{group}.{declared.name}".lstrip(".")
-            consequence = declared.metadata["consequence"]
-            declared.metadata["bound"].check(key, getattr(owner, declared.name), consequence)
-
-
 class Checked(Protocol):
     """The base of dataclasses whose fields are keys of the configuration.
 
     Raises:
-        ValueError: a value is out of its bounds.
+        ValueError: a `bounded` field is out of its bounds; it names key (``group.field``), value,
+            bound and consequence.
     """
 
     _group: ClassVar[str]  # of the keys
 
     def __post_init__(self) -> None:
-        check_bounds(self._group, self)
+        for declared in fields(self):  # type: ignore[arg-type]  # any dataclass
+            if "bound" in declared.metadata:
+                key = f"{self._group}.{declared.name}".lstrip(".")
+                consequence = declared.metadata["consequence"]
+                declared.metadata["bound"].check(key, getattr(self, declared.name), consequence)
 
     def _require(self, fits: bool, key: str, bound: str, consequence: str) -> None:
         """Refuse the value of the field `key`; see `fl_app.core.errors.require`."""

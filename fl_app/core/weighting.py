@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from fl_app.core import staleness
-from fl_app.core.hyper import NON_NEGATIVE, SHARE, SWITCH, bounded, check_bounds, one_of
+from fl_app.core.hyper import NON_NEGATIVE, SHARE, SWITCH, Checked, bounded, one_of
 from fl_app.core.types import Numbers, Updates
 
 
@@ -22,8 +22,8 @@ def by_examples(updates: Updates) -> Numbers:
 FUNCTIONS = ("constant", "polynomial", "hinge", "exponential")
 
 
-@dataclass(frozen=True, slots=True)
-class Weighting:
+@dataclass(frozen=True)
+class Weighting(Checked):
     """How an algorithm weighs K updates, up to a common factor.
 
     Server and helper of a secure aggregation both compute it (`fl_app.secure`).
@@ -43,6 +43,8 @@ class Weighting:
         ValueError: a value is out of its bounds.
     """
 
+    _group = "weighting"
+
     function: str = bounded("constant", one_of(*FUNCTIONS), "no other function is known")
     exponent: float = bounded(0.0, NON_NEGATIVE, "older updates would weigh more")
     slope: float = bounded(0.0, NON_NEGATIVE, "older updates would weigh more")
@@ -50,9 +52,6 @@ class Weighting:
     by_examples: bool = bounded(False, SWITCH, "it is a switch")
     mixing: float | None = bounded(None, SHARE, "it is a mixing weight")
     capped: bool = bounded(False, SWITCH, "it is a switch")
-
-    def __post_init__(self) -> None:
-        check_bounds("weighting", self)
 
     @classmethod
     def of(cls, plain: Mapping[str, Any]) -> "Weighting":
