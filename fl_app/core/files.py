@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
 
 from fl_app.core.errors import RunError
 
@@ -142,13 +142,6 @@ def open_log(path: Path, keep: int | None) -> IO[str]:
     file.truncate(keep or 0)
     file.seek(0, os.SEEK_END)
     return file
-
-
-def on_disk(file: IO[Any]) -> int:
-    """Flush a file to disk; its length in bytes."""
-    file.flush()
-    os.fsync(file.fileno())
-    return file.tell()
 
 
 def sync_folder(folder: Path) -> None:

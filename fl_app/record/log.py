@@ -1,6 +1,7 @@
 """Writes ``events.jsonl``, and reads it: of a run that still goes on, or damaged."""
 
 import json
+import os
 import time
 import warnings
 from collections.abc import Iterator
@@ -9,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from fl_app.core.events import Event, from_json, to_json
-from fl_app.core.files import on_disk, open_log
+from fl_app.core.files import open_log
 
 FLUSH_EVERY = 0.5  # wall seconds between writes of the event log
 MAX_LINES = 4096  # most events that wait for a write
@@ -51,7 +52,8 @@ class JsonLines:
     def position(self) -> int:
         """Bytes written, with all events so far on disk."""
         self._write()
-        return on_disk(self._file)
+        os.fsync(self._file.fileno())
+        return self._file.tell()
 
     def close(self) -> None:
         """Write what is left."""
