@@ -230,8 +230,7 @@ def _projected(tensor: Tensor) -> float:
 
 def shared(layout: Layout) -> list[Entry]:
     """The trained parameters of a layout, in the order of the vector."""
-    trained = [entry for entry in layout.entries if entry.trainable]
-    return sorted(trained, key=lambda entry: layout.slices[entry.name].start)
+    return [entry for entry in layout.entries if entry.trainable]
 
 
 def matching(key: str, patterns: Sequence[str], names: Mapping[str, object]) -> set[str]:
