@@ -28,25 +28,32 @@ def chosen(device: str) -> str:
             there is none; or a device of another kind, which is returned.
 
     Raises:
-        ValueError: the GPU does not exist, or none does, with the reason.
+        ValueError: torch cannot use the device here, with the reason.
     """
-    kind, _, place = device.partition(":")
-    if kind != GPU and device != AUTO:
+    if device == CPU:
         return device
     import torch  # takes seconds, which the processor's runs need not wait for here
 
     count = torch.cuda.device_count()  # without CUDA's initialisation
     visible = [f"{GPU}:{number}" for number in range(count)]
-    if device == AUTO or (visible and not place):
+    if device == AUTO or (visible and device == GPU):
         return visible[0] if visible else CPU
-    if device not in visible:
+    if device in visible:
+        return device
+    if device.partition(":")[0] == GPU:
         given = os.environ.get("CUDA_VISIBLE_DEVICES", "all")
-        raise ValueError(
-            f"runtime.device={device} must be cpu, a device that torch can use here, or auto, "
-            f"which takes a GPU if there is one: torch {torch.__version__} sees "
-            f"{', '.join(visible) or 'no GPU'} (CUDA_VISIBLE_DEVICES={given})"
-        )
-    return device
+        reason = f"torch {torch.__version__} sees {', '.join(visible) or 'no GPU'} "
+        reason += f"(CUDA_VISIBLE_DEVICES={given})"
+    else:
+        try:
+            torch.empty(0, device=device)
+            return device
+        except (RuntimeError, AssertionError) as error:  # a torch without CUDA asserts
+            reason = str(error).splitlines()[0].partition(". ")[0]
+    raise ValueError(
+        f"runtime.device={device} must be cpu, a device that torch can use here, or auto, "
+        f"which takes a GPU if there is one: {reason}"
+    )
 
 
 def prepare(device: str) -> None:
