@@ -24,6 +24,13 @@ from collections import Counter
 from dataclasses import dataclass
 
 import numpy as np
+from flwr.serverapp import (
+    GaussianPrivacyEvent,
+    NeighboringRelation,
+    PrivacyConfig,
+    RdpAccountant,
+    SamplingMethod,
+)
 
 from fl_app.core import staleness
 from fl_app.core.errors import RunError
@@ -33,7 +40,6 @@ from fl_app.core.types import GlobalModel, Updates, Vector
 from fl_app.core.vector import weighted_sum
 from fl_app.core.weighting import Weighting
 from fl_app.schedule import Buffered, Schedule
-from fl_app.strategy import privacy
 from fl_app.strategy.weighted import Stepped
 
 
@@ -114,8 +120,24 @@ class DPFedBuff(Stepped):
         return self.step(model, -total / np.float32(len(updates)), self.server_lr)
 
     def epsilon(self, versions: int) -> float:
-        """See `fl_app.strategy.privacy.epsilon`."""
-        return privacy.epsilon(self.noise_multiplier, versions, self.delta)
+        """Epsilon of (epsilon, delta)-differential privacy after `versions` versions, >= 0.
+
+        Neighbouring data sets differ in all data of one client. Flower's accountant composes
+        versions by Renyi accounting, without amplification by sampling, because the order of
+        arrival is not a random sample.
+        """
+        if versions == 0:
+            return 0.0
+        # Without amplification the size of the population has no effect.
+        config = PrivacyConfig(
+            target_delta=self.delta,
+            population_size=1,
+            neighboring_relation=NeighboringRelation.ADD_OR_REMOVE_ONE,
+            sampling_method=SamplingMethod.NO_AMPLIFICATION,
+        )
+        accountant = RdpAccountant(config)
+        accountant.compose(GaussianPrivacyEvent(self.noise_multiplier, 1, 1), versions)
+        return accountant.get_epsilon(self.delta)
 
     def totals(self) -> dict[str, float]:
         """Epsilon of all versions, and of the client that moved most, at `delta`.
