@@ -18,14 +18,9 @@ handler = MessageHandler()
 
 
 @app.train()
-def train(message: Message, context: Context) -> Message:
-    """Carry out one training order; errors are reported as in the other runtimes."""
-    return handler.handle(message, context)
-
-
 @app.evaluate()
-def evaluate(message: Message, context: Context) -> Message:
-    """Metrics of a model on the client's own data."""
+def carry_out(message: Message, context: Context) -> Message:
+    """Train, or measure a model on the client's own data; errors are reported as elsewhere."""
     return handler.handle(message, context)
 
 
