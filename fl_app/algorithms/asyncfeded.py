@@ -59,6 +59,7 @@ class AsyncFedED(Stepped):
     schedule = fully_async(10)
     takes = TRAINED
     looks_at = "the length of every displacement"
+    first_state = {"epochs": {}}  # client -> E_i, if they are adapted
 
     offset: float = bounded(1.0, POSITIVE, "a fresh upload would have an infinite weight")
     adapt_epochs: bool = False
@@ -73,7 +74,6 @@ class AsyncFedED(Stepped):
         bound = f"at least algorithm.strategy.local_epochs={self.local_epochs}"
         told = "the first order of a client would have more epochs than any later one may"
         self._require(fits, "max_epochs", bound, told)
-        self.state = {"epochs": {}}  # client -> E_i, if they are adapted
 
     @property
     def chooses_epochs(self) -> bool:

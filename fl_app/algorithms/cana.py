@@ -103,6 +103,12 @@ class CANA(RemembersClients, AveragesVersions):
     """
 
     cuts = True
+    first_state = {
+        "measured": None,
+        "num_past": 0,
+        "age_sums": {},
+        "age_counts": {},
+    }
 
     exponent: float = bounded(0.5, within("[0, 2]"), "staler updates would count more or hardly")
     memory_span: float | None = bounded(3.0, or_none(POSITIVE), "no memory would count")
@@ -114,15 +120,6 @@ class CANA(RemembersClients, AveragesVersions):
     fusion_falls: bool = False
     normalise: bool = False
     fair: bool = False
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self.state |= {
-            "measured": None,
-            "num_past": 0,
-            "age_sums": {},
-            "age_counts": {},
-        }
 
     @property
     def memory_weight(self) -> float:

@@ -67,6 +67,7 @@ class DPFedBuff(Stepped):
 
     schedule = Buffered(concurrency=10, buffer_size=10)
     linear_in = ("delta",)
+    first_state = {"versions": 0, "participation": Counter()}  # client -> versions that it moved
 
     clip_norm: float = bounded(1.0, POSITIVE, "the noise that privacy needs would be unknown")
     noise_multiplier: float = bounded(1.0, POSITIVE, "nothing would be private")
@@ -77,11 +78,7 @@ class DPFedBuff(Stepped):
     def __post_init__(self) -> None:
         super().__post_init__()
         require_installed("dp_accounting")
-        self.state = {
-            "noise": np.random.default_rng(self.noise_seed),
-            "versions": 0,
-            "participation": Counter(),  # client -> versions that it moved
-        }
+        self.state["noise"] = np.random.default_rng(self.noise_seed)
 
     def validate_run(self, num_versions: float, schedule: Schedule) -> None:
         if self.max_epsilon is None:

@@ -82,6 +82,7 @@ class EAFL(WeightedGradients):
     """
 
     looks_at = "every client's gradient, to form clusters"
+    first_state = {"clusters": {}, "examples": {}}  # by client
 
     server_lr: float = bounded(1.5, POSITIVE, "the model would not move")
     num_clusters: int = bounded(5, COUNT, "clients belong to a cluster")
@@ -105,7 +106,6 @@ class EAFL(WeightedGradients):
             self.synchronous,
             self.recluster,
         )
-        self.state = {"clusters": {}, "examples": {}}  # by client
 
     def validate_run(self, num_versions: float, schedule: Schedule) -> None:
         if not schedule.surveys:

@@ -46,14 +46,11 @@ class FedCompass(Stepped):
     schedule = Compass()
     takes = TRAINED
     looks_at = "how long every client takes, which decides its steps"
+    first_state = {"heard": set()}  # clients
 
     server_lr: float = bounded(0.9, POSITIVE, "the model would not move")
     exponent: float = bounded(0.5, NON_NEGATIVE, "staler updates would count more")
     num_clients: int | None = bounded(None, COUNT, "it divides every weight")
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self.state = {"heard": set()}  # clients
 
     def aggregate(self, model: GlobalModel, updates: Updates) -> Vector:
         heard: set[int] = self.state["heard"]

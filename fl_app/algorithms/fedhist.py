@@ -105,6 +105,9 @@ class FedHist(AveragesVersions):
     schedule = k_async(10)
     looks_at = "the direction of every gradient"
     cuts = True
+    # L without its first round, which is not needed after its judgement; U. The rows of G are
+    # replaced in turn.
+    first_state = {"local": [], "num_global": 0, "utility": {}}
 
     server_lr: float = bounded(0.7, POSITIVE, "the model would not move")
     buffer_length: int = bounded(10, count(0), "it is a number of rounds")
@@ -128,9 +131,6 @@ class FedHist(AveragesVersions):
         super().__post_init__()
         self.egs = self.egs and self.buffer_length > 0
         self.haa = self.haa and self.buffer_length > 0
-        # L without its first round, which is not needed after its judgement; U. The rows of G are
-        # replaced in turn.
-        self.state = {"local": [], "num_global": 0, "utility": {}}
 
     def validate_run(self, num_versions: float, schedule: Schedule) -> None:
         harmless = not self.ina or self.norm_floor is not None or self.norm_decay == 0

@@ -63,16 +63,13 @@ class FedPSA(AveragesVersions):
     schedule = Buffered(concurrency=10, buffer_size=10)
     takes = TRAINED
     looks_at = "a gradient at the model of every client"
+    first_state = {"lengths": [], "first": None}  # the last L squared lengths, and M_0
 
     temperature_slope: float = bounded(5.0, NON_NEGATIVE, "weights could turn round")
     least_temperature: float = bounded(0.5, POSITIVE, "similarities are divided by it")
     queue_length: int = bounded(50, COUNT, "no length would be known")
     sketch_size: int | None = bounded(16, or_none(COUNT), "nothing could be compared")
     held_examples: int = bounded(100, COUNT, "there would be no gradient to compare")
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self.state = {"lengths": [], "first": None}  # the last L squared lengths, and M_0
 
     def aggregate(self, model: GlobalModel, updates: Updates) -> Vector:
         deltas = self.deltas(model, updates)

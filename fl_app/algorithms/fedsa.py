@@ -62,6 +62,10 @@ class FedSA(AsyncStrategy):
     schedule = fully_async(10)
     takes = TRAINED
     looks_at = "the clients' losses, which decide its stage"
+    first_state = {
+        "losses": [],  # mean of the uploads, of the last versions
+        "careful": False,  # whether in the second stage
+    }
 
     mixing: float = bounded(0.6, SHARE, "it is a mixing weight")
     exponent: float = bounded(0.5, NON_NEGATIVE, "staler updates would count more")
@@ -69,13 +73,6 @@ class FedSA(AsyncStrategy):
     num_versions: int = bounded(
         100, COUNT, "the stages are shares of them (with num_versions=null it must be given)"
     )
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self.state = {
-            "losses": [],  # mean of the uploads, of the last versions
-            "careful": False,  # whether in the second stage
-        }
 
     @property
     def chooses_epochs(self) -> bool:

@@ -65,17 +65,15 @@ class FedStaleAsync(RemembersClients):
         [-2.0, 0.0]
     """
 
+    first_state = {
+        "participation": {},  # client that was heard -> p_c
+        "others": None,  # p_c of everybody else
+        "discounts": {},  # client -> sum of beta(tau_c) since its memory was kept, and number
+    }
+
     upload_exponent: float = bounded(0.5, NON_NEGATIVE, "staler updates would count more")
     memory_exponent: float = bounded(0.5, within("[0, 2]"), "older ones would count more or hardly")
     participation_rate: float = bounded(0.1, UNIT_INTERVAL, "it is a share")
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self.state |= {
-            "participation": {},  # client that was heard -> p_c
-            "others": None,  # p_c of everybody else
-            "discounts": {},  # client -> sum of beta(tau_c) since its memory was kept, and number
-        }
 
     @property
     def memory_weight(self) -> float:

@@ -47,13 +47,10 @@ class FedStaleWeight(WeightedGradients, AveragesVersions):
 
     schedule = Buffered(concurrency=10, buffer_size=10)
     looks_at = "every client's mean age, which the helper does not know"
+    first_state = {"ages": {}}  # client -> E_c
 
     rate: float = bounded(0.1, SHARE, "it is a share")
     scale_by_buffer: bool = True
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self.state = {"ages": {}}  # client -> E_c
 
     def weights(self, model: GlobalModel, updates: Updates) -> Numbers:
         ages: dict[int, float] = self.state["ages"]

@@ -50,15 +50,12 @@ class GSGM(Stepped):
 
     schedule = RoundBlocking(10)
     looks_at = "sums over several versions, of which nobody has shown that they hide uploads"
+    first_state = {"used": {}, "count": 0}
 
     server_lr: float = bounded(0.2, POSITIVE, "the model would not move")
     momentum: float = bounded(0.1, BELOW_1, "steps would grow")
     accumulate: str = bounded("mean", one_of("mean", "code"), "no other sum is known")
     apply_momentum: bool = True
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self.state = {"used": {}, "count": 0}
 
     def aggregate(self, model: GlobalModel, updates: Updates) -> Vector:
         state, trainable = self.state, slice(model.num_trainable)

@@ -51,15 +51,12 @@ class MRAsyncFL(AsyncStrategy):
     schedule = fully_async(10)
     takes = TRAINED
     looks_at = "the last model of every client"
+    # By client v_i and c_i; w_0, and gamma^t, what is left of its weight.
+    first_state = {"models": {}, "weights": {}, "initial": None, "left": 1.0}
 
     discount: float = bounded(0.8, BELOW_1, "new models would count for nothing")
     num_clients: int | None = bounded(None, COUNT, "there would be no client to train")
     max_staleness: int | None = bounded(None, NON_NEGATIVE, "every update would be refused")
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        # By client v_i and c_i; w_0, and gamma^t, what is left of its weight.
-        self.state = {"models": {}, "weights": {}, "initial": None, "left": 1.0}
 
     def admit(self, model: GlobalModel, update: Update) -> str | None:
         age = model.age(update)

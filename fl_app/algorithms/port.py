@@ -56,6 +56,7 @@ class PORT(Stepped):
     """
 
     looks_at = "the cosine of every displacement with the global one"
+    first_state = {"before": []}  # with two_back: the last two models, oldest first
 
     staleness_weight: float = bounded(3.0, NON_NEGATIVE, "weights could be negative")
     similarity_weight: float = bounded(1.0, NON_NEGATIVE, "weights could be negative")
@@ -64,8 +65,6 @@ class PORT(Stepped):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.reference == "two_back":
-            self.state = {"before": []}  # the last two models, oldest first
         require(
             self.staleness_weight + self.similarity_weight > 0,
             "algorithm.strategy.staleness_weight + algorithm.strategy.similarity_weight",

@@ -46,10 +46,7 @@ class RescaledASGD(WeightedGradients):
 
     schedule = fully_async(None)
     looks_at = "every client's own time, which the helper does not know"
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self.state = {"orders": {}, "seconds": {}}  # client -> number, and tau_c
+    first_state = {"orders": {}, "seconds": {}}  # client -> number, and tau_c
 
     def weights(self, model: GlobalModel, updates: Updates) -> Numbers:
         orders, seconds = self.state["orders"], self.state["seconds"]

@@ -52,10 +52,7 @@ class Ringleader(RemembersClients):
     """
 
     schedule = TwoPhase()
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self.state |= {"counts": Counter(), "stepped": set()}  # b_c; who made a version
+    first_state = {"counts": Counter(), "stepped": set()}  # b_c; who made a version
 
     def aggregate(self, model: GlobalModel, updates: Updates) -> Vector:
         counts, stepped = self.state["counts"], self.state["stepped"]

@@ -82,6 +82,7 @@ class WKAFL(Stepped):
 
     schedule = k_async(10)
     looks_at = "the length and the direction of every gradient"
+    first_state = {"stage": 1}  # and "momentum", G, from the first aggregation on
 
     server_lr: float = bounded(0.2, POSITIVE, "the model would not move")
     momentum: float = bounded(0.1, NON_NEGATIVE, "history would be subtracted")
@@ -104,10 +105,6 @@ class WKAFL(Stepped):
     select: bool = True
     staleness: bool = True
     history: bool = True
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self.state = {"stage": 1}  # and "momentum", G, from the first aggregation on
 
     def aggregate(self, model: GlobalModel, updates: Updates) -> Vector:
         ages = [model.age(update) for update in updates]

@@ -64,6 +64,7 @@ class Zeno(Stepped):
 
     schedule = fully_async(10)
     takes = ("gradient", "pseudo")
+    first_state = {"validated": None, "gradient": None}
 
     server_lr: float = bounded(0.1, POSITIVE, "the model would not move")
     penalty: float = bounded(0.2, NON_NEGATIVE, "long steps would be rewarded")
@@ -71,10 +72,6 @@ class Zeno(Stepped):
     validate_every: int = bounded(5, COUNT, "the server would have no gradient")
     held_examples: int = bounded(100, COUNT, "the server could not test a gradient")
     batch_size: int = bounded(50, COUNT, "the server's gradient would be of nothing")
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self.state |= {"validated": None, "gradient": None}
 
     def admit(self, model: GlobalModel, update: Update) -> str | None:
         v = self._own(model)[: model.num_trainable]

@@ -3,6 +3,7 @@
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import is_dataclass
 from typing import Any, ClassVar, TypeAlias
 
@@ -48,6 +49,7 @@ class Algorithm(Remembers, Checked, ABC):
         cuts: whether clients may train sub-models: each entry moves by the updates that have it
             alone (`by_entry`).
         widths: of clients that do, set before a run; None = all train the whole model.
+        first_state: what `state` is before a run.
         state: what is learned.
         report: numbers about the last aggregation for its event, such as ``weight``, one number
             per update. The engine empties it before every `aggregate`.
@@ -68,6 +70,7 @@ class Algorithm(Remembers, Checked, ABC):
     linear_in: ClassVar[Sequence[str]] = ()
     looks_at: ClassVar[str] = "single uploads, for all that its class says (linear_in)"
     cuts: ClassVar[bool] = False
+    first_state: ClassVar[Mapping[str, Any]] = {}
 
     clip_norm: float | None = None
     lr_schedule: LinearDecay | None = None
@@ -85,7 +88,7 @@ class Algorithm(Remembers, Checked, ABC):
         """Check the values and reset `state` and `report`; `__init__` of dataclasses calls it."""
         if is_dataclass(self):
             super().__post_init__()
-        self.state: dict[str, Any] = {}
+        self.state: dict[str, Any] = deepcopy({**self.first_state})
         self.report: dict[str, Any] = {}
         self.shares: Sequence[float] = ()  # of the schedule (`Schedule.shares`), set before a run
 

@@ -229,7 +229,7 @@ class RemembersClients(Stepped):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.state = {"memory": Memories(self.memory_dtype, self.num_clients, self.memory_weight)}
+        self.state["memory"] = Memories(self.memory_dtype, self.num_clients, self.memory_weight)
 
     @property
     def memory_weight(self) -> float | None:

@@ -66,17 +66,14 @@ class AREA(AsyncStrategy):
     takes = ("delta", RESIDUAL)  # of which the trainer makes the other
     needs = "fl_app.algorithms.area.trainer.AREATrainer"
     looks_at = "changes of gradients, whose sums nobody has shown to hide uploads"
+    first_state = {
+        "first": None,  # w_0
+        "accepted": {},  # client -> number of its last accepted upload
+        "checkpointed": [],  # what that was at the last two checkpoints
+        "aggregated": set(),  # clients whose first upload was aggregated
+    }
 
     num_clients: int = bounded(10, COUNT, "the mean is over so many clients")
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self.state = {
-            "first": None,  # w_0
-            "accepted": {},  # client -> number of its last accepted upload
-            "checkpointed": [],  # what that was at the last two checkpoints
-            "aggregated": set(),  # clients whose first upload was aggregated
-        }
 
     def validate_run(self, num_versions: float, schedule: Schedule) -> None:
         if schedule.surveys:

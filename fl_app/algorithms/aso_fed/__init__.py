@@ -71,6 +71,10 @@ class ASOFed(AsyncStrategy):
     takes = TRAINED
     needs = "fl_app.algorithms.aso_fed.trainer.ASOFedTrainer"
     looks_at = "the weight of every client in sums over all versions"
+    first_state = {
+        "examples": {},  # client -> n_i
+        "delays": {},  # client -> number of uploads, sum of their delays
+    }
 
     regularisation: float = bounded(1.0, NON_NEGATIVE, "training would flee the received model")
     decay: float = bounded(0.001, BELOW_1, "nothing would be learned")
@@ -78,13 +82,6 @@ class ASOFed(AsyncStrategy):
     feature_layer: Sequence[int] | None = bounded(
         None, PAIR, "the first layer's weights could not be found"
     )
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self.state = {
-            "examples": {},  # client -> n_i
-            "delays": {},  # client -> number of uploads, sum of their delays
-        }
 
     def dispatch(self, model: GlobalModel, client_id: int) -> tuple[Vector, Config]:
         number, total = self.state["delays"].get(client_id, (1, 1))

@@ -60,17 +60,14 @@ class FedDyn(AsyncStrategy):
     takes = TRAINED
     needs = "fl_app.algorithms.feddyn.trainer.FedDynTrainer"
     looks_at = "sums over several versions, of which nobody has shown that they hide uploads"
+    first_state = {
+        "examples": {},  # client -> n_i
+        "memory": None,  # sum of all h_i, trainable part
+        "mean": None,  # of the last cohort's models
+    }
 
     regularisation: float = bounded(0.01, POSITIVE, "memories would have no weight")
     num_clients: int | None = bounded(None, COUNT, "no client would have a memory")
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self.state = {
-            "examples": {},  # client -> n_i
-            "memory": None,  # sum of all h_i, trainable part
-            "mean": None,  # of the last cohort's models
-        }
 
     def dispatch(self, model: GlobalModel, client_id: int) -> tuple[Vector, Config]:
         config = {"regularisation": self.regularisation}

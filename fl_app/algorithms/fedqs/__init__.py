@@ -73,13 +73,10 @@ class FedQS(AveragesVersions):
     takes = TRAINED
     needs = "fl_app.algorithms.fedqs.trainer.FedQSTrainer"
     looks_at = "what every client says of its direction"
+    first_state = {"uploads": {}, "angles": {}, "mean_angle": 0.0}  # n_i, theta_i, thetabar
 
     form: str = bounded("gradient", one_of("gradient", "model"), "no other form is known")
     expected_share: float = bounded(0.1, NON_NEGATIVE, "it is a share")
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self.state = {"uploads": {}, "angles": {}, "mean_angle": 0.0}  # n_i, theta_i, thetabar
 
     def dispatch(self, model: GlobalModel, client_id: int) -> tuple[Vector, Config]:
         uploads, mean_angle = self.state["uploads"], self.state["mean_angle"]

@@ -68,17 +68,14 @@ class SCAFFOLD(AsyncStrategy):
     order_extra = (CONTROL,)  # c
     upload_extra = (CONTROL,)  # c_i+ - c_i
     looks_at = "a second vector of every client, which nothing masks"
+    first_state = {
+        "control": None,  # c
+        "changes": None,  # sum of all c_i+ - c_i
+        "heard": set(),  # clients
+    }
 
     server_lr: float = bounded(1.0, POSITIVE, "the model would not move")
     num_clients: int | None = bounded(None, COUNT, "there would be no client to train")
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self.state = {
-            "control": None,  # c
-            "changes": None,  # sum of all c_i+ - c_i
-            "heard": set(),  # clients
-        }
 
     def dispatch_extra(self, model: GlobalModel, client_id: int) -> Extra:
         if self.state["control"] is None:
