@@ -8,22 +8,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pandas as pd
-from markupsafe import escape
 from rich.console import Console
 
-from fl_app.api.result import Result
+from fl_app.api.result import Reported, Result
 from fl_app.api.run import carry_out, new_folder
 from fl_app.api.settings import Setting, plan_of, without
 from fl_app.core.errors import require
-from fl_app.core.extras import told_if_missing
 from fl_app.record.summary import told_of_trouble
-from fl_app.report import Table, target_of
-from fl_app.report.cells import Cell, group, read_run
-from fl_app.report.table import make_table
+from fl_app.report.cells import group, read_run
 from fl_app.runner.cell import Plan
 
 if TYPE_CHECKING:
-    from fl_app.api.plot import Plot
     from fl_app.tasks.task import Task
 
 # Columns of the table that a comparison leaves out, and those of which the spread says something.
@@ -96,7 +91,7 @@ def compare(
     return Comparison(folder)
 
 
-class Comparison:
+class Comparison(Reported):
     """What a comparison came to. Its parts are read from the files when they are asked for.
 
     It also reads an experiment of the command line: ``Comparison("outputs/DATE/TIME")``.
@@ -109,13 +104,8 @@ class Comparison:
     """
 
     def __init__(self, folder: str | PathLike[str]) -> None:
-        self._folder = Path(folder)
-        self._cells: list[Cell] = read_run(self._folder)
-
-    @property
-    def folder(self) -> Path:
-        """Folder of all files, among them a page for the browser, ``report.html``."""
-        return self._folder
+        super().__init__(folder)
+        self._cells = read_run(self._folder)
 
     @cached_property
     def results(self) -> dict[str, list[Result]]:
@@ -145,23 +135,9 @@ class Comparison:
         numbers = frame.columns.drop(["seeds", "work_per_update", "stopped"])
         return frame.astype(dict.fromkeys(numbers, float))  # None is NaN
 
-    def plot(self) -> "Plot":
-        """The score of each run over time, the seeds as a band, as a figure of Altair."""
-        with told_if_missing():
-            from fl_app.api.plot import plot  # altair takes a second to import
-
-        return plot(self._cells, target_of(self._cells))
-
     def __repr__(self) -> str:
         console = Console(width=WIDTH, force_terminal=True, force_jupyter=False, color_system=None)
         with console.capture() as shown:
             self._rows.print(console)
         trouble = told_of_trouble({cell.name: cell.summary for cell in self._cells})
         return "\n".join(filter(None, (shown.get().rstrip(), trouble, f"Files: {self._folder}")))
-
-    def _repr_html_(self) -> str:
-        return f"<pre>{escape(repr(self))}</pre>{self.plot().html()}"
-
-    @cached_property
-    def _rows(self) -> Table:
-        return make_table(self._cells, target_of(self._cells))

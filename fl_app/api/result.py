@@ -15,15 +15,49 @@ from fl_app.core.extras import told_if_missing
 from fl_app.core.types import Array
 from fl_app.record.folder import EVENTS, MODEL, SUMMARY, TABLE
 from fl_app.record.log import read_events
-from fl_app.report import target_of
-from fl_app.report.cells import Cell, is_cell, read_cell
+from fl_app.report import Table, target_of
+from fl_app.report.cells import Cell, is_cell, read_run
 from fl_app.report.table import make_table
 
 if TYPE_CHECKING:
     from fl_app.api.plot import Plot
 
 
-class Result:
+class Reported:
+    """What runs came to: the base of `Result` and `fl_app.Comparison`.
+
+    Args:
+        folder: of the runs.
+    """
+
+    def __init__(self, folder: str | PathLike[str]) -> None:
+        self._folder = Path(folder)
+
+    @property
+    def folder(self) -> Path:
+        """Folder of all files, among them a page for the browser, ``report.html``."""
+        return self._folder
+
+    def plot(self) -> "Plot":
+        """The main score of each run over time, seeds as a band, as a figure of Altair."""
+        with told_if_missing():
+            from fl_app.api.plot import plot  # altair takes a second to import
+
+        return plot(self._cells, target_of(self._cells))
+
+    def _repr_html_(self) -> str:
+        return f"<pre>{escape(repr(self))}</pre>{self.plot().html()}"
+
+    @cached_property
+    def _cells(self) -> list[Cell]:
+        return read_run(self._folder)
+
+    @cached_property
+    def _rows(self) -> Table:
+        return make_table(self._cells, target_of(self._cells))
+
+
+class Result(Reported):
     """What a run came to. Its parts are read from the run's files when they are asked for.
 
     It also reads a run of the command line: ``Result("outputs/DATE/TIME")``.
@@ -36,14 +70,9 @@ class Result:
     """
 
     def __init__(self, folder: str | PathLike[str]) -> None:
-        self._folder = Path(folder)
+        super().__init__(folder)
         if not is_cell(self._folder):
             raise ValueError(f"folder={folder} must hold a run's {EVENTS}: nothing can be read")
-
-    @property
-    def folder(self) -> Path:
-        """Folder of the run's files, among them a page for the browser, ``report.html``."""
-        return self._folder
 
     @cached_property
     def summary(self) -> dict[str, Any]:
@@ -91,26 +120,11 @@ class Result:
 
         return predict(self._folder, self.model, inputs)
 
-    def plot(self) -> "Plot":
-        """The main score over time, as a figure of Altair."""
-        with told_if_missing():
-            from fl_app.api.plot import plot  # altair takes a second to import
-
-        return plot([self._cell], target_of([self._cell]))
-
     def __repr__(self) -> str:
-        columns = make_table([self._cell], target_of([self._cell])).columns()
+        (cell,) = self._cells
+        columns = self._rows.columns()
         numbers = [f"{each.group} {each.title} {each.texts[0]}".strip() for each in columns]
-        return (
-            f"<{self._cell.algorithm} on {self._cell.task}: {', '.join(numbers)}; {self._folder}>"
-        )
-
-    def _repr_html_(self) -> str:
-        return f"<pre>{escape(repr(self))}</pre>{self.plot().html()}"
-
-    @cached_property
-    def _cell(self) -> Cell:
-        return read_cell(self._folder, name="")
+        return f"<{cell.algorithm} on {cell.task}: {', '.join(numbers)}; {self._folder}>"
 
 
 def _column(values: list[Any]) -> "pd.Series[Any]":
