@@ -21,7 +21,7 @@ Deviations: alpha is not halved late in training. Updates that are too stale can
 from dataclasses import dataclass
 
 from fl_app.core.hyper import NON_NEGATIVE, SHARE, at_least, bounded, one_of
-from fl_app.core.types import TRAINED, GlobalModel, Update, Updates, Vector
+from fl_app.core.types import TRAINED, GlobalModel, Updates, Vector
 from fl_app.core.weighting import Weighting
 from fl_app.schedule import fully_async
 from fl_app.strategy import AsyncStrategy
@@ -68,12 +68,6 @@ class FedAsync(AsyncStrategy):
     @property
     def oldest_admitted(self) -> float:
         return super().oldest_admitted - 1
-
-    def admit(self, model: GlobalModel, update: Update) -> str | None:
-        from_one = model.age(update) + 1
-        if self.max_staleness is not None and from_one > self.max_staleness:
-            return f"staleness {from_one} exceeds strategy.max_staleness={self.max_staleness}"
-        return None
 
     def public_weights(self) -> Weighting:
         return Weighting(

@@ -23,7 +23,7 @@ FedAsync. Several updates at once (another schedule) are taken in one after the 
 from dataclasses import dataclass
 
 from fl_app.core.hyper import BELOW_1, COUNT, NON_NEGATIVE, bounded
-from fl_app.core.types import TRAINED, GlobalModel, Update, Updates, Vector
+from fl_app.core.types import TRAINED, GlobalModel, Updates, Vector
 from fl_app.core.vector import weighted_sum
 from fl_app.schedule import fully_async
 from fl_app.strategy import AsyncStrategy
@@ -57,12 +57,6 @@ class MRAsyncFL(AsyncStrategy):
     discount: float = bounded(0.8, BELOW_1, "new models would count for nothing")
     num_clients: int | None = bounded(None, COUNT, "there would be no client to train")
     max_staleness: int | None = bounded(None, NON_NEGATIVE, "every update would be refused")
-
-    def admit(self, model: GlobalModel, update: Update) -> str | None:
-        age = model.age(update)
-        if self.max_staleness is not None and age > self.max_staleness:
-            return f"age={age} is above strategy.max_staleness={self.max_staleness}"
-        return None
 
     def aggregate(self, model: GlobalModel, updates: Updates) -> Vector:
         params, gamma, state = model.params, self.discount, self.state

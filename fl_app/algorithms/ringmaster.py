@@ -27,7 +27,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from fl_app.core.hyper import COUNT, NON_NEGATIVE, POSITIVE, bounded, or_none
-from fl_app.core.types import GlobalModel, Numbers, Update, Updates
+from fl_app.core.types import GlobalModel, Numbers, Updates
 from fl_app.core.weighting import Weighting
 from fl_app.schedule import fully_async
 from fl_app.strategy.weighted import WeightedGradients
@@ -57,6 +57,7 @@ class Ringmaster(WeightedGradients):
 
     schedule = fully_async(10)
     linear_in = ("pseudo", "gradient")
+    age_key = "delay_threshold"
 
     delay_threshold: int | None = bounded(50, or_none(COUNT), "every gradient would be refused")
     noise: float | None = bounded(None, NON_NEGATIVE, "it is a variance")
@@ -80,12 +81,6 @@ class Ringmaster(WeightedGradients):
     @property
     def oldest_admitted(self) -> float:
         return self.threshold - 1
-
-    def admit(self, model: GlobalModel, update: Update) -> str | None:
-        age = model.age(update)
-        if age < self.threshold:
-            return None
-        return f"age={age} is not below strategy.delay_threshold={self.threshold}"
 
     def public_weights(self) -> Weighting:
         return Weighting()

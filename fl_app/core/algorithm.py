@@ -49,6 +49,7 @@ class Algorithm(Remembers, Checked, ABC):
         cuts: whether clients may train sub-models: each entry moves by the updates that have it
             alone (`by_entry`).
         widths: of clients that do, set before a run; None = all train the whole model.
+        age_key: name of the field that bounds the age of updates, if there is one.
         first_state: what `state` is before a run.
         state: what is learned.
         report: numbers about the last aggregation for its event, such as ``weight``, one number
@@ -70,6 +71,7 @@ class Algorithm(Remembers, Checked, ABC):
     linear_in: ClassVar[Sequence[str]] = ()
     looks_at: ClassVar[str] = "single uploads, for all that its class says (linear_in)"
     cuts: ClassVar[bool] = False
+    age_key: ClassVar[str] = "max_staleness"
     first_state: ClassVar[Mapping[str, Any]] = {}
 
     clip_norm: float | None = None
@@ -144,12 +146,15 @@ class Algorithm(Remembers, Checked, ABC):
     @property
     def oldest_admitted(self) -> float:
         """Greatest age of an update that `admit` does not refuse, versions."""
-        bound = getattr(self, "max_staleness", None)
+        bound = getattr(self, self.age_key, None)
         return math.inf if bound is None else bound
 
     def admit(self, model: GlobalModel, update: Update) -> str | None:
-        """A reason to refuse an arrival, or None."""
-        return None
+        """A reason to refuse an arrival, or None; here that it is older than `oldest_admitted`."""
+        age = model.age(update)
+        if age <= self.oldest_admitted:
+            return None
+        return f"age={age} is above {self.oldest_admitted:g}, by strategy.{self.age_key}"
 
     def cluster(self, model: GlobalModel, updates: Updates) -> Mapping[int, int]:
         """Clusters of clients, for a schedule that asks for them; this makes no version.

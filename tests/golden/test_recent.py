@@ -90,7 +90,7 @@ def test_a_new_model_takes_the_place_of_its_clients_last_one():
 def test_an_upload_beyond_the_greatest_staleness_is_refused():
     strategy, model = MRAsyncFL(max_staleness=2), GlobalModel(vec(0), 3)
     assert strategy.admit(model, sent(0, 1, 1)) is None
-    assert strategy.admit(model, sent(0, 0, 1)) == "age=3 is above strategy.max_staleness=2"
+    assert strategy.admit(model, sent(0, 0, 1)) == "age=3 is above 2, by strategy.max_staleness"
 
 
 # -- FedPSA ---------------------------------------------------------------------------------------
