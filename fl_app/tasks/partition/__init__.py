@@ -52,10 +52,17 @@ class Bounded(Checked):
     """The base of partitioners whose fields have bounds.
 
     Raises:
-        ValueError: a value is out of its bounds.
+        ValueError: a value is out of its bounds, or `max_size` below `min_size`.
     """
 
     _group = "partition"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        least, most = getattr(self, "min_size", 1), getattr(self, "max_size", None)
+        if most is not None:
+            bound = f"at least partition.min_size={least}"
+            self._require(most >= least, "max_size", bound, "no size could meet both")
 
 
 def make_partition(

@@ -53,12 +53,6 @@ class Dirichlet(Bounded):
     mode: str = bounded("by_class", one_of("by_class", "by_client"), "there is no other")
     max_size: int | None = bounded(None, COUNT, "a client could not train")
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        bound = f"at least partition.min_size={self.min_size}"
-        fits = self.max_size is None or self.max_size >= self.min_size
-        self._require(fits, "max_size", bound, "no size could meet both")
-
     def __call__(self, labels: Indices, num_clients: int, rng: Rng) -> list[Indices]:
         most = labels.size // num_clients
         bound = f"at most {most} with {labels.size} training examples and num_clients={num_clients}"

@@ -40,12 +40,6 @@ class LabelQuantity(Bounded):
     max_size: int = 49
     disjoint: bool = False
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        bound = f"at least partition.min_size={self.min_size}"
-        fits = self.max_size >= self.min_size
-        self._require(fits, "max_size", bound, "no size could be drawn")
-
     def __call__(self, labels: Indices, num_clients: int, rng: Rng) -> list[Indices]:
         pools = by_class(labels, rng)
         bound = f"at most {len(pools)}, the number of classes"
