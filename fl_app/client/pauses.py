@@ -58,11 +58,6 @@ class Progress:
         return cls(tensors, int(steps), float(loss))
 
 
-def extra_of(state: State) -> Extra:
-    """The extra vectors of the order that paused."""
-    return {k.removeprefix(EXTRA): v for k, v in state.items() if k.startswith(EXTRA)}
-
-
 def without_pause(state: State) -> dict[str, Array]:
     """A client's state without what a paused order left in it."""
     return {name: array for name, array in state.items() if not name.startswith(PAUSED)}

@@ -85,7 +85,7 @@ class Private(Transformation):
         self._model = model
 
     def receive(self, order: Order) -> Order:
-        self._model.load_private(private_of(order.state))
+        self._model.load_private(below(PRIVATE, order.state))
         own = {name: array for name, array in order.state.items() if not name.startswith(PRIVATE)}
         return replace(order, state=own)
 
@@ -94,9 +94,9 @@ class Private(Transformation):
         return replace(upload, state={**upload.state, **kept})
 
 
-def private_of(state: State) -> State:
-    """The private parameters in a client's state, by their own names."""
-    return {k.removeprefix(PRIVATE): v for k, v in state.items() if k.startswith(PRIVATE)}
+def below(prefix: str, state: State) -> State:
+    """The arrays of a client's state whose names begin with a prefix, by the rest of the names."""
+    return {k.removeprefix(prefix): v for k, v in state.items() if k.startswith(prefix)}
 
 
 # -- sub-models ------------------------------------------------------------------------------------
