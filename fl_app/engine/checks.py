@@ -59,11 +59,9 @@ def malformed(strategy: Algorithm, model: GlobalModel, order: Order, upload: Upl
     forgotten = upload.base_version not in (None, *model.history)
     if forgotten and (upload.kind == "model" or not strategy.cites_forgotten):
         return f"base_version={upload.base_version} is one that no order under way cites"
-    if upload.kind == RESIDUAL and RESIDUAL not in getattr(strategy, "takes", KINDS):
-        name = type(strategy).__name__
-        return f"kind {RESIDUAL!r} is of AREA's clients, and {name} has no use for it"
-    if upload.kind not in (*KINDS, RESIDUAL):
-        return f"kind {upload.kind!r} is none of {', '.join(KINDS)}"
+    kinds = dict.fromkeys((*KINDS, *getattr(strategy, "takes", ())))  # AREA takes residuals, too
+    if upload.kind not in kinds:
+        return f"kind {upload.kind!r} is none of {', '.join(kinds)}"
     if not (is_number(upload.num_examples) and upload.num_examples > 0):
         return f"num_examples={upload.num_examples!r} must be at least 1"
     if not (is_number(upload.rate_sum) and LEAST_RATE <= upload.rate_sum <= MOST_RATE):
