@@ -34,9 +34,9 @@ class Interval(NamedTuple):
     low: float
     high: float
 
-    def text(self, unit: float = 100, form: str = "{:+.1f}") -> str:
+    def text(self, form: str = "{:+.1f}") -> str:
         """Such as "-1.2 [-2.0, -0.4]"."""
-        return f"{form} [{form}, {form}]".format(*(unit * value for value in self))
+        return f"{form} [{form}, {form}]".format(*(100 * value for value in self))
 
     def short(self, unit: float = 100) -> str:
         """Such as "1.2±0.8"."""
