@@ -99,7 +99,7 @@ class Federation:
             RunError: a process ended, or the nodes are not online in time.
         """
         self._spawn("server", self.kit)
-        while self._registered() < self._nodes:  # by start.sh
+        while len(self.statuses()) < self._nodes:  # by start.sh
             self.wait(0.5)
         print(f"SuperLink on {self.kit.address}", flush=True)
         for i, port in enumerate(free_ports(self._nodes)):
@@ -112,7 +112,7 @@ class Federation:
         online = 0
         while online < self._nodes:
             self.wait(1.0)
-            joined, online = online, self.online()
+            joined, online = online, self.statuses().count("online")
             if online > joined:
                 print(f"{online} of {self._nodes} SuperNodes online", flush=True)
 
@@ -154,16 +154,11 @@ class Federation:
         os.close(self._gone)
         return bool(ended)
 
-    def online(self) -> int:
-        """How many nodes are online; 0 while the SuperLink starts, or is too busy to answer."""
+    def statuses(self) -> list[str]:
+        """Of the nodes; none while the SuperLink starts, or is too busy to answer."""
         with suppress(Unreachable):
-            return self.link.online()
-        return 0
-
-    def _registered(self) -> int:
-        with suppress(Unreachable):
-            return len(self.link.registered())
-        return 0
+            return [*self.link.registered().values()]
+        return []
 
     def _kit(self, name: str, **settings: str) -> Kit:
         return Kit.read(self.folder / "kit" / name, {**os.environ, **settings})

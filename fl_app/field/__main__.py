@@ -130,7 +130,7 @@ def _register(server: Path, keys: Sequence[Path]) -> int:
     link, until = SuperLink(kit), time.monotonic() + STARTS_WITHIN
     while True:  # start.sh calls it while the SuperLink starts
         try:
-            link.online()
+            link.registered()
             break
         except Unreachable:
             if time.monotonic() > until:

@@ -84,10 +84,6 @@ class SuperLink:
         nodes = {node.public_key: node.status for node in self._nodes()}
         return {key: status for key, status in nodes.items() if status != "unregistered"}
 
-    def online(self) -> int:
-        """Return the number of nodes that are online; raises as `registered`."""
-        return sum(node.status == "online" for node in self._nodes())
-
     def _nodes(self) -> Sequence[NodeInfo]:
         with self._client() as client:
             return list(client.ListNodes(ListNodesRequest()).nodes_info)

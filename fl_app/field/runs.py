@@ -110,7 +110,7 @@ class Supervisor:
     def _run(self, overrides: Sequence[str], output: Path) -> int:
         """Return the id of the unfinished run in `output`, or submit a new run."""
         waits = False
-        while not self._answer(self.link.online):
+        while "online" not in self._answer(self.link.registered).values():
             if not waits:  # a run gives up after a minute, and boards may boot for longer
                 self.tell("waiting for a node to come online")
             waits = True

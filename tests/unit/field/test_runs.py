@@ -44,10 +44,10 @@ class Scripted:
         self.paused = []
         self.told = []
         self._statuses = []
-        self.nodes_online = [1]  # now, later, and so on
+        self.nodes = ["online"]  # the node's status now, later, and so on
 
-    def online(self):
-        return self.nodes_online.pop(0) if len(self.nodes_online) > 1 else self.nodes_online[0]
+    def registered(self):
+        return {b"node": self.nodes.pop(0) if len(self.nodes) > 1 else self.nodes[0]}
 
     def under_way(self, output):
         assert output == self.output
@@ -215,7 +215,8 @@ def test_a_run_that_ended_early_goes_on_if_the_user_says_so(tmp_path):
 def test_a_run_is_not_submitted_before_a_node_is_online(tmp_path):
     """After a power cut the server is back before the boards, and a run waits only a minute."""
     link = Scripted(tmp_path / "run", DIED, DONE)
-    link.nodes_online = [1, 0, 0, 2]  # all have gone between the two submissions
+    # It has gone between the two submissions.
+    link.nodes = ["online", "offline", "offline", "online"]
     link.complete()
     assert link.told.count("waiting for a node to come online") == 1
     first, resumed = (i for i, told in enumerate(link.told) if "submitted: " in told)
@@ -404,4 +405,3 @@ def test_the_run_that_goes_on_is_shown_and_not_one_that_has_ended(server, tmp_pa
         assert "node vanished" in told
         show_status(kit, server / "run")
         assert "node vanished" not in capsys.readouterr().out
-        assert SuperLink(kit).online() == 1
