@@ -74,7 +74,7 @@ class Finding(NamedTuple):
     mend: str = ""
 
 
-Check: TypeAlias = Callable[[Kit, Sequence[str]], Iterator[Finding]]
+Check: TypeAlias = Callable[[Kit, DictConfig | None], Iterator[Finding]]
 
 
 def examine(kit: Kit, overrides: Sequence[str] = ()) -> list[Finding]:
@@ -84,8 +84,14 @@ def examine(kit: Kit, overrides: Sequence[str] = ()) -> list[Finding]:
         kit: the folder.
         overrides: of the run, as after ``python -m fl_app``; () = OVERRIDES of the folder.
     """
-    words = overrides or kit.overrides
-    return [finding for check in CHECKS[kit.role] for finding in check(kit, words)]
+    words, run, findings = overrides or kit.overrides, None, []
+    if words or kit.role == "server":
+        try:
+            run = compose(words)
+        except ValueError as error:
+            mend = "correct OVERRIDES: words after `python -m fl_app`"
+            findings.append(Finding("run", False, str(error), mend))
+    return findings + [finding for check in CHECKS[kit.role] for finding in check(kit, run)]
 
 
 def show(findings: Sequence[Finding]) -> int:
@@ -104,9 +110,9 @@ def show(findings: Sequence[Finding]) -> int:
 # -- this machine ----------------------------------------------------------------------------------
 
 
-def of_torch(kit: Kit, overrides: Sequence[str], probe: str = PROBE) -> Iterator[Finding]:
+def of_torch(kit: Kit, run: DictConfig | None) -> Iterator[Finding]:
     """Whether torch can compute: a build for newer processors dies when it loads or computes."""
-    done = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True)
+    done = subprocess.run([sys.executable, "-c", PROBE], capture_output=True, text=True)
     text = ["no output", *(done.stdout or done.stderr).splitlines()][-1]
     if done.returncode < 0:
         text = f"{signal.strsignal(-done.returncode)}: every order would fail"
@@ -114,7 +120,7 @@ def of_torch(kit: Kit, overrides: Sequence[str], probe: str = PROBE) -> Iterator
     yield Finding("torch", done.returncode == 0, text, mend)
 
 
-def of_disk(kit: Kit, overrides: Sequence[str]) -> Iterator[Finding]:
+def of_disk(kit: Kit, run: DictConfig | None) -> Iterator[Finding]:
     """Whether there is room for what Flower and runs write."""
     free = shutil.disk_usage(kit.folder).free
     text = f"{free / DISK:.1f} GiB free at {kit.folder}"
@@ -122,7 +128,7 @@ def of_disk(kit: Kit, overrides: Sequence[str]) -> Iterator[Finding]:
     yield Finding("disk", free >= DISK, text, mend)
 
 
-def of_ports(kit: Kit, overrides: Sequence[str]) -> Iterator[Finding]:
+def of_ports(kit: Kit, run: DictConfig | None) -> Iterator[Finding]:
     """Whether other programs hold the ports of the SuperNode, or of the SuperLink and Caddy."""
     ports = [kit.settings["PORT"]]
     if kit.role == "server":
@@ -146,7 +152,7 @@ def of_ports(kit: Kit, overrides: Sequence[str]) -> Iterator[Finding]:
         yield Finding(f"port {port}", free, text, mend)
 
 
-def of_files(kit: Kit, overrides: Sequence[str]) -> Iterator[Finding]:
+def of_files(kit: Kit, run: DictConfig | None) -> Iterator[Finding]:
     """The certificates and keys of a folder."""
     now = datetime.now(UTC)
     again = "copy it from the kit again: the folder is not complete"
@@ -183,41 +189,27 @@ def _is_key(path: Path) -> bool:
 # -- the run ---------------------------------------------------------------------------------------
 
 
-def _composed(overrides: Sequence[str]) -> DictConfig | Finding:
-    try:
-        return compose(overrides)
-    except ValueError as error:
-        mend = "correct OVERRIDES: words after `python -m fl_app`"
-        return Finding("run", False, str(error), mend)
-
-
-def of_run(kit: Kit, overrides: Sequence[str]) -> Iterator[Finding]:
+def of_run(kit: Kit, run: DictConfig | None) -> Iterator[Finding]:
     """The run of a server: what would make it start anew, or lose orders."""
-    run = _composed(overrides)
-    if isinstance(run, Finding):
-        yield run
+    if run is None:
         return
     if run.checkpoint_every is None:
         mend = "add checkpoint_every=10 to OVERRIDES"
         yield Finding("checkpoints", False, "none: a run that dies starts anew", mend)
-    yield _deadline(run.deadline)
-
-
-def _deadline(deadline: float | None) -> Finding:
-    """Whether the deadline ends lost orders, and no node that is dead gets one anew."""
-    if deadline is None:
+    if run.deadline is None:
         text = "none: a device that hangs occupies its place in the run for up to 12 hours"
         mend = "add deadline=600 to OVERRIDES, or a value that suits your devices"
-        return Finding("deadline", False, text, mend)
-    text = f"{deadline:g} s; a dead node is online for {OFFLINE_AFTER:g} s"
+        yield Finding("deadline", False, text, mend)
+        return
+    text = f"{run.deadline:g} s; a dead node is online for {OFFLINE_AFTER:g} s"
     mend = f"deadline={OFFLINE_AFTER:.0f} or more: else dead nodes get orders"
-    return Finding("deadline", deadline >= OFFLINE_AFTER, text, mend)
+    yield Finding("deadline", run.deadline >= OFFLINE_AFTER, text, mend)
 
 
 # -- a device and its data -------------------------------------------------------------------------
 
 
-def of_node(kit: Kit, overrides: Sequence[str]) -> Iterator[Finding]:
+def of_node(kit: Kit, run: DictConfig | None) -> Iterator[Finding]:
     """The partition of a device, which is also its client's id, and its own data."""
     words = kit.settings.get("NODE_CONFIG", "")
     try:
@@ -237,10 +229,6 @@ def of_node(kit: Kit, overrides: Sequence[str]) -> Iterator[Finding]:
         text = folder if good else f"{folder} does not exist, or may not be written"
         mend = "make it for the user of the SuperNode: state would be lost, or orders fail"
         yield Finding("state-dir", good, text, mend)
-    run = _composed(overrides) if overrides else None
-    if isinstance(run, Finding):
-        yield run
-        run = None
     if kit.data is not None:
         yield from of_data(kit.data, run)
 
@@ -296,7 +284,7 @@ def of_data(path: str, run: DictConfig | None) -> Iterator[Finding]:
 # -- the network -----------------------------------------------------------------------------------
 
 
-def of_network(kit: Kit, overrides: Sequence[str]) -> Iterator[Finding]:
+def of_network(kit: Kit, run: DictConfig | None) -> Iterator[Finding]:
     """The SuperLink as this machine reaches it, its nodes' keys, and that strangers do not."""
     try:
         before = datetime.now(UTC)

@@ -43,7 +43,7 @@ def keys(out):
 
 
 def seen_from(folder, port, **more):
-    return faults(doctor.of_network(read(folder, SUPERLINK=f"127.0.0.1:{port}", **more), ()))
+    return faults(doctor.of_network(read(folder, SUPERLINK=f"127.0.0.1:{port}", **more), None))
 
 
 def certify(out, host):
@@ -59,7 +59,7 @@ def test_nothing_is_wrong_with_a_sound_server_of_which_a_node_is_offline(out):
     ):
         for name, reached, offline in (("server", port, 1), ("node-1", outer, 0)):
             kit = read(out / name, SUPERLINK=f"127.0.0.1:{reached}", PORT=outer)
-            found = [each.good for each in doctor.of_network(kit, ())]
+            found = [each.good for each in doctor.of_network(kit, None)]
             assert (found.count(None), found.count(False)) == (offline, 0), name
 
 
@@ -81,7 +81,7 @@ def test_a_server_that_cannot_be_reached_or_believed(out, tmp_path):
     with superlink(out / "server", proxied=True) as port:
         found = seen_from(out / "node-0", port)
         assert "not valid for '127.0.0.1'" in found["server"].text
-    found = faults(doctor.of_network(read(out / "node-0", SUPERLINK="nowhere.invalid:1"), ()))
+    found = faults(doctor.of_network(read(out / "node-0", SUPERLINK="nowhere.invalid:1"), None))
     assert "/etc/hosts" in found["server"].mend
 
 
@@ -98,7 +98,9 @@ def test_a_port_that_is_open_to_strangers(out, monkeypatch):
     )
     certify(out, "server.lan")
     with superlink(out / "server", registered=keys(out)) as port:
-        found = faults(doctor.of_network(read(out / "node-0", SUPERLINK=f"server.lan:{port}"), ()))
+        found = faults(
+            doctor.of_network(read(out / "node-0", SUPERLINK=f"server.lan:{port}"), None)
+        )
         assert found.keys() == {"strangers"}
         assert "can run code everywhere" in found["strangers"].text
         assert "strangers" not in seen_from(out / "server", port, PORT=port)
@@ -132,7 +134,7 @@ def test_a_clock_that_is_ahead(out):
 
 def test_files_that_got_lost_or_public_or_old(out, tmp_path):
     def found(folder):
-        return set(faults(doctor.of_files(read(folder), ())))
+        return set(faults(doctor.of_files(read(folder), None)))
 
     assert found(out / "server") == found(out / "node-0") == set()
     (out / "node-0" / "ca.crt").write_text("nothing")
@@ -157,7 +159,7 @@ def test_files_that_got_lost_or_public_or_old(out, tmp_path):
 def test_a_partition_or_a_folder_that_does_not_exist(out, words, wrong):
     (out / "my state").mkdir(exist_ok=True)
     words = words.replace("STATE", f"'{out / 'my state'}'")
-    found = faults(doctor.of_node(read(out / "node-0", NODE_CONFIG=words), ()))
+    found = faults(doctor.of_node(read(out / "node-0", NODE_CONFIG=words), None))
     assert set(found) == {wrong} - {None}
 
 
@@ -165,16 +167,16 @@ def test_a_port_that_another_program_holds(out, monkeypatch):
     (free,) = free_ports(1)
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
-        found = [*faults(doctor.of_ports(read(out / "node-0", PORT=port), ()))]
+        found = [*faults(doctor.of_ports(read(out / "node-0", PORT=port), None))]
         link = read(out / "server", SUPERLINK=f"127.0.0.1:{port}", PORT=free)
-        assert found == [*faults(doctor.of_ports(link, ()))] == [f"port {port}"]
+        assert found == [*faults(doctor.of_ports(link, None))] == [f"port {port}"]
         with monkeypatch.context() as gone:  # a process that has ended meanwhile
             gone.setattr(psutil.Process, "environ", Mock(side_effect=psutil.NoSuchProcess(1)))
-            (finding,) = doctor.of_ports(read(out / "node-0", PORT=port), ())
+            (finding,) = doctor.of_ports(read(out / "node-0", PORT=port), None)
         assert finding.good is None
     link, free = free_ports(2)
     ours = read(out / "server", SUPERLINK=f"127.0.0.1:{link}", PORT=free)
-    assert not faults(doctor.of_ports(ours, ()))
+    assert not faults(doctor.of_ports(ours, None))
 
 
 @pytest.mark.parametrize(
@@ -188,8 +190,8 @@ def test_a_port_that_another_program_holds(out, monkeypatch):
     ],
 )
 def test_overrides_that_trip_a_run_up(out, words, wrong):
-    found = faults(doctor.of_run(read(out / "server"), words.split()))
-    assert set(found) == {wrong} - {None}
+    found = faults(examine(read(out / "server"), words.split()))
+    assert found.keys() & {"run", "checkpoints", "deadline"} == {wrong} - {None}
 
 
 @pytest.mark.parametrize(
@@ -200,8 +202,9 @@ def test_overrides_that_trip_a_run_up(out, words, wrong):
         ("print('2.13.0+cpu')", True, "2.13.0+cpu"),
     ],
 )
-def test_a_torch_that_cannot_compute(out, probe, verdict, text):
-    (found,) = doctor.of_torch(read(out / "node-0"), (), probe)
+def test_a_torch_that_cannot_compute(out, monkeypatch, probe, verdict, text):
+    monkeypatch.setattr(doctor, "PROBE", probe)
+    (found,) = doctor.of_torch(read(out / "node-0"), None)
     assert found.good == verdict
     assert text in found.text
 
@@ -307,10 +310,11 @@ def test_data_that_nobody_can_read_or_that_are_hidden(tmp_path):
 def test_the_doctor_looks_into_the_data_of_a_device(out, tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     kit = read(out / "node-0", DATA=table(tmp_path, *["30,yes", "40,no"] * 5), NODE_CONFIG="")
-    words = ["task=csv", f"task.schema={tmp_path}/schema.json"]
-    found = {each.subject: each.good for each in doctor.of_node(kit, words)}
+    run = composed("task=csv", f"task.schema={tmp_path}/schema.json")
+    found = {each.subject: each.good for each in doctor.of_node(kit, run)}
     assert found == {"partition": True, "data": None, "examples": True}
-    (wrong,) = [each for each in doctor.of_node(kit, ["task=cvs"]) if each.subject == "run"]
+    wrong, *_ = examine(kit, ["task=cvs"])
+    assert (wrong.subject, wrong.good) == ("run", False)
     assert "task=cvs does not exist; did you mean" in wrong.text
 
 
