@@ -16,9 +16,11 @@ from pathlib import Path
 import httpx
 
 from fl_app.core.errors import require
+from fl_app.core.hyper import Bound
 
 ROLES = ("server", "node", "helper")
 PORT = 8100  # of Caddy, to which devices connect; as in the compose files
+PORTS = Bound("between 1 and 65535", lambda port: f"{port}".isdecimal() and 0 < int(port) < 65536)
 PATIENCE = 5.0  # seconds that a process has to answer
 
 
@@ -57,15 +59,11 @@ class Kit:
             key = "PORT" if role == "helper" else "SUPERLINK"
             settings = {key: ""} | dict(word.partition("=")[::2] for word in words)
             kit = cls(folder, role, {k: environment.get(k, v) for k, v in settings.items()})
-            _, colon, port = kit.address.rpartition(":")
-            sound = colon == ":" and port.isdecimal() and 0 < int(port) < 65536
-            bound, lost = "host:port", "no device would find the server"
-            if role == "helper":
-                bound, lost = "between 1 and 65535", "no server would find the helper"
-            require(sound, f"{key} of {path}", kit.settings[key], bound, lost)
             port = kit.settings.get("PORT", "1")
-            good = port.isdecimal() and 0 < int(port) < 65536
-            require(good, f"PORT of {path}", port, "between 1 and 65535", "nothing could listen")
+            PORTS.check(f"PORT of {path}", port, "nothing could listen")
+            _, colon, port = kit.address.rpartition(":")
+            sound, lost = colon == ":" and PORTS.holds(port), "no device would find the server"
+            require(sound, f"SUPERLINK of {path}", kit.address, "host:port", lost)
             return kit
         raise ValueError(
             f"{folder} must hold {' or '.join(f'{role}.env' for role in ROLES)}: it is no folder "

@@ -24,7 +24,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from fl_app.core.errors import require
 from fl_app.core.hyper import COUNT
-from fl_app.field.kit import PORT, Kit
+from fl_app.field.kit import PORT, PORTS, Kit
 from fl_app.secure.folder import CLIENT as SERVERS_OWN
 from fl_app.secure.folder import PUBLIC_KEY, RECORD, helper_key_pem
 from fl_app.secure.ledger import Ledger
@@ -77,7 +77,7 @@ def new_kit(
         ValueError: an argument is out of its bounds; nothing was written.
     """
     COUNT.check("--nodes", nodes, "there would be nobody to learn from")
-    require(0 < port < 65536, "--port", port, "between 1 and 65535", "no server can listen there")
+    PORTS.check("--port", port, "no server can listen there")
     require(not out.exists(), "out", out, "a new folder", "keys that devices use would be lost")
     values = {
         "host": f"[{hosts[0]}]" if ":" in hosts[0] else hosts[0],
@@ -135,7 +135,7 @@ def add_helper(
     require(certified, "kit", kit, bound, lost)
     lost = "the key of its helper would be lost"
     require(not folder.exists(), "kit", kit, "one without helper", lost)
-    require(0 < port < 65536, "--port", port, "between 1 and 65535", "no helper can listen there")
+    PORTS.check("--port", port, "no helper can listen there")
     nodes = sorted(kit.glob("node-*"))
     least = max(2, len(nodes) // 2) if least is None else least
     require(
