@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 ROUGH = 2_000  # arrivals in the loop of a row of the grid
 ENOUGH = 0.99  # of the most updates a second: more clients at work would not help
 BUFFERS = (1, 2, 5, 10, 20, 50)  # of the grid
+BY_CONTENT = ("Zeno",)  # strategies that refuse updates for what they hold
 INSTEAD = "theory does not cover it: run it, with runtime.train=false if only seconds decide"
 
 
@@ -95,19 +96,20 @@ def plan(*settings: Setting, task: "Task | None" = None, aim: str = "age=10") ->
     server = instantiate(server) if server else Server()
     schedule = _planned(components, stays, server)
     assert components.devices is not None
+    fresh = components.trainer.pauses  # at most once an order
     orders = orders_of(
         components.devices,
         size,
         stays,
         server,
-        fresh=components.trainer.pauses,
+        fresh=fresh,
         eval_every=config.eval_every,
     )
     long_run = steady(orders, schedule)
     order_bytes, upload_bytes = message_bytes(components.strategy, components.trainer)
     parts = [components.strategy.part(client_id) for client_id in range(size)]
     measures = long_run.measures | {
-        "bytes_down_per_second": float(long_run.orders @ parts) * order_bytes,
+        "bytes_down_per_second": float(long_run.orders @ parts) * order_bytes * (1 + fresh),
         "bytes_up_per_second": float(long_run.updates @ parts) * upload_bytes,
     }
     buffers = BUFFERS if "buffer_size" in config.algorithm.schedule else (1,)
@@ -140,10 +142,14 @@ def _planned(components: Components, stays: object, server: Server) -> Planned:
         ValueError: what happens does not follow from seconds alone.
     """
     config, schedule = components.config, components.schedule
+    bounds = [key for key in ("max_norm", "max_norm_ratio") if config.guard[key] is not None]
+    norms = "".join(f" guard.{key}={config.guard[key]:g}" for key in bounds)
     waits = isinstance(schedule, Routed) or getattr(schedule, "refill", "") == LATER
     if getattr(schedule, "burst", 1) > 1:
         reason = "algorithm.schedule.burst: several clients start at a time"
-    elif server.poll > getattr(schedule, "period", math.inf) / 10:
+    elif server.poll > getattr(schedule, "period", math.inf) / 10 or (
+        server.poll and isinstance(schedule, Routed)
+    ):
         reason = f"devices.server.poll={server.poll}: a look often finds several updates"
     elif components.devices is None or type(schedule) not in get_args(Planned):
         reason = f"algorithm.schedule={type(schedule).__name__}: it goes by more than seconds"
@@ -151,6 +157,8 @@ def _planned(components: Components, stays: object, server: Server) -> Planned:
         reason = f"{who}: its orders say how much clients train"
     elif config.deadline is not None:
         reason = f"deadline={config.deadline}: a late client stays at work"
+    elif type(components.strategy).__name__ in BY_CONTENT or norms:
+        reason = f"algorithm={config.algorithm.name}{norms}: updates are refused for what they hold"
     elif config.client_eval_every is not None:
         reason = f"client_eval_every={config.client_eval_every}: evaluations keep clients busy"
     elif asks_for_masks(config):

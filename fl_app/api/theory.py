@@ -18,8 +18,8 @@ so that, with e_k the elementary symmetric polynomials of s, and e_k^i those wit
 The others' arrivals during an order are taken as Poisson for the 95 % of ages [A].
 
 **Freed places are refilled after the aggregation.** The mean age is (M - K) / K. There is no closed
-form for X, since it depends on the distribution: a loop of drawn seconds stands for it, without
-models and messages. With K = M these are rounds, each as long as the largest of M draws.
+form for X, since it depends on the distribution: a loop of drawn seconds and the server's work
+stands for it. With K = M these are rounds, each as long as the largest of M draws.
 
 **A server whose work takes seconds** is one station of M/M/1 type among M orders (mean value
 analysis). If it looks for replies every P seconds, and works w for each, a cycle lasts
@@ -27,8 +27,8 @@ C = P / (1 - X w). An order of s seconds that is given b before the end of a cyc
 b + P + C ceil(max(s - b - P, 0) / C) later, and waits for half of the work, C - P. b is uniform
 [A].
 
-An order ends when its client goes offline, and then brings no update. A share a of the clients is
-online, and M of them are at work as M / a of all would be [A].
+An order ends when its client goes offline, and then brings no update. With k of N clients online,
+M of them are at work as M N / k of all would be [A], and k is binomial.
 
 **Starts by the clock** (`Periodic`) are a loss system D/M/M/M: with q_j = exp(j period / s) - 1, a
 start finds no place with the probability p = 1 / (1 + sum_k C(M, k) prod_{j<=k} q_j), which holds
@@ -38,11 +38,14 @@ clients are at work after an arrival as a start finds that finds a place.
 
 import heapq
 import math
+from collections.abc import Sequence
+from copy import copy
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
 from scipy.optimize import brentq
 from scipy.special import expit, gammaln, logsumexp
+from scipy.stats import binom
 
 from fl_app.core.types import Numbers
 from fl_app.devices.fleet import Churn, Fleet, Overlapping
@@ -55,7 +58,8 @@ Planned: TypeAlias = Buffered | Periodic | Routed
 
 DRAWS = 40_000  # seconds drawn, of all clients together
 LOOP = 20_000  # arrivals in a loop of drawn seconds
-MIXES = 8  # passes in which the wait at the server, and who is heard how often, agree
+MIXES = 8  # passes in which waits at the server and shares agree; numbers of clients online
+IDLE = Server()  # whose work takes no time
 LATER = "after_aggregation"
 
 
@@ -68,9 +72,8 @@ class Orders(NamedTuple):
         success: probability that an order brings an update, shape ``(N,)``.
         brought: mean seconds of orders that bring an update, shape ``(N,)``.
         online: share of the clients that are online.
-        poll: seconds between two looks of an idle server.
-        per_update: seconds of the server's work for an update.
-        per_version: seconds of the server's work for a version.
+        server: what its own work takes.
+        eval_every: versions between two of its evaluations.
         joules: mean of an order of every client, shape ``(N,)``; NaN = unknown.
     """
 
@@ -79,10 +82,15 @@ class Orders(NamedTuple):
     success: Numbers
     brought: Numbers
     online: float
-    poll: float
-    per_update: float
-    per_version: float
+    server: Server
+    eval_every: int
     joules: Numbers
+
+    def work(self, buffer_size: int) -> float:
+        """w, seconds of the server's work for an update."""
+        server = self.server
+        version = server.aggregation + server.evaluation / self.eval_every
+        return server.dispatch + server.receipt + version / buffer_size
 
 
 class Steady(NamedTuple):
@@ -109,57 +117,91 @@ def steady(orders: Orders, schedule: Planned, arrivals: int = LOOP) -> Steady:
         schedule: `Buffered` or `Periodic`.
         arrivals: in the loop of drawn seconds, if the schedule needs one.
     """
-    size, online = orders.seconds.size, orders.online
+    size = orders.seconds.size
     buffer = schedule.buffer_size if isinstance(schedule, Buffered) else 1
-    places = min(schedule.concurrency or size, max(1, round(size * online)))
-    work = orders.per_update + orders.per_version / buffer
-    waits = server_waits(orders, np.ones(size), work, places)
-    seconds = orders.seconds + waits
-    if isinstance(schedule, Buffered) and schedule.refill == LATER:
-        draws = orders.draws + waits[:, None]
-        attempts, ages = looped(draws, places, buffer, arrivals)
-        updates = attempts
-        waiting = places - float(attempts @ seconds)
-    elif isinstance(schedule, Routed):
-        schedule.route(seconds, orders.joules)
-        (updates, ages), waiting = schedule.long_run(seconds), 0.0
-        attempts = updates
+    concurrency, work = schedule.concurrency or size, orders.work(buffer)
+    if isinstance(schedule, Routed):
+        schedule.route(orders.seconds, orders.joules)
+        attempts, ages = schedule.long_run(orders.seconds, work)
+        updates, waiting = attempts, 0.0
+        at_work = float(attempts @ orders.seconds)
+    elif isinstance(schedule, Buffered) and schedule.refill == LATER:
+        attempts, ages, waiting = looped(orders, concurrency, buffer, arrivals)
+        updates, at_work = attempts, concurrency - waiting * float(attempts.sum())
     else:
-        of_all = min(round(places / online), size)
-        for _ in range(MIXES if waits.any() else 1):
-            busy, others = product_form(seconds, of_all)
-            attempts = busy / seconds * places / of_all
-            # Clients that are often heard are fast: their orders, not the clients' mean, queue.
-            waits = server_waits(orders, attempts, work, places)
-            seconds = orders.seconds + waits
-        others *= (places - 1) / max(of_all - 1, 1)
-        if isinstance(schedule, Periodic):
-            attempts /= attempts.sum()
-            lost = loss(schedule.period, float(attempts @ seconds), places)
-            # Each arrival leaves as many at work as a start finds that finds a place.
-            at_work = (
-                attempts @ np.ceil((orders.draws + waits[:, None]) / schedule.period).mean(axis=1)
-                - 1
-            )
-            age = max(at_work - places * lost / (1 - lost), 0)
-            others *= age / max(attempts @ (seconds * others), 1e-12)
-            attempts *= (1 - lost) / schedule.period
-        updates = attempts * orders.success
-        ages = (orders.brought + waits) * others * float(updates.sum() / attempts.sum()) / buffer
-        waiting = (buffer - 1) / 2
+        numbers = numbers_online(size, orders.online, concurrency)
+        parts = [refilled(orders, schedule, buffer, there) for there in numbers if there]
+        attempts, updates, ages_by_updates, at_work = (
+            sum(each) / len(numbers) for each in zip(*parts, strict=True)
+        )
+        ages = ages_by_updates / updates
+        waiting = (buffer - 1) / 2 / updates.sum()
     total = float(updates.sum())
     measures = {
-        "concurrency": places,
+        "concurrency": concurrency,
         "buffer_size": buffer,
         "updates_per_second": total,
         "versions_per_second": total / buffer,
         "mean_age": float(updates @ ages) / total,
-        "clients_at_work": float(attempts @ seconds),
-        "seconds_in_buffer": waiting / total,
+        "clients_at_work": at_work,
+        "seconds_in_buffer": waiting,
         "server_load": total * work,  # share of its time; above 0.8 queues decide
         "joules_per_update": float(attempts @ orders.joules) / total,
     }
     return Steady(attempts, updates, ages, measures)
+
+
+def numbers_online(size: int, share: float, concurrency: int) -> Sequence[int]:
+    """Numbers of clients that are online, each equally often, not all 0.
+
+    Args:
+        size: N.
+        share: of the time that each client is online, in (0, 1].
+        concurrency: M; if never fewer are online, their mean number stands for all.
+    """
+    quantiles = binom.ppf((np.arange(MIXES) + 0.5) / MIXES, size, share)
+    if quantiles[0] >= concurrency:
+        return [round(size * share)]
+    return [*quantiles[:-1].astype(int), max(1, int(quantiles[-1]))]
+
+
+def refilled(
+    orders: Orders, schedule: Buffered | Periodic, buffer: int, there: int
+) -> tuple[Numbers, Numbers, Numbers, float]:
+    """The long run where a freed place is refilled at once, or by the clock.
+
+    Args:
+        orders: of all clients.
+        schedule: of which the places are, and the period.
+        buffer: K.
+        there: clients that are online.
+
+    Returns:
+        Of every client orders and updates a second, and updates a second times their mean age; and
+        clients at work.
+    """
+    size, work = orders.seconds.size, orders.work(buffer)
+    places = min(schedule.concurrency or size, there)
+    of_all = min(round(places * size / there), size)
+    waits = server_waits(orders, np.ones(size), work, places)
+    for _ in range(MIXES if waits.any() else 1):
+        busy, others = product_form(orders.seconds + waits, of_all)
+        attempts = busy / (orders.seconds + waits) * places / of_all
+        # Clients that are often heard are fast: their orders, not the clients' mean, queue.
+        waits = server_waits(orders, attempts, work, places)
+    seconds = orders.seconds + waits
+    others *= (places - 1) / max(of_all - 1, 1)
+    if isinstance(schedule, Periodic):
+        attempts /= attempts.sum()
+        lost = loss(schedule.period, float(attempts @ seconds), places)
+        # Each arrival leaves as many at work as a start finds that finds a place.
+        periods = np.ceil((orders.draws + waits[:, None]) / schedule.period).mean(axis=1)
+        age = max(attempts @ periods - 1 - places * lost / (1 - lost), 0)
+        others *= age / max(attempts @ (seconds * others), 1e-12)
+        attempts *= (1 - lost) / schedule.period
+    updates = attempts * orders.success
+    ages = (orders.brought + waits) * others * float(updates.sum() / attempts.sum()) / buffer
+    return attempts, updates, updates * ages, float(attempts @ seconds)
 
 
 def product_form(seconds: Numbers, concurrency: int) -> tuple[Numbers, Numbers]:
@@ -205,31 +247,43 @@ def loss(period: float, seconds: float, places: int) -> float:
 
 
 def looped(
-    draws: Numbers, concurrency: int, buffer_size: int, arrivals: int
-) -> tuple[Numbers, Numbers]:
-    """Of every client updates a second and their mean age, of a loop of drawn seconds.
+    orders: Orders, concurrency: int, buffer_size: int, arrivals: int
+) -> tuple[Numbers, Numbers, float]:
+    """A loop of drawn seconds, in which freed places are refilled after the aggregation.
 
     Args:
-        draws: seconds of orders of every client, shape ``(N, draws)``.
+        orders: of every client.
         concurrency: M, K <= M <= N.
         buffer_size: K.
         arrivals: in the loop.
+
+    Returns:
+        Of every client updates a second and their mean age, and mean seconds in the buffer.
     """
-    size, each = draws.shape
+    size, each = orders.draws.shape
     place = np.random.default_rng(0).random(concurrency + arrivals)
     idle, under_way = [*range(size)], list[tuple[float, int, int]]()  # a heap
-    updates, ages, now, orders = np.zeros(size), np.zeros(size), 0.0, 0
+    updates, ages, waited = np.zeros(size), np.zeros(size), 0.0
+    now, given, server = 0.0, 0, copy(orders.server)
     for version in range(arrivals // buffer_size):
         while len(under_way) < concurrency:
-            client = idle.pop(int(place[orders] * len(idle)))
-            heapq.heappush(under_way, (now + draws[client, orders % each], client, version))
-            orders += 1
+            client = idle.pop(int(place[given] * len(idle)))
+            now = server.work("dispatch", now)
+            heapq.heappush(under_way, (now + orders.draws[client, given % each], client, version))
+            given += 1
+        received = 0.0
         for _ in range(buffer_size):
-            now, client, base = heapq.heappop(under_way)
+            arrival, client, base = heapq.heappop(under_way)
+            now = server.receive(arrival)
+            received += now
             updates[client] += 1
             ages[client] += version - base
             idle.append(client)
-    return updates / now, ages / np.maximum(updates, 1)
+        waited += buffer_size * now - received
+        now = server.work("aggregation", now)
+        if version % orders.eval_every == 0:
+            now = server.work("evaluation", now)
+    return updates / now, ages / np.maximum(updates, 1), waited / float(updates.sum())
 
 
 def server_waits(orders: Orders, shares: Numbers, work: float, places: int) -> Numbers:
@@ -241,7 +295,7 @@ def server_waits(orders: Orders, shares: Numbers, work: float, places: int) -> N
         work: w, seconds of the server's work for an order.
         places: M, orders under way.
     """
-    shares, seconds, poll = shares / shares.sum(), orders.seconds, orders.poll
+    shares, seconds, poll = shares / shares.sum(), orders.seconds, orders.server.poll
     mean = float(shares @ seconds)
     if not poll:
         return np.full(seconds.size, server_seconds(mean, work, places))
@@ -278,7 +332,7 @@ def orders_of(
     devices: Fleet | Overlapping,
     size: int,
     stays: Churn | None = None,
-    server: Server | None = None,
+    server: Server = IDLE,
     *,
     fresh: bool = False,
     eval_every: int = 1,
@@ -289,11 +343,11 @@ def orders_of(
         devices: of all clients.
         size: N.
         stays: when clients are online; None = always.
-        server: what its own work takes; None = no time.
+        server: what its own work takes.
         fresh: whether a client downloads a second model while it trains.
         eval_every: versions between two evaluations on the server.
     """
-    numbers = range(1, 1 + min(max(DRAWS // size, 4), 400))
+    numbers = range(1, 1 + max(DRAWS // size, 4))
     parts = [[devices.parts(i, n, 0.0) for n in numbers] for i in range(size)]
     work = np.array([[each.work or each[:3] for each in own] for own in parts])
     work[:, :, 0] *= 1 + fresh
@@ -308,15 +362,14 @@ def orders_of(
         draws = -mean * np.expm1(-draws / mean)
         # Of each part, what is done by then.
         work = -mean * np.diff(np.exp(-work.cumsum(axis=2) / mean), axis=2, prepend=1.0)
-    server, joules = server or Server(), devices.joules
+    joules = devices.joules
     return Orders(
         draws,
         draws.mean(axis=1),
         success,
         brought,
         online,
-        server.poll,
-        server.dispatch + server.receipt,
-        server.aggregation + server.evaluation / eval_every,
+        server,
+        eval_every,
         np.array([joules(each) if joules else math.nan for each in work.mean(axis=1)]),
     )

@@ -11,7 +11,7 @@ from fl_app.core.types import Numbers, Parts, Rng, Updates
 from fl_app.schedule.base import Ids, Schedule
 
 LEAST = 0.1  # of an equal share [A]: 1 / (N p_i), the factor of a client's step, is at most 10
-ORDERS = 50  # whose mean is a client's seconds
+DRAWS = 40_000  # orders drawn, of all clients together, whose means are the clients' seconds
 
 
 @dataclass(eq=False)
@@ -61,7 +61,8 @@ class Routed(Schedule):
         told = "nobody knows what an order costs"
         known = self.aim != "energy" or joules is not None
         self._require(known, "aim", "used with devices/energy", told)
-        numbers, clients = range(1, ORDERS + 1), range(self.num_clients)
+        numbers = range(1, 1 + max(50, DRAWS // self.num_clients))
+        clients = range(self.num_clients)
         drawn = [[parts(i, n, 0.0) for n in numbers] for i in clients]
         seconds = [np.mean([each.seconds for each in own]) for own in drawn]
         costs = [np.mean([joules(*p.logged) if joules else 1.0 for p in own]) for own in drawn]
@@ -73,15 +74,17 @@ class Routed(Schedule):
             costs = joules if self.aim == "energy" else np.ones_like(seconds)
             self.shares = (self.num_clients * best(seconds, costs, self.concurrency)).tolist()
 
-    def long_run(self, seconds: Numbers) -> tuple[Numbers, Numbers]:
+    def long_run(self, seconds: Numbers, work: float = 0.0) -> tuple[Numbers, Numbers]:
         """Of every client updates a second, X p_i, and their mean age, (1 - p_i) s_i X_{M-1}.
 
-        While i is at work, the others' updates are those of M - 1 orders [exponential times].
+        While i is at work, the others' updates are those of M - 1 orders [exponential times]. The
+        server, which works `work` seconds for an order, is one more queue, of all clients.
         """
         p = np.array(self.shares) / self.num_clients
-        throughput, _, _ = queues(p * seconds, self.concurrency)
-        others, _, _ = queues(p * seconds, self.concurrency - 1)
-        return throughput * p, (1 - p) * seconds * others
+        loads = np.append(p * seconds, work)
+        throughput, _, _ = queues(loads, self.concurrency)
+        others, waiting, _ = queues(loads, self.concurrency - 1)
+        return throughput * p, (1 - p) * seconds * others + waiting[-1]
 
     def start(self, idle: ClientPool, busy: Ids, buffer: Updates, rng: Rng) -> Sequence[int]:
         free = self.concurrency - len(busy) - len(self._waiting)

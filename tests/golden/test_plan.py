@@ -12,7 +12,7 @@ from helpers import MeanDelta, run, sent, vec
 import fl_app
 from fl_app.algorithms.fedavg_k import FedAvgK
 from fl_app.api.plan import plan
-from fl_app.api.theory import Orders, loss, orders_of, product_form, server_seconds, steady
+from fl_app.api.theory import IDLE, Orders, loss, orders_of, product_form, server_seconds, steady
 from fl_app.cli import CONF
 from fl_app.core.types import GlobalModel, Parts
 from fl_app.devices.compute import Exponential, LogNormal, MeasuredPhones, UniformRatio
@@ -30,7 +30,7 @@ def fixed(*seconds):
     size = len(seconds)
     draws = np.repeat(np.array(seconds, float)[:, None], 2, axis=1)
     return Orders(
-        draws, draws[:, 0], np.ones(size), draws[:, 0], 1.0, 0.0, 0.0, 0.0, np.full(size, np.nan)
+        draws, draws[:, 0], np.ones(size), draws[:, 0], 1.0, IDLE, 1, np.full(size, np.nan)
     )
 
 
@@ -90,10 +90,10 @@ def test_orders_queue_at_a_busy_server():
     # The second order finds the first at the server for 1 of 10 seconds.
     assert server_seconds(9.0, 1.0, 2) == pytest.approx(1.1)
     # Ten unequal clients would bring 25 updates a second; it receives two.
-    busy = fixed(*np.geomspace(0.1, 10, 10))._replace(per_update=0.5)
+    busy = fixed(*np.geomspace(0.1, 10, 10))._replace(server=Server(receipt=0.5))
     assert steady(busy, fully_async(10)).measures["server_load"] == pytest.approx(1, abs=0.01)
     # A look every 5 s finds all ten, and works 2 s: ten orders in 7 seconds.
-    polled = fixed(*[1.0] * 10)._replace(per_update=0.2, poll=5.0)
+    polled = fixed(*[1.0] * 10)._replace(server=Server(receipt=0.2, poll=5.0))
     found = steady(polled, fully_async(10)).measures["updates_per_second"]
     assert found == pytest.approx(10 / 7, rel=1e-3)
 
@@ -133,12 +133,14 @@ def fleet(rng, number):
 def test_the_clock_agrees_with_theory(name, more):
     """Random fleets: arrivals a second and ages within 1 % on average, and each within its scatter.
 
-    With looks it is 2 %: a cycle of mean length stands for all.
+    With looks it is 2 %, since a cycle of mean length stands for all, as it is with clients that
+    come and go.
 
-    A server that does not poll is nearly idle: where it queues, mean values hold for exponential
-    times alone.
+    A server that does not poll is nearly idle, but in a loop: where it queues, mean values hold for
+    exponential times alone.
     """
-    if more == "availability" and name in ("after", "all", "rounds"):
+    looped = name in ("after", "all", "rounds")
+    if more == "availability" and looped:
         pytest.skip("no theory: places wait for clients that are online")
     if more == "poll" and name == "clock":
         pytest.skip("no theory: a look finds several updates")
@@ -147,13 +149,14 @@ def test_the_clock_agrees_with_theory(name, more):
     for number in range(8):
         # Starts by the clock are a loss system for exponential seconds alone.
         devices, size = fleet(rng, 1 if name == "clock" else number)
-        concurrency = int(rng.integers(2, max(3, size // 3)))
+        most = size if more == "availability" else size // 3
+        concurrency = int(rng.integers(2, max(3, most)))
         schedule = SCHEDULES[name](concurrency, int(rng.integers(1, concurrency + 1)))
-        stays = Churn(mean_online=60, mean_offline=30, seed=number) if "av" in more else None
+        stays = Churn(mean_online=4, mean_offline=8, seed=number) if "av" in more else None
         server = {
-            "server": Server(receipt=0.004),
+            "server": Server(receipt=0.03, aggregation=0.3) if looped else Server(receipt=0.004),
             "poll": Server(receipt=0.01, dispatch=0.01, poll=0.37),
-        }.get(more)
+        }.get(more, Server())
         theory = steady(orders_of(devices, size, stays, server), schedule).measures
         ran = run(
             schedule,
@@ -163,13 +166,16 @@ def test_the_clock_agrees_with_theory(name, more):
             availability=stays,
             server=server,
         )
-        arrivals = ran.kind("arrival")[ARRIVALS // 4 :]
+        arrivals = ran.kind("arrival")
+        arrivals = arrivals[len(arrivals) // 4 :]
         seconds = arrivals[-1]["t"] - arrivals[0]["t"]
         speeds.append((len(arrivals) - 1) / seconds / theory["updates_per_second"])
         age = np.mean([arrival["age"] for arrival in arrivals])
         ages.append((age + 1) / (theory["mean_age"] + 1))
-    assert np.mean(speeds) == pytest.approx(1, abs=0.02 if more == "poll" else 0.01)
-    assert np.mean(ages) == pytest.approx(1, abs=0.01)
+    assert np.mean(speeds) == pytest.approx(
+        1, abs=0.02 if more in ("poll", "availability") else 0.01
+    )
+    assert np.mean(ages) == pytest.approx(1, abs=0.02 if more == "availability" else 0.01)
     np.testing.assert_allclose(speeds, 1, atol=0.1)
     np.testing.assert_allclose(ages, 1, atol=0.05)
 
@@ -200,6 +206,11 @@ def test_refusals_and_aims():
         plan("devices/availability=arrivals")
     with pytest.raises(ValueError, match=r"poll=0\.02: a look often finds several updates"):
         plan("algorithm=fedasmu", "devices/server=measured", "devices.server.poll=0.02")
+    with pytest.raises(ValueError, match="poll=9: a look often finds several updates"):
+        plan("algorithm/schedule=routed", "devices/server=measured", "devices.server.poll=9")
+    for own in ("guard.max_norm=2", "algorithm=zeno"):
+        with pytest.raises(ValueError, match=f"{own}: updates are refused for what they hold"):
+            plan(own)
     with pytest.raises(ValueError, match="deadline=9"):
         plan("deadline=9")
     for name, key in (
@@ -321,7 +332,7 @@ def test_a_run_has_the_throughput_and_the_shares_of_theory():
     np.testing.assert_allclose(np.bincount(clients) / len(arrivals), p, atol=0.01)
     ages = np.array([each["age"] for each in arrivals])
     means = [ages[clients == client_id].mean() for client_id in range(size)]
-    np.testing.assert_allclose(means, expected, rtol=0.05)
+    np.testing.assert_allclose(means, expected, rtol=0.1)  # the slowest are drawn rarely
     assert strategy.shares == schedule.shares
 
 
