@@ -117,6 +117,7 @@ def build_components(
         bound, why = f"null with {type(trainer).__name__}", "it holds whole models or waits for one"
         fits = not trainer.pauses and not trainer.twins
         require(fits, "algorithm.client.widths", list(trainer.widths), bound, why)
+        trainer.model.narrowed(min(trainer.widths))  # refuses other layers
         assert isinstance(devices, Fleet)
         shares = dealt(trainer.widths, devices.compute.mean_seconds)
         rolling = trainer.width_window == "rolling"

@@ -744,3 +744,7 @@ def test_trainers_with_other_whole_models_have_no_sub_models(client):
     words = ("algorithm.client.widths=[1,0.5]", f"algorithm/client={client}")
     with pytest.raises(ValueError, match=r"widths=\[1, 0.5\] must be null with"):
         build_components(composed(*words))
+    with pytest.raises(ValueError, match="widths needs a model of Linear"):
+        build_components(
+            composed(words[0], "task=cifar10", "task.made_up=true", "task.model=cnn_bn")
+        )

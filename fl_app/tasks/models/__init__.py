@@ -25,7 +25,16 @@ TEXT_MODELS = ("textcnn", "transformer", "char_lstm")
 MODELS = (
     *FLAT_MODELS,
     *("cnn", "lenet", "cnn_emnist", "cnn_celeba", "cnn_asmu", "mnistnet", "cnn_cifar"),
-    *("cnn_cifar_quirk", "cnn_bn", "alexnet", "vgg11", "vgg_r", "resnet20", "resnet_r"),
+    *(
+        "cnn_cifar_quirk",
+        "cnn_bn",
+        "alexnet",
+        "vgg11",
+        "vgg_r",
+        "resnet20",
+        "resnet_r",
+        "resnet18_gn",
+    ),
     *TEXT_MODELS,
 )
 FORM = "package.module:callable"

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -9,6 +10,7 @@ from torch.nn import functional as F
 
 from fl_app.tasks.models import Shape, require_shape
 from fl_app.tasks.models.plain import convolutions, dense
+from fl_app.tasks.vision import torchvision
 
 
 class Block(nn.Module):
@@ -78,6 +80,17 @@ def resnet_r(shape: Shape, num_classes: int) -> nn.Module:
     layers = convolutions(3, (64,), padding=1)
     layers += _residual(BiasedBlock, 64, (64, 128, 256, 512), 2)
     return nn.Sequential(*layers, nn.AvgPool2d(4), *dense([512, num_classes]))
+
+
+def resnet18_gn(shape: Shape, num_classes: int) -> nn.Module:
+    """torchvision's ResNet-18 with GroupNorm of two groups (Reddi et al. 2021), for sub-models.
+
+    It has 11,181,642 parameters for 10 classes.
+    """
+    require_shape("resnet18_gn", shape, shape[0] == 3, "of three channels")
+    norm = partial(nn.GroupNorm, 2)
+    model: nn.Module = torchvision().models.resnet18(num_classes=num_classes, norm_layer=norm)
+    return model
 
 
 def alexnet(shape: Shape, num_classes: int) -> nn.Module:

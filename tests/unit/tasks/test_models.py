@@ -56,6 +56,7 @@ def inputs_of(shape, count=2):
         ("resnet18", COLOUR, 10, 11_181_642),
         ("resnet20", TINY, 200, 282_072),
         ("resnet_r", COLOUR, 100, 11_215_332),
+        ("resnet18_gn", COLOUR, 10, 11_181_642),
         ("textcnn", REVIEW, 2, 3_120_902),
         ("transformer", TEXT, 33_278, 13_828_478),
         # 81 * 8, 4 * 256 * (8 + 256 + 2), 4 * 256 * (256 + 256 + 2), 257 * 81
