@@ -104,9 +104,12 @@ def explain(error: Exception, overrides: Sequence[str]) -> str:
         word = re.sub("=[\"']*(.*?)[\"']*$", r"='\1'", error.override)
         return f'{error.override} cannot be read: quote it for Hydra and for the shell, "{word}"'
     cause, text = error.__cause__, str(error)
-    if match := re.match("Ambiguous value for argument '((.*)=(.*))'", text):
-        told = "for a run with each, give --multirun on the command line, or use fl_app.compare"
-        return f"{match[1]} has several values: {told}; a list is {match[2]}=[{match[3]}]"
+    if match := re.match("(?:Ambiguous value for argument|Sweep parameters) '((.*)=(.*))'", text):
+        return (
+            f"{match[1]} has several values: --multirun on the command line, or fl_app.compare, "
+            f"runs with each; 'search.space={match[1]}' searches them; a list is "
+            f"{match[2]}=[{match[3]}]"
+        )
     if isinstance(cause, ConfigAttributeError | ConfigKeyError) and cause.full_key:
         return _unknown(cause.full_key, overrides)
     # A group that is not in the defaults: only the text names it.

@@ -66,6 +66,9 @@ def malformed(strategy: Algorithm, model: GlobalModel, order: Order, upload: Upl
         return f"num_examples={upload.num_examples!r} must be at least 1"
     if not (is_number(upload.rate_sum) and LEAST_RATE <= upload.rate_sum <= MOST_RATE):
         return f"rate_sum={upload.rate_sum!r} must be between {LEAST_RATE} and {MOST_RATE}"
+    for name, kept in upload.state.items():
+        if not isinstance(kept, np.ndarray | np.generic):
+            return f"state {name!r} is a {type(kept).__name__}, and a checkpoint holds arrays"
     if not isinstance(upload.loss, Real):
         return f"loss={upload.loss!r} must be a number"
     size = model.params.size

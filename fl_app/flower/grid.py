@@ -28,7 +28,7 @@ NO_ORDER = (
     "a schedule that needs fewer (buffer_size, or num_clusters of EAFL) would go on with these"
 )
 DIED = (
-    "a process of Flower's engine died with its order, most likely since memory ran short; a "
+    "a process of Flower's engine died with its order, often since memory ran short; a "
     "larger client-resources-num-cpus makes fewer processes: "
 )
 NO_REPLY = (
@@ -87,7 +87,8 @@ class AnyNode(Mailbox):
                     order, node = known
                     self._free.append(node)
                     if message.has_error() and message.error.code in LOST:
-                        raise RunError(DIED + (message.error.reason or "").partition("\n")[0])
+                        lines = (message.error.reason or "").splitlines()
+                        raise RunError(DIED + " ... ".join(dict.fromkeys(lines[:1] + lines[-1:])))
                     replies.append(read_reply(message, order, self.layout))
             waited = time.monotonic() - began
             if replies or (timeout is not None and waited >= timeout):

@@ -174,7 +174,8 @@ def read_reply(message: Message, order: Order, layout: Layout, needs: str = "") 
             return Reply(order.number, scores=codec.read_scores(message))
         return Reply(order.number, codec.read_upload(message, layout, needs, order))
     except ValueError as error:
-        return Reply(order.number, error=f"{MALFORMED}: {error}")
+        told = f"{MALFORMED}: {error}"
+        return Reply(order.number, error=told, traceback=told)
 
 
 def read_error(message: Message) -> tuple[str, str]:

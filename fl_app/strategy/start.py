@@ -18,7 +18,7 @@ from fl_app import report
 from fl_app.core.errors import require
 from fl_app.core.events import Aggregated, ClientsEvaluated, Event, Failed, Rejected, Sink
 from fl_app.core.files import disk_errors_as_run_errors, require_writable
-from fl_app.core.hyper import COUNT, POSITIVE
+from fl_app.core.hyper import COUNT, POSITIVE, count
 from fl_app.core.layout import Layout, names_of
 from fl_app.core.types import GlobalModel, Updates, Vector
 from fl_app.engine.client_evaluation import ClientEvaluation
@@ -70,8 +70,13 @@ def run(
     """
     with ExitStack() as stack:
         for sink in sinks:
+            fits = hasattr(sink, "emit") and hasattr(sink, "close")
+            require(fits, "sinks", sink, "objects with emit and close", "they receive the events")
             stack.callback(sink.close)
         COUNT.check("num_rounds", num_versions, "it counts the versions that are trained")
+        count(0).check("seed", seed, "it seeds the schedule's draws")
+        fits, bound = isinstance(guard, Guard | None), "a fl_app.engine.guard.Guard"
+        require(fits, "guard", guard, bound, "it checks every upload")
         POSITIVE.check("timeout", timeout, "every order would be late")
         schedule = deepcopy(strategy.schedule) if schedule is None else schedule
         bound, why = "a fl_app.schedule.Schedule, such as k_async(2)", "it says who trains when"
@@ -90,9 +95,9 @@ def run(
         strategy.validate_run(num_versions, schedule)
         if guard is not None:
             guard.validate_kinds(strategy.takes)
-        bound, why = "an ArrayRecord, such as ArrayRecord(model.state_dict())", "it is version 0"
-        found = type(initial_arrays).__name__
-        require(isinstance(initial_arrays, ArrayRecord), "initial_arrays", found, bound, why)
+        bound, why = "an ArrayRecord with arrays, such as of model.state_dict()", "it is version 0"
+        found, fits = type(initial_arrays).__name__, isinstance(initial_arrays, ArrayRecord)
+        require(fits and len(initial_arrays) > 0, "initial_arrays", found, bound, why)
         if client_eval_every is None and evaluate_config is not None:
             client_eval_every = eval_every
         every = math.inf if client_eval_every is None else client_eval_every
@@ -224,6 +229,8 @@ class _Results(Intake):
         metrics = self.measure(version, codec.record_of(self.layout.named(vector)))
         if metrics is None:
             return {}
+        found, bound = type(metrics).__name__, "a MetricRecord, or None"
+        require(isinstance(metrics, Mapping), "result of evaluate_fn", found, bound, "it is kept")
         log.info("Version %d: %s", version, metrics)
         self.result.evaluate_metrics_serverapp[version] = metrics
         return {name: float(v) for name, v in metrics.items() if isinstance(v, int | float)}

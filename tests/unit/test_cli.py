@@ -82,6 +82,8 @@ def test_signs_that_need_quotes():
     assert compose(["task=csv", "task.separator=';'"]).task.separator == ";"
     with pytest.raises(ValueError, match=r"^seed=1,2 has several values.*; a list is seed=\[1,2\]"):
         compose(["seed=1,2"])
+    with pytest.raises(ValueError, match=r"'search\.space=seed=interval\(1,2\)' searches them"):
+        compose(["seed=interval(1,2)"])
 
 
 def test_a_key_of_an_earlier_version_is_answered_with_the_one_in_its_place():

@@ -189,6 +189,7 @@ REFUSED = [
         {"vector": vec(1, -1e30), "rate_sum": 1e-10},
         "payload overflows as a gradient or a displacement: rate_sum=1e-10",
     ),
+    ({"state": {"n": 3}}, "state 'n' is a int, and a checkpoint holds arrays"),
     ({"loss": None}, "loss=None must be a number"),
     ({"extra": {}}, "extra vectors are none, expected own"),
     ({"extra": {"own": vec(1)}}, "extra vector 'own': payload has shape (1,), expected (2,)"),

@@ -105,7 +105,11 @@ def test_the_summary_tells_the_settings(logged):
         ({"timeout": 0.0}, "timeout=0.0 must be a finite number above 0"),
         ({"schedule": 2}, "schedule=2 must be a fl_app.schedule.Schedule"),
         ({"schedule": Buffered}, "must be a fl_app.schedule.Schedule, such as k_async(2): it says"),
-        ({"initial_arrays": None}, "initial_arrays=NoneType must be an ArrayRecord, such as "),
+        ({"initial_arrays": None}, "initial_arrays=NoneType must be an ArrayRecord with arrays"),
+        ({}, "initial_arrays=ArrayRecord must be an ArrayRecord with arrays"),
+        ({"seed": -1}, "seed=-1 must be an integer >= 0"),
+        ({"guard": 3}, "guard=3 must be a fl_app.engine.guard.Guard"),
+        ({"sinks": [3]}, "sinks=3 must be objects with emit and close"),
     ],
 )
 def test_start_refuses_what_cannot_run_before_it_touches_the_grid(settings, text):
