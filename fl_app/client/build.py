@@ -176,7 +176,7 @@ class Recipe:
 
     config: DictConfig
     task: "Task"
-    make: "Callable[..., LocalTrainer] | None" = None
+    make: "Callable[..., LocalTrainer] | None"
 
     def __call__(self, device: str) -> Trainer:
         """The trainer on a device, in a process that is prepared for it."""
@@ -310,7 +310,7 @@ TYPES: dict[Any, tuple[str, Callable[[Any], bool]]] = {
 }
 
 
-def check_type(key: str, value: Any, annotation: Any, consequence: str = ONLY) -> None:
+def check_type(key: str, value: Any, annotation: Any, consequence: str) -> None:
     """Refuse a value that does not fit a parameter's annotation, if that consists of `TYPES`.
 
     Raises:

@@ -180,7 +180,7 @@ def uv_variables(given: Mapping[str, str]) -> dict[str, str]:
     return told
 
 
-def plan_for(torch: str, environment: Environment, *, gpu: bool = False) -> Plan:
+def plan_for(torch: str, environment: Environment, *, gpu: bool) -> Plan:
     """Decide where torch comes from.
 
     Args:

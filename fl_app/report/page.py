@@ -201,7 +201,7 @@ def write_figures(
     charts: Mapping[str, Chart],
     folder: Path,
     *,
-    pdf: bool = False,
+    pdf: bool,
 ) -> None:
     """Write the figures of a page as pictures, and the most important ones in one, ``overview``.
 

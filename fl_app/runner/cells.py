@@ -123,7 +123,7 @@ def _named(word: str, names: Collection[str]) -> list[str]:
     return found
 
 
-def equalise(cell: DictConfig, given: Collection[str] = (), *, own_schedule: bool = False) -> None:
+def equalise(cell: DictConfig, given: Collection[str], *, own_schedule: bool = False) -> None:
     """Give a run the values of ``compare=equal``; note in ``compare.kept`` what it keeps.
 
     Args:

@@ -76,7 +76,7 @@ class Components(NamedTuple):
     initial: Vector
     upload_bytes: int
     workers: int
-    given: Given = NOTHING
+    given: Given
 
 
 def build_components(

@@ -209,7 +209,7 @@ def _run(plan: Plan, folder: Path, label: str, show: bool, grid: "Grid | None" =
     return ended
 
 
-def _one_by_one(jobs: Mapping[str, Job], grid: "Grid | None" = None) -> Iterator[tuple[str, Ended]]:
+def _one_by_one(jobs: Mapping[str, Job], grid: "Grid | None") -> Iterator[tuple[str, Ended]]:
     """Carry out jobs in this process. After Ctrl-C no further one begins."""
     for name, job in jobs.items():
         ended = _run(*job, grid)

@@ -86,7 +86,7 @@ def checked_cells(config: DictConfig, overrides: Sequence[str]) -> dict[str, Dic
     return cells
 
 
-def count_owners(config: DictConfig, given: Collection[str] = ()) -> None:
+def count_owners(config: DictConfig, given: Collection[str]) -> None:
     """Make the owners that the data name the clients, if nothing else says how many there are.
 
     Each of them has its own data, and the files say so.
@@ -258,7 +258,7 @@ def _check_widths(config: DictConfig, strategy: AsyncStrategy, schedule: Schedul
 def _check_devices(config: DictConfig) -> None:
     """Construct (and so check) the parts of the devices that need neither model nor data."""
     if isinstance(table := OmegaConf.select(config, "devices.table"), str):
-        read_table(table, "devices.table")  # before the server's, which is the same by default
+        read_table(table)  # before the server's, which is the same by default
     facts = {"num_clients": config.num_clients, "seed": config.seed}
     later = {"num_bytes", "upload_share", "num_examples", "mean_seconds"}
     for node in (config.devices, *map(config.devices.get, PARTS)):

@@ -56,7 +56,7 @@ class Helper:
     private_key: X25519PrivateKey
     registry: Registry
     ledger: Ledger
-    least: int = LEAST
+    least: int
 
     def __post_init__(self) -> None:
         key, shown = "--min-clients", "the sum over one client would be its upload"
