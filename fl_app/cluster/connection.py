@@ -10,7 +10,7 @@ from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
-from fl_app.core.errors import RunError
+from fl_app.core.errors import RunError, said
 from fl_app.core.extras import require_installed
 
 PROBE_SECONDS = 5.0  # for an answer at the address; Ray itself would wait for minutes
@@ -60,7 +60,7 @@ def connect(address: str | None, num_cpus: int) -> bool:
             ray.init(**settings)
     except (RuntimeError, OSError, ValueError) as error:
         raise RunError(
-            f"no connection to the Ray cluster at runtime.address={address}: {one_line(error)}; "
+            f"no connection to the Ray cluster at runtime.address={address}: {said(error)}; "
             "start one with `ray start --head`; its machines need the same Ray and Python"
         ) from error
     return True
@@ -91,11 +91,6 @@ def room(gpus: float) -> int:
     offers = [(each.get("CPU", 0.0), each.get("GPU", 0.0)) for each in resources()]
     fits = (min(cpu, gpu / gpus if gpus else math.inf) for cpu, gpu in offers)
     return sum(math.floor(fit + 1e-9) for fit in fits)
-
-
-def one_line(error: BaseException) -> str:
-    """The text of an error of Ray, without line breaks."""
-    return " ".join(str(error).split()) or type(error).__name__
 
 
 def _require_server(address: str) -> None:

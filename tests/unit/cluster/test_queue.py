@@ -116,9 +116,9 @@ def test_a_machine_that_joins_and_lacks_something_is_not_the_end_of_the_run(monk
     monkeypatch.setattr("fl_app.cluster.mailbox.room", lambda _: 2)
     assert list(mailbox.pull(0.0)) == []
     assert [worker.ready for worker in mailbox._workers] == [True, False]
-    assert mailbox._last_reason == "No module named 'torch'"
+    assert mailbox._last_reason == "ModuleNotFoundError: No module named 'torch'"
     monkeypatch.setitem(sys.modules, "ray", stand_in([False, False]))
-    with pytest.raises(RunError, match="a worker of the cluster failed: No module named 'torch'"):
+    with pytest.raises(RunError, match=f"a worker of the cluster failed: {mailbox._last_reason}"):
         ClusterMailbox(None)
 
 
