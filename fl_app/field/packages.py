@@ -240,10 +240,7 @@ def check_torch(environment: Environment) -> str:
 
 
 def _run(command: Sequence[str], variables: Mapping[str, str] | None = None) -> None:
-    try:
-        status = subprocess.run(command, env=variables).returncode
-    except OSError as error:
-        raise InstallError(f"{command[0]} cannot be started: {error}") from error
+    status = subprocess.run(command, env=variables).returncode
     if status != 0:
         shown = " ".join(command[:4])
         raise InstallError(f"`{shown} ...` failed with exit status {status}; see above")
