@@ -199,7 +199,7 @@ class Images(TaskKind):
         images = self._set
         random = images.random if self.made_up else None
         arrays = images.load(lambda root: images.arrays(*images.read(root)), random)
-        prepare = make_scaling(self.scaling, 255.0, arrays.pop("moments"))
+        prepare = make_scaling(self.scaling, arrays.pop("moments"))
         shape, classes = images.shape, images.num_classes
         return self.made_of(arrays, shape, classes, name=images.name, prepare=prepare)
 

@@ -381,7 +381,7 @@ def scaling_of(inputs: Array, schema: Schema) -> "Scaling | None":
     from fl_app.tasks.scaling import are_images, make_scaling  # loads torch
 
     moments = schema.mean, schema.deviation
-    return make_scaling("standardised", 255.0, moments) if are_images(inputs) else None
+    return make_scaling("standardised", moments) if are_images(inputs) else None
 
 
 def choose_test(groups: Indices, share: float, where: str) -> Flags:

@@ -60,18 +60,17 @@ def _of_bytes(values: Array) -> tuple[float, float]:
     return float(mean), float(np.sqrt(share @ (known - mean) ** 2))
 
 
-def make_scaling(scaling: str, maximum: float, train_moments: Any = None) -> Scaling:
+def make_scaling(scaling: str, train_moments: Any = None) -> Scaling:
     """Look up a scaling; training set and test set have the same.
 
     Args:
         scaling: ``"raw255"`` leaves the original values, ``"unit"`` maps them to [0, 1],
             ``"standardised"`` gives every channel of the training set mean 0 and deviation 1.
-        maximum: largest possible value of a pixel, 255 for most images.
         train_moments: `moments_of` the training set, to standardise images.
     """
     if scaling == "standardised":
         mean, deviation = np.reshape(train_moments, (2, -1, 1, 1))
         factor, offset = 1.0 / deviation, -mean / deviation
     else:
-        factor, offset = np.array([1.0 / maximum if scaling == "unit" else 1.0]), np.zeros(1)
+        factor, offset = np.array([1.0 / 255.0 if scaling == "unit" else 1.0]), np.zeros(1)
     return Scaling(*(torch.from_numpy(part.astype(np.float32)) for part in (factor, offset)))

@@ -119,7 +119,7 @@ class Task:
         task = cls(
             name=name,
             architecture=make(model, tuple(inputs.shape[1:]), fields["objective"].num_outputs),
-            prepare=make_scaling("unit", 255.0) if inputs.dtype == torch.uint8 else None,
+            prepare=make_scaling("unit") if inputs.dtype == torch.uint8 else None,
             augment=augment,
             test_chunk=chunk_of(inputs.shape[1:]),
             **fields,
