@@ -13,11 +13,11 @@ from omegaconf import OmegaConf
 
 from fl_app.core.events import ClientsEvaluated, Evaluated, Event
 from fl_app.core.files import atomic_write
+from fl_app.core.score import Score
 from fl_app.core.types import Array, Indices
 from fl_app.record.history import History
 from fl_app.record.log import JsonLines, read_events
 from fl_app.record.provenance import provenance
-from fl_app.record.score import Score
 from fl_app.record.summary import columns, of_outcome
 
 if TYPE_CHECKING:

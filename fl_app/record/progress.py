@@ -10,8 +10,8 @@ from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
 from rich.progress import Progress as RichProgress
 
 from fl_app.core.events import Event
+from fl_app.core.score import ACCURACY, Score, score_of
 from fl_app.record.history import History
-from fl_app.record.score import ACCURACY, Score, score_of
 
 REFRESH_EVERY = 0.1  # wall seconds between redraws of a progress bar
 FIRST_LINE = 2.0  # wall seconds until the first line where a bar cannot be drawn

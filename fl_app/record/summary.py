@@ -10,8 +10,8 @@ import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
 from fl_app.core.events import Failed, Rejected
+from fl_app.core.score import ACCURACY, Score, score_of
 from fl_app.record.history import Evaluation, History
-from fl_app.record.score import ACCURACY, Score, score_of
 
 if TYPE_CHECKING:
     from fl_app.engine.engine import Outcome

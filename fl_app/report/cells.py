@@ -14,9 +14,9 @@ from omegaconf import OmegaConf
 
 from fl_app.client.node_data import kind_of
 from fl_app.core.errors import explaining
+from fl_app.core.score import Score, score_of
 from fl_app.record.history import Evaluation, History, OrderRecord
 from fl_app.record.log import read_events
-from fl_app.record.score import Score, score_of
 from fl_app.report.style import ALGORITHMS, Look, looks
 
 # Values of ``stopped`` of a run that reached its end.

@@ -19,7 +19,7 @@ import numpy as np
 import pandas as pd
 import vl_convert
 
-from fl_app.record.score import ACCURACY, Score
+from fl_app.core.score import ACCURACY, Score
 from fl_app.record.summary import mean_age
 from fl_app.report.cells import Cell, Series
 from fl_app.report.style import GRID, INK, MUTED

@@ -19,7 +19,7 @@ from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
 
 from fl_app.core.files import atomic_write, cache_folder
-from fl_app.record.score import ACCURACY, LOSS
+from fl_app.core.score import ACCURACY, LOSS
 from fl_app.record.summary import WINDOW, told_of_trouble
 from fl_app.report import figures
 from fl_app.report.cells import Cell, group, headline, scores_of

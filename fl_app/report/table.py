@@ -15,7 +15,7 @@ from rich.markup import escape
 from rich.table import Table as RichTable
 
 from fl_app.core.errors import require
-from fl_app.record.score import ACCURACY, Score
+from fl_app.core.score import ACCURACY, Score
 from fl_app.record.summary import mean_age, of_target
 from fl_app.report.cells import ENDS, Cell, group, scores_of
 

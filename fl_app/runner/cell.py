@@ -18,7 +18,6 @@ from fl_app.engine.engine import Outcome
 from fl_app.record.folder import SCHEMA, RunFolder
 from fl_app.record.history import History
 from fl_app.record.progress import Progress
-from fl_app.record.score import Score
 from fl_app.runner import earlier
 from fl_app.runner.checkpoint import Checkpoints
 from fl_app.runner.components import build_components
@@ -76,7 +75,7 @@ def run_cell(
     if config.runtime.name != "deployment":
         prepare_process()
     task = build_task(config) if given.task is None else complete_task(config, given.task)
-    score = Score(task.objective.score, task.objective.higher_is_better)
+    score = task.objective.score
     components = build_components(config, task, given)
     model = components.trainer.model
     checkpoints = Checkpoints(folder)

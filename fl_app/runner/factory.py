@@ -181,8 +181,8 @@ def _check_measures(task: "Task", config: DictConfig) -> None:
         f"{no_test_set}, on which they are measured",
     )
     on_clients = config.client_eval_every is not None
-    if task.objective.score != "accuracy":
-        unknown = f"task={task.name} measures no accuracy but {task.objective.score}"
+    if task.objective.score.name != "accuracy":
+        unknown = f"task={task.name} measures no accuracy but {task.objective.score.name}"
     else:
         unknown = "" if on_clients else no_test_set and f"{no_test_set}, nor client_eval_every"
     require(

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from fl_app.core.score import ACCURACY, Score
 from fl_app.core.types import Array, Indices
 
 LARGEST_EXPONENT = 700.0  # the exponential of more overflows
@@ -33,16 +34,14 @@ class Objective(ABC):
 
     Attributes:
         kind: ``"classification"`` or ``"regression"``.
-        score: name of the main metric.
-        higher_is_better: whether a higher score is better.
+        score: the main metric.
     """
 
     num_outputs: int
     criterion: Loss | None = None
 
     kind: ClassVar[str]
-    score: ClassVar[str]
-    higher_is_better: ClassVar[bool]
+    score: ClassVar[Score]
 
     def with_loss(self, loss: Loss) -> Self:
         """This objective with another loss, which gets the targets as they are."""
@@ -119,8 +118,7 @@ class Classification(Objective):
     classes: tuple[Any, ...] = ()
 
     kind = "classification"
-    score = "accuracy"
-    higher_is_better = True
+    score = ACCURACY
 
     def _usual(self, output: Tensor, target: Tensor, reduction: str) -> Tensor:
         return F.cross_entropy(output.flatten(0, -2), target.flatten(), reduction=reduction)
@@ -172,8 +170,7 @@ class Regression(Objective):
     deviation: tuple[float, ...] = ()
 
     kind = "regression"
-    score = "rmse"
-    higher_is_better = False
+    score = Score("rmse", higher_is_better=False)
 
     def with_loss(self, loss: Loss) -> Self:
         return replace(self, criterion=loss, mean=(), deviation=())

@@ -26,7 +26,7 @@ from rich.console import Console
 from rich.text import Text
 
 from fl_app import report
-from fl_app.record.score import ACCURACY, LOSS, Score
+from fl_app.core.score import ACCURACY, LOSS, Score
 from fl_app.report.__main__ import main
 from fl_app.report.cells import Cell, read_cell, read_run
 from fl_app.report.table import at_work, make_table, work_of
