@@ -22,6 +22,7 @@ from fl_app.client.batch import BatchTrainer, obstacle
 from fl_app.client.initial import build_model
 from fl_app.core.algorithm import Algorithm
 from fl_app.core.events import to_json
+from fl_app.core.score import ACCURACY
 from fl_app.core.types import NO_EXTRA, GlobalModel, Order, Parts, Update, Upload
 from fl_app.core.vector import weighted_sum
 from fl_app.devices.compute import UniformRatio
@@ -107,7 +108,7 @@ class Quadratic:
     name = "quadratic"
     has_test_set = True
     mixed = ""
-    objective = SimpleNamespace(score="accuracy")
+    objective = SimpleNamespace(score=ACCURACY)
 
     def __init__(self, points):
         """`points`: shape (clients, examples, d)."""

@@ -147,7 +147,7 @@ class Compressed(Transformation):
         num_bytes: size of one vector of an upload.
     """
 
-    def __init__(self, layout: Layout, dtype: str) -> None:
+    def __init__(self, layout: Layout, dtype: str = "float32") -> None:
         self._split = layout.num_trainable
         self._dtype = np.dtype(dtype)
         self.changes = self._dtype != np.float32
