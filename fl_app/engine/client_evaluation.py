@@ -22,7 +22,7 @@ import numpy as np
 
 from fl_app.core.errors import is_number
 from fl_app.core.events import ClientEvaluated, ClientsEvaluated, EvaluationOrdered, Event
-from fl_app.core.hyper import COUNT, SHARE
+from fl_app.core.hyper import COUNT, SHARE, or_none
 from fl_app.core.snapshot import Remembers
 from fl_app.core.types import Order, Reply, Scores, Vector
 from fl_app.core.vector import worst_decile
@@ -40,12 +40,12 @@ class ClientEvaluation(Remembers):
     """The evaluations of a run on its clients; the engine has it `join` before anything else.
 
     Args:
-        every: versions between evaluations, >= 1; inf = never.
+        every: versions between evaluations, >= 1; None = never.
         fraction: share of the online clients that measure a version, in (0, 1]; at least one does.
         seed: of the draw of clients, which is apart from all others.
 
     Attributes:
-        every: as given.
+        every: as given; inf = never.
         version: the latest version that was due; -1 before the first.
         waiting: clients that are to measure it as soon as they are free.
 
@@ -55,12 +55,12 @@ class ClientEvaluation(Remembers):
 
     transient = ("_fed", "_clock", "_emit", "_told")
 
-    def __init__(self, every: float = math.inf, fraction: float = 1.0, seed: int = 0) -> None:
-        if every != math.inf:
-            COUNT.check("client_eval_every", every, "versions cannot be evaluated more than once")
+    def __init__(self, every: int | None = None, fraction: float = 1.0, seed: int = 0) -> None:
+        told = "versions cannot be evaluated more than once"
+        or_none(COUNT).check("client_eval_every", every, told)
         told = "it is the share of the clients that evaluate a version"
         SHARE.check("client_eval_fraction", fraction, told)
-        self.every = every
+        self.every = math.inf if every is None else every
         self._fraction = fraction
         self._rng = np.random.default_rng((seed, 0xE7A1))
         self._vector = NO_VECTOR  # of `version`, while a client waits

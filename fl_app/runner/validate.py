@@ -290,7 +290,4 @@ def build_guard(config: DictConfig) -> Guard:
 
 def build_client_evaluation(config: DictConfig) -> ClientEvaluation:
     """The configured evaluations on clients."""
-    every = config.client_eval_every
-    return ClientEvaluation(
-        math.inf if every is None else every, config.client_eval_fraction, config.seed
-    )
+    return ClientEvaluation(config.client_eval_every, config.client_eval_fraction, config.seed)

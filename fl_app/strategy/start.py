@@ -1,7 +1,6 @@
 """A run of `AsyncStrategy.start`: in real time, over any Grid of Flower."""
 
 import logging
-import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from copy import deepcopy
@@ -100,8 +99,7 @@ def run(
         require(fits and len(initial_arrays) > 0, "initial_arrays", found, bound, why)
         if client_eval_every is None and evaluate_config is not None:
             client_eval_every = eval_every
-        every = math.inf if client_eval_every is None else client_eval_every
-        on_clients = ClientEvaluation(every, client_eval_fraction, seed)
+        on_clients = ClientEvaluation(client_eval_every, client_eval_fraction, seed)
         folder, history, files = None if output is None else Path(output), History(), None
         if folder is not None:
             require_free(folder)
