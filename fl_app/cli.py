@@ -158,7 +158,7 @@ def _keys_in(path: Path) -> list[str]:
     return list(dict.fromkeys(names))
 
 
-def refuse_surplus(config: DictConfig, overrides: Sequence[str] = ()) -> None:
+def refuse_surplus(config: DictConfig, overrides: Sequence[str]) -> None:
     """Refuse keys that nothing reads, of the run and of an experiment.
 
     Refuse an algorithm whose file gives it another name than its own, and a choice of clients that

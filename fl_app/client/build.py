@@ -111,7 +111,7 @@ def complete_task(config: DictConfig, task: "Task") -> "Task":
 
 def build_trainer(
     config: DictConfig,
-    task: "Task | None" = None,
+    task: "Task",
     make: "Callable[..., LocalTrainer] | None" = None,
     device: str | None = None,
 ) -> "LocalTrainer":
@@ -119,14 +119,14 @@ def build_trainer(
 
     Args:
         config: of the run.
-        task: as `build_task` gives it; None = build it.
+        task: as `build_task` gives it.
         make: in place of the configured class.
         device: in place of ``runtime.device``.
     """
     trainer: LocalTrainer = instantiate(
         config.algorithm.client,
         make=make,
-        task=build_task(config) if task is None else task,
+        task=task,
         seed=config.seed,
         device=config.runtime.device if device is None else device,
     )

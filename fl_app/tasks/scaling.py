@@ -57,7 +57,7 @@ def _of_bytes(values: Array) -> tuple[float, float]:
     known = np.arange(256.0)
     share = np.bincount(values.ravel(), minlength=256) / values.size
     mean = share @ known
-    return mean, np.sqrt(share @ (known - mean) ** 2)
+    return float(mean), float(np.sqrt(share @ (known - mean) ** 2))
 
 
 def make_scaling(scaling: str, train_moments: Any = None) -> Scaling:

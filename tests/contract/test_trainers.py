@@ -233,7 +233,8 @@ def test_two_orders_and_an_evaluation_on_another_device(name):
 @pytest.mark.parametrize("name", ["fedbuff", "fedasmu", "moon", "scaffold"])
 def test_frozen_and_private_parameters_are_on_the_device_too(name):
     parts = ["task.trainable=[1.bias,3.*]", "algorithm.client.private=[3.bias]"]
-    trainer = build_trainer(composed(f"algorithm={name}", *TERMS, *parts))
+    config = composed(f"algorithm={name}", *TERMS, *parts)
+    trainer = build_trainer(config, build_task(config))
     model = trainer.model
     assert model.layout.names == ["1.bias", "3.weight"]
     assert model.module[1].weight.is_meta

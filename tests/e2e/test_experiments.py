@@ -37,7 +37,7 @@ def composed(*overrides, last=False):
     """What a user's overrides make, and its cells, or only the last of them."""
     with initialize_config_dir(str(CONF), version_base="1.3"):
         config = compose("config", overrides=list(overrides))
-        refuse_surplus(config)
+        refuse_surplus(config, overrides)
         if last:
             experiment = config.experiment
             cells = experiment.only or list(experiment.cells)

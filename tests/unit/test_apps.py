@@ -17,7 +17,7 @@ from helpers import order_for
 from omegaconf import OmegaConf
 
 from fl_app import client_app, server_app
-from fl_app.client.build import build_trainer, chain
+from fl_app.client.build import build_task, build_trainer, chain
 from fl_app.core.types import Order
 from fl_app.flower import codec
 from fl_app.node.handler import MessageHandler
@@ -33,7 +33,14 @@ partition: {_target_: fl_app.tasks.partition.Iid, max_size: 10}
 algorithm:
   client: {_target_: fl_app.client.LocalTrainer, upload: pseudo, local_lr: 0.1, batch_size: 4}
 """
-TRAINER = build_trainer(OmegaConf.create(CONFIG))
+
+
+def trainer_of(text):
+    config = OmegaConf.create(text)
+    return build_trainer(config, build_task(config))
+
+
+TRAINER = trainer_of(CONFIG)
 LAYOUT = TRAINER.model.layout
 VECTOR = np.linspace(-1, 1, LAYOUT.size, dtype=np.float32)
 
@@ -132,7 +139,7 @@ FEDPER = CONFIG.replace("batch_size: 4", 'batch_size: 4, private: ["*.bias"]')
 def test_a_device_evaluates_with_its_private_parameters(tmp_path, monkeypatch):
     """Also in a process of its own, which reads them; and it leaves them as they are."""
     monkeypatch.setenv("FL_APP_STATE_DIR", str(tmp_path))
-    trainer = build_trainer(OmegaConf.create(FEDPER))
+    trainer = trainer_of(FEDPER)
     vector = VECTOR[: trainer.model.layout.size]
     packer = codec.OrderPacker(trainer.model.layout, {"app-config": FEDPER})
     sent = Order(0, 1, 2, 7, vector, {}, 0.0)
@@ -216,7 +223,7 @@ SCAFFOLD = CONFIG.replace(
 def test_vectors_beside_the_model_arrive_as_they_do_without_flower(settings):
     config = SCAFFOLD.replace(", batch_size: 4", f", batch_size: 4{settings}")
     packer = codec.OrderPacker(LAYOUT, {"app-config": config, "any-node": True})
-    trainer, states = build_trainer(OmegaConf.create(config)), [{}, {}]
+    trainer, states = trainer_of(config), [{}, {}]
     for sequence in range(2):
         extra = {"control": VECTOR / 3}
         sent = Order(0, 3, sequence, 7, VECTOR, {}, 0.0, states[0], extra)
