@@ -17,22 +17,18 @@ _PACKAGES = {
 EXTRAS = {package: extra for extra, packages in _PACKAGES.items() for package in packages}
 
 
-class MissingExtra(ValueError):
-    """A package is missing; the message says how it is installed."""
-
-
 @contextmanager
 def told_if_missing() -> Iterator[None]:
     """A context in which the import of a missing package says which extra installs it.
 
     Raises:
-        MissingExtra: a package of `EXTRAS` is not installed.
+        ValueError: a package of `EXTRAS` is not installed.
     """
     try:
         yield
     except ImportError as error:
         if told := missing(error):
-            raise MissingExtra(told) from error
+            raise ValueError(told) from error
         raise
 
 
@@ -74,10 +70,10 @@ def require_installed(*packages: str) -> None:
     """Refuse to begin what would need a missing package later.
 
     Raises:
-        MissingExtra: a package is not installed.
+        ValueError: a package is not installed.
     """
     if told := lacking(*packages):
-        raise MissingExtra(told)
+        raise ValueError(told)
 
 
 def _told(package: str) -> str:
