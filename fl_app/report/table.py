@@ -51,14 +51,12 @@ class Column(NamedTuple):
     """A field of the rows as texts, without those of standard deviations.
 
     Attributes:
-        field: of the rows.
         group: title that adjacent columns share; may be empty.
         title: of the column.
         texts: of the rows; a mean has its standard deviation.
         best: numbers of the rows with the best value, if cells compete.
     """
 
-    field: str
     group: str
     title: str
     texts: list[str]
@@ -162,7 +160,7 @@ class Table:
                 texts.append(text)
             over = over.format(title=title, target=f"{self.target_accuracy:.0%}")
             below = below.format(last="final" if self.last == 1 else f"last {self.last}")
-            columns.append(Column(field, over, below, texts, winners))
+            columns.append(Column(over, below, texts, winners))
         return columns
 
     def write(self, path: Path) -> None:
