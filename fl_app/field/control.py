@@ -188,7 +188,7 @@ class SuperLink:
 
     @contextmanager
     def _client(self) -> Iterator[ControlHttpClient]:
-        address, root = self._kit.address, self._kit.root_certificate
+        address, root = self._kit.address, self._kit.folder / "ca.crt"
         try:
             with ControlHttpClient.from_server_address(
                 address, False, root.read_bytes(), ()

@@ -16,6 +16,7 @@ from typing import NamedTuple, TypeAlias
 
 import httpx
 import psutil
+from cryptography import x509
 from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
@@ -37,7 +38,6 @@ from fl_app.field.control import (
     public_bytes,
 )
 from fl_app.field.kit import Kit, request
-from fl_app.field.make import load_certificate
 from fl_app.field.packages import PROBE
 
 SHOWN = {True: "[green]ok[/]", False: "[red]WRONG[/]", None: "?"}
@@ -158,7 +158,7 @@ def of_files(kit: Kit, run: DictConfig | None) -> Iterator[Finding]:
     again = "copy it from the kit again: the folder is not complete"
     for name in ("ca.crt", *([] if kit.role == "node" else [f"{kit.role}.crt"])):
         try:
-            certificate = load_certificate(kit.folder / name)
+            certificate = x509.load_pem_x509_certificate((kit.folder / name).read_bytes())
         except (OSError, ValueError) as error:
             yield Finding(name, False, str(error), again)
             continue

@@ -78,11 +78,6 @@ class Kit:
         return self.settings["SUPERLINK"]
 
     @property
-    def root_certificate(self) -> Path:
-        """Certificate of the authority that signs the SuperLink's."""
-        return self.folder / "ca.crt"
-
-    @property
     def data(self) -> str | None:
         """Path of a device's own data; None = none."""
         return self.settings.get("DATA") or None
@@ -98,7 +93,7 @@ class Kit:
         Raises:
             OSError: a certificate cannot be read.
         """
-        context = ssl.create_default_context(cafile=self.root_certificate)
+        context = ssl.create_default_context(cafile=self.folder / "ca.crt")
         if self.role == "helper":  # it answers nobody without a certificate: it shows its own
             context.load_cert_chain(self.folder / "helper.crt", self.folder / "helper.key")
         return context

@@ -248,16 +248,6 @@ def new_node(folder: Path, comment: str) -> None:
     write(folder / "node.key.pub", public + f" {comment}\n".encode(), PUBLIC)
 
 
-def load_certificate(path: Path) -> x509.Certificate:
-    """Read a certificate from a file.
-
-    Raises:
-        ValueError: the file holds no certificate.
-        OSError: the file cannot be read.
-    """
-    return x509.load_pem_x509_certificate(path.read_bytes())
-
-
 def general_name(host: str) -> x509.GeneralName:
     """Return a host's name or address as an entry of a certificate.
 
@@ -310,7 +300,7 @@ def _issue(
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, f"fl-app {name}")])
     issuer, signer = subject, key
     if authority is not None:
-        issuer = load_certificate(authority / "ca.crt").subject
+        issuer = x509.load_pem_x509_certificate((authority / "ca.crt").read_bytes()).subject
         loaded = serialization.load_pem_private_key((authority / "ca.key").read_bytes(), None)
         assert isinstance(loaded, ec.EllipticCurvePrivateKey)
         signer = loaded

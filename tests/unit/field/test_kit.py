@@ -70,7 +70,6 @@ def test_settings_are_read_as_they_were_written(kit):
     server, node, helper = (Kit.read(kit / name, {}) for name in ("server", "node-1", "helper"))
     assert (server.role, server.address) == ("server", "127.0.0.1:8099")
     assert server.settings["PORT"] == "9000"
-    assert server.root_certificate == kit / "server" / "ca.crt"
     assert {"num_clients=2", "runtime=deployment", "deadline=600"} <= set(server.overrides)
     assert (node.role, node.address) == ("node", "server.lan:9000")
     assert node.settings["NODE_CONFIG"] == "partition-id=1 num-partitions=2"
