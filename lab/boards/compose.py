@@ -10,8 +10,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from lab.boards.podman import SUITE, Podman, make_base
-from lab.boards.steps import PROJECT, Steps, ask, require_programs, told
-from lab.demo import Disappointed, end, wait_for
+from lab.boards.steps import PROJECT, Steps, ask, change, require_programs, told
+from lab.demo import end, wait_for
 from lab.faults.link import Link, free_ports
 
 UID = 1000  # the images' user, who owns the folders of kits
@@ -108,11 +108,3 @@ def build(podman: Podman) -> str:
         podman.build(image, target)
         sizes.append(f"{target} {podman.megabytes(image):,.0f} MB")
     return f"{', '.join(sizes)}, with the base"
-
-
-def change(settings: Path, old: str, new: str) -> None:
-    """Replace words of a kit's settings, as a person edits them."""
-    text = settings.read_text()
-    if old not in text:
-        raise Disappointed(f"{settings} must hold {old}")
-    settings.write_text(text.replace(old, new))

@@ -10,8 +10,6 @@ from pathlib import Path
 from typing import Literal
 
 from fl_app.core.errors import RunError
-from fl_app.core.events import Arrived, Event
-from fl_app.record.log import read_events
 from lab.demo import Disappointed, end
 
 PROJECT = Path(__file__).resolve().parents[2]
@@ -138,6 +136,14 @@ def require_programs(names: Iterable[str], how: str) -> None:
         raise Impossible(f"{', '.join(missing)} is missing: {how}")
 
 
+def change(settings: Path, old: str, new: str) -> None:
+    """Replace words of a kit's settings, as a person edits them."""
+    text = settings.read_text()
+    if old not in text:
+        raise Disappointed(f"{settings} must hold {old}")
+    settings.write_text(text.replace(old, new))
+
+
 def told(run: Path) -> str:
     """What a run came to.
 
@@ -147,11 +153,7 @@ def told(run: Path) -> str:
     summary = json.loads((run / "summary.json").read_text())
     if summary["stopped"] not in ("num_versions", "seconds"):
         raise Disappointed(f"{run} stopped with {summary['stopped']}")
-    events: list[Event] = list(read_events(run / "events.jsonl"))
-    arrived = [event for event in events if isinstance(event, Arrived)]
-    if not arrived:
+    if not summary["client_updates"]:
         raise Disappointed(f"no update arrived in {run}")
-    return (
-        f"{summary['num_versions']} versions from {len(arrived)} updates in "
-        f"{events[-1].t:.0f} s, {summary['failures']} failures"
-    )
+    told = "{num_versions} versions from {client_updates} updates in {virtual_seconds:.0f} s"
+    return (told + ", {failures} failures").format(**summary)

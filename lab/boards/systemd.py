@@ -16,7 +16,7 @@ from pathlib import Path
 from fl_app.core.events import Arrived, Event
 from fl_app.record.log import read_events
 from lab.boards.podman import SUITE, USER, Machine, Podman, make_base
-from lab.boards.steps import PROJECT, Steps, ask, told
+from lab.boards.steps import PROJECT, Steps, ask, change, told
 from lab.demo import Disappointed, wait_for
 
 PAGE = PROJECT / "docs" / "edge.md"
@@ -134,8 +134,7 @@ class Boards:
         environment = {**os.environ, "PATH": path, "PYTHONPATH": str(PROJECT)}
         words = ["bash", "-e", "-c", commands]
         said = ask(words, environment=environment, cwd=self._work, seconds=TYPING)
-        settings = self._work / "out" / "server" / "server.env"
-        settings.write_text(settings.read_text().replace('OVERRIDES="', f'OVERRIDES="{LONG} '))
+        change(self._work / "out/server/server.env", 'OVERRIDES="', f'OVERRIDES="{LONG} ')
         return said
 
     def _copy(self, commands: str) -> str:

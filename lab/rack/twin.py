@@ -24,7 +24,6 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from statistics import NormalDist
 from typing import Any
 
 import pandas as pd
@@ -37,6 +36,7 @@ from fl_app.core.errors import RunError
 from fl_app.runner.cell import Plan, run_cell
 from lab.demo import Federation
 from lab.faults.field import APP
+from lab.rack.fit import TWO_SIDED
 from lab.rack.fit import main as fit
 
 # Of every node: seconds that it waits in an order, delay of its link each way, bytes per second.
@@ -54,7 +54,6 @@ SETTINGS = {
 TARGETS = {each: f"seconds to {each:.0%}" for each in (0.8, 0.9)}
 SMOOTHED = 5  # evaluations whose mean has to reach one
 SIMULATIONS = 5
-TWO_SIDED = NormalDist().inv_cdf(0.975)
 ONLINE = 240.0  # seconds that starting and ending may take
 RATE, ACCURACY, AGE, DISTANCE = (
     *("updates a second", "accuracy at equal updates", "mean age"),
