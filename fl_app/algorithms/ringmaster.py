@@ -52,7 +52,7 @@ class Ringmaster(WeightedGradients):
         >>> strategy.aggregate(model, [young]).tolist()
         [-2.0, 0.0]
         >>> strategy.admit(model, Update(2, 1, np.zeros(2, np.float32), "pseudo", 10, 0.5))
-        'age=2 is not below strategy.delay_threshold=2'
+        'age=2 is above 1, by strategy.delay_threshold'
     """
 
     schedule = fully_async(10)
