@@ -66,7 +66,8 @@ def benchmark(given: argparse.Namespace, command: str) -> bool:
     spaces = changed["spaces"].get(name) or compose(words).experiment.spaces.get(name) or []
     alone = [*config.experiment.overrides, *changed["cells"][name], *given.common]
     cell = compose([words[0], "experiment=benchmark", "num_clients=100", *alone])
-    size = getattr(build_schedule(cell), "buffer_size", 1)
+    schedule = build_schedule(cell)
+    size = getattr(schedule, "buffer_size", 1)
     rated = not any("local_lr" in word for word in spaces)
     make = partial(build_strategy, cell)
     path.write_text(json.dumps(kept))
@@ -93,8 +94,8 @@ def benchmark(given: argparse.Namespace, command: str) -> bool:
         f"`{command}` wrote this page, and writes it anew. The settings are of "
         f"`experiment=benchmark`. {', '.join(methods)}: {trials} trials each on seed 0, and the "
         f"best values judged on the seeds {', '.join(map(str, seeds))}. Tried of the entry: "
-        f"`{' '.join(space)}`. Best of it: {values}. {others}Intervals are 95 % ones over the "
-        "seeds; differences are paired by seed."
+        f"`{' '.join(space)}`. Best of it: {values}. Its schedule: {type(schedule).__name__}. "
+        f"{others}Intervals are 95 % ones over the seeds; differences are paired by seed."
     )
     budget = config.max_updates, SECONDS, config.experiment.report_accuracy
     print(page.write(folder, name, text, verdicts, judged, published, budget))

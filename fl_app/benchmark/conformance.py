@@ -112,7 +112,7 @@ def _counts_once(tried: Tried) -> tuple[bool, str]:
 
 def _ignores_order(tried: Tried) -> tuple[bool | None, str]:
     if tried.size == 1:
-        return None, "a version takes one update"
+        return None, "one update a version was tried"
     one, other = (tried.models(*tried.drawn(2), turn=turn) for turn in (1, -1))
     differ = np.linalg.norm(one[-1] - other[-1]) / np.linalg.norm(one[-1] - one[0])
     return bool(differ <= ALIKE), f"models differ by {differ:.1g} of the way"

@@ -5,6 +5,7 @@ import tomllib
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, suppress
 from importlib import import_module
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +14,11 @@ from flwr.common.config import flatten_dict
 from flwr.serverapp.strategy import Strategy
 from omegaconf import DictConfig, OmegaConf
 
-from fl_app.cli import nearest
+from fl_app.cli import compose, nearest, search_path
 from fl_app.client.build import locate
 from fl_app.core.errors import explaining, is_number, require
 from fl_app.core.hyper import COUNT
+from fl_app.schedule import Buffered, Schedule
 from fl_app.strategy import AsyncStrategy
 from fl_app.strategy.asynchronous import Asynchronous, SeenNodes
 
@@ -26,6 +28,7 @@ SHARES = ("mixing",)  # rates of at most 1
 BELOW, ABOVE = 27, 9  # of a rate's default: the ends of what is tried, as of the other methods
 LOCAL_LR = "algorithm.client.local_lr=tag(log,interval(0.00185,0.45))"  # where there is none
 BUFFER, EVAL_EVERY = 10, 50  # client updates of a version (or 1), and of two evaluations
+OURS = Buffered.__module__.rpartition(".")[0]  # whose modules are named like their options
 UPLOADS = ("delta", "pseudo", "model")  # the first that a strategy takes is sent
 
 
@@ -51,7 +54,7 @@ def enter(
     if target in known:
         spaces = {target: [*space]} if space else {}
         return target, {"cells": {target: [*known[target], *words]}, "spaces": spaces}
-    defaults: list[Any] = [{"client": "sgd"}, "_self_", {"schedule": "k_async"}]
+    defaults: list[Any] = [{"client": "sgd"}, "_self_"]
     node, place = dict[str, Any](), "algorithm.strategy."
     if (Path(target) / "pyproject.toml").is_file():
         strategy = of_app(target)
@@ -79,20 +82,39 @@ def enter(
     client = {"upload": next((u for u in UPLOADS if u in strategy.takes), strategy.takes[0])}
     client |= {"_target_": strategy.needs} if strategy.needs else {}
     name = f"entry-{type(inner).__name__}"
+    folder, schedule = conf / "algorithm", "k_async"
+    (folder / "schedule").mkdir(parents=True, exist_ok=True)
+    if type(strategy.schedule) is not Buffered:
+        schedule = name
+        OmegaConf.save(_option(strategy.schedule), folder / "schedule" / f"{name}.yaml")
+    defaults.append({"schedule": schedule})
     option = {"defaults": defaults, "name": name, "strategy": node, "client": client}
-    (conf / "algorithm").mkdir(parents=True, exist_ok=True)
-    OmegaConf.save(option, conf / "algorithm" / f"{name}.yaml")
-    own = getattr(strategy.schedule, "buffer_size", 1) if inner is strategy else BUFFER
-    size = getattr(inner, "buffer_size", own)
+    OmegaConf.save(option, folder / f"{name}.yaml")
+    usual = getattr(strategy.schedule, "buffer_size", BUFFER) if inner is strategy else BUFFER
+    size = getattr(inner, "buffer_size", usual)
     COUNT.check("buffer_size", size, "a version would take no update")
-    cell = [f"algorithm={name}", f"algorithm.schedule.buffer_size={size}"]
-    cell += [f"num_versions={config.max_updates // size}", f"eval_every={-(-EVAL_EVERY // size)}"]
+    cell = [f"algorithm={name}"]
+    chosen = [word for word in words if word.startswith("algorithm/schedule=")]
+    sized = "buffer_size" in compose([search_path([conf]), *cell, *chosen]).algorithm.schedule
+    cell += [f"algorithm.schedule.buffer_size={size}"] * sized
+    versions = config.max_updates // (size if sized else 1)  # at most
+    cell += [f"num_versions={versions}", f"eval_every={-(-EVAL_EVERY // size)}"]
     cell += ["algorithm.strategy.lr_schedule.to=0.4"] * falls  # as of the others
     for key, rate in list(_rates(inner).items())[: not space]:
         most = min(ABOVE * rate, 1) if key in SHARES else ABOVE * rate
         space = [f"{place}{key}=tag(log,interval({rate / BELOW:.4g},{most:.4g}))"]
     spaces = {name: ["algorithm.strategy.server_lr=null", *(space or [LOCAL_LR])]}
     return name, {"cells": {name: [*cell, *words]}, "spaces": spaces}
+
+
+def _option(schedule: Schedule) -> dict[str, Any]:
+    """A schedule as an option: that of its class, and what is not its class's default."""
+    kind = type(schedule)
+    package, _, module = kind.__module__.rpartition(".")
+    base = module if package == OURS else {"/target@_here_": f"{kind.__module__}.{kind.__name__}"}
+    usual = {key: each.default for key, each in signature(kind).parameters.items()}
+    own = {key: getattr(schedule, key, value) for key, value in usual.items()}
+    return {"defaults": [base, "_self_"]} | {k: v for k, v in own.items() if v != usual[k]}
 
 
 def _rates(strategy: object) -> dict[str, float]:

@@ -163,7 +163,8 @@ def test_a_strategy_of_flower_is_scored_and_its_page_rebuilt_by_one_command(
     tmp_path, capsys, monkeypatch
 ):
     target = "examples.fedsasync.FedSaSync"
-    words = [target, "algorithm.schedule.buffer_size=4", "--quick", "--peers", "fedbuff"]
+    words = [target, "algorithm/schedule=round_blocking", "algorithm.schedule.buffer_size=4"]
+    words += ["--quick", "--peers", "fedbuff"]
     words += ["--folder", str(tmp_path / "one"), "--parallel", "1", "--common", *TINY]
     assert benchmark(words) == 0
     folder = tmp_path / "one"
@@ -173,6 +174,7 @@ def test_a_strategy_of_flower_is_scored_and_its_page_rebuilt_by_one_command(
     assert set(trials[trials.cell == "fedbuff@n10-dir0.3"].state) == {"COMPLETE"}
     page = (folder / "page.md").read_text()
     assert "entry-FedSaSync is number" in page
+    assert "Its schedule: RoundBlocking." in page
     assert "`algorithm.client.local_lr=tag(log,interval(0.00185,0.45))`" in page
     assert len(json.loads((folder / "results.json").read_text())["runs"]) == 2 * 3
     assert capsys.readouterr().out.count("holds") == 4

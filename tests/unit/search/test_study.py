@@ -24,7 +24,8 @@ from fl_app.benchmark.conformance import TRIALS, Tried, Verdict, conformance
 from fl_app.benchmark.entry import LOCAL_LR, enter, of_app
 from fl_app.benchmark.page import NUMBERS, PAGE, read, write
 from fl_app.cli import compose, search_path
-from fl_app.runner.validate import build_strategy
+from fl_app.runner.validate import build_schedule, build_strategy
+from fl_app.schedule.guided import Guided
 from fl_app.search.settings import Settings, split
 from fl_app.search.space import grid, override, parse
 from fl_app.search.study import CellStudy, open_journal
@@ -397,6 +398,30 @@ def test_a_class_enters_with_its_rate_and_its_defaults(config, tmp_path):
     )
     option = OmegaConf.load(tmp_path / "algorithm" / "entry-DynSGD.yaml")
     assert option.client.upload == "delta"
+
+
+class Own(Guided):
+    pass
+
+
+class Guides(CountsAllTwice):
+    schedule = Own(concurrency=7)
+
+
+@pytest.mark.parametrize(
+    ("target", "words", "told"),
+    [
+        ("fl_app.algorithms.ringleader.Ringleader", [], "TwoPhase()"),
+        ("fl_app.algorithms.gsgm.GSGM", [], "RoundBlocking(buffer_size=10)"),
+        ("fl_app.algorithms.dynsgd.DynSGD", ["algorithm/schedule=two_phase"], "TwoPhase()"),
+        (f"{__name__}.Guides", [], "Own(concurrency=7, "),
+    ],
+)
+def test_a_class_enters_with_a_schedule_of_its_own(target, words, told, config, tmp_path):
+    name, changed = enter(target, tmp_path, config, words, [])
+    composed = compose([search_path([tmp_path]), "num_clients=100", *changed["cells"][name]])
+    assert str(build_schedule(composed)).startswith(told)
+    assert composed.num_versions == (200 if "buffer_size" in told else 2000)
 
 
 def test_strategies_of_flower_enter_with_a_rate_or_that_of_the_clients(config, tmp_path):
