@@ -97,11 +97,13 @@ def _reduces(tried: Tried) -> tuple[bool | None, str]:
     return None, "no multiple of FedAvg's step, as of a method that adapts or selects"
 
 
-def _counts_once(tried: Tried) -> tuple[bool, str]:
+def _counts_once(tried: Tried) -> tuple[bool | None, str]:
     """Every client moves along an axis of its own, where the model shows what became of it."""
     axes = np.eye(2 * tried.size, SIZE, dtype=np.float32).reshape(2, tried.size, SIZE)
     before, between, after = tried.models(axes, np.full((2, tried.size), 10))
     weights, again = (np.abs(d[: tried.size]) for d in (between - before, after - between))
+    if weights.max() < ALIKE**2:  # nothing, or what rounding leaves
+        return None, "no update moves the model by itself, as with a median"
     used, later = weights[weights > ALIKE * weights.max()], again.max() / weights.max()
     if used.max() > (1 + ALIKE) * used.min():
         return False, f"equal updates have weights from {used.min():.3g} to {used.max():.3g}"

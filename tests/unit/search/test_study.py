@@ -346,11 +346,15 @@ def test_what_is_broken_is_found_out_and_nothing_else(make, rated, fails, told):
         (lambda: Asynchronous(flower.FedAvg()), 4, "delta", {}, "weighted by examples"),
         (lambda: Asynchronous(flower.FedAdam()), 4, "delta", {FEDAVG: None}, "the same bytes"),
         (
+            lambda: Asynchronous(flower.FedMedian()),
+            *(4, "delta", {FEDAVG: None, ONCE: None}, "as with a median"),
+        ),
+        (
             lambda: Asynchronous(flower.Krum(num_malicious_nodes=1)),
             *(7, "delta", {FEDAVG: None}, "no multiple of FedAvg's step"),
         ),
     ],
-    ids=["FedBuff", "FedAsync", "CA2FL", "FedAvg", "FedAdam", "Krum"],
+    ids=["FedBuff", "FedAsync", "CA2FL", "FedAvg", "FedAdam", "Median", "Krum"],
 )
 def test_what_conforms(make, size, upload, others, told):
     check(others, told, make, size, upload, rated=True)
