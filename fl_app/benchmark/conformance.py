@@ -37,6 +37,11 @@ class Tried(NamedTuple):
     size: int
     rated: bool
 
+    def _made(self) -> AsyncStrategy:
+        strategy = self.make()
+        strategy.prepare(lambda params, *_: np.ones_like(params))
+        return strategy
+
     def drawn(self, versions: int) -> tuple[Any, Any]:
         """Displacements ``(versions, K, d)``, and examples ``(versions, K)``."""
         rng, shape = np.random.default_rng(0), (versions, self.size)
@@ -54,10 +59,10 @@ class Tried(NamedTuple):
             stale: whether every second update is one version old.
             stop: version from which another object goes on, from a checkpoint.
         """
-        strategy, versions = self.make(), [np.linspace(-1, 1, SIZE, dtype=np.float32)]
+        strategy, versions = self._made(), [np.linspace(-1, 1, SIZE, dtype=np.float32)]
         for version, batch in enumerate(deltas):
             if version == stop:
-                state, strategy = loads(dumps(strategy.state_dict())), self.make()
+                state, strategy = loads(dumps(strategy.state_dict())), self._made()
                 strategy.load_state_dict(state)
             model = GlobalModel(versions[-1], version, dict(enumerate(versions)))
             updates = []
@@ -67,7 +72,8 @@ class Tried(NamedTuple):
                 vector = versions[base] + delta if self.upload == "model" else delta
                 vector = -vector if self.upload in ("pseudo", "gradient") else vector
                 number = int(examples[version][i])
-                updates.append(Update(client, base, vector, self.upload, number, 1.0))
+                extra = dict.fromkeys(strategy.upload_extra, np.zeros_like(delta))
+                updates.append(Update(client, base, vector, self.upload, number, 1.0, extra=extra))
             strategy.report = {}
             versions.append(strategy.aggregate(model, updates[::turn]))
         return versions
