@@ -17,6 +17,7 @@ from optuna.storages.journal import JournalFileBackend
 from optuna.trial import TrialState
 
 from fl_app.algorithms.ca2fl import CA2FL
+from fl_app.algorithms.dp_fedbuff import DPFedBuff
 from fl_app.algorithms.fedasync import FedAsync
 from fl_app.algorithms.fedbuff import FedBuff
 from fl_app.algorithms.scaffold import SCAFFOLD
@@ -346,6 +347,7 @@ def test_what_is_broken_is_found_out_and_nothing_else(make, rated, fails, told):
         (partial(FedAsync, mixing=0.5), 1, "model", {ORDER: None}, "0.5 of FedAvg's step"),
         (CA2FL, 4, "delta", {}, "1 of FedAvg's step"),  # remembers, and declares it
         (Zeno, 1, "pseudo", {ORDER: None}, "the same bytes"),  # asks for the server's gradient
+        (DPFedBuff, 4, "delta", dict.fromkeys(TRIALS), "two equal runs of it differ"),
         (SCAFFOLD, 4, "delta", {}, "the same bytes"),  # asks for two vectors an upload
         (lambda: Asynchronous(flower.FedAvg()), 4, "delta", {}, "weighted by examples"),
         (lambda: Asynchronous(flower.FedAdam()), 4, "delta", {FEDAVG: None}, "the same bytes"),
@@ -358,7 +360,18 @@ def test_what_is_broken_is_found_out_and_nothing_else(make, rated, fails, told):
             *(7, "delta", {FEDAVG: None}, "no multiple of FedAvg's step"),
         ),
     ],
-    ids=["FedBuff", "FedAsync", "CA2FL", "Zeno", "SCAFFOLD", "FedAvg", "FedAdam", "Median", "Krum"],
+    ids=[
+        "FedBuff",
+        "FedAsync",
+        "CA2FL",
+        "Zeno",
+        "DPFedBuff",
+        "SCAFFOLD",
+        "FedAvg",
+        "FedAdam",
+        "Median",
+        "Krum",
+    ],
 )
 def test_what_conforms(make, size, upload, others, told):
     check(others, told, make, size, upload, rated=True)
