@@ -101,8 +101,10 @@ def _reduces(tried: Tried) -> tuple[bool | None, str]:
         mean = np.average(deltas[0].astype(float), 0, weights)
         factor = step @ mean / (mean @ mean)
         if np.linalg.norm(step - factor * mean) <= ALIKE * np.linalg.norm(step):
-            good = factor > 0 and (tried.rated or abs(factor - 1) <= ALIKE)
-            return bool(good), f"{factor:.3g} of FedAvg's step, clients weighted {how}"
+            told = f"{factor:.3g} of FedAvg's step, clients weighted {how}"
+            if not tried.rated and 0 < factor < 1 - ALIKE:
+                return None, f"{told}: shorter, as with a rate that is not searched"
+            return bool(factor > 0 and (tried.rated or factor <= 1 + ALIKE)), told
     return None, "no multiple of FedAvg's step, as of a method that adapts or selects"
 
 

@@ -329,6 +329,7 @@ def check(others, told, make, size=4, upload="delta", rated=False):
         ),
         (KeepsItsBuffer, False, {ONCE: False}, "acts 1 times as much in the next version, too"),
         (CountsAllTwice, False, {FEDAVG: False}, "2 of FedAvg's step, clients weighted equally"),
+        (partial(FedBuff, server_lr=0.1), False, {FEDAVG: None}, "shorter, as with a rate"),
         (CountsAllTwice, True, {}, "2 of FedAvg's step, clients weighted equally"),
         (PrefersTheFirst, False, {FEDAVG: None, ONCE: False, ORDER: False}, "models differ by "),
         (Forgets, True, {RESUMED: False}, "its checkpoint lacks what it had learned"),
