@@ -111,13 +111,19 @@ def _reduces(tried: Tried) -> tuple[bool | None, str]:
 def _counts_once(tried: Tried) -> tuple[bool | None, str]:
     """Every client moves along an axis of its own, where the model shows what became of it."""
     axes = np.eye(2 * tried.size, SIZE, dtype=np.float32).reshape(2, tried.size, SIZE)
-    before, between, after = tried.models(axes, np.full((2, tried.size), 10))
-    weights, again = (np.abs(d[: tried.size]) for d in (between - before, after - between))
+    examples, size = np.full((2, tried.size), 10), tried.size
+    models = *tried.models(axes, examples), tried.models(axes, examples, stale=True)[-1]
+    before, between, after, aged = (model[: 2 * size] for model in models)
+    first, second, other = (np.abs(d) for d in (between - before, after - between, aged - between))
+    weights, again, fresh, old = first[:size], second[:size], second[size:], other[size:]
     if weights.max() < ALIKE**2:  # nothing, or what rounding leaves
         return None, "no update moves the model by itself, as with a median"
     used, later = weights[weights > ALIKE * weights.max()], again.max() / weights.max()
     if used.max() > (1 + ALIKE) * used.min():
         return False, f"equal updates have weights from {used.min():.3g} to {used.max():.3g}"
+    if old.sum() > (1 + ALIKE) * fresh.sum():
+        told = f"older updates move the model by {old.sum():.3g}, fresh ones by {fresh.sum():.3g}"
+        return False, told
     remembers = type(tried.make()).memory_cost is not Algorithm.memory_cost
     told = f"an update acts {later:.2g} times as much in the next version, too"
     return bool(remembers or later < 1 - ALIKE), told if later > ALIKE else "equal weights, once"

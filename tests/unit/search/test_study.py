@@ -285,6 +285,12 @@ class CountsAllTwice(AsyncStrategy):
         return model.params + 2 * mean(model, updates)
 
 
+class CountsTheOldTwice(AsyncStrategy):
+    def aggregate(self, model, updates):
+        again = sum(model.delta(update) for update in updates if model.age(update))
+        return model.params + mean(model, updates) + again
+
+
 class PrefersTheFirst(AsyncStrategy):
     def aggregate(self, model, updates):
         params = model.params
@@ -329,6 +335,7 @@ def check(others, told, make, size=4, upload="delta", rated=False):
         ),
         (KeepsItsBuffer, False, {ONCE: False}, "acts 1 times as much in the next version, too"),
         (CountsAllTwice, False, {FEDAVG: False}, "2 of FedAvg's step, clients weighted equally"),
+        (CountsTheOldTwice, False, {ONCE: False}, "older updates move the model by 3, fresh"),
         (partial(FedBuff, server_lr=0.1), False, {FEDAVG: None}, "shorter, as with a rate"),
         (CountsAllTwice, True, {}, "2 of FedAvg's step, clients weighted equally"),
         (PrefersTheFirst, False, {FEDAVG: None, ONCE: False, ORDER: False}, "models differ by "),
