@@ -118,14 +118,15 @@ def _counts_once(tried: Tried) -> tuple[bool | None, str]:
     weights, again, fresh, old = first[:size], second[:size], second[size:], other[size:]
     if weights.max() < ALIKE**2:  # nothing, or what rounding leaves
         return None, "no update moves the model by itself, as with a median"
-    used, later = weights[weights > ALIKE * weights.max()], again.max() / weights.max()
+    used = weights[weights > ALIKE * weights.max()]
+    later = again.max() / (fresh.max() or weights.max())
     if used.max() > (1 + ALIKE) * used.min():
         return False, f"equal updates have weights from {used.min():.3g} to {used.max():.3g}"
     if old.sum() > (1 + ALIKE) * fresh.sum():
         told = f"older updates move the model by {old.sum():.3g}, fresh ones by {fresh.sum():.3g}"
         return False, told
     remembers = type(tried.make()).memory_cost is not Algorithm.memory_cost
-    told = f"an update acts {later:.2g} times as much in the next version, too"
+    told = f"an update acts {later:.2g} times as much as a new one in the next version, too"
     return bool(remembers or later < 1 - ALIKE), told if later > ALIKE else "equal weights, once"
 
 

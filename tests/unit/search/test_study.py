@@ -276,8 +276,8 @@ class KeepsItsBuffer(AsyncStrategy):
     """It aggregates all that ever arrived."""
 
     def aggregate(self, model, updates):
-        self.state["sum"] = self.state.get("sum", 0) + mean(model, updates)
-        return model.params + self.state["sum"]
+        self.state["all"] = [*self.state.get("all", []), mean(model, updates)]
+        return model.params + np.mean(self.state["all"], 0)
 
 
 class CountsAllTwice(AsyncStrategy):
@@ -333,7 +333,7 @@ def check(others, told, make, size=4, upload="delta", rated=False):
             *(CountsTheFirstTwice, False, {FEDAVG: None, ONCE: False, ORDER: False}),
             "weights from 0.2 to 0.4",
         ),
-        (KeepsItsBuffer, False, {ONCE: False}, "acts 1 times as much in the next version, too"),
+        (KeepsItsBuffer, False, {ONCE: False}, "acts 1 times as much as a new one in the next"),
         (CountsAllTwice, False, {FEDAVG: False}, "2 of FedAvg's step, clients weighted equally"),
         (CountsTheOldTwice, False, {ONCE: False}, "older updates move the model by 3, fresh"),
         (partial(FedBuff, server_lr=0.1), False, {FEDAVG: None}, "shorter, as with a rate"),
@@ -359,10 +359,7 @@ def test_what_is_broken_is_found_out_and_nothing_else(make, rated, fails, told):
         (SCAFFOLD, 4, "delta", {}, "the same bytes"),  # asks for two vectors an upload
         (lambda: Asynchronous(flower.FedAvg()), 4, "delta", {}, "weighted by examples"),
         (lambda: Asynchronous(flower.FedAdam()), 4, "delta", {FEDAVG: None}, "the same bytes"),
-        (
-            lambda: Asynchronous(flower.FedMedian()),
-            *(4, "delta", {FEDAVG: None, ONCE: None}, "as with a median"),
-        ),
+        (lambda: Asynchronous(flower.FedMedian()), 4, "delta", {FEDAVG: None, ONCE: None}, ""),
         (
             lambda: Asynchronous(flower.Krum(num_malicious_nodes=1)),
             *(7, "delta", {FEDAVG: None}, "no multiple of FedAvg's step"),
