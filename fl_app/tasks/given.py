@@ -17,7 +17,7 @@ from fl_app.tasks.partition import by_owner
 from fl_app.tasks.scaling import moments_of
 from fl_app.tasks.table import encode_targets, fit_targets, in_float32
 
-TESTS = ("test", "validation", "valid")  # the first of these parts is the test set
+TESTS = ("test", "validation", "valid", "val")  # the first of these parts is the test set
 Values: TypeAlias = Any  # what numpy.asarray takes, or a tensor
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fl_app.core.errors import explaining
+from fl_app.core.errors import explaining, require
 from fl_app.core.hyper import Bound, bounded
 from fl_app.core.types import Array
 from fl_app.tasks.files import existing, folder_of, loaded, stored_images
@@ -184,7 +184,7 @@ class ImageFolder(ImageKeys):
     """Classify images that lie in a folder for each class.
 
     The folder holds ``class/image`` or ``client/class/image``. It may hold ``train`` and ``test``
-    with these instead. Images are decoded and resized once and held as bytes.
+    (or ``val``) with these instead. Images are decoded and resized once and held as bytes.
 
     Args:
         client: whether each folder of ``client/class/image`` is a client; False = partition=
@@ -198,11 +198,21 @@ class ImageFolder(ImageKeys):
     what = "folder"
 
     def read(self) -> tuple[Part, Part | None]:
+        from fl_app.tasks.given import TESTS  # loads torch
+
         root, *_ = self.files()
-        if not all((root / name).is_dir() for name in ("train", "test")):
+        folders = _folders(root)
+        trains = [each for each in folders if each.name.lower() == "train" and _folders(each)]
+        if not trains:  # a class may have this name
             return self._part(root, owned=bool(self.client)), None
-        train = self._part(root / "train", owned=bool(self.client))
-        return train, self._part(root / "test", owned=False)
+        tests = [each for each in folders if each.name.lower() in TESTS]
+        fits = len(tests) == 1 and len(folders) == 2
+        bound = f"a folder of train and one of {', '.join(TESTS)}"
+        told = f"it holds {', '.join(each.name for each in folders)}; rename the test set, move "
+        told += f"others away, or give task.path={trains[0]}"
+        require(fits, "task.path", root, bound, told)
+        train = self._part(trains[0], owned=bool(self.client))
+        return train, self._part(tests[0], owned=False)
 
     def _part(self, root: Path, *, owned: bool) -> Part:
         """All images below a folder, decoded.

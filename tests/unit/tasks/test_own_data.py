@@ -360,9 +360,11 @@ def test_a_folder_for_each_class():
     assert len(folder().targets) == 8
 
 
-def test_a_folder_for_each_client_and_one_for_testing():
-    draw("train/ann/cat/a.png", "train/ann/dog/a.png", "train/bob/dog/a.png", "test/ann/cat/b.png")
-    Path("images/train/bob/cat").mkdir()  # a class of which a client has nothing
+@pytest.mark.parametrize(("train", "test"), [("train", "test"), ("TRAIN", "Val")])
+def test_a_folder_for_each_client_and_one_for_testing(train, test):
+    draw(*(f"{train}/{name}/a.png" for name in ("ann/cat", "ann/dog", "bob/dog")))
+    draw(f"{test}/ann/cat/b.png")
+    Path(f"images/{train}/bob/cat").mkdir()  # a class of which a client has nothing
     task = folder(num_clients=2)
     assert [task.targets[own].tolist() for own in task.partition] == [[0, 1], [1]]
     assert task.test_targets.tolist() == [0]
@@ -572,6 +574,8 @@ def test_arrays_that_do_not_fit_are_refused(named, keys, message):
         ([], "must hold a folder for each class"),
         (["cat/a.png"], "only the class 'cat'"),
         (["cat/a.png", "ann/dog/a.png"], r"must hold .*, and .*cat has no folders in it"),
+        (["train/a.png"], "only the class 'train'"),
+        (["train/cat/a.png", "dev/cat/a.png"], "and one of test, .*: it holds dev, train; rename"),
     ],
 )
 def test_other_layouts_are_refused(names, message):
