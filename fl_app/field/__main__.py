@@ -195,7 +195,7 @@ def _doctor(folder: Path, overrides: Sequence[str]) -> int:
 
     kit = Kit.read(folder)
     os.environ.setdefault("XDG_CACHE_HOME", str(kit.folder / "cache"))  # that of start.sh
-    return show(examine(kit, overrides))
+    return show(examine(kit, [_absolute(word) for word in overrides or kit.overrides]))
 
 
 def _helper(

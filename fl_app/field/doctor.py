@@ -9,6 +9,7 @@ import stat
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import chdir
 from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
 from pathlib import Path
@@ -39,6 +40,7 @@ from fl_app.field.control import (
 )
 from fl_app.field.kit import Kit, request
 from fl_app.field.packages import PROBE
+from fl_app.runner.validate import check_settings, validate_config
 
 SHOWN = {True: "[green]ok[/]", False: "[red]WRONG[/]", None: "?"}
 DISK = 2**30  # bytes that are free after the installation, for data, Flower's files and runs [A]
@@ -84,10 +86,16 @@ def examine(kit: Kit, overrides: Sequence[str] = ()) -> list[Finding]:
         kit: the folder.
         overrides: of the run, as after ``python -m fl_app``; () = OVERRIDES of the folder.
     """
-    words, run, findings = overrides or kit.overrides, None, []
+    words, run, findings = [*(overrides or kit.overrides)], None, []
     if words or kit.role == "server":
+        if not any(word.startswith("runtime=") for word in words):
+            words.append("runtime=deployment")
+        check = validate_config if kit.role == "server" else check_settings
         try:
-            run = compose(words)
+            found = compose(words)
+            with chdir(kit.folder):  # where the SuperLink looks for files
+                check(found)
+            run = found
         except ValueError as error:
             mend = "correct OVERRIDES: words after `python -m fl_app`"
             findings.append(Finding("run", False, str(error), mend))

@@ -123,18 +123,14 @@ def validate_config(config: DictConfig, given: Given = NOTHING) -> None:
     Raises:
         ValueError: naming key, value, bound and consequence.
     """
+    check_settings(config)
     real = config.runtime.name == "deployment"
-    if config.num_clients is not None or not real:
-        told = "there would be nothing to run; with runtime=deployment real nodes are the clients"
-        COUNT.check("num_clients", config.num_clients, told)
-    _check(RunSettings, config)
     if config.experiment.report_accuracy is not None:
         require_target(config.experiment.report_accuracy, "experiment.report_accuracy")
     build_client_evaluation(config)
     _check(RUNTIMES[config.runtime.name], config.runtime)
     if config.runtime.device != AUTO:
         chosen(str(config.runtime.device))  # refuses what torch cannot use
-    _check(TaskSettings, config.task)
     if given.task is None:
         instantiate(config.task, leave_out=COMMON_KEYS)
         if "schema" in config.task and config.task.get("path") is None and not real:
@@ -142,12 +138,6 @@ def validate_config(config: DictConfig, given: Given = NOTHING) -> None:
                 f"task.path=null must be the data with runtime={config.runtime.name}: only real "
                 "nodes, with runtime=deployment, have data of their own"
             )
-    if other := set(config.algorithm) ^ {"name", "strategy", "client", "schedule"}:
-        raise ValueError(
-            f"algorithm={config.algorithm.get('name')} must have name, strategy, client and "
-            f"schedule: of its YAML, {', '.join(sorted(other))} is missing or unknown"
-        )
-    _check(TrainingSettings, config.algorithm.client)
     strategy, schedule = build_strategy(config, given), build_schedule(config, given)
     # Every version takes at least one update, and some schedules always take K.
     each = schedule.buffer_size if isinstance(schedule, Buffered) else 1
@@ -208,6 +198,21 @@ def validate_config(config: DictConfig, given: Given = NOTHING) -> None:
         schedule.validate_population(config.num_clients)
     if code := own_code(*_own(config, given, strategy, schedule)):
         OmegaConf.update(config, "code", code, merge=False, force_add=True)  # to resume the same
+
+
+def check_settings(config: DictConfig) -> None:
+    """Refuse what devices can judge, too: values of every run, of its task and of its clients."""
+    if config.num_clients is not None or config.runtime.name != "deployment":
+        told = "there would be nothing to run; with runtime=deployment real nodes are the clients"
+        COUNT.check("num_clients", config.num_clients, told)
+    if other := set(config.algorithm) ^ {"name", "strategy", "client", "schedule"}:
+        raise ValueError(
+            f"algorithm={config.algorithm.get('name')} must have name, strategy, client and "
+            f"schedule: of its YAML, {', '.join(sorted(other))} is missing or unknown"
+        )
+    _check(RunSettings, config)
+    _check(TaskSettings, config.task)
+    _check(TrainingSettings, config.algorithm.client)
 
 
 def decides_work(strategy: Algorithm, schedule: Schedule, client: DictConfig) -> str:

@@ -186,10 +186,12 @@ def test_a_port_that_another_program_holds(out, monkeypatch):
         ("deadline=600", "checkpoints"),
         ("checkpoint_every=1", "deadline"),  # none
         (f"checkpoint_every=1 deadline={OFFLINE_AFTER - 1}", "deadline"),
-        ("deadlin=600", "run"),
+        *((word, "run") for word in ("deadlin=600", "task.holdout=10", "task=csv task.schema=x")),
+        ("deadline=600 checkpoint_every=1 task=csv task.schema=a.json", None),  # of its folder
     ],
 )
 def test_overrides_that_trip_a_run_up(out, words, wrong):
+    (out / "server" / "a.json").write_text(json.dumps(SCHEMA))
     found = faults(examine(read(out / "server"), words.split()))
     assert found.keys() & {"run", "checkpoints", "deadline"} == {wrong} - {None}
 
@@ -310,12 +312,14 @@ def test_data_that_nobody_can_read_or_that_are_hidden(tmp_path):
 def test_the_doctor_looks_into_the_data_of_a_device(out, tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     kit = read(out / "node-0", DATA=table(tmp_path, *["30,yes", "40,no"] * 5), NODE_CONFIG="")
-    run = composed("task=csv", f"task.schema={tmp_path}/schema.json")
-    found = {each.subject: each.good for each in doctor.of_node(kit, run)}
-    assert found == {"partition": True, "data": None, "examples": True}
-    wrong, *_ = examine(kit, ["task=cvs"])
-    assert (wrong.subject, wrong.good) == ("run", False)
-    assert "task=cvs does not exist; did you mean" in wrong.text
+    words = ["task=csv", f"task.schema={tmp_path}/schema.json", "task.holdout=0.2"]
+    found = {each.subject: each.good for each in examine(kit, words)}
+    assert found.items() >= {"partition": True, "data": None, "examples": True}.items()
+    assert "run" not in found
+    for word, told in (("task=cvs", "does not exist; did"), ("num_clients=0", "must be an int")):
+        wrong, *_ = examine(kit, [word])
+        assert (wrong.subject, wrong.good) == ("run", False)
+        assert f"{word} {told}" in wrong.text
 
 
 def test_a_helpers_folder_is_sound_and_its_settings_hold(tmp_path, monkeypatch):
