@@ -69,9 +69,15 @@ class SuperLink:
     Args:
         kit: the server's folder.
         app: folder of the Flower app that `submit` runs; None = this project.
+
+    Raises:
+        ValueError: it is another folder of the kit.
     """
 
     def __init__(self, kit: Kit, app: Path | None = None) -> None:
+        if kit.role != "server":
+            whose = "a device's" if kit.role == "node" else f"the {kit.role}'s"
+            raise ValueError(f"{kit.folder} is {whose} folder ({kit.role}.env): give the server's")
         self._kit, self._app = kit, app
 
     def registered(self) -> dict[bytes, str]:

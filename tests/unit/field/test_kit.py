@@ -14,7 +14,7 @@ import yaml
 from cryptography.hazmat.primitives import serialization
 from flwr.common.config import parse_config_args
 
-from fl_app.field.__main__ import _parser
+from fl_app.field.__main__ import _parser, main
 from fl_app.field.control import public_bytes
 from fl_app.field.kit import Kit
 from fl_app.field.make import (
@@ -132,6 +132,14 @@ def test_settings_that_cannot_be_used_are_refused(tmp_path, settings, refusal):
     (tmp_path / "node.env").write_text(settings)
     with pytest.raises(ValueError, match=refusal):
         Kit.read(tmp_path, {})
+
+
+@pytest.mark.parametrize("words", ["run", "status", "register"])
+def test_only_the_servers_folder_has_a_superlink(kit, monkeypatch, capsys, words):
+    command, *more = words.split()
+    monkeypatch.setattr("sys.argv", ["field", command, str(kit / "node-1"), *more])
+    assert main() == 2
+    assert "node-1 is a device's folder (node.env): give the server's" in capsys.readouterr().err
 
 
 def test_start_scripts_give_flower_what_the_folder_says(tmp_path):
