@@ -30,7 +30,13 @@ INTERRUPTED = 130  # what a shell reports for a command ended by Ctrl-C
 
 def main() -> int:
     """Run the command line; return 0 on success, 1 after a failure, 2 for refused arguments."""
-    arguments = vars(_parser().parse_args())
+    parser = _parser()
+    found, late = parser.parse_known_args()
+    arguments = vars(found)
+    if late:  # behind an option argparse takes no more overrides
+        if "overrides" not in arguments or any(word.startswith("-") for word in late):
+            parser.error(f"unrecognized arguments: {' '.join(late)}")
+        arguments["overrides"] += late
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C
     try:
         status: int = arguments.pop("carry_out")(**arguments)

@@ -134,12 +134,18 @@ def test_settings_that_cannot_be_used_are_refused(tmp_path, settings, refusal):
         Kit.read(tmp_path, {})
 
 
-@pytest.mark.parametrize("words", ["run", "status", "register"])
-def test_only_the_servers_folder_has_a_superlink(kit, monkeypatch, capsys, words):
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        *((word, "is a device's folder (node.env)") for word in ("run", "status", "register")),
+        ("run --output x runtime=ray", "runtime=ray must be deployment here"),
+    ],
+)
+def test_only_the_servers_folder_has_a_superlink(kit, monkeypatch, capsys, words, told):
     command, *more = words.split()
     monkeypatch.setattr("sys.argv", ["field", command, str(kit / "node-1"), *more])
     assert main() == 2
-    assert "node-1 is a device's folder (node.env): give the server's" in capsys.readouterr().err
+    assert told in capsys.readouterr().err
 
 
 def test_start_scripts_give_flower_what_the_folder_says(tmp_path):
