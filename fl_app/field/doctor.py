@@ -46,6 +46,7 @@ SHOWN = {True: "[green]ok[/]", False: "[red]WRONG[/]", None: "?"}
 DISK = 2**30  # bytes that are free after the installation, for data, Flower's files and runs [A]
 EXPIRES_SOON = timedelta(days=30)
 HIDDEN = (Path("/tmp"), Path("/var/tmp"))  # by PrivateTmp of fl-supernode.service
+NODE_KEYS = ("partition-id", "num-partitions", "state-dir", "data")  # of NODE_CONFIG
 FLEET, CONTROL = "/v1/fleet/", "/v1/control/list-runs"
 UNREACHED = (OSError, httpx.HTTPError, httpx.InvalidURL)
 # Part of an error of a connection, and what to do.
@@ -225,6 +226,12 @@ def of_node(kit: Kit, run: DictConfig | None) -> Iterator[Finding]:
     except ValueError as error:  # a quote that is not closed
         yield Finding("partition", False, f"NODE_CONFIG={words}: {error}", "close the quote")
         return
+    if unknown := ", ".join(key for key in pairs if key not in NODE_KEYS):
+        mend = f"correct NODE_CONFIG: its keys are {', '.join(NODE_KEYS)}"
+        yield Finding("settings", False, f"nothing reads {unknown}", mend)
+    if (warm := kit.settings.get("WARM") or "1") not in ("1", "0"):
+        mend = 'WARM="1" or WARM="0" in node.env'
+        yield Finding("settings", False, f"WARM={warm}: the SuperNode cannot start", mend)
     if kit.data is not None and "partition-id" not in pairs:
         yield Finding("partition", True, "none: the server knows this device by its node id")
     else:

@@ -151,7 +151,8 @@ def test_files_that_got_lost_or_public_or_old(out, tmp_path):
     ("words", "wrong"),
     [
         ("partition-id=1 num-partitions=2 state-dir=STATE", None),
-        *((words, "partition") for words in ("partition-id=9 num-partitions=2", "", "x")),
+        *((words, "partition") for words in ("partition-id=9 num-partitions=2", "")),
+        ("partition-id=0 num-partitions=2 statedir=/tmp", "settings"),
         ("partition-id=0 num-partitions=2 state-dir='/nowhere'", "state-dir"),
         ("partition-id=0 num-partitions=2 state-dir='/nowhere", "partition"),
     ],
@@ -311,10 +312,12 @@ def test_data_that_nobody_can_read_or_that_are_hidden(tmp_path):
 
 def test_the_doctor_looks_into_the_data_of_a_device(out, tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    kit = read(out / "node-0", DATA=table(tmp_path, *["30,yes", "40,no"] * 5), NODE_CONFIG="")
+    data = table(tmp_path, *["30,yes", "40,no"] * 5)
+    kit = read(out / "node-0", DATA=data, NODE_CONFIG="", WARM="yes")
     words = ["task=csv", f"task.schema={tmp_path}/schema.json", "task.holdout=0.2"]
     found = {each.subject: each.good for each in examine(kit, words)}
-    assert found.items() >= {"partition": True, "data": None, "examples": True}.items()
+    expected = {"settings": False, "partition": True, "data": None, "examples": True}
+    assert found.items() >= expected.items()
     assert "run" not in found
     for word, told in (("task=cvs", "does not exist; did"), ("num_clients=0", "must be an int")):
         wrong, *_ = examine(kit, [word])
