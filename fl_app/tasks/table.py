@@ -60,7 +60,8 @@ def completed(
             f"remove these rows{keys if rule is None else ''}"
         )
     if len(table) == 0:
-        raise ValueError(f"{where} has no rows without a gap: nothing would be left of it")
+        what = " without a gap: nothing would be left of it" if len(gaps) else ": there are no data"
+        raise ValueError(f"{where} has no rows{what}")
     left = table[[*inputs]].isna()
     if filled := int(left.sum(axis=None)):
         names = ", ".join(left.columns[left.any()])

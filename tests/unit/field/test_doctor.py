@@ -250,7 +250,7 @@ def table(folder, *rows):
     ("rows", "verdict", "text"),
     [
         (["30,yes", "40,no"] * 5, True, "8 to train on, 2 kept for validation"),
-        ([], False, "no rows"),
+        ([], False, "a.csv has no rows: there are no data"),
         (["30,yes"], False, "too few: there are 1, and a client needs at least 2"),
         (["30,yes", "40,maybe"], False, "maybe"),
         (["30,yes", "forty,no"], False, "forty"),
