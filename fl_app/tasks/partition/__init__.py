@@ -95,8 +95,9 @@ def make_partition(
     if getattr(partitioner, "by_owner", False):
         if owners is None:
             raise ValueError(
-                f"partition={partitioner} needs the owner of each training example, and this "
-                "task's data do not have it: see docs/data.md for data with owners"
+                f"partition={type(partitioner).__name__.lower()} needs the owner of each training "
+                "example, which this task's data do not have: a table of your own names it with "
+                "task.client=COLUMN, and docs/data.md has public data with owners"
             )
         labels = owners
     # None is for those that decide.

@@ -174,7 +174,7 @@ def greedy(labels, num_clients, rng):
             lambda: make_partition(Natural(9), np.arange(3), None, 0, np.array([1, 1, 2])),
             "partition.min_size=9 must be at most 2, the most examples of an owner",
         ),
-        (lambda: deal(Natural()), r"partition=Natural\(min_size=1\) needs the owner"),
+        (lambda: deal(Natural()), "partition=natural needs .* task.client=COLUMN"),
         (
             lambda: make_partition(Natural(2), np.arange(3), 2, 0, np.array([1, 1, 2])),
             "num_clients=2 must be at most 1, the owners of at least",
