@@ -64,7 +64,8 @@ def compare(
         ("cells", cells, Mapping, "a dict such as {'fedbuff': ['algorithm=fedbuff']}"),
         ("seeds", seeds, Sequence, "a list such as [0, 1, 2]"),
     ):
-        require(isinstance(each, kind), key, each, bound, "runs have no other names")
+        good = isinstance(each, kind) and not isinstance(each, str)
+        require(good, key, each, bound, "runs have no other names")
     require(len(cells) > 0, "cells", cells, "at least one", "there would be nothing to run")
     seeds = list(seeds)
     unique = len(seeds) > 0 and len(set(seeds)) == len(seeds)

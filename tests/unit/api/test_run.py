@@ -352,6 +352,7 @@ def test_a_run_that_fails_is_told_and_the_others_run(task, tmp_path):
         ({}, {}, r"^cells=\{\} must be at least one"),
         ({"a": "num_versions=2"}, {"seeds": [1, 1]}, r"^seeds=\[1, 1\] must be"),
         ({"a": "num_versions=2"}, {"seeds": 3}, r"^seeds=3 must be a list such as \[0, 1, 2\]"),
+        ({"a": "num_versions=2"}, {"seeds": "0,1"}, r"^seeds=0,1 must be a list such as"),
         ({"a": "seed=3"}, {}, r"^a: seed=3 has no effect here: give the seeds as seeds="),
         ({"7": "num_versions=2"}, {}, r"^cells='7' must be the name of a folder, and no number"),
         ({"a": "num_versions=2", "b": "algorithm=x"}, {}, r"^b: algorithm=x does not exist"),
