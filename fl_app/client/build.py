@@ -122,6 +122,9 @@ def build_trainer(
         task: as `build_task` gives it.
         make: in place of the configured class.
         device: in place of ``runtime.device``.
+
+    Raises:
+        ValueError: a value is refused, or the class leaves out its base.
     """
     trainer: LocalTrainer = instantiate(
         config.algorithm.client,
@@ -130,6 +133,9 @@ def build_trainer(
         seed=config.seed,
         device=config.runtime.device if device is None else device,
     )
+    if not hasattr(trainer, "model"):
+        told = f"{type(trainer).__name__}.__init__ must call super().__init__(task, **settings)"
+        raise ValueError(f"{told}: there is no model to train")
     return trainer
 
 

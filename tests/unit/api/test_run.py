@@ -63,6 +63,11 @@ class Marking(LocalTrainer):
         return upload
 
 
+class Empty(LocalTrainer):
+    def __init__(self, task, **settings):
+        pass
+
+
 class Needy(Mean):
     needs = f"{__name__}.Marking"
 
@@ -171,6 +176,7 @@ def test_a_trainer_of_ones_own_trains(trainer, tmp_path):
         ([Mean], r"^Mean must be an object, such as Mean\(\)"),
         ([Buffered], r"^Buffered must be an object, such as Buffered\(\)"),
         ([FedAdam()], r"^FedAdam must be an AsyncStrategy: wrap it as fl_app\.asynchronous"),
+        ([FedBuff(), Empty], r"^Empty\.__init__ must call super\(\)\.__init__\(task, \*\*settings"),
         ([Buffered(), "algorithm/schedule=fully_async"], r"the schedule is an object"),
     ],
 )
