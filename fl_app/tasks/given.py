@@ -14,6 +14,7 @@ from fl_app.core.types import Array, Indices
 from fl_app.tasks.encoding import KINDS
 from fl_app.tasks.objective import Classification, Loss, Objective, objective_of
 from fl_app.tasks.partition import by_owner
+from fl_app.tasks.readers import channels_first
 from fl_app.tasks.scaling import moments_of
 from fl_app.tasks.table import encode_targets, fit_targets, in_float32
 
@@ -105,11 +106,12 @@ def examples_of(
     loss: Loss | None,
     *,
     tokens: bool,
+    images: bool,
 ) -> dict[str, Any]:
     """Fields of a task: tensors, and the objective that is given or follows from the targets.
 
     The other arguments are those of `fl_app.tasks.task.Task.from_arrays`; `tokens` says whether the
-    model takes integers for tokens.
+    model takes integers for tokens, `images` whether it takes images with their channels first.
 
     Raises:
         ValueError: lengths or shapes differ, a value is missing, infinite or a text where numbers
@@ -118,11 +120,11 @@ def examples_of(
     if (x_test is None) != (y_test is None):
         raise ValueError("x_test and y_test belong together: give both, or neither of them")
     x, y = pair(x_train, y_train, "x_train", "y_train")
-    inputs = _inputs(x, "x_train", tokens)
+    inputs = _inputs(channels_first(x) if images else x, "x_train", tokens)
     test_inputs, test_y = None, None
     if x_test is not None:
         x, test_y = pair(x_test, y_test, "x_test", "y_test")
-        test_inputs = _inputs(x, "x_test", tokens)
+        test_inputs = _inputs(channels_first(x) if images else x, "x_test", tokens)
         if inputs.dtype == torch.float32 and test_inputs.dtype == torch.int64:
             test_inputs = test_inputs.float()
         own, others = (

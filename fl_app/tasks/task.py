@@ -13,7 +13,7 @@ from fl_app.core.errors import explaining
 from fl_app.core.types import Array, Indices
 from fl_app.tasks import given
 from fl_app.tasks.encoding import Schema
-from fl_app.tasks.models import CHUNK, MODELS, architecture, chunk_of
+from fl_app.tasks.models import CHUNK, FLAT_MODELS, MODELS, TEXT_MODELS, architecture, chunk_of
 from fl_app.tasks.models.foreign import imported, maker_of, require_fit
 from fl_app.tasks.objective import Classification, Loss, Objective
 from fl_app.tasks.partition import Natural, Partitioner, make_partition
@@ -84,8 +84,9 @@ class Task:
         """A task on arrays of NumPy, torch or pandas.
 
         Inputs: floating point becomes float32. Bytes (uint8) with more than two dimensions are
-        pixels and reach the model as numbers in [0, 1]. Other integers are tokens of a text and
-        reach it as int64, unless `model` is a name.
+        pixels and reach the model as numbers in [0, 1]; where `model` is the name of one for
+        images, their channels may come last. Other integers are tokens of a text and reach it as
+        int64, unless `model` is a name.
 
         Args:
             x_train: training inputs, shape ``(n, ...)``, n >= 1.
@@ -112,8 +113,10 @@ class Task:
             ValueError: data, clients or model are refused, with what was needed.
         """
         # Models of a user may take tokens; those of a name take numbers here.
-        tokens = model not in MODELS
-        fields = given.examples_of(x_train, y_train, x_test, y_test, objective, loss, tokens=tokens)
+        named = isinstance(model, str) and ":" not in model
+        images = named and model not in (*FLAT_MODELS, *TEXT_MODELS)
+        kinds = {"tokens": model not in MODELS, "images": images}
+        fields = given.examples_of(x_train, y_train, x_test, y_test, objective, loss, **kinds)
         inputs: Tensor = fields["inputs"]
         make: Callable[..., Any] = architecture if isinstance(model, str) else maker_of
         task = cls(

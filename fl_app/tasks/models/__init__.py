@@ -95,8 +95,6 @@ def architecture(name: str, shape: Shape, num_outputs: int) -> "Callable[[], nn.
         return foreign.maker_of(foreign.imported("task.model", name), shape, num_outputs)
     if name not in MODELS:
         check_model(name, text=False)
-        known = torchvision().models
-        return partial(known.get_model, name, weights=None, num_classes=num_outputs)
     of_text = name in TEXT_MODELS
     if name in FLAT_MODELS:
         shape = (prod(shape),)
@@ -105,7 +103,11 @@ def architecture(name: str, shape: Shape, num_outputs: int) -> "Callable[[], nn.
         raise ValueError(
             f"task.model={name} needs {needed}, the task's inputs are "
             f"{'x'.join(map(str, shape))}: {', '.join(FLAT_MODELS)} take any numbers"
+            f"{', and x[:, None] adds one channel' * (len(shape) == 2)}"
         )
+    if name not in MODELS:
+        known = torchvision().models
+        return partial(known.get_model, name, weights=None, num_classes=num_outputs)
     modules: tuple[Any, ...] = (plain, deep, text)
     make = next(getattr(module, name) for module in modules if hasattr(module, name))
     return partial(make, shape, num_outputs)
@@ -121,7 +123,14 @@ def require_shape(name: str, shape: Shape, fits: bool, needed: str) -> None:
         what = "images" if len(shape) == 3 else "sequences"
         raise ValueError(
             f"task.model={name} needs {what} {needed}, the task's are {'x'.join(map(str, shape))}"
+            f"{if_last(shape)}"
         )
+
+
+def if_last(shape: Shape) -> str:
+    """What to do with images whose channels may be last, as the end of an error message."""
+    last = len(shape) == 3 and shape[2] in (1, 3, 4)
+    return "; if channels come last, give x.transpose(0, 3, 1, 2)" if last else ""
 
 
 def chunk_of(shape: Shape) -> int:

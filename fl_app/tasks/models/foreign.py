@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
 from fl_app.core.errors import explaining
-from fl_app.tasks.models import Shape
+from fl_app.tasks.models import Shape, if_last
 from fl_app.tasks.objective import Objective
 
 
@@ -102,8 +102,9 @@ def require_fit(
         if not any(parameter.requires_grad for parameter in model.parameters()):
             raise ValueError("the model has no parameter that can be trained")
         what = f"inputs of shape {tuple(inputs.shape)} and type {inputs.dtype}"
-        remedy = "" if inputs.is_floating_point() else "; integers are taken for tokens"
-        with explaining(f"the model cannot process {what}: give a model for such inputs{remedy}"):
+        what += ": give a model for such inputs"
+        what += "" if inputs.is_floating_point() else "; integers are taken for tokens"
+        with explaining(f"the model cannot process {what}", if_last(tuple(inputs.shape[1:]))):
             output = model.train()(inputs)
         given, wanted = tuple(getattr(output, "shape", ())), objective.output_shape(target)
         # One number for each example may come without a dimension of its own.

@@ -253,6 +253,9 @@ def test_inputs_of_any_kind_are_float32_and_shared_where_they_are(tmp_path):
 def test_bytes_of_images_are_pixels_and_other_integers_tokens():
     images = RNG.integers(256, size=(40, 1, 4, 4), dtype=np.uint8)
     np.testing.assert_allclose(made(images).batch(Y[3:4])[0][0], images[3] / 255, rtol=1e-6)
+    last = BYTES[..., None], Y
+    for model, channels in (("cnn", 1), ("mlp", 8), (linear, 8)):
+        assert made(*last, *last, model=model).inputs.shape[1] == channels
     tokens = RNG.integers(30, size=(40, 7))
     assert made(tokens, model=lambda: Words(30, 4)).inputs.tolist() == tokens.tolist()
     assert made(tokens, model="logistic").inputs.dtype == torch.float32
@@ -473,6 +476,9 @@ BYTES = PLANES.astype(np.uint8)
         ({"model": lambda: nn.Linear(7, 4)}, "the model cannot process inputs of shape (2, 3)"),
         ({"model": lambda a, b, c: None}, "model needs the arguments a, b, c"),
         ({"model": "lenet"}, "task.model=lenet needs images (channels, height, width), the task's"),
+        *(({"x": PLANES, "model": name}, "x[:, None] adds one ch") for name in ("cnn", "resnet18")),
+        *(({"x": PLANES[..., :3, None], "model": name}, "x.transpose(0, 3, 1, 2)")
+          for name in ("lenet", "resnet18")),
         ({"model": "textcnn"}, "task.model=textcnn needs a public data set of texts"),
         ({"model": "lenett"}, "lenett"),
         ({"y": NUMBERS, "loss": squares}, "loss must give one number that depends on the output"),
