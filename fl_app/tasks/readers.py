@@ -205,11 +205,12 @@ class ImageFolder(ImageKeys):
         trains = [each for each in folders if each.name.lower() == "train" and _folders(each)]
         if not trains:  # a class may have this name
             return self._part(root, owned=bool(self.client)), None
-        tests = [each for each in folders if each.name.lower() in TESTS]
-        fits = len(tests) == 1 and len(folders) == 2
-        bound = f"a folder of train and one of {', '.join(TESTS)}"
-        told = f"it holds {', '.join(each.name for each in folders)}; rename the test set, move "
-        told += f"others away, or give task.path={trains[0]}"
+        found = {each.name.lower(): each for each in folders}
+        tests = [found[name] for name in TESTS if name in found]
+        fits = len(tests) == len(folders) - 1 > 0
+        bound = f"a folder of train and {', '.join(TESTS[:-1])} or {TESTS[-1]}"
+        told = f"it holds {', '.join(sorted(found))}; rename the test set, move others away, "
+        told += f"or give task.path={trains[0]}"
         require(fits, "task.path", root, bound, told)
         train = self._part(trains[0], owned=bool(self.client))
         return train, self._part(tests[0], owned=False)

@@ -575,7 +575,10 @@ def test_arrays_that_do_not_fit_are_refused(named, keys, message):
         (["cat/a.png"], "only the class 'cat'"),
         (["cat/a.png", "ann/dog/a.png"], r"must hold .*, and .*cat has no folders in it"),
         (["train/a.png"], "only the class 'train'"),
-        (["train/cat/a.png", "dev/cat/a.png"], "and one of test, .*: it holds dev, train; rename"),
+        (
+            ["train/cat/a.png", "dev/cat/a.png"],
+            "of train and test, .*: it holds dev, train; rename",
+        ),
     ],
 )
 def test_other_layouts_are_refused(names, message):
