@@ -303,6 +303,9 @@ def test_equal_clients_are_drawn_alike_and_slow_or_costly_ones_less():
     assert queues(found * seconds, 3)[0] >= most
     costly = best(np.ones(2), np.array([1.0, 3.0]), 2)
     assert costly[0] > 0.6
+    many = Routed(30, 10, "throughput")  # of equal clients, whose times are drawn
+    many.settle(Fleet(Exponential(num_clients=30, seed=3)).parts, None)
+    np.testing.assert_allclose(many.shares, 1, atol=0.2)
     schedule = Routed(2, 2, "energy")  # orders of both take 2 s in the mean
     schedule.settle(
         lambda i, n, now: Parts(0.0, 2.0 + i * (-1) ** n, 0.0, metered=True), Energy().joules
