@@ -231,8 +231,8 @@ class LocalTrainer(TrainingSettings):
 
     def _descend(self, order: Order, indices: Indices, rng: Rng, progress: Progress) -> Upload:
         """Local SGD from `progress` to the end of the order, or to a pause."""
-        lr = self.rate(order.config)
-        per_epoch, steps = self.lengths(indices.size, order.config)
+        lr, size = self.rate(order.config), int(indices.size)
+        per_epoch, steps = self.lengths(size, order.config)
         may_pause = self._pauses and not progress.steps
         anchor, losses = self._anchor(order.vector), []
         batches = self._batches(indices, rng, progress.steps, steps)
@@ -250,7 +250,7 @@ class LocalTrainer(TrainingSettings):
                 # What the rest of the order needs.
                 self.state |= reached.to_state(self.model.read(), order.vector.copy(), self.extra)
                 mean_loss = reached.loss / reached.steps
-                return self._asking(int(indices.size), mean_loss, reached.steps / steps)
+                return self._asking(size, mean_loss, reached.steps / steps)
             if self.should_stop(epoch):
                 steps = step + 1
                 break
@@ -258,9 +258,7 @@ class LocalTrainer(TrainingSettings):
         if progress.steps:
             mean_loss = (progress.loss + mean_loss * len(losses)) / steps
         vector = self._result(self.model.read(), order.vector, lr * steps)
-        return Upload(
-            vector, self.upload, int(indices.size), mean_loss, lr * steps, state=self.state
-        )
+        return Upload(vector, self.upload, size, mean_loss, lr * steps, state=self.state)
 
     def _loss_and_grad(
         self, chosen: Indices, anchor: list[Tensor] | None, step: int
