@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from helpers import Quadratic, order_for, run, sent, vec
+from helpers import Quadratic, Times, order_for, run, sent, vec
 
 from fl_app.algorithms.fedasmu import FedASMU
 from fl_app.algorithms.fedasmu.slots import ADD, MINUS, MetaModel, learn_slot, next_slot
@@ -335,18 +335,13 @@ def test_a_pause_with_momentum_and_displacement():
 # -- together -------------------------------------------------------------------------------------
 
 
-class Even:
-    """5 s of training, a second of transfers either way; client 0 is twice as slow."""
-
-    def parts(self, client_id, sequence, now):
-        return Parts(1.0, 5.0 + 5.0 * (client_id == 0) + client_id / 8, 1.0)
-
-
 @pytest.mark.parametrize("workers", [0, 2])
 def test_pauses_are_answered_and_nobody_else_waits(workers):
+    """5 s of training, a second of transfers either way; client 0 is twice as slow."""
     task = Quadratic.scattered(6)
+    times = Times(lambda client, _: Parts(1.0, 5.0 + 5.0 * (client == 0) + client / 8, 1.0))
     device = FedASMUTrainer(task, local_lr=0.1, batch_size=4, local_epochs=5, slot="middle")
-    settings = {"num_clients": 6, "num_versions": 40, "devices": Even(), "workers": workers}
+    settings = {"num_clients": 6, "num_versions": 40, "devices": times, "workers": workers}
     made = run(fully_async(3), device, strategy=FedASMU(), **settings)
     pauses, refreshes = made.kind("pause"), made.kind("refresh")
     arrivals = made.kind("arrival")

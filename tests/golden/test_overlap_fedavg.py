@@ -11,7 +11,7 @@ from fl_app.algorithms.overlap_fedavg.trainer import OverlapTrainer
 from fl_app.core.types import GlobalModel
 from fl_app.devices.compute import OverlapCompute, TwoSpeed
 from fl_app.devices.fleet import Energy, Fleet, Overlapping
-from fl_app.devices.network import OverlapNetwork
+from fl_app.devices.network import Link, OverlapNetwork
 from fl_app.schedule import synchronous
 
 
@@ -160,14 +160,8 @@ def test_working_ahead_goes_on_from_the_own_model():
     assert second.base_version == 0
 
 
-class Travel:
-    def __init__(self, seconds):
-        self.seconds = seconds
-
-    def download(self, client_id, sequence, part):
-        return self.seconds
-
-    upload = download
+def travel(seconds):
+    return Link(num_bytes=seconds, down=1.0, up=1.0, latency=0.0, jitter=0.0)
 
 
 @pytest.mark.parametrize(
@@ -179,7 +173,7 @@ class Travel:
     ],
 )
 def test_a_cycle_takes_the_longer_of_training_and_transfers(transfer, epochs, cycle):
-    fleet = Fleet(TwoSpeed(num_clients=2, base_seconds=5.0, jitter=0.0), Travel(transfer))
+    fleet = Fleet(TwoSpeed(num_clients=2, base_seconds=5.0, jitter=0.0), travel(transfer))
     devices = Overlapping(fleet, num_clients=2, max_epochs=5)
     assert devices.local_epochs == epochs
     assert devices.parts(1, 3, 0.0).seconds == pytest.approx(cycle)
@@ -196,7 +190,7 @@ def test_joules_of_a_part_of_a_cycle(elapsed, joules):
     """Training of 10 s at 5 W lies within transfers of 18 s at 1 W."""
     energy = Energy(compute_watts=5.0, radio_watts=1.0)
     compute = TwoSpeed(num_clients=1, base_seconds=5.0, jitter=0.0)
-    fleet = Fleet(compute, Travel(9.0), energy)
+    fleet = Fleet(compute, travel(9.0), energy)
     devices = Overlapping(fleet, num_clients=1, max_epochs=5)
     assert devices.parts(0, 3, 0.0).seconds == 18.0
     assert devices.joules(*devices.parts(0, 3, 0.0).logged, elapsed) == pytest.approx(joules)

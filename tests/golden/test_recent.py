@@ -24,6 +24,7 @@ FedQS (Li et al. 2025), K = 2; client 0 reports 60 degrees, client 1 120 and ask
     phi = 1/2: 25/9, so 9/34 and 25/34.   phi = 0: 25/9 0.8577639 = 2.3826775
 """
 
+from collections import defaultdict
 from dataclasses import replace
 
 import numpy as np
@@ -374,23 +375,14 @@ def test_the_buffer_is_aggregated_at_the_pace_of_the_slowest_at_work(keep):
     assert [each[2] for each in found] == [[0], [0], [2], [1], [0, 1]]
 
 
-class Queued:
-    """Waits of 2 seconds, but for client 1's third."""
-
-    def __init__(self, third):
-        self.third = third
-
-    def parts(self, client_id, sequence, now):
-        wait = self.third if (client_id, sequence) == (1, 2) else 2.0
-        return Parts(wait, (1.0, 3.0)[client_id], 0.0)
-
-
 @pytest.mark.parametrize("keep", [lambda make: make(), Again], ids=["straight", "resumed"])
 @pytest.mark.parametrize(("third", "ends"), [(5.0, (28, 37)), (6.5, (29, 38))])
 def test_a_round_has_the_work_that_queues_leave_and_late_updates_wait_for_the_next(
     keep, third, ends
 ):
-    devices = Queued(third)
+    """Waits are of 2 seconds, but for client 1's third."""
+    waits = defaultdict(lambda: 2.0, {(1, 2): third})
+    devices = Times(lambda client, number: Parts(waits[client, number], (1.0, 3.0)[client], 0.0))
 
     def make():
         smooth = {"queue_smoothing": 1.0, "pace_smoothing": 1.0}

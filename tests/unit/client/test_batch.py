@@ -177,16 +177,6 @@ class Mixing(nn.Module):
         return out - out.mean(0)
 
 
-class Penalised(LocalTrainer):
-    def penalty(self, params, received):
-        return sum(p.square().sum() for p in params)
-
-
-class Corrected(LocalTrainer):
-    def correct(self, grad, step):
-        return [g / (1 + step) for g in grad]
-
-
 def frozen():
     chain = nn.Sequential(nn.Flatten(), nn.Linear(64, 8), nn.Linear(8, 3))
     chain[1].weight.requires_grad_(False)
@@ -228,11 +218,11 @@ def test_what_keeps_clients_apart(data, reason):
 
 
 @pytest.mark.parametrize(
-    ("trainer", "reason"),
-    [(Penalised, "Penalised has a penalty of its own"), (Corrected, "Corrected does not say")],
+    ("hook", "reason"),
+    [("penalty", "Theirs has a penalty of its own"), ("correct", "Theirs does not say")],
 )
-def test_trainers_that_do_not_say_they_can(trainer, reason):
-    assert obstacle(trainer(task())).startswith(reason)
+def test_trainers_that_do_not_say_they_can(hook, reason):
+    assert obstacle(theirs(LocalTrainer, hook)(task())).startswith(reason)
 
 
 @pytest.mark.parametrize(

@@ -297,23 +297,6 @@ def test_a_file_with_more_than_tensors(tmp_path):
 # -- GPUs, of which there are none here -----------------------------------------------------------
 
 
-def visible(monkeypatch, count):
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: count)
-
-
-@pytest.mark.parametrize(
-    ("count", "device", "expected"),
-    [
-        *((2, device, "cuda:0") for device in ("cuda", "auto")),
-        *((2, device, device) for device in ("cuda:1", "cpu", "meta")),
-        (0, "auto", "cpu"),
-    ],
-)
-def test_a_device_stands_for_one_gpu_or_for_the_processor(monkeypatch, count, device, expected):
-    visible(monkeypatch, count)
-    assert chosen(device) == expected
-
-
 @pytest.mark.parametrize(
     ("count", "device", "sees"),
     [
@@ -322,7 +305,7 @@ def test_a_device_stands_for_one_gpu_or_for_the_processor(monkeypatch, count, de
     ],
 )
 def test_a_gpu_that_is_not_there(monkeypatch, count, device, sees):
-    visible(monkeypatch, count)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: count)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "7")
     with pytest.raises(ValueError, match=rf"^runtime\.device={device} must be .* sees {sees}"):
         chosen(device)

@@ -207,11 +207,9 @@ def test_whoever_leaves_takes_its_orders_along(time):
 # -- alarms, pauses, recalls ----------------------------------------------------------------------
 
 
-class Parted(Times):
+def parted(seconds):
     """A second of download and one of upload around the training."""
-
-    def parts(self, client_id, sequence, now):
-        return super().parts(client_id, sequence, now)._replace(download=1.0, upload=1.0)
+    return Times(lambda *order: Parts(1.0, seconds(*order), 1.0))
 
 
 class Answers(Shelf):
@@ -264,7 +262,7 @@ def at_the_arrival_of_another(mailbox, pauses):
 
     There is one more, of 9 s.
     """
-    times = Parted(lambda client, sequence: (10.0, 4.0, 9.0)[client])
+    times = parted(lambda client, sequence: (10.0, 4.0, 9.0)[client])
     clock = VirtualClock(mailbox, times, 3, epochs=5, pauses=pauses)
     late = order(0)
     for each in (late, order(1, client_id=1), order(2, client_id=2)):
@@ -292,7 +290,7 @@ def test_a_recall_shortens_an_order_to_its_epoch(capacity, pauses):
 
 def test_a_client_that_sends_what_it_has_is_not_recalled_into_more():
     """1 s down, 10 s in 5 epochs, 1 s up; recalled at 6.0, it has 3 epochs at 7.0."""
-    times = Parted(lambda client, sequence: [10.0, 4.0, 4.5, 5.5][client])
+    times = parted(lambda client, sequence: [10.0, 4.0, 4.5, 5.5][client])
     clock = VirtualClock(Shelf(), times, 4, epochs=5)
     late = order(0)
     for client_id in range(4):
@@ -309,7 +307,7 @@ def test_a_client_that_sends_what_it_has_is_not_recalled_into_more():
 
 def test_a_recall_counts_the_epochs_of_its_order():
     """1 s down, 20 s in 10 epochs where 5 take 10 s; recalled at 6.5, it has 3 epochs at 7."""
-    times = Parted(lambda client, sequence: 4.5 if client else 10.0)
+    times = parted(lambda client, sequence: 4.5 if client else 10.0)
     clock = VirtualClock(Answers({-1: UPLOAD}), times, 2, epochs=5, counts_epochs=True)
     late = replace(order(0), config={"local_epochs": 10})
     for each in (late, order(1, client_id=1)):
@@ -334,7 +332,7 @@ def test_a_client_that_is_about_to_pause_is_not_recalled():
 @pytest.mark.parametrize(("counts_epochs", "end"), [(True, 22.0), (False, 12.0)])
 def test_an_order_for_more_epochs_takes_longer_where_epochs_count(counts_epochs, end):
     """1 s down, 10 s in 5 epochs, so 20 s in 10, 1 s up."""
-    clock = VirtualClock(Shelf(), Parted(lambda *_: 10.0), 1, epochs=5, counts_epochs=counts_epochs)
+    clock = VirtualClock(Shelf(), parted(lambda *_: 10.0), 1, epochs=5, counts_epochs=counts_epochs)
     clock.dispatch(replace(order(0), config={"local_epochs": 10}))
     clock.next(math.inf)
     assert clock.now == pytest.approx(end)
@@ -345,7 +343,7 @@ def test_an_order_for_more_epochs_takes_longer_where_epochs_count(counts_epochs,
 
 def test_an_order_for_fewer_steps_takes_its_share_of_its_own_clients_steps():
     """10 s for 4 steps of client 0, 8 of client 1: 2 steps take 5 s and 2.5 s; 2 s to travel."""
-    clock = VirtualClock(Shelf(), Parted(lambda *_: 10.0), 2, steps=lambda client: (4, 8)[client])
+    clock = VirtualClock(Shelf(), parted(lambda *_: 10.0), 2, steps=lambda client: (4, 8)[client])
     for client_id in (0, 1):
         clock.dispatch(replace(order(client_id, client_id=client_id), config={"local_steps": 2}))
     assert [(clock.next(math.inf).order.client_id, clock.now) for _ in range(2)] == [
@@ -354,7 +352,7 @@ def test_an_order_for_fewer_steps_takes_its_share_of_its_own_clients_steps():
 
 
 def test_no_client_is_recalled_in_its_last_epoch_or_when_it_is_gone():
-    clock = VirtualClock(Shelf(), Parted(lambda client, _: 4.0 if client else 5.0), 2, epochs=2)
+    clock = VirtualClock(Shelf(), parted(lambda client, _: 4.0 if client else 5.0), 2, epochs=2)
     late, other = order(0), order(1, client_id=1)
     clock.dispatch(late)
     clock.dispatch(other)
@@ -433,16 +431,12 @@ def test_a_pause_counts_and_its_own_seconds_are_those_until_then():
             return Upload(vec(), "delta", 10, 0.5, done=False, progress=0.4)
         return toward_own_number(client, sequence, received)
 
-    class Slow:
-        def parts(self, client_id, sequence, now):
-            return Parts(1.0, 10.0, 1.0) if client_id else Parts(0.0, 4.0, 0.0)
-
     paused = [(1, 0)]
     result = run(
         Buffered(concurrency=2, buffer_size=1),
         Scripted(script),
         strategy=Noting(),
-        devices=Slow(),
+        devices=Times(lambda client, _: Parts(1.0, 10.0, 1.0) if client else 4.0),
         num_clients=2,
         num_versions=4,
         epochs=5,

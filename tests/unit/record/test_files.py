@@ -6,11 +6,12 @@ import math
 import subprocess
 from collections import Counter
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
 import torch
-from helpers import numbered
+from helpers import aggregate, numbered
 from rich.console import Console
 from torch import nn
 
@@ -34,16 +35,6 @@ from fl_app.record.progress import LINE_EVERY, Progress
 from fl_app.record.provenance import provenance, source_commit
 from fl_app.record.summary import columns, of_last_evaluation, of_outcome, stability
 from fl_app.tasks.task import Task
-
-
-class Wall:
-    """A wall clock that a test turns by hand."""
-
-    def __init__(self):
-        self.now = 100.0
-
-    def __call__(self):
-        return self.now
 
 
 def dispatch(t, client=3):
@@ -81,13 +72,13 @@ def test_event_values_are_always_valid_json(tmp_path, value, written):
 
 
 def test_events_reach_the_disk_after_seconds_of_wall_time_or_many_events(tmp_path, monkeypatch):
-    wall = Wall()
+    wall = Mock(return_value=100.0)
     monkeypatch.setattr("fl_app.record.log.time", SimpleNamespace(monotonic=wall))
     path = tmp_path / "events.jsonl"
     sink = JsonLines(path)
     sink.emit(dispatch(0.0))
     assert path.read_text() == ""
-    wall.now += FLUSH_EVERY
+    wall.return_value += FLUSH_EVERY
     sink.emit(dispatch(1.0))
     assert path.read_text().count("\n") == 2
     for _ in range(MAX_LINES):
@@ -164,13 +155,13 @@ def watched(total, label, **settings):
 
 
 def test_progress_prints_lines_soon_then_now_and_then_and_at_the_end_where_it_cannot_draw():
-    wall, out = Wall(), io.StringIO()
+    wall, out = Mock(return_value=100.0), io.StringIO()
     sink, tell = watched(20, "fedbuff", console=Console(file=out), wall=wall)
     for version in range(1, 9):
         for event in work(version, version):
             tell(event)
         tell(evaluation(version, 0.0, accuracy=version / 10))
-        wall.now += LINE_EVERY / 4
+        wall.return_value += LINE_EVERY / 4
     for event in work(9):
         tell(event)
     tell(evaluation(8, 0.0, accuracy=None))
@@ -183,13 +174,13 @@ def test_progress_prints_lines_soon_then_now_and_then_and_at_the_end_where_it_ca
 
 
 def test_progress_bar_is_drawn_ten_times_a_second_at_most_and_left_standing():
-    wall, out = Wall(), io.StringIO()
+    wall, out = Mock(return_value=100.0), io.StringIO()
     console = Console(file=out, force_terminal=True, width=100)
     sink, tell = watched(1000, "[fedbuff]", console=console, wall=wall)
     for version in range(1, 1001):
         for event in work(version, version):
             tell(event)
-        wall.now += 0.001
+        wall.return_value += 0.001
     drawn = out.getvalue().count("[fedbuff]")
     assert 8 <= drawn <= 12
     sink.close()
@@ -358,14 +349,7 @@ EVENTS = [
     {"kind": "dispatch", "t": 2.0, "client": 0, "version": 0, "bytes": 40},
     {"kind": "failure", "t": 3.0, "client": 1, "base_version": 0, "reason": "deadline"},
     {"kind": "arrival", "t": 5.0, "client": 0, "base_version": 0, "age": 0, "bytes": 40},
-    {
-        "kind": "aggregate",
-        "t": 5.0,
-        "client": [0, 0],
-        "age": [0, 0],
-        "version": 1,
-        "weight": [2, 0],
-    },
+    {**aggregate(5.0, 1, [0, 0], [0, 0]), "weight": [2, 0]},
     {"kind": "evaluate", "t": 5.0, "version": 1, "accuracy": 0.6},
     {"kind": "reject", "t": 7.0, "client": 1, "base_version": 0, "reason": "late"},
     {"kind": "arrival", "t": 9.0, "client": 2, "base_version": 0, "age": 0, "bytes": 40},

@@ -10,7 +10,7 @@ import pytest
 from helpers import Times, run, vec
 
 from fl_app.core.pool import ClientPool
-from fl_app.core.types import Parts, Update
+from fl_app.core.types import Update
 from fl_app.schedule import Buffered, RandomK, RoundBlocking, k_async, synchronous
 from fl_app.schedule.bounded_staleness import BoundedStaleness
 from fl_app.schedule.clustered_quorum import ClusteredQuorum
@@ -230,13 +230,6 @@ def test_a_tick_is_later_than_now_whatever_rounding_does():
     assert now == pytest.approx(1000.0)
 
 
-class SlowFirst:
-    """Client 0 takes 100 s for ten epochs, the others a second."""
-
-    def parts(self, client_id, sequence, now):
-        return Parts(0.0, 100.0 if client_id == 0 else 1.0 + client_id / 16, 0.0)
-
-
 class Epochs:
     """Remembers of how many epochs orders are."""
 
@@ -254,14 +247,17 @@ class Epochs:
     ids=["recalled", "waited_for", "lost"],
 )
 def test_the_server_waits_for_the_late_one_or_gets_part_of_its_work(epochs, deadline, second):
-    """At the end of an epoch of 10 s; who is lost is not waited for."""
+    """Client 0 takes 100 s for ten epochs, and is recalled at the end of one of 10 s.
+
+    Who is lost is not waited for.
+    """
     trainer = Epochs()
     made = run(
         BoundedStaleness(concurrency=4, buffer_size=2, staleness_bound=3),
         trainer,
         num_clients=4,
         num_versions=12,
-        devices=SlowFirst(),
+        devices=Times(lambda client, _: 1.0 + client / 16 if client else 100.0),
         epochs=epochs,
         deadline=deadline,
     )
