@@ -110,23 +110,6 @@ def test_random_kills_lose_nothing(name, num_kills, tmp_path):
         assert {key: straight[key] for key in resumed} == resumed
 
 
-def test_a_torn_checkpoint_is_passed_over_and_a_foreign_one_refused(tmp_path):
-    whole, folder = tmp_path / "whole", tmp_path / "torn"
-    federation("fedbuff", whole)
-    killed("fedbuff", folder, 60)
-    files = sorted((folder / "checkpoints").iterdir())
-    assert len(files) == 2
-    last = files[-1].read_bytes()
-    files[-1].write_bytes(last[:-3] + b"???")
-    federation("fedbuff", folder, "resume=auto")
-    assert outcome(folder) == outcome(whole)
-    for file in (folder / "checkpoints").iterdir():
-        file.write_bytes(b"nothing of the kind")
-    (folder / "summary.json").unlink()
-    with pytest.raises(ValueError, match=r"no checkpoint in .* can be read: .*torn"):
-        federation("fedbuff", folder, "resume=auto")
-
-
 @pytest.mark.parametrize("name", ["fedbuff", "overlap_fedavg"])
 def test_what_is_finished_is_not_run_again(name, tmp_path):
     """Also where the devices decide how many local epochs are trained."""
@@ -166,7 +149,6 @@ def test_a_full_disk_ends_a_run_with_its_reason_and_with_room_it_goes_on(tmp_pat
 # -- runtimes --------------------------------------------------------------------------------------
 
 pytestmark = pytest.mark.timeout(240)
-slow = pytest.mark.slow
 
 
 def carried_out(*words):
@@ -176,7 +158,7 @@ def carried_out(*words):
     assert done.returncode == 0, done.stderr
 
 
-@slow
+@SLOW
 def test_simulation_engine_writes_the_same_files_as_inprocess(tmp_path):
     """ClientApps mask and evaluate."""
     words = [

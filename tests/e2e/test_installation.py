@@ -2,7 +2,6 @@
 
 import json
 import os
-import shutil
 import subprocess
 import sys
 import zipfile
@@ -19,6 +18,7 @@ from fl_app import client_app
 from fl_app.client.build import build_task
 from fl_app.core.extras import EXTRAS
 from fl_app.core.types import Order
+from fl_app.field.project import build_wheel
 from fl_app.flower import codec, names
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -60,14 +60,8 @@ with hydra.initialize_config_dir(str(CONF), version_base="1.3"):
     config = hydra.compose("config", overrides=["algorithm=krum", "experiment=quickstart"])
 print(fl_app.__file__, CONF, config.algorithm.strategy.inner.num_malicious_nodes)
 """
-OFFLINE = ("--no-deps", "--no-build-isolation", "--no-index")
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1500)]
-
-
-def pip(python, *words):
-    command = [python, "-m", "pip", "--disable-pip-version-check", *words]
-    subprocess.run(command, check=True, capture_output=True, text=True)
 
 
 def composed_by(python, cwd, **more):
@@ -80,21 +74,8 @@ def composed_by(python, cwd, **more):
 
 
 @pytest.fixture(scope="module")
-def clone(tmp_path_factory):
-    """A copy, since building leaves files in the folder."""
-    folder = tmp_path_factory.mktemp("installed") / "clone"
-    for name in ("fl_app", "conf"):
-        shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
-    for name in ("pyproject.toml", "README.md", "LICENSE"):
-        shutil.copy(ROOT / name, folder)
-    return folder
-
-
-@pytest.fixture(scope="module")
-def wheel(clone):
-    pip(sys.executable, "wheel", *OFFLINE, "--wheel-dir", clone.parent, clone)
-    (wheel,) = clone.parent.glob("*.whl")
-    return wheel
+def wheel(tmp_path_factory):
+    return build_wheel(tmp_path_factory.mktemp("installed"))
 
 
 def test_a_wheel_holds_its_configuration_and_claims_no_name_but_its_own(wheel, tmp_path):
