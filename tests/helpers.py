@@ -31,6 +31,10 @@ from fl_app.engine.engine import Engine, Outcome, Stop
 from fl_app.engine.virtual import VirtualClock
 from fl_app.engine.workers import Inline, Workers
 from fl_app.record.history import Evaluation, History, OrderRecord
+from fl_app.runner.components import build_components
+from fl_app.runner.factory import build_engine
+from fl_app.runner.validate import build_schedule, build_strategy
+from fl_app.schedule import RandomK
 
 torch.set_num_threads(1)  # forked workers must not inherit a pool of threads
 
@@ -331,6 +335,27 @@ def run(
         **more,
     )
     return Run(engine.run(), recorder.events, recorder.history, strategy)
+
+
+def engine_of(config, task=None, **more):
+    """The engine of a configuration, and what will record its events."""
+    recorder = Recorder()
+    return build_engine(build_components(config, task), sinks=[recorder], **more), recorder
+
+
+def run_configured(config, trainer, **more):
+    """Run as configured, on devices of which one is five times slower."""
+    schedule = build_schedule(config)
+    return run(
+        schedule,
+        trainer,
+        num_clients=config.num_clients,
+        num_versions=config.num_versions,
+        devices=schedule if isinstance(schedule, RandomK) else None,
+        strategy=build_strategy(config),
+        seed=config.seed,
+        **more,
+    )
 
 
 # -- configurations --------------------------------------------------------------------------------

@@ -16,9 +16,10 @@ from helpers import (
     QUIET,
     REPRESENTATIVES,
     HeadedQuadratic,
-    Recorder,
     composed,
-    run,
+    engine_of,
+    run_configured,
+    vec,
 )
 from hydra.utils import get_class
 from torch import nn
@@ -28,10 +29,7 @@ from fl_app.core.events import from_json
 from fl_app.core.snapshot import dumps, loads
 from fl_app.core.types import GlobalModel, Update
 from fl_app.record.history import History
-from fl_app.runner.components import build_components
-from fl_app.runner.factory import build_engine
 from fl_app.runner.validate import build_schedule, build_strategy, validate_config
-from fl_app.schedule import RandomK
 
 CLIENTS = 20
 
@@ -66,9 +64,7 @@ VERSION, SIZE, TRAINABLE = 7, 6, 4
 
 
 def frozen(rng):
-    vector = rng.standard_normal(SIZE).astype(np.float32)
-    vector.flags.writeable = False
-    return vector
+    return vec(*rng.standard_normal(SIZE))
 
 
 def situation(name):
@@ -151,24 +147,14 @@ def test_the_docstring_shows_one_aggregation_by_hand(name):
 def train(name, *overrides, num_versions, seed=0, workers=0):
     """The algorithm as its file has it, on devices of which one is five times slower."""
     config = configuration(name, f"seed={seed}", f"num_versions={num_versions}", *overrides)
-    schedule = build_schedule(config)
-    return run(
-        schedule,
-        build_trainer(config, TASK),
-        num_clients=CLIENTS,
-        num_versions=num_versions,
-        devices=schedule if isinstance(schedule, RandomK) else None,
-        strategy=build_strategy(config),
-        seed=seed,
-        workers=workers,
-    )
+    return run_configured(config, build_trainer(config, TASK), workers=workers)
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_a_checkpoint_can_hold_what_is_learned(name, caplog):
     settings = ["num_versions=3", "runtime.workers=0", "algorithm.client.local_epochs=2"]
     config = composed(f"algorithm={name}", f"num_clients={CLIENTS}", *settings)
-    engine = build_engine(build_components(config, TASK), sinks=[])
+    engine, _ = engine_of(config, TASK)
     engine.run()
     assert loads(dumps(engine.state_dict())).keys() == engine.state_dict().keys()
     # MOON's penalty says that a model of one layer has nothing to compare.
@@ -223,8 +209,7 @@ class Drawn(HeadedQuadratic):
 def course(name, seed):
     """w_0, what arrived when, and the final model, of a run as configured."""
     config = configuration(name, f"seed={seed}", "num_versions=8", "runtime.workers=0")
-    recorder = Recorder()
-    engine = build_engine(build_components(config, Drawn.scattered(CLIENTS)), sinks=[recorder])
+    engine, recorder = engine_of(config, Drawn.scattered(CLIENTS))
     initial = engine.outcome.params.tobytes()
     final = engine.run().params.tobytes()
     arrivals = [event for event in recorder.events if event["kind"] == "arrival"]

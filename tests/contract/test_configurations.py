@@ -6,7 +6,7 @@ import re
 import numpy as np
 import pytest
 import yaml
-from helpers import ALGORITHMS, HeadedQuadratic, Recorder, composed
+from helpers import ALGORITHMS, HeadedQuadratic, composed, engine_of
 from hydra.utils import get_object
 from omegaconf import OmegaConf
 
@@ -15,8 +15,6 @@ from fl_app.cli import CONF
 from fl_app.client import LocalTrainer
 from fl_app.client.build import build_trainer
 from fl_app.core.types import KINDS
-from fl_app.runner.components import build_components
-from fl_app.runner.factory import build_engine
 from fl_app.runner.validate import build_schedule, build_strategy, validate_config
 
 TASK = HeadedQuadratic.scattered(12)
@@ -118,8 +116,7 @@ def test_values_just_beyond_their_bounds_are_refused(name):
 
 def run(config):
     """How it ended, the model, and what went wrong on the way."""
-    recorder = Recorder()
-    engine = build_engine(build_components(config, TASK), sinks=[recorder])
+    engine, recorder = engine_of(config, TASK)
     outcome = engine.run()
     wrong = [event["reason"] for event in recorder.events if "reason" in event]
     return outcome.stopped, outcome.params, wrong

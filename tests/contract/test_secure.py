@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from helpers import ALGORITHMS, QUIET, Recorder, composed
+from helpers import ALGORITHMS, QUIET, Recorder, composed, engine_of
 from secure_world import NoMask
 
 from fl_app.core.types import GlobalModel, Update
@@ -196,14 +196,11 @@ def written_down(run):
 
 
 def test_an_update_that_the_helper_refuses_is_dropped_and_the_run_goes_on(monkeypatch):
-    config = secure("fedbuff", "num_versions=12")
-    components = build_components(config)
     liar = 3
     monkeypatch.setattr(
         simulated, "keys", lambda seed, client: keys(seed, 4 if client == liar else client)
     )
-    recorder = Recorder()
-    engine = build_engine(components, sinks=[recorder])
+    engine, recorder = engine_of(secure("fedbuff", "num_versions=12"))
     assert engine.run().stopped == "num_versions"
     rejected = [e for e in recorder.events if e["kind"] == "reject"]
     assert rejected

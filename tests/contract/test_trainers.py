@@ -16,6 +16,7 @@ from helpers import (
     initial_vector,
     order_for,
     run,
+    run_configured,
 )
 from torch import Tensor, nn
 
@@ -23,7 +24,7 @@ from fl_app.client.batch import BatchTrainer
 from fl_app.client.build import build_task, build_trainer, chain
 from fl_app.core.types import GlobalModel, Upload
 from fl_app.runner.validate import build_schedule, build_strategy
-from fl_app.schedule import RandomK, k_async
+from fl_app.schedule import k_async
 from fl_app.tasks.models import architecture
 from fl_app.tasks.objective import Classification
 from fl_app.tasks.task import Task
@@ -60,17 +61,9 @@ def trained(name, batch, workers=0):
     overrides = ["algorithm.client.batch_size=3", "algorithm.client.local_epochs=3"]
     overrides += QUIET.get(name, [])
     config = composed(f"algorithm={name}", f"num_clients={CLIENTS}", *overrides)
-    schedule = build_schedule(config)
-    return run(
-        schedule,
-        build_trainer(config, Unequal.scattered(CLIENTS)),
-        num_clients=CLIENTS,
-        num_versions=8 if getattr(schedule, "buffer_size", 10) > 1 else 30,
-        devices=schedule if isinstance(schedule, RandomK) else None,
-        strategy=build_strategy(config),
-        workers=workers,
-        batch=batch,
-    )
+    config.num_versions = 8 if getattr(build_schedule(config), "buffer_size", 10) > 1 else 30
+    trainer = build_trainer(config, Unequal.scattered(CLIENTS))
+    return run_configured(config, trainer, workers=workers, batch=batch)
 
 
 def without_floats(events):
@@ -141,7 +134,7 @@ def task(model):
 @pytest.mark.parametrize("name", ["fedavg", "fedasync", "scaffold", "fedasmu", "overlap_fedavg"])
 def test_two_versions_of_other_models(name, model):
     epochs = 2 if name == "fedasmu" else 1
-    words = [f"num_clients={FEW}", f"algorithm.client.local_epochs={epochs}"]
+    words = [f"num_clients={FEW}", "num_versions=2", f"algorithm.client.local_epochs={epochs}"]
     config, data = composed(f"algorithm={name}", *words), task(model)
     trainer = build_trainer(config, data)
     initial, layout = initial_vector(data, 0)
@@ -152,16 +145,8 @@ def test_two_versions_of_other_models(name, model):
         tested.append(data.test(trainer.model.module))
         return tested[-1]
 
-    result = run(
-        build_schedule(config),
-        trainer,
-        num_clients=FEW,
-        num_versions=2,
-        strategy=build_strategy(config),
-        initial=initial,
-        num_trainable=layout.num_trainable,
-        evaluate=evaluate,
-    )
+    more = {"initial": initial, "num_trainable": layout.num_trainable}
+    result = run_configured(config, trainer, evaluate=evaluate, **more)
     outcome, history = result.outcome, result.history
     assert outcome.stopped == "num_versions"
     assert history.failures == history.rejected == 0

@@ -11,7 +11,7 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
-from helpers import HeadedQuadratic, Recorder, composed
+from helpers import HeadedQuadratic, composed, engine_of
 
 from fl_app.client.build import build_task, build_trainer
 from fl_app.record.log import read_events
@@ -19,7 +19,7 @@ from fl_app.runner import checkpoint, signals
 from fl_app.runner.cell import Plan, run_cell
 from fl_app.runner.checkpoint import Checkpoints
 from fl_app.runner.components import build_components, message_bytes, placement
-from fl_app.runner.factory import build_engine, server_gradient
+from fl_app.runner.factory import server_gradient
 from fl_app.runner.validate import validate_config
 
 CORES = len(os.sched_getaffinity(0))
@@ -107,8 +107,7 @@ def course(name, train):
         *("num_versions=15", "eval_every=2", "runtime.workers=0", f"runtime.train={train}"),
         *BUSY,
     )
-    recorder = Recorder()
-    engine = build_engine(build_components(config, TASK), sinks=[recorder])
+    engine, recorder = engine_of(config, TASK)
     final = engine.run().params.tobytes()
     keys = ("kind", "t", "client", "order", "version", "age")
     return [[event.get(key) for key in keys] for event in recorder.events], final
@@ -216,6 +215,10 @@ def test_a_torn_file_is_passed_over(tmp_path, keep):
     store.save(3, {"params": np.arange(100.0) + 2})
     names = sorted(file.name for file in path.parent.iterdir())
     assert names == [f"version-00000000{n}" for n in ("1.checkpoint", "2.torn", "3.checkpoint")]
+    for file in path.parent.glob("*.checkpoint"):
+        file.write_bytes(file.read_bytes()[:-3] + b"???")
+    with pytest.raises(ValueError, match=r"no checkpoint in .* can be read: .*torn"):
+        store.load()
 
 
 def test_where_it_cannot_be_written_the_one_before_stands(tmp_path, monkeypatch):

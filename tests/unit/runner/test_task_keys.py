@@ -7,16 +7,14 @@ from multiprocessing import active_children
 import numpy as np
 import pytest
 import torch
-from helpers import Recorder, composed
+from helpers import composed, engine_of
 from torch import nn
 
 from fl_app.client.build import build_task, complete_task
 from fl_app.client.initial import build_model
 from fl_app.runner.cell import Plan, run_cell
 from fl_app.runner.checkpoint import Checkpoints
-from fl_app.runner.components import build_components
 from fl_app.runner.earlier import refuse_other_frozen
-from fl_app.runner.factory import build_engine
 from fl_app.runner.validate import validate_config
 from fl_app.tasks.objective import Regression
 from fl_app.tasks.task import Task
@@ -42,9 +40,9 @@ def with_test_set():
 
 
 def ran(task, *overrides):
-    config, recorder = composed(*SMALL, *overrides), Recorder()
-    components = build_components(config, complete_task(config, task))
-    build_engine(components, sinks=[recorder]).run()
+    config = composed(*SMALL, *overrides)
+    engine, recorder = engine_of(config, complete_task(config, task))
+    engine.run()
     return recorder
 
 
