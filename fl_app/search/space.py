@@ -21,6 +21,7 @@ from optuna.distributions import (
     FloatDistribution,
     IntDistribution,
 )
+from optuna.trial import Trial
 
 Space: TypeAlias = dict[str, BaseDistribution]
 
@@ -104,6 +105,17 @@ def _spread(first: BaseDistribution, points: int) -> list[Any]:
         return [first.low + round((each - first.low) / first.step) * first.step for each in values]
     # As a person would write them. The ends stay as they are given.
     return [v if v in (first.low, first.high) else float(f"{v:.4g}") for v in values]
+
+
+def suggest(trial: Trial, key: str, distribution: BaseDistribution) -> Any:
+    """The value of a key in a trial: that of the grid, or what the study's sampler draws."""
+    if isinstance(distribution, CategoricalDistribution):
+        return trial.suggest_categorical(key, distribution.choices)
+    assert isinstance(distribution, FloatDistribution | IntDistribution)
+    low, high, log = distribution.low, distribution.high, distribution.log
+    if isinstance(distribution, IntDistribution):
+        return trial.suggest_int(key, int(low), int(high), step=distribution.step, log=log)
+    return trial.suggest_float(key, low, high, log=log)
 
 
 def override(key: str, value: Any) -> str:

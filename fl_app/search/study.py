@@ -13,7 +13,7 @@ from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend
 from optuna.trial import FrozenTrial, Trial, TrialState
 
-from fl_app.search.space import Space, override
+from fl_app.search.space import Space, override, suggest
 
 
 def open_journal(path: Path) -> JournalStorage:
@@ -82,7 +82,7 @@ class CellStudy:
                 multivariate=False,
                 constant_liar=False,
             )
-            self._trial._suggest(key, each)
+            suggest(self._trial, key, each)
         return True
 
     @property
