@@ -63,7 +63,7 @@ def of_outcome(
         "higher_is_better": score and score.higher_is_better,
         f"final_{name}": _finite(scores[-1:]),
         f"best_{name}": score and score.best(filter(math.isfinite, scores)),
-        f"last10_{name}": _finite(scores[-10:]),
+        f"last10_{name}": _finite(late(scores)),
         "final_loss": _finite(losses[-1:]),
         "model_sha256": hashlib.sha256(outcome.params.tobytes()).hexdigest(),
         "mean_staleness": mean_age(history.ages) if history.ages else None,
@@ -102,6 +102,11 @@ def _finite(values: Sequence[float]) -> float | None:
     return _known(float(np.mean(values))) if values else None
 
 
+def late(values: Sequence[float]) -> Sequence[float]:
+    """The values of the last ten evaluations, without the first one, of the untrained model."""
+    return (values[1:] or values)[-STABILITY_WINDOW:]
+
+
 def stability(accuracies: Sequence[float]) -> tuple[float, float]:
     """Standard deviation of the last ten accuracies; small values mean steady training.
 
@@ -109,7 +114,7 @@ def stability(accuracies: Sequence[float]) -> tuple[float, float]:
         Population standard deviation of log10(accuracy), the measure of WKAFL's Table 3, and of the
         accuracy. Both are NaN for fewer than two accuracies, the former also if an accuracy is 0.
     """
-    last = np.array(accuracies[-STABILITY_WINDOW:], float)
+    last = np.array(late(accuracies), float)
     if last.size < 2:
         return math.nan, math.nan
     log = float(np.log10(last).std()) if (last > 0).all() else math.nan

@@ -16,7 +16,7 @@ from rich.table import Table as RichTable
 
 from fl_app.core.errors import require
 from fl_app.core.score import ACCURACY, Score
-from fl_app.record.summary import mean_age, of_target
+from fl_app.record.summary import late, mean_age, of_target
 from fl_app.report.cells import ENDS, Cell, group, scores_of
 
 Row: TypeAlias = dict[str, Any]
@@ -81,7 +81,7 @@ class Table:
 
     - ``cell``: name of the cell; of several seeds, their label; ``algorithm``: its name
     - ``final_...``, ``best_...``: mean score of the `last` evaluations, and best of any;
-      ``last10_...``: mean of the last ten
+      ``last10_...``: mean of the last ten, without the first
     - ``seconds_to_target``, ``updates_to_target``: on the run's clock, until the target accuracy
       was first evaluated, and client updates that had arrived by then
     - ``seconds_to_stay_at_target``, ``updates_to_stay_at_target``: until the evaluation from which
@@ -269,7 +269,7 @@ def _row(cell: Cell, scores: Sequence[Score], target_accuracy: float, last: int)
         row |= {
             "final_{score}": fmean(values[-last:]) if values else None,
             "best_{score}": score.best(values) if score else None,
-            "last10_{score}": fmean(values[-10:]) if values else None,
+            "last10_{score}": fmean(late(values)) if values else None,
         }
     if ACCURACY in scores:
         times = of_target(cell.evaluations if score == ACCURACY else [], target_accuracy)

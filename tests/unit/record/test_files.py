@@ -404,8 +404,8 @@ def test_joules_of_orders_as_far_as_they_went(events, joules):
 
 def test_the_summary_of_a_run():
     expected = {
-        "last10_log10_accuracy_std": pytest.approx(math.log10(6) / 2),
-        "last10_accuracy_std": pytest.approx(0.25),
+        "last10_log10_accuracy_std": None,  # the first evaluation is of the untrained model
+        "last10_accuracy_std": None,
         "report_accuracy": 0.5,
         "seconds_to_target": 5.0,
         "updates_to_target": 2,

@@ -141,7 +141,7 @@ def test_command_writes_table_and_figures_and_prints_the_table(tmp_path, capsys)
     write_cell(tmp_path / "fedavg", events=ROUNDS, algorithm="fedavg")
     main([str(tmp_path), "--target-accuracy", "0.5", "--pdf"])
     lines = (tmp_path / "table.csv").read_text().splitlines()
-    assert lines[1].startswith("fedavg,fedavg,0.95,0.95,0.5166666666666667,3.0,2,")
+    assert lines[1].startswith("fedavg,fedavg,0.95,0.95,0.725,3.0,2,")
     assert {path.name for path in (tmp_path / "figures").iterdir()} == {
         f"{name}.{kind}"
         for name in ("accuracy", "staleness", "timeline", "overview")
