@@ -81,7 +81,7 @@ class Table:
 
     - ``cell``: name of the cell; of several seeds, their label; ``algorithm``: its name
     - ``final_...``, ``best_...``: mean score of the `last` evaluations, and best of any;
-      ``last10_...``: mean of the last ten, without the first
+      ``last10_...``: mean of the last ten, without version 0
     - ``seconds_to_target``, ``updates_to_target``: on the run's clock, until the target accuracy
       was first evaluated, and client updates that had arrived by then
     - ``seconds_to_stay_at_target``, ``updates_to_stay_at_target``: until the evaluation from which
