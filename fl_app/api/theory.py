@@ -23,9 +23,9 @@ stands for it. With K = M these are rounds, each as long as the largest of M dra
 
 **A server whose work takes seconds** is one station of M/M/1 type among M orders (mean value
 analysis). If it looks for replies every P seconds, and works w for each, a cycle lasts
-C = P / (1 - X w). An order of s seconds that is given b before the end of a cycle's work is found
-b + P + C ceil(max(s - b - P, 0) / C) later, and waits for half of the work, C - P. b is uniform
-[A].
+C = P / (1 - X w), of which B = (C - P)(M - 1) / M is work for the others. An order of s seconds
+that is given b before the end of this work is found b + P + C ceil(max(s - b - P, 0) / C) later,
+waits B / 2, and takes w. b is uniform between 0 and B [A].
 
 An order ends when its client goes offline, and then brings no update. With k of N clients online,
 M of them are at work as M N / k of all would be [A], and k is binomial.
@@ -303,10 +303,10 @@ def server_waits(orders: Orders, shares: Numbers, work: float, places: int) -> N
 
     def waits(rate: float) -> Numbers:
         cycle = poll / (1 - rate * work)
-        busy = cycle - poll
+        busy = (cycle - poll) * (places - 1) / places  # with the others' orders
         look = poll + busy * place  # the first one after an order was given
         looks = np.ceil(np.maximum(orders.draws - look, 0) / cycle)
-        total: Numbers = (look + looks * cycle).mean(axis=1) + busy / 2
+        total: Numbers = (look + looks * cycle).mean(axis=1) + busy / 2 + work
         return total - seconds
 
     most = min(places / mean, 1 / max(work, 1e-9)) * (1 - 1e-9)
