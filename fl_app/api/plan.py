@@ -98,12 +98,7 @@ def plan(*settings: Setting, task: "Task | None" = None, aim: str = "age=10") ->
     assert components.devices is not None
     fresh = components.trainer.pauses  # at most once an order
     orders = orders_of(
-        components.devices,
-        size,
-        stays,
-        server,
-        fresh=fresh,
-        eval_every=config.eval_every,
+        components.devices, size, stays, server, fresh=fresh, eval_every=config.eval_every
     )
     long_run = steady(orders, schedule)
     order_bytes, upload_bytes = message_bytes(components.strategy, components.trainer)
@@ -144,12 +139,12 @@ def _planned(components: Components, stays: object, server: Server) -> Planned:
     config, schedule = components.config, components.schedule
     bounds = [key for key in ("max_norm", "max_norm_ratio") if config.guard[key] is not None]
     norms = "".join(f" guard.{key}={config.guard[key]:g}" for key in bounds)
-    waits = isinstance(schedule, Routed) or getattr(schedule, "refill", "") == LATER
+    routed = isinstance(schedule, Routed)
+    waits = routed or getattr(schedule, "refill", "") == LATER
+    slack = 0.0 if routed else getattr(schedule, "period", math.inf) / 10  # seconds of a poll
     if getattr(schedule, "burst", 1) > 1:
         reason = "algorithm.schedule.burst: several clients start at a time"
-    elif server.poll > getattr(schedule, "period", math.inf) / 10 or (
-        server.poll and isinstance(schedule, Routed)
-    ):
+    elif server.poll > slack:
         reason = f"devices.server.poll={server.poll}: a look often finds several updates"
     elif components.devices is None or type(schedule) not in get_args(Planned):
         reason = f"algorithm.schedule={type(schedule).__name__}: it goes by more than seconds"

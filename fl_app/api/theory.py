@@ -114,7 +114,7 @@ def steady(orders: Orders, schedule: Planned, arrivals: int = LOOP) -> Steady:
 
     Args:
         orders: of its clients.
-        schedule: `Buffered` or `Periodic`.
+        schedule: `Buffered`, `Periodic` or `Routed`.
         arrivals: in the loop of drawn seconds, if the schedule needs one.
     """
     size = orders.seconds.size
@@ -264,7 +264,7 @@ def looped(
     place = np.random.default_rng(0).random(concurrency + arrivals)
     idle, under_way = [*range(size)], list[tuple[float, int, int]]()  # a heap
     updates, ages, waited = np.zeros(size), np.zeros(size), 0.0
-    now, given, server = 0.0, 0, copy(orders.server)
+    now, given, server = 0.0, 0, copy(orders.server)  # which remembers when it is free
     for version in range(arrivals // buffer_size):
         while len(under_way) < concurrency:
             client = idle.pop(int(place[given] * len(idle)))

@@ -83,10 +83,7 @@ def resnet_r(shape: Shape, num_classes: int) -> nn.Module:
 
 
 def resnet18_gn(shape: Shape, num_classes: int) -> nn.Module:
-    """torchvision's ResNet-18 with GroupNorm of two groups (Reddi et al. 2021), for sub-models.
-
-    It has 11,181,642 parameters for 10 classes.
-    """
+    """ResNet-18 of torchvision, GroupNorm of two groups [A]; 11,181,642 parameters, 10 classes."""
     require_shape("resnet18_gn", shape, shape[0] == 3, "of three channels")
     norm = partial(nn.GroupNorm, 2)
     model: nn.Module = torchvision().models.resnet18(num_classes=num_classes, norm_layer=norm)
