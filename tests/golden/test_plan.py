@@ -232,6 +232,8 @@ def test_refusals_and_aims():
     seconds = found.grid.eval("buffer_size * (1 + mean_age / 5) ** 2 / updates_per_second")
     assert plan(aim="age=5").best.name == seconds.idxmin()
     assert {*plan("algorithm=fedasync").grid.buffer_size} == {1}
+    twice = plan("algorithm=fedasmu").measures  # a fresh model is a second download
+    assert twice["bytes_down_per_second"] == pytest.approx(2 * twice["bytes_up_per_second"])
     assert found.classes.share.sum() == pytest.approx(1)
     assert found.plot().html().startswith("<img")
 
@@ -300,6 +302,8 @@ def test_equal_clients_are_drawn_alike_and_slow_or_costly_ones_less():
     assert queues(found * seconds, 3)[0] >= most
     costly = best(np.ones(2), np.array([1.0, 3.0]), 2)
     assert costly[0] > 0.6
+    # Two orders, of 1 s at the client and 1 s at the server: X = 2 / 3; half of the other waits.
+    assert [v[0] for v in Routed(1, 2).long_run(np.ones(1), 1.0)] == pytest.approx([2 / 3, 1 / 2])
     many = Routed(30, 10, "throughput")  # of equal clients, whose times are drawn
     many.settle(Fleet(Exponential(num_clients=30, seed=3)).parts, None)
     np.testing.assert_allclose(many.shares, 1, atol=0.2)
