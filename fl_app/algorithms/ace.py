@@ -42,8 +42,7 @@ from fl_app.strategy.memories import RemembersClients
 class ACE(RemembersClients):
     """One step along the mean of the last gradients of all clients, or of all that are recent.
 
-    The server keeps the last gradient of every client: 4 N d bytes, or 2 N d. With
-    `max_age` it also keeps their sums by version: 8 d bytes for each of at most N versions.
+    The server keeps the last gradient of every client: 4 N d bytes, or 2 N d.
 
     Args:
         max_age: ACED's bound, versions; None = any age (ACE). Begin with 2 N, or 2 N / K with K
@@ -70,10 +69,6 @@ class ACE(RemembersClients):
     )
     over: str = bounded("heard", one_of("heard", "all"), "no other mean is known")
 
-    @property
-    def memory_weight(self) -> float | None:
-        return None if self.max_age is None else 0.0
-
     def admit(self, model: GlobalModel, update: Update) -> str | None:
         if self.max_age is None or model.age(update) <= self.max_age:
             return None
@@ -89,11 +84,9 @@ class ACE(RemembersClients):
         memory, size = self.memory, model.num_trainable
         gradients = self.gradients(model, updates)
         self.remember(updates, gradients, size)
-        if self.max_age is None:
-            total, counted = memory.total, float(len(memory))
-        else:
+        if self.max_age is not None:
             memory.forget_before(model.version - self.max_age)
-            total, counted = memory.weighted(model.version)
+        total, counted = memory.weighted(model.version)
         self.report["counted"] = int(counted)
         if not counted:
             self.report["weight"] = [0.0] * len(updates)

@@ -68,7 +68,7 @@ class CA2FL(RemembersClients, AveragesVersions):
         direction = self.average(model, [share] * len(updates), gradients)
         if memory and self.calibration > 0:
             population = len(memory) if self.over == "heard" else self.population(updates)
-            correction = memory.total / population
+            correction = memory.weighted(model.version)[0] / population
             for update in updates:
                 if update.client_id in memory:
                     correction -= share * memory.row(update.client_id).astype(np.float64)

@@ -66,7 +66,7 @@ import numpy as np
 from fl_app.core.hyper import COUNT, NON_NEGATIVE, POSITIVE, UNIT_INTERVAL, bounded, or_none, within
 from fl_app.core.staleness import polynomials
 from fl_app.core.types import GlobalModel, Numbers, Updates, Vector
-from fl_app.core.vector import combine, cosines, norm
+from fl_app.core.vector import combine, cosines, norm, slope, weighted_sum
 from fl_app.strategy.memories import RemembersClients
 from fl_app.strategy.weighted import AveragesVersions
 
@@ -182,15 +182,9 @@ class CANA(RemembersClients, AveragesVersions):
             return self.calibration
         measured: float | None = self.state["measured"]
         if len(own) >= 2:
-            g = np.stack([gradients[place] for place in own])
-            h = np.stack(list(own.values()))
-            differ = bool((h != h[0]).any())  # of equal rows h - hbar is rounding noise
-            g -= g.mean(0)
-            h -= h.mean(0)
-            length = float(np.vecdot(h, h).sum(dtype=np.float64))
-            if differ and length > 0:
-                product = float(np.vecdot(g, h).sum(dtype=np.float64))
-                fit = min(max(product / length, 0.0), 1.0)
+            fit = slope([gradients[place] for place in own], list(own.values()))
+            if fit is not None:
+                fit = min(max(fit, 0.0), 1.0)
                 measured = fit if measured is None else (1 - RATE) * measured + RATE * fit
                 self.state["measured"] = measured
         return measured or 0.0
@@ -200,10 +194,9 @@ class CANA(RemembersClients, AveragesVersions):
     ) -> Vector:
         """beta (sum_R a_i) H - beta sum_R a_i h_c(i), shape ``(num_trainable,)``."""
         total, mass = self.memory.weighted(now)
-        total *= float(sum(weights[place] for place in own)) / mass
-        for place, row in own.items():
-            total -= weights[place] * row.astype(np.float64)
-        total *= beta
+        matched = weights[list(own)]
+        total *= beta * matched.sum() / mass
+        total -= weighted_sum(beta * matched, list(own.values()))
         return total.astype(np.float32)
 
     # -- fusion -----------------------------------------------------------------------------------

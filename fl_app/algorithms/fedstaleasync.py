@@ -47,8 +47,8 @@ LEAST_SHARE = 0.1  # of K / N, below which no participation is estimated
 class FedStaleAsync(RemembersClients):
     """One step along all clients' memories and K gradients, over their clients' participation.
 
-    The server keeps the last gradient of every client, 4 N d bytes or 2 N d, and their sums by
-    version: 8 d bytes for each version that a memory was computed on, at most N.
+    The server keeps the last gradient of every client, 4 N d bytes or 2 N d, and up to 30 sums of
+    them, 8 d bytes each.
 
     Args:
         upload_exponent: a, how fast an upload's weight falls with its age.

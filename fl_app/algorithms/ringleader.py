@@ -71,6 +71,6 @@ class Ringleader(RemembersClients):
         heard = len(self.memory)
         self.report["weight"] = [1 / (heard * counts[update.client_id]) for update in updates]
         share = np.full(len(updates), 1 / len(updates))
-        mean = (self.memory.total / heard).astype(np.float32)
+        mean = (self.memory.weighted(model.version)[0] / heard).astype(np.float32)
         direction = self.complete(model, mean, share, gradients)
         return self.step(model, direction, self.server_lr)

@@ -17,22 +17,22 @@ from fl_app.strategy.weighted import Stepped
 
 FEW = 8  # rows that are reserved if nobody says how many clients there are
 FASTEST = 6.0  # rate of an exponential that matters to fresh gradients only
-BATCH = 64  # changes that wait at most
-BLOCK = 1 << 18  # entries of changes that are added at a time, so that they stay in the cache
+BATCH = 64  # gradients that wait to be taken out of the sums, at most
+BLOCK = 1 << 17  # entries of gradients that are added at a time, so that they stay in the cache
 
 
 class Memories:
     """The last gradient of every client, one row of an array of shape ``(slots, d)`` each.
 
     With ``"float16"`` a row is divided by a power of two, its scale, before it is rounded, so that
-    a small gradient does not vanish. Sums are those of the rounded rows, in float64. For `weighted`
-    one is kept of each of the 14 to 30 exponentials that (1 + age)^(-p) is a sum of: all of a sum's
-    weights fall by one factor, so that a version costs the same whatever the number of clients.
+    a small gradient does not vanish. Sums are those of the rounded rows, in float64, one for each
+    of the exponentials that (1 + age)^(-p) is a sum of: 1 for p = 0, else 14 to 30. All weights of
+    a sum fall by one factor, so that a version costs the same whatever the number of clients.
 
     Args:
         dtype: of a row's entries, ``"float32"`` or ``"float16"``.
         reserve: rows of the first array; more are added when they are needed.
-        exponent: p of `weighted`, in [0, 2]; None = it is not called.
+        exponent: p of `weighted`, in [0, 2].
 
     Attributes:
         versions: client -> version that its gradient was computed on.
@@ -40,7 +40,7 @@ class Memories:
     """
 
     def __init__(
-        self, dtype: str = "float32", reserve: int | None = None, exponent: float | None = None
+        self, dtype: str = "float32", reserve: int | None = None, exponent: float = 0.0
     ) -> None:
         self.versions: dict[int, int] = {}
         self.oldest = 0
@@ -50,9 +50,9 @@ class Memories:
         self._slots: dict[int, int] = {}
         self._rows: Array = np.empty((0, 0), self._dtype)
         self._scales = np.empty(0, np.float32)
-        self._total: Numbers = np.zeros(0)
         self._counted: dict[int, dict[int, bool]] = {}  # version -> clients in `weighted`
-        self._changes: list[tuple[int, float, Vector]] = []  # version, factor, of no sum yet
+        self._entered: dict[int, bool] = {}  # of these, those whose rows are in no sum yet
+        self._left: list[tuple[int, np.float32, Array]] = []  # version, scale, row, still in sums
         self._span, self._at = -1, 0  # greatest age that the sums are made for, and their version
         self._rates = self._shares = self._masses = np.zeros(0)
         self._sums: Numbers = np.zeros((0, 0))
@@ -62,11 +62,6 @@ class Memories:
 
     def __contains__(self, client_id: int) -> bool:
         return client_id in self._slots
-
-    @property
-    def total(self) -> Numbers:
-        """The sum of all rows, shape ``(d,)``; read it only."""
-        return self._total
 
     def row(self, client_id: int) -> Vector:
         """A client's gradient as it was kept, shape ``(d,)``; KeyError if it has none."""
@@ -99,14 +94,12 @@ class Memories:
         """
         if (span := now - self.oldest) > self._span:
             self._span = 2 * max(span, 32)
-            self._rates, self._shares = exponentials(self._exponent or 0.0, self._span)
+            self._rates, self._shares = exponentials(self._exponent, self._span)
             self._masses = np.zeros(self._rates.size)
-            self._sums = np.zeros((self._rates.size, self._total.size))
-            self._changes = [(v, 1.0, self.row(c)) for v, cs in self._counted.items() for c in cs]
-        if self._changes:
-            self._settle()
-        shares = self._shares * np.exp(-self._rates * (now - self._at))
-        return shares @ self._sums, float(shares @ self._masses)
+            self._sums = np.zeros((self._rates.size, self._rows.shape[1]))
+            self._entered = {c: True for clients in self._counted.values() for c in clients}
+            self._left = []
+        return self._settle(now), float(self._shares @ self._masses)
 
     def put(self, client_id: int, gradient: Vector, version: int) -> None:
         """Remember a client's gradient ``(d,)``, computed on `version`, in place of its last."""
@@ -114,8 +107,6 @@ class Memories:
         if slot is None:
             slot = self._add(client_id, gradient.size)
         else:
-            before = self.row(client_id)
-            self._total -= before
             self._leave(client_id)
         scale = np.float32(1)
         if self._dtype != "float32":
@@ -124,13 +115,9 @@ class Memories:
         self._rows[slot] = gradient
         self._scales[slot] = scale
         self.versions[client_id] = version
-        kept = self.row(client_id)
-        self._total += kept
-        if self._exponent is not None and version >= self.oldest:
+        if version >= self.oldest:
             self._counted.setdefault(version, {})[client_id] = True
-            self._changes.append((version, 1.0, kept.copy()))
-            if len(self._changes) >= BATCH:
-                self._settle()
+            self._entered[client_id] = True
 
     def state_dict(self) -> dict[str, Any]:
         """Everything, for a checkpoint."""
@@ -151,8 +138,6 @@ class Memories:
     def _add(self, client_id: int, size: int) -> int:
         """The row of a client that was not heard before."""
         slot = self._slots[client_id] = len(self._slots)
-        if slot == 0:
-            self._total = np.zeros(size)
         if slot >= len(self._rows):
             # Reserved memory that nobody has written to takes no room yet.
             rows = np.zeros((max(self._reserve, 2 * slot), size), self._dtype)
@@ -166,23 +151,38 @@ class Memories:
         """Take a client's gradient out of `weighted`, if it is in."""
         clients = self._counted.get(version := self.versions[client_id], {})
         if clients.pop(client_id, False):
-            self._changes.append((version, -1.0, self.row(client_id).copy()))
+            if not self._entered.pop(client_id, False):
+                slot = self._slots[client_id]
+                self._left.append((version, self._scales[slot], self._rows[slot].copy()))
+                if len(self._left) >= BATCH:
+                    self._settle(self._at)
             if not clients:
                 del self._counted[version]
 
-    def _settle(self) -> None:
-        """Add the changes that wait to the sums, which are as of the latest version of a change."""
-        versions, factors, rows = zip(*self._changes, strict=True)
-        now = max(self._at, *versions)
+    def _settle(self, now: int) -> Numbers:
+        """Bring the sums up to date, as of `now`, and weigh them; shape ``(d,)``."""
+        slots = [self._slots[client_id] for client_id in self._entered]
+        rows = [row for _, _, row in self._left] + [self._rows[slot] for slot in slots]
+        scales = np.array([-scale for _, scale, _ in self._left] + [*self._scales[slots]])
+        versions = [v for v, _, _ in self._left] + [self.versions[c] for c in self._entered]
+        now = max([now, *versions])
+        weights = np.exp(-np.outer(self._rates, now - np.array(versions)))
         falls = np.exp(-self._rates * (now - self._at))
-        weights = np.array(factors) * np.exp(-np.outer(self._rates, now - np.array(versions)))
-        self._masses = falls * self._masses + weights.sum(1)
-        width = max(64, BLOCK // len(rows))
-        for start in range(0, self._sums.shape[1], width):
+        self._masses = falls * self._masses + weights @ np.sign(scales)
+        weights *= scales
+        total = np.empty(self._sums.shape[1])
+        width = max(64, BLOCK // (len(rows) + 1))
+        for start in range(0, total.size, width):
             place = slice(start, start + width)
-            block = np.stack([row[place] for row in rows], dtype=np.float64)
-            self._sums[:, place] = falls[:, None] * self._sums[:, place] + weights @ block
-        self._changes, self._at = [], now
+            sums = self._sums[:, place]
+            sums *= falls[:, None]
+            block = np.empty((len(rows), sums.shape[1]))
+            for held, row in zip(block, rows, strict=True):
+                held[:] = row[place]
+            sums += weights @ block
+            total[place] = self._shares @ sums
+        self._entered, self._left, self._at = {}, [], now
+        return total
 
 
 def exponentials(exponent: float, span: int) -> tuple[Numbers, Numbers]:
@@ -232,9 +232,9 @@ class RemembersClients(Stepped):
         self.state["memory"] = Memories(self.memory_dtype, self.num_clients, self.memory_weight)
 
     @property
-    def memory_weight(self) -> float | None:
-        """p if its memories are weighted by their ages, as (1 + age)^(-p)."""
-        return None
+    def memory_weight(self) -> float:
+        """p: memories are weighted by their ages, as (1 + age)^(-p)."""
+        return 0.0
 
     @property
     def memory(self) -> Memories:
@@ -264,7 +264,7 @@ class RemembersClients(Stepped):
         if not num_clients:
             return f"{name} keeps {each / 1e6:,.1f} MB of each client's gradient, and sums of these"
         least = num_clients * each + 8 * size
-        most = least + 8 * size * (0 if self.memory_weight is None else 30)  # a sum for each rate
+        most = least + 8 * size * (30 if self.memory_weight else 0)  # a sum for each rate
         available = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
         self._require(
             least <= available,
