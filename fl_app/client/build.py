@@ -8,7 +8,6 @@ import ctypes
 import inspect
 import logging
 import math
-import sys
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
@@ -222,11 +221,9 @@ def prepare_process() -> None:
 
     torch.set_num_threads(1)
     threadpool_limits(1)
-    if sys.platform == "linux":
-        mallopt = getattr(ctypes.CDLL(None), "mallopt", None)  # glibc has it
-        if mallopt is not None:
-            mallopt(M_TRIM_THRESHOLD, 1 << 30)
-            mallopt(M_MMAP_MAX, 0)
+    library = ctypes.CDLL(None)
+    library.mallopt(M_TRIM_THRESHOLD, 1 << 30)
+    library.mallopt(M_MMAP_MAX, 0)
 
 
 def instantiate(

@@ -3,7 +3,6 @@
 import ctypes
 import mmap
 import os
-import tempfile
 import weakref
 
 import numpy as np
@@ -15,7 +14,7 @@ ALIGNMENT = 64  # bytes; a cache line
 
 
 class Arena:
-    """Equal-sized float32 vectors on an anonymous file that worker processes inherit.
+    """Equal-sized float32 vectors on a file in memory that worker processes inherit.
 
     Segments are sparse: a slot costs memory once it was written, and the most recently freed slot
     is used first, so memory follows the largest number of vectors held at a time. A slot is freed
@@ -30,7 +29,7 @@ class Arena:
         self.num_bytes = 4 * size  # of a vector
         self._stride = -(-max(size, 1) * 4 // ALIGNMENT) * ALIGNMENT
         self._segment_bytes = -(-self._stride * SLOTS_PER_SEGMENT // mmap.PAGESIZE) * mmap.PAGESIZE
-        self._file = anonymous_file()
+        self._file = os.memfd_create("fl_app")
         weakref.finalize(self, os.close, self._file)
         self._segments: dict[int, mmap.mmap] = {}
         self._starts: dict[int, int] = {}  # address of a slot held here -> slot
@@ -81,11 +80,3 @@ class Arena:
     def _release(self, slot: int, address: int) -> None:
         del self._starts[address]
         self._free.append(slot)
-
-
-def anonymous_file() -> int:
-    """A descriptor of a new file without a name, in memory where the system can do that."""
-    if hasattr(os, "memfd_create"):
-        return os.memfd_create("fl_app")
-    with tempfile.TemporaryFile() as file:
-        return os.dup(file.fileno())

@@ -78,11 +78,8 @@ def source_commit(folder: Path) -> tuple[str | None, bool | None]:
 
 
 def processor() -> str:
-    """Model of this machine's processor, which Python knows only on some systems."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
-    except OSError:
-        lines = []
+    """Model of this machine's processor, which Python seldom knows."""
+    lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
     names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
     return next(names, "") or platform.processor() or platform.machine()
 

@@ -37,18 +37,17 @@ def placement(config: DictConfig) -> tuple[str, int]:
     if runtime.name != "inprocess":
         return str(runtime.device), 0
     device, workers = chosen(str(runtime.device)), runtime.workers
-    may_fork = hasattr(os, "fork") and device == CPU
     if workers == AUTO:
         # Cells side by side share the cores; with one core a cell needs no worker.
         share = len(os.sched_getaffinity(0)) // config.experiment.parallel
-        workers = share if may_fork and share > 1 else 0
+        workers = share if device == CPU and share > 1 else 0
     require(
-        may_fork or workers == 0,
+        device == CPU or workers == 0,
         "runtime.workers",
         workers,
         f"auto or 0 here, with runtime.device={device}",
-        "there are no forked processes, or they cannot use this device; runtime=ray with "
-        "runtime.gpus_per_worker=1 has workers on GPUs",
+        "forked processes cannot use this device; runtime=ray with runtime.gpus_per_worker=1 has "
+        "workers on GPUs",
     )
     return device, int(workers)
 
