@@ -5,6 +5,7 @@ import json
 import math
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import KW_ONLY, InitVar, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -58,6 +59,7 @@ def write_metrics(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
         writer.writerows(rows)
 
 
+@dataclass(eq=False)
 class RunFolder:
     """Sink that writes the files of a run; it writes nothing before `lock`.
 
@@ -69,25 +71,21 @@ class RunFolder:
         kept: `state_dict` at the checkpoint from which the run is resumed; None = a new run.
     """
 
-    def __init__(
-        self,
-        folder: Path,
-        history: History,
-        *,
-        overrides: Sequence[str] = (),
-        kept: Mapping[str, Any] | None = None,
-    ) -> None:
-        self._folder = folder
-        self._history = history
-        self._overrides = list(overrides)
-        self._origin = provenance(overrides, kept and kept["provenance"])
+    folder: Path
+    history: History
+    _: KW_ONLY
+    overrides: Sequence[str] = ()
+    kept: InitVar[Mapping[str, Any] | None] = None
+
+    def __post_init__(self, kept: Mapping[str, Any] | None) -> None:
+        self._origin = provenance(self.overrides, kept and kept["provenance"])
         self._began = time.monotonic() - (kept["wall_seconds"] if kept else 0.0)
         self._rows: list[dict[str, Any]] = []  # of ``metrics.csv``
         self._log: JsonLines | None = None
         self._kept: int | None = kept["positions"][EVENTS] if kept else None
         # Before the log is locked: a process loses its lock when it closes any handle of the file.
-        for event in read_events(folder / EVENTS, self._kept or 0):
-            history.emit(event)
+        for event in read_events(self.folder / EVENTS, self._kept or 0):
+            self.history.emit(event)
             self._measure(event)
 
     @property
@@ -102,8 +100,8 @@ class RunFolder:
             OSError: the folder cannot be created or written to.
             RunError: another process writes to the log; no file has changed.
         """
-        self._folder.mkdir(parents=True, exist_ok=True)
-        self._log = JsonLines(self._folder / EVENTS, keep=self._kept)
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self._log = JsonLines(self.folder / EVENTS, keep=self._kept)
 
     def begin(
         self,
@@ -119,17 +117,20 @@ class RunFolder:
         """
         # If this run is killed, what it had come to before must not be taken for its results.
         for name in (SUMMARY, TABLE, MODEL):
-            (self._folder / name).unlink(missing_ok=True)
+            (self.folder / name).unlink(missing_ok=True)
         # A sweep's report names its jobs after their overrides, as typed, ${key} included.
-        contents = {"config.yaml": (settings, True), "overrides.yaml": (self._overrides, False)}
+        contents = {
+            "config.yaml": (settings, True),
+            "overrides.yaml": (list(self.overrides), False),
+        }
         for name, (content, resolve) in contents.items():
-            with atomic_write(self._folder / name) as file:
+            with atomic_write(self.folder / name) as file:
                 text = OmegaConf.to_yaml(OmegaConf.create(content), resolve=resolve)  # type: ignore[call-overload]
                 file.write(text.encode())
         if partition is not None:
             names, counts = partition
             rows = ((client, *row) for client, row in enumerate(counts.tolist()))
-            with (self._folder / PARTITION).open("w", encoding="utf-8", newline="") as table:
+            with (self.folder / PARTITION).open("w", encoding="utf-8", newline="") as table:
                 csv.writer(table, lineterminator="\n").writerows([("client", *names), *rows])
 
     def emit(self, event: Event) -> None:
@@ -152,7 +153,7 @@ class RunFolder:
             case _:
                 return
         about = {"version": event.version, "t": event.t}
-        row = {**about, **metrics, **columns(self._history)}
+        row = {**about, **metrics, **columns(self.history)}
         self._rows.append({key: _field(value) for key, value in row.items()})
 
     def state_dict(self) -> dict[str, Any]:
@@ -189,13 +190,13 @@ class RunFolder:
         Returns:
             The summary.
         """
-        results = of_outcome(outcome, self._history, self.wall_seconds, report_accuracy, score)
+        results = of_outcome(outcome, self.history, self.wall_seconds, report_accuracy, score)
         self.close()
         summary = {**about, **results, **self._origin}
-        write_metrics(self._folder / TABLE, self._rows)
-        with atomic_write(self._folder / MODEL) as file:
+        write_metrics(self.folder / TABLE, self._rows)
+        with atomic_write(self.folder / MODEL) as file:
             np.savez(file, allow_pickle=False, **model)
-        with atomic_write(self._folder / SUMMARY) as file:
+        with atomic_write(self.folder / SUMMARY) as file:
             file.write(json.dumps(summary, indent=2).encode() + b"\n")
         return summary
 

@@ -4,6 +4,7 @@ import math
 import multiprocessing
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import KW_ONLY, dataclass, field
 
 from rich.console import Console
 from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
@@ -18,6 +19,7 @@ FIRST_LINE = 2.0  # wall seconds until the first line where a bar cannot be draw
 LINE_EVERY = 10.0  # wall seconds between lines where a bar cannot be drawn
 
 
+@dataclass(eq=False)
 class Progress:
     """Sink that shows the progress of a run: a bar on a terminal, or else lines.
 
@@ -35,44 +37,37 @@ class Progress:
         wall: seconds of the wall clock.
     """
 
-    def __init__(
-        self,
-        history: History,
-        label: str,
-        limits: Sequence[float | None],
-        *,
-        score: Score | None = None,
-        every: float = LINE_EVERY,
-        console: Console | None = None,
-        wall: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._history = history
-        self._limits = [math.inf if limit is None else limit for limit in limits]
-        self._label = label
-        self._score = score
-        self._console = console or Console()
-        self._wall = wall
-        self._began = wall()
-        self._before = history.client_updates  # of a run that is resumed
+    history: History
+    label: str
+    limits: Sequence[float | None]
+    _: KW_ONLY
+    score: Score | None = None
+    every: float = LINE_EVERY
+    console: Console = field(default_factory=Console)
+    wall: Callable[[], float] = time.monotonic
+
+    def __post_init__(self) -> None:
+        self._most = [math.inf if limit is None else limit for limit in self.limits]
+        self._began = self.wall()
+        self._before = self.history.client_updates  # of a run that is resumed
         self._bar: RichProgress | None = None
-        self._every = every
-        if self._console.is_interactive and multiprocessing.parent_process() is None:
-            self._every = REFRESH_EVERY
+        if self.console.is_interactive and multiprocessing.parent_process() is None:
+            self.every = REFRESH_EVERY
             self._bar = RichProgress(
                 TextColumn("{task.description:12}", markup=False),
                 BarColumn(bar_width=None),
                 TextColumn("{task.fields[status]}", markup=False),
                 TimeRemainingColumn(compact=True, elapsed_when_finished=True),
-                console=self._console,
+                console=self.console,
                 expand=True,
                 auto_refresh=False,
-                get_time=wall,
+                get_time=self.wall,
             )
             self._task = self._bar.add_task(
-                label, total=1.0 if min(self._limits) < math.inf else None, status=self._status()
+                self.label, total=1.0 if min(self._most) < math.inf else None, status=self._status()
             )
             self._bar.start()
-        self._due = wall() + min(self._every, FIRST_LINE)
+        self._due = self.wall() + min(self.every, FIRST_LINE)
 
     def emit(self, event: Event) -> None:
         """Draw if enough time has passed."""
@@ -80,9 +75,9 @@ class Progress:
 
     def look(self) -> None:
         """Draw if enough time has passed, also if no event has come."""
-        if self._wall() >= self._due:
+        if self.wall() >= self._due:
             self._show()
-            self._due = self._wall() + self._every
+            self._due = self.wall() + self.every
 
     def close(self) -> None:
         """Draw the last state, which stays on the console."""
@@ -93,27 +88,27 @@ class Progress:
     def _show(self) -> None:
         status = self._status()
         if self._bar is not None:
-            done = self._history.version, self._history.client_updates, self._history.t
+            done = self.history.version, self.history.client_updates, self.history.t
             # By the limit that it reaches first.
-            share = max(each / limit for each, limit in zip(done, self._limits, strict=True))
+            share = max(each / limit for each, limit in zip(done, self._most, strict=True))
             self._bar.update(self._task, completed=share, status=status, refresh=True)
         else:
-            line = " ".join(f"{self._label}: {status}".split())
-            self._console.print(line, markup=False, highlight=False, soft_wrap=True)
+            line = " ".join(f"{self.label}: {status}".split())
+            self.console.print(line, markup=False, highlight=False, soft_wrap=True)
 
     def _status(self) -> str:
-        history = self._history
+        history = self.history
         updates = history.client_updates
-        rate = (updates - self._before) / max(self._wall() - self._began, 1e-9)
-        shown = self._score or ACCURACY
+        rate = (updates - self._before) / max(self.wall() - self._began, 1e-9)
+        shown = self.score or ACCURACY
         last = math.nan
         if history.evaluations:
             evaluation = history.evaluations[-1]
-            shown = self._score or score_of([evaluation.metrics]) or ACCURACY
+            shown = self.score or score_of([evaluation.metrics]) or ACCURACY
             last = evaluation.value(shown.name)
         score = shown.form.format(last) if math.isfinite(last) else "-"
         title = "acc" if shown == ACCURACY else shown.name
-        versions, most_updates, seconds = self._limits
+        versions, most_updates, seconds = self._most
         done = f"{history.version}{_of(versions, '.0f')}"
         work = f"{updates:,}{_of(most_updates, ',.0f')} updates at {_rate(rate)}"
         limit = _of(seconds, ",.1f")

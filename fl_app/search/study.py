@@ -3,6 +3,7 @@
 import logging
 import zlib
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -29,6 +30,7 @@ def open_journal(path: Path) -> JournalStorage:
     return JournalStorage(JournalFileBackend(str(path)))
 
 
+@dataclass(eq=False)
 class CellStudy:
     """The trials of one cell, which follow one another.
 
@@ -43,24 +45,21 @@ class CellStudy:
         seed: of the search.
     """
 
-    def __init__(
-        self,
-        storage: JournalStorage,
-        name: str,
-        space: Space,
-        first: Sequence[Mapping[str, Any]],
-        trials: int,
-        seed: int,
-    ) -> None:
-        self.name, self.space = name, space
-        self._few, self._seed = len(first), seed
+    storage: JournalStorage
+    name: str
+    space: Space
+    first: Sequence[Mapping[str, Any]]
+    trials: int
+    seed: int
+
+    def __post_init__(self) -> None:
         self.study = optuna.create_study(
-            storage=storage,
-            study_name=name,
+            storage=self.storage,
+            study_name=self.name,
             direction="maximize",
             load_if_exists=True,
         )
-        for values in first[len(self._trials()) : trials]:
+        for values in self.first[len(self._trials()) : self.trials]:
             self.study.enqueue_trial(dict(values))
 
     def _trials(self) -> list[FrozenTrial]:
@@ -77,8 +76,8 @@ class CellStudy:
         for key, each in self.space.items():
             # A sampler remembers how often it has drawn. After an interruption it would not know.
             self.study.sampler = TPESampler(
-                seed=zlib.crc32(f"{self._seed} {self.name} {number} {key}".encode()),
-                n_startup_trials=max(self._few, 1),
+                seed=zlib.crc32(f"{self.seed} {self.name} {number} {key}".encode()),
+                n_startup_trials=max(len(self.first), 1),
                 multivariate=False,
                 constant_liar=False,
             )
