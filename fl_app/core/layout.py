@@ -151,7 +151,7 @@ def check_extra(extra: object, names: Collection[str], size: int) -> str:
     return ""
 
 
-def names_of(arrays: Iterable[str]) -> str:
-    """A short list of names for an error text."""
+def names_of(arrays: Iterable[str], most: int = 4) -> str:
+    """The first names, for a message."""
     names = list(arrays)
-    return ", ".join(names[:4]) + (", ..." if len(names) > 4 else "")
+    return ", ".join(names[:most]) + ", ..." * (len(names) > most)

@@ -203,25 +203,34 @@ def partition_of(clients: Any, num_examples: int) -> list[Indices]:
     Raises:
         ValueError: the number of ids is another, or an id is missing.
     """
-    ids = np.asarray(clients)
+    ids = owners_of(np.asarray(clients), num_examples, "clients")
+    return by_owner(ids.astype(str) if ids.dtype.kind == "O" else ids)
+
+
+def owners_of(ids: Array, num_examples: int, name: str) -> Array:
+    """The client id of each training example, shape ``(n,)``.
+
+    Args:
+        ids: numbers or texts, shape ``(n,)`` or ``(n, 1)``.
+        num_examples: n.
+        name: what messages call them.
+
+    Raises:
+        ValueError: the number of ids is another, or an id is missing.
+    """
     if ids.shape not in ((num_examples,), (num_examples, 1)):
         raise ValueError(
-            f"clients has the shape {ids.shape} and must have ({num_examples},), a client id for "
+            f"{name} has the shape {ids.shape} and must have ({num_examples},), a client id for "
             "each training example; without it, the words partition= and num_clients= of a run "
             "deal the examples out"
         )
     ids = ids.reshape(-1)
-    refuse_missing(ids, "clients")
-    return by_owner(ids.astype(str) if ids.dtype.kind == "O" else ids)
-
-
-def refuse_missing(ids: Array, name: str) -> None:
-    """Refuse an id of a client that is missing or an empty text."""
     missing = pd.isna(ids) | (ids.astype(str) == "")
     if missing.any():
         row = missing.argmax()
         told = str(ids[row]) or "an empty text"
         raise ValueError(f"{name}[{row}] is {told}: nobody would have this example")
+    return ids
 
 
 # -- data sets -------------------------------------------------------------------------------------

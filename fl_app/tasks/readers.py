@@ -131,7 +131,7 @@ class Arrays(OwnData):
     def read(self) -> tuple[Part, Part | None]:
         import pandas as pd
 
-        from fl_app.tasks.given import refuse_missing  # loads torch
+        from fl_app.tasks.given import owners_of  # loads torch
 
         (file,) = self.files()
         where = f"task.path={file}"
@@ -145,11 +145,8 @@ class Arrays(OwnData):
         if "x_test" in found:
             test = _part(found, "test", where)
         if self.client and "client" in found:
-            shape = found["client"].shape
-            if shape != (len(train.inputs),):
-                raise ValueError(f"{where}: client has the shape {shape}, not an owner per example")
-            refuse_missing(found["client"], f"{where}: client")
-            train = replace(train, owners=pd.Series(found["client"]))
+            owners = owners_of(found["client"], len(train.inputs), f"{where}: client")
+            train = replace(train, owners=pd.Series(owners))
         return train, test
 
 

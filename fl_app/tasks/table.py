@@ -15,6 +15,7 @@ import numpy as np
 import pandas as pd
 
 from fl_app.core.errors import require
+from fl_app.core.layout import names_of
 from fl_app.core.types import Array, Flags, Indices
 from fl_app.tasks.encoding import Column, Schema
 
@@ -119,7 +120,7 @@ def doubts(part: Any, schema: Schema) -> list[str]:
     for what, names in named.items():
         times = Counter(map(_plain, names))
         if same := [name for name in names if times[_plain(name)] > 1]:
-            told.append(f"{what} differ only in case, accents or zeros: {_listed(same)}")
+            told.append(f"{what} differ only in case, accents or zeros: {names_of(same, SHOWN)}")
     return [f"{part.where}: {each}" for each in told]
 
 
@@ -162,16 +163,12 @@ def overview(schema: Schema, owners: "pd.Series | None", where: str) -> str:
     """What was made of a user's data, in a line."""
     what = "classes" if schema.kind == "classification" else "numbers to predict:"
     shape = "x".join(map(str, schema.input_shape))
-    line = f"{where}: {shape} inputs, {what} {_listed(schema.outputs)}"
+    line = f"{where}: {shape} inputs, {what} {names_of(schema.outputs, SHOWN)}"
     if owners is not None:
         known = in_order(texts_of(owners))
-        line += f"; examples of {len(known)} owners, in the order of the clients: {_listed(known)}"
+        line += f"; examples of {len(known)} owners, in the order of the clients: "
+        line += names_of(known, SHOWN)
     return line
-
-
-def _listed(names: Sequence[str]) -> str:
-    """The first names."""
-    return ", ".join(names[:SHOWN]) + ", ..." * (len(names) > SHOWN)
 
 
 # -- values ----------------------------------------------------------------------------------------
@@ -214,7 +211,7 @@ def codes_of(values: pd.Series, known: Sequence[str], where: str) -> Indices:
             remedy = f"write {same[0]!r}; pandas.read_csv keeps its zeros with dtype=str"
         raise ValueError(
             f"{where}: column {values.name!r} has {name!r} in row {wrong.index[0] + 1}, which "
-            f"is none of {_listed(known)}: {remedy}"
+            f"is none of {names_of(known, SHOWN)}: {remedy}"
         )
     return np.asarray(codes, np.int64)
 

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from fl_app.core.errors import explaining
+from fl_app.core.layout import names_of
 from fl_app.core.types import Array, Indices
 from fl_app.tasks import given
 from fl_app.tasks.encoding import Schema
@@ -205,8 +206,8 @@ class Task:
     def __repr__(self) -> str:
         """What is learned, in one line: sizes, and which class has which number."""
         names = self.objective.classes if isinstance(self.objective, Classification) else ()
-        told = [f"{number} = {name}" for number, name in enumerate(names[:SHOWN])]
-        classes = f" ({', '.join(told)}{', ...' * (len(names) > SHOWN)})" if told else ""
+        told = names_of((f"{number} = {name}" for number, name in enumerate(names)), SHOWN)
+        classes = told and f" ({told})"
         num_tests = 0 if self.test_targets is None else len(self.test_targets)
         num_clients = f"{self.num_clients} clients" if self.num_clients else "clients of the run"
         return (

@@ -23,6 +23,7 @@ import numpy as np
 
 from fl_app.core.errors import require
 from fl_app.core.hyper import COUNT, Checked, at_least, bounded
+from fl_app.core.layout import names_of
 from fl_app.core.types import Indices, Rng
 
 USUAL_CLIENTS = 50  # of a run that does not say, and whose data and partitioner do not either
@@ -110,10 +111,9 @@ def make_partition(
         require(good, "partition", partitioner, told, "they name training examples")
     empty = [str(client_id) for client_id, own in enumerate(parts) if own.size == 0]
     if empty:
-        names = ", ".join(empty[:5]) + ", ..." * (len(empty) > 5)
         raise ValueError(
             f"partition={partitioner} leaves {len(empty)} of {len(parts)} clients without "
-            f"training examples (clients {names}): they could not train"
+            f"training examples (clients {names_of(empty, 5)}): they could not train"
         )
     return [np.sort(own) for own in parts]
 
