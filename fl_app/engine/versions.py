@@ -20,7 +20,6 @@ from fl_app.core.events import (
     Refreshed,
     Rejected,
 )
-from fl_app.core.hyper import at_least
 from fl_app.core.types import NO_EXTRA, Order, Reply, Update, Updates, Upload, Vector
 from fl_app.engine import checks
 from fl_app.engine.client_evaluation import ClientEvaluation
@@ -38,7 +37,7 @@ HOPELESS = 10  # such errors before the first update, of all clients that are th
 
 @dataclass(frozen=True)
 class Stop:
-    """When a run ends: at the first of these limits.
+    """When a run ends: at the first of these limits; without any, when it is asked to.
 
     Attributes:
         num_versions: published model versions, >= 1.
@@ -52,17 +51,6 @@ class Stop:
     seconds: float = math.inf
     target_accuracy: float = math.inf
     updates: float = math.inf
-
-    def __post_init__(self) -> None:
-        bounds = {"num_versions": 1, "seconds": 0, "target_accuracy": 0, "updates": 1}
-        for key, bound in bounds.items():
-            value = getattr(self, key)
-            if value != math.inf:
-                at_least(bound).check(key, value, "there would be nothing to run")
-        if self.num_versions == self.seconds == self.updates == math.inf:
-            raise ValueError(
-                "num_versions, seconds and updates are all unlimited: the run would never end"
-            )
 
 
 @dataclass
