@@ -67,12 +67,10 @@ def _parser() -> argparse.ArgumentParser:
     text = "name or address of the server; devices use the first (this machine's name)"
     add("--host", "-H", action="append", help=text)
     add("--port", type=int, default=PORT, help=f"port to which devices connect ({PORT})")
-    add("--days", type=int, default=3650, help="days until certificates expire (3650)")
 
     add = command(_certificate, "ca")
     add("out", type=Path, help="new folder for server.crt and server.key")
     add("--host", "-H", action="append", required=True)
-    add("--days", type=int, default=3650)
 
     add = command(_register, "server")
     add("keys", type=Path, nargs="*", help="public keys (all in keys/)")
@@ -101,7 +99,7 @@ def _parser() -> argparse.ArgumentParser:
 # Each command imports what it needs: a health check on a small board must not load Flower.
 
 
-def _init(out: Path, host: Sequence[str] | None, port: int, **more: int) -> int:
+def _init(out: Path, host: Sequence[str] | None, port: int, nodes: int) -> int:
     """Write a ready folder for the server and every device."""
     from fl_app.field.make import new_kit
     from fl_app.field.project import build_wheel
@@ -109,7 +107,7 @@ def _init(out: Path, host: Sequence[str] | None, port: int, **more: int) -> int:
     hosts = host or [socket.gethostname()]
     with tempfile.TemporaryDirectory() as folder:
         wheel = build_wheel(Path(folder))
-        new_kit(out, hosts=hosts, port=port, wheel=wheel, **more)
+        new_kit(out, hosts=hosts, port=port, wheel=wheel, nodes=nodes)
     print(f"Copy {out}/server to the server, and each node-<i> to its device.")
     print("Then run there, in the folder: sudo sh install.sh")
     print(f"Devices reach the server as {hosts[0]}:{port}; --host chooses another name.")
@@ -117,12 +115,12 @@ def _init(out: Path, host: Sequence[str] | None, port: int, **more: int) -> int:
     return 0
 
 
-def _certificate(ca: Path, out: Path, host: Sequence[str], days: int) -> int:
-    """Write a new certificate for the server, with other names or days."""
+def _certificate(ca: Path, out: Path, host: Sequence[str]) -> int:
+    """Write a new certificate for the server, with other names."""
     from fl_app.field.make import ALWAYS, new_certificate
 
     out.mkdir(parents=True, exist_ok=True)
-    new_certificate(ca, out, "server", [*host, *ALWAYS], days)
+    new_certificate(ca, out, "server", [*host, *ALWAYS])
     print(f"Copy both files in {out} to the server's folder.")
     print("Restart fl-superlink and fl-caddy there.")
     return 0

@@ -53,7 +53,7 @@ UNREACHED = (OSError, httpx.HTTPError, httpx.InvalidURL)
 REMEDIES = {
     NO_TLS.lower(): OTHER,
     "certificate verify failed": "set the clocks; copy ca.crt of the kit that the server's folder "
-    "comes from; `python -m fl_app.field certificate` writes one with other names or days",
+    "comes from; `python -m fl_app.field certificate` writes one with other names",
     "refused": "start it (fl-superlink, and fl-caddy before it), or correct the port",
     "timed out": "let the port through every firewall on the way, or correct the address",
     "name": "use an IP address as SUPERLINK, or add the name to /etc/hosts",

@@ -42,7 +42,7 @@ HELPER_PORT = 8101
 LINK_PORT = 8099  # of the SuperLink behind Caddy, on loopback; as in the compose files
 NODE_PORT = 9094  # Flower's default for the first node; nodes of one kit can share a machine
 VENV = "/opt/fl-app/.venv"  # as in the systemd units and the images
-DAYS = 3650  # until certificates expire
+LIFE = timedelta(days=3650)  # of certificates
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
 ALWAYS = (*LOOPBACK, "superlink")  # the last is its service in compose files
 PRIVATE, PUBLIC = 0o600, 0o644  # file modes
@@ -60,7 +60,6 @@ def new_kit(
     nodes: int,
     hosts: Sequence[str],
     port: int = PORT,
-    days: int = DAYS,
     wheel: Path | None = None,
 ) -> None:
     """Write the folders ``server``, ``node-0``, ..., and ``ca``, the authority.
@@ -70,7 +69,6 @@ def new_kit(
         nodes: number of devices, at least 1.
         hosts: names and addresses of the server; devices use the first.
         port: of the server, to which devices connect.
-        days: days until the certificates expire.
         wheel: of this project, which the devices install; None leaves it out.
 
     Raises:
@@ -94,8 +92,8 @@ def new_kit(
         compose.write_text(compose.read_text().replace(str(PORT), str(port)))
         ca.mkdir(mode=0o700)
         (server / "keys").mkdir()
-        new_authority(ca, days)
-        new_certificate(ca, server, "server", [*hosts, *ALWAYS], days)
+        new_authority(ca)
+        new_certificate(ca, server, "server", [*hosts, *ALWAYS])
         shutil.copy(ca / "ca.crt", server)
         for i in range(nodes):
             node = draft / f"node-{i}"
@@ -152,10 +150,10 @@ def add_helper(
         shutil.copy(authority / "ca.crt", draft)
         shutil.copytree(server / "keys", draft / "keys")
         # It may ask itself, too: `healthy` does.
-        new_certificate(authority, draft, "helper", [*hosts, *LOOPBACK], DAYS, [SERVER, CLIENT])
+        new_certificate(authority, draft, "helper", [*hosts, *LOOPBACK], [SERVER, CLIENT])
         for path in server.glob(f"{SERVERS_OWN}.*"):  # of an attempt that was interrupted
             path.unlink()
-        new_certificate(authority, server, SERVERS_OWN, [], DAYS, [CLIENT])
+        new_certificate(authority, server, SERVERS_OWN, [], [CLIENT])
         ledger = Ledger.create(draft / RECORD)
         public = helper_key_pem(ledger.private_key.public_key())
         ledger.close()
@@ -194,15 +192,14 @@ def _write_program(
 # -- certificates and keys -------------------------------------------------------------------------
 
 
-def new_authority(folder: Path, days: int) -> None:
+def new_authority(folder: Path) -> None:
     """Write ``ca.key`` and ``ca.crt``; anybody who has ``ca.key`` can pose as the server.
 
     Raises:
-        ValueError: `days` is out of its bounds.
         FileExistsError: one of the files exists already.
     """
     basic = x509.BasicConstraints(ca=True, path_length=0)
-    _issue(folder, "ca", None, days, [basic, SIGNS_CERTIFICATES])
+    _issue(folder, "ca", None, [basic, SIGNS_CERTIFICATES])
 
 
 def new_certificate(
@@ -210,7 +207,6 @@ def new_certificate(
     folder: Path,
     name: str,
     hosts: Sequence[str],
-    days: int,
     uses: Sequence[x509.ObjectIdentifier] = (SERVER,),
 ) -> None:
     """Write ``<name>.key`` and ``<name>.crt``, signed by the authority.
@@ -220,18 +216,17 @@ def new_certificate(
         folder: the folder to write to.
         name: of the two files.
         hosts: names and addresses under which others reach who has the certificate.
-        days: days until the certificate expires, at least 1.
         uses: what it may be used for: `SERVER`, `CLIENT`.
 
     Raises:
-        ValueError: a host is neither a name nor an address, or `days` is out of its bounds.
+        ValueError: a host is neither a name nor an address.
         FileExistsError: one of the files exists already.
     """
     basic = x509.BasicConstraints(ca=False, path_length=None)
     extensions = [basic, SIGNS, x509.ExtendedKeyUsage(uses)]
     if names := [general_name(host) for host in dict.fromkeys(hosts)]:
         extensions.append(x509.SubjectAlternativeName(names))
-    _issue(folder, name, authority, days, extensions)
+    _issue(folder, name, authority, extensions)
 
 
 def new_node(folder: Path, comment: str) -> None:
@@ -288,14 +283,10 @@ def _issue(
     folder: Path,
     name: str,
     authority: Path | None,
-    days: int,
     extensions: Sequence[x509.ExtensionType],
 ) -> None:
     """Write a key and its certificate; without an authority it is signed by itself."""
-    COUNT.check("--days", days, "the certificate would have expired before its first use")
     now = datetime.now(UTC)
-    most = (datetime.max.replace(tzinfo=UTC) - now).days
-    require(days <= most, "--days", days, f"at most {most}", "no calendar has its last day")
     key = ec.generate_private_key(ec.SECP384R1())
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, f"fl-app {name}")])
     issuer, signer = subject, key
@@ -311,7 +302,7 @@ def _issue(
         .public_key(key.public_key())
         .serial_number(x509.random_serial_number())
         .not_valid_before(now - BACKDATED)
-        .not_valid_after(now + timedelta(days=days))
+        .not_valid_after(now + LIFE)
     )
     for extension in (
         *extensions,

@@ -11,7 +11,7 @@ import pytest
 from helpers import composed
 from kit_processes import free_ports, superlink
 
-from fl_app.field import doctor
+from fl_app.field import doctor, make
 from fl_app.field.__main__ import main as field
 from fl_app.field.control import AHEAD, BEHIND, OFFLINE_AFTER, public_bytes
 from fl_app.field.doctor import Finding, examine, show
@@ -49,7 +49,7 @@ def seen_from(folder, port, **more):
 def certify(out, host):
     for name in ("server.crt", "server.key"):
         (out / "server" / name).unlink()
-    new_certificate(out / "ca", out / "server", "server", [host], days=100)
+    new_certificate(out / "ca", out / "server", "server", [host])
 
 
 def test_nothing_is_wrong_with_a_sound_server_of_which_a_node_is_offline(out):
@@ -132,7 +132,7 @@ def test_a_clock_that_is_ahead(out):
 # -- folders --------------------------------------------------------------------------------------
 
 
-def test_files_that_got_lost_or_public_or_old(out, tmp_path):
+def test_files_that_got_lost_or_public_or_old(out, tmp_path, monkeypatch):
     def found(folder):
         return set(faults(doctor.of_files(read(folder), None)))
 
@@ -143,7 +143,8 @@ def test_files_that_got_lost_or_public_or_old(out, tmp_path):
     assert found(out / "node-0") == {"ca.crt", "node.key", "key"}
     (out / "server" / "server.key").unlink()
     assert found(out / "server") == {"server.key"}
-    new_kit(tmp_path / "old", nodes=1, hosts=["127.0.0.1"], days=20)
+    monkeypatch.setattr(make, "LIFE", timedelta(days=20))
+    new_kit(tmp_path / "old", nodes=1, hosts=["127.0.0.1"])
     assert found(tmp_path / "old" / "server") == {"ca.crt", "server.crt"}
 
 
