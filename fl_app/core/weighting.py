@@ -1,9 +1,8 @@
 """Weights of updates that follow from public numbers alone, and from no upload's content."""
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -52,21 +51,6 @@ class Weighting(Checked):
     by_examples: bool = bounded(False, SWITCH, "it is a switch")
     mixing: float | None = bounded(None, SHARE, "it is a mixing weight")
     capped: bool = bounded(False, SWITCH, "it is a switch")
-
-    @classmethod
-    def of(cls, plain: Mapping[str, Any]) -> "Weighting":
-        """The inverse of `dataclasses.asdict`.
-
-        Raises:
-            ValueError: a key is unknown or missing, or a value is out of its bounds.
-        """
-        known = {field.name for field in fields(cls)}
-        if plain.keys() != known:
-            raise ValueError(
-                f"weighting has the keys {', '.join(sorted(plain)) or 'none'}, expected "
-                f"{', '.join(sorted(known))}: the weights would be others than those meant"
-            )
-        return cls(**plain)
 
     def weights(self, ages: Sequence[int], examples: Sequence[int]) -> Numbers:
         """Weights of K >= 1 updates, up to a common factor, shape ``(K,)``, each > 0.

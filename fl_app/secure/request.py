@@ -177,8 +177,8 @@ class Request:
         numbers = [number for member in members for number in member[:3]]
         if not all(type(number) is int for number in (plain["version"], *numbers)):
             raise ValueError("versions, clients and numbers of examples must be integers")
-        weighting = Weighting.of(plain["weighting"])
-        return cls(Terms(**plain["terms"]), plain["version"], weighting, members)
+        terms, weighting = Terms(**plain["terms"]), Weighting(**plain["weighting"])
+        return cls(terms, plain["version"], weighting, members)
 
     def digest(self) -> bytes:
         """SHA-256 of the request."""
