@@ -313,15 +313,11 @@ def from_json(flat: Mapping[str, Any]) -> Event:
     """The inverse of `to_json`.
 
     Raises:
-        ValueError: the kind is unknown, or a key that it needs is missing.
+        KeyError: the kind is unknown.
+        TypeError: a key that it needs is missing.
     """
-    cls: type[Event] | None = CLASSES.get(flat.get("kind", ""))
-    if cls is None:
-        raise ValueError(f"an event of unknown kind: {str(flat)[:200]}")
+    cls: type[Event] = CLASSES[flat["kind"]]
     own = {key: flat[key] for key in KEYS[cls] if key in flat}
     if cls in OPEN:
         own[OPEN[cls]] = {k: v for k, v in flat.items() if k != "kind" and k not in own}
-    try:
-        return cls(**own)
-    except TypeError as error:
-        raise ValueError(f"{error}: {str(flat)[:200]}") from error
+    return cls(**own)

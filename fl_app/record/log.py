@@ -108,7 +108,7 @@ class Log:
                 self._position = end
                 try:
                     event = from_json(json.loads(line))
-                except (ValueError, TypeError, AttributeError):
+                except (ValueError, TypeError, KeyError):
                     damaged += 1
                 else:
                     yield event

@@ -179,7 +179,7 @@ def test_an_event_is_one_flat_object_and_comes_back(event, line):
 
 
 def test_what_is_no_event_is_refused():
-    with pytest.raises(ValueError, match=r"an event of unknown kind: {'kind': 'party', 't': 1.0}"):
+    with pytest.raises(KeyError, match="party"):
         from_json({"kind": "party", "t": 1.0})
-    with pytest.raises(ValueError, match=r"missing .* 'version'.*: {'kind': 'checkpoint'"):
+    with pytest.raises(TypeError, match=r"missing .* 'version'"):
         from_json({"kind": "checkpoint", "t": 1.0})
