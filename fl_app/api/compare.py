@@ -13,7 +13,7 @@ from rich.console import Console
 from fl_app.api.result import Reported, Result
 from fl_app.api.run import carry_out, new_folder
 from fl_app.api.settings import Setting, plan_of, without
-from fl_app.core.errors import require
+from fl_app.core.errors import explaining, require
 from fl_app.record.summary import told_of_trouble
 from fl_app.report.cells import group, read_run
 from fl_app.runner.cell import Plan
@@ -79,10 +79,8 @@ def compare(
         mine = list(own) if isinstance(own, Sequence) and not isinstance(own, str) else [own]
         for seed in seeds:
             suffix = "" if len(seeds) == 1 else f"-seed{seed}"
-            try:
+            with explaining(name):
                 plan = plan_of([*without(settings, mine), *mine], task, seed)
-            except ValueError as error:
-                raise ValueError(f"{name}: {error}") from None
             plan.config.experiment.only = [*cells]  # by which a report orders them
             plans[name + suffix] = plan
     folder = new_folder() if output is None else Path(output)

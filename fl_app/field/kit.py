@@ -15,7 +15,7 @@ from pathlib import Path
 
 import httpx
 
-from fl_app.core.errors import require
+from fl_app.core.errors import explaining, require
 from fl_app.core.hyper import Bound
 
 ROLES = ("server", "node", "helper")
@@ -50,12 +50,10 @@ class Kit:
             path = folder / f"{role}.env"
             if not path.is_file():
                 continue
-            try:
+            with explaining(f"{path} must hold lines KEY=VALUE"):
                 words = shlex.split(path.read_text(), comments=True)
                 if wrong := [word for word in words if not re.match(r"\w+=", word)]:
                     raise ValueError(f"{wrong[0]} is none")
-            except (ValueError, OSError) as error:
-                raise ValueError(f"{path} must hold lines KEY=VALUE: {error}") from None
             key = "PORT" if role == "helper" else "SUPERLINK"
             settings = {key: ""} | dict(word.partition("=")[::2] for word in words)
             kit = cls(folder, role, {k: environment.get(k, v) for k, v in settings.items()})

@@ -4,10 +4,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 
 from omegaconf import OmegaConf
-from omegaconf.errors import OmegaConfBaseException
-from yaml import YAMLError
 
 from fl_app.cli import nearest
+from fl_app.core.errors import explaining
 from fl_app.core.hyper import COUNT, Bound, Checked, bounded, count
 
 BEST = "best.yaml"  # in a search's folder: the best setting of each cell
@@ -73,11 +72,9 @@ def split(words: Sequence[str]) -> tuple[Settings, list[str]]:
         if key not in known or not equals:
             raise ValueError(f"unknown key {key!r}{nearest(key, known)}")
     plain = [word for word in own if not word.startswith("space=")]  # which is no YAML
-    try:
+    with explaining("search"):
         given = OmegaConf.merge(OmegaConf.structured(Settings), OmegaConf.from_dotlist(plain))
         given.space = "".join(word.removeprefix("space=") for word in own if word not in plain)
         settings = OmegaConf.to_object(given)
-    except (OmegaConfBaseException, YAMLError) as error:
-        raise ValueError(f"search: {' '.join(str(error).split())}") from None
     assert isinstance(settings, Settings)
     return settings, [word for word in words if not word.startswith("search.")]

@@ -14,7 +14,6 @@ from hydra.core.override_parser.types import (
     QuotedString,
     RangeSweep,
 )
-from hydra.errors import HydraException
 from optuna.distributions import (
     BaseDistribution,
     CategoricalDistribution,
@@ -22,6 +21,8 @@ from optuna.distributions import (
     IntDistribution,
 )
 from optuna.trial import Trial
+
+from fl_app.core.errors import explaining
 
 Space: TypeAlias = dict[str, BaseDistribution]
 
@@ -38,14 +39,12 @@ def parse(words: Sequence[str]) -> Space:
     """
     space: Space = {}
     for word in words:
-        try:
+        with explaining(f"search.space: {word}"):
             override = OverridesParser.create().parse_override(word)
             if override.value() is None:
                 space.pop(override.key_or_group, None)
             else:
                 space[override.key_or_group] = _distribution(override)
-        except (HydraException, ValueError) as error:  # Optuna's, such as of low above high
-            raise ValueError(f"search.space: {word}: {error}") from None
     return space
 
 

@@ -13,6 +13,7 @@ from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PublicKey
 
+from fl_app.core.errors import explaining
 from fl_app.secure.seals import DeviceKey, DevicePublicKey, check_curve, device_id
 
 KIT = "FL_APP_KIT"
@@ -50,11 +51,10 @@ def keys_of_device(client: int) -> tuple[X25519PublicKey, DeviceKey]:
 
 @lru_cache(1)
 def _keys_in(folder: Path) -> tuple[X25519PublicKey, DeviceKey]:
-    try:
-        private = serialization.load_ssh_private_key((folder / "node.key").read_bytes(), None)
-    except OSError as error:
-        raise ValueError(f"{folder / 'node.key'} cannot be read: {error}") from None
-    check_curve(private, str(folder / "node.key"))
+    path = folder / "node.key"
+    with explaining(f"{path} cannot be read"):
+        private = serialization.load_ssh_private_key(path.read_bytes(), None)
+    check_curve(private, str(path))
     assert isinstance(private, DeviceKey)
     return load_helper_key(folder / PUBLIC_KEY), private
 
@@ -65,12 +65,9 @@ def load_helper_key(path: Path) -> X25519PublicKey:
     Raises:
         ValueError: the file is missing or holds none.
     """
-    try:
+    remedy = "; copy it from the helper's folder"
+    with explaining(f"{path} must be the helper's public key", remedy):
         key = serialization.load_pem_public_key(path.read_bytes())
-    except (OSError, ValueError) as error:
-        raise ValueError(
-            f"{path} must be the helper's public key: {error}; copy it from the helper's folder"
-        ) from None
     if not isinstance(key, X25519PublicKey):
         raise ValueError(f"{path} must be a key on X25519: nobody could open the seals")
     return key
