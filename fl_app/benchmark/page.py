@@ -16,7 +16,7 @@ import pandas as pd
 from scipy.stats import t
 
 from fl_app.benchmark.conformance import Verdict
-from fl_app.core.files import atomic_write
+from fl_app.core.files import write_text
 from fl_app.record.folder import SUMMARY, TABLE
 from fl_app.search.search import score_of
 
@@ -183,8 +183,7 @@ def write(
     numbers = {"entry": name, "places": places, "conformance": [v._asdict() for v in verdicts]}
     numbers["runs"] = json.loads(pd.concat([runs, others]).to_json(orient="records"))
     for file_name, content in ((PAGE, "".join(parts)), (NUMBERS, json.dumps(numbers, indent=2))):
-        with atomic_write(folder / file_name) as file:
-            file.write(content.rstrip("\n").encode() + b"\n")
+        write_text(folder / file_name, content.rstrip("\n") + "\n")
     return places[0]
 
 

@@ -96,6 +96,12 @@ def atomic_write(path: Path, aside: str = ".tmp") -> Iterator[IO[bytes]]:
     sync_folder(path.parent)
 
 
+def write_text(path: Path, text: str, aside: str = ".tmp") -> None:
+    """Write a text as `atomic_write` does."""
+    with atomic_write(path, aside) as file:
+        file.write(text.encode())
+
+
 def cache_folder() -> Path:
     """The folder of the cache: FL_APP_CACHE, or ``fl_app`` in the user's cache folder."""
     if chosen := os.environ.get("FL_APP_CACHE"):

@@ -13,7 +13,7 @@ import numpy as np
 from omegaconf import OmegaConf
 
 from fl_app.core.events import ClientsEvaluated, Evaluated, Event
-from fl_app.core.files import atomic_write
+from fl_app.core.files import atomic_write, write_text
 from fl_app.core.score import Score
 from fl_app.core.types import Array, Indices
 from fl_app.record.history import History
@@ -124,9 +124,8 @@ class RunFolder:
             "overrides.yaml": (list(self.overrides), False),
         }
         for name, (content, resolve) in contents.items():
-            with atomic_write(self.folder / name) as file:
-                text = OmegaConf.to_yaml(OmegaConf.create(content), resolve=resolve)  # type: ignore[call-overload]
-                file.write(text.encode())
+            text = OmegaConf.to_yaml(OmegaConf.create(content), resolve=resolve)  # type: ignore[call-overload]
+            write_text(self.folder / name, text)
         if partition is not None:
             names, counts = partition
             rows = ((client, *row) for client, row in enumerate(counts.tolist()))
@@ -196,8 +195,7 @@ class RunFolder:
         write_metrics(self.folder / TABLE, self._rows)
         with atomic_write(self.folder / MODEL) as file:
             np.savez(file, allow_pickle=False, **model)
-        with atomic_write(self.folder / SUMMARY) as file:
-            file.write(json.dumps(summary, indent=2).encode() + b"\n")
+        write_text(self.folder / SUMMARY, json.dumps(summary, indent=2) + "\n")
         return summary
 
 

@@ -18,7 +18,7 @@ import vl_convert
 from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
 
-from fl_app.core.files import atomic_write, cache_folder
+from fl_app.core.files import cache_folder, write_text
 from fl_app.core.score import ACCURACY, LOSS
 from fl_app.record.summary import WINDOW, told_of_trouble
 from fl_app.report import figures
@@ -190,8 +190,7 @@ def write_page(cells: Sequence[Cell], table: Table, path: Path) -> dict[str, Cha
         library=Markup(_vega()),
         draw=Markup(_DRAW),
     )
-    with atomic_write(path) as file:
-        file.write(text.encode())
+    write_text(path, text)
     return charts
 
 
@@ -377,6 +376,5 @@ def _vega() -> str:
     library: str = vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;")
     with suppress(OSError):  # a cache that cannot be written to only costs time
         path.parent.mkdir(parents=True, exist_ok=True)
-        with atomic_write(path, aside=f".{os.getpid()}") as file:
-            file.write(library.encode())
+        write_text(path, library, aside=f".{os.getpid()}")
     return library

@@ -17,7 +17,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from fl_app.cli import CONF, compose, nearest
 from fl_app.core.errors import Diverged, Interrupted, RunError, Stalled, require
-from fl_app.core.files import atomic_write, disk_errors_as_run_errors, open_log, require_writable
+from fl_app.core.files import disk_errors_as_run_errors, open_log, require_writable, write_text
 from fl_app.runner.cell import Plan
 from fl_app.runner.run import processes, run_cells
 from fl_app.runner.validate import checked_cells
@@ -167,8 +167,7 @@ def _enter(settings: Settings, words: Sequence[str], folder: Path, resume: bool)
         same = json.loads(path.read_text()) == now
         told = f"the folder of a search with the same words and keys, which are in {path}"
         require(same, "search.folder", folder, told, "trials could not be compared")
-    with atomic_write(path) as file:
-        file.write(json.dumps(now, indent=2).encode())
+    write_text(path, json.dumps(now, indent=2))
 
 
 @dataclass
@@ -269,12 +268,10 @@ class _Search:
             study.study.trials_dataframe(ATTRS).assign(cell=study.name) for study in self.studies
         ]
         table = pd.concat([each for each in tables if len(each)] or tables)
-        with atomic_write(self.folder / TRIALS) as file:
-            file.write(table.set_index(["cell", "number"]).to_csv().encode())
+        write_text(self.folder / TRIALS, table.set_index(["cell", "number"]).to_csv())
         cells = {study.name: study.setting or None for study in self.studies}
         best = OmegaConf.create({"seeds": self.settings.seeds, "cells": cells})
-        with atomic_write(self.folder / BEST) as file:
-            file.write(OmegaConf.to_yaml(best).encode())
+        write_text(self.folder / BEST, OmegaConf.to_yaml(best))
 
     def judge(self) -> None:
         """Print the best settings, and run them on fresh seeds with the usual report."""
