@@ -323,6 +323,17 @@ class TableData(OwnData):
         roles = {"task.target": targets, "task.client": names_of(self.client)}
         if known is not None and known.columns:
             inputs = [column.name for column in known.columns]
+            numbers = {column.name for column in known.columns if column.categories is None}
+            for key, differ in (
+                ("inputs", {*inputs} ^ {*(names_of(self.inputs) or inputs)}),
+                ("ignore", {*inputs} & {*names_of(self.ignore)}),
+                ("categories", numbers & {*names_of(self.categories)}),
+            ):
+                own, told = (
+                    ", ".join(names_of(getattr(self, key))),
+                    "as in task.schema, or left out",
+                )
+                require(not differ, f"task.{key}", own, told, "the model has the schema's inputs")
             roles |= {"a column of task.schema": inputs, "task.inputs": inputs}
         else:
             ignored, inputs = names_of(self.ignore), names_of(self.inputs)
