@@ -89,6 +89,9 @@ class OwnData(TaskKind):
         given = self.path is not None or self.schema is not None
         require(given, "task.path", "null", bound, told)
         self.known = None if self.schema is None else read_schema(self.schema)
+        form = f"a schema of task={self.name}"
+        suits = self.known is None or self.suits(self.known)
+        require(suits, "task.schema", "...", form, "it is of data of another form")
         for key in ("kind", "missing"):
             value, known = getattr(self, key, None), getattr(self.known, key, None)
             fits = known is None or value in (None, "auto", known)
@@ -99,6 +102,10 @@ class OwnData(TaskKind):
     def rule(self) -> str:
         """What becomes of rows that lack a value, one of `MISSING`."""
         return self.known.missing if self.known else getattr(self, "missing", None) or "refuse"
+
+    def suits(self, schema: Schema) -> bool:
+        """Whether the schema is of data of this form: with columns of a table, or without."""
+        return True
 
     def files(self) -> Sequence[Path]:
         """What is read, and its folder: if a file changes, the data are read again.

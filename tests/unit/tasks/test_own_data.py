@@ -676,6 +676,14 @@ def test_a_bad_schema_is_refused(change, message):
     assert "task.schema must be a schema as `python -m fl_app.schema" in str(caught.value)
 
 
+@pytest.mark.parametrize("make", [Arrays, Csv, ImageFolder])
+def test_a_schema_of_another_form_is_refused(make):
+    image = Schema("classification", (3, 4, 4), ("cat", "dog"), mean=(0,) * 3, deviation=(1,) * 3)
+    other = image if make is Csv else TABLE
+    with pytest.raises(ValueError, match=f"task.schema=... must be a schema of task={make.name}:"):
+        make(schema=other.to_json())
+
+
 @pytest.mark.parametrize(
     ("contents", "message"), [(None, "No such file"), ("{", "Expecting"), ("[]", "a mapping")]
 )
