@@ -246,6 +246,9 @@ def of_node(kit: Kit, run: DictConfig | None) -> Iterator[Finding]:
         yield Finding("state-dir", good, text, mend)
     if kit.data is not None:
         yield from of_data(kit.data, run)
+    elif run is not None and "data" not in pairs and run.task.get("path", "") is None:
+        mend = "give DATA in node.env the path of this device's data: its orders would fail"
+        yield Finding("data", False, "DATA is empty, and the run reads the devices' own data", mend)
 
 
 def of_data(path: str, run: DictConfig | None) -> Iterator[Finding]:

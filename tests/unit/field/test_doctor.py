@@ -320,6 +320,8 @@ def test_the_doctor_looks_into_the_data_of_a_device(out, tmp_path, monkeypatch):
     expected = {"settings": False, "partition": True, "data": None, "examples": True}
     assert found.items() >= expected.items()
     assert "run" not in found
+    empty = {each.subject: each for each in examine(read(out / "node-0"), words)}
+    assert (empty["data"].good, "DATA is empty" in empty["data"].text) == (False, True)
     for word, told in (("task=cvs", "does not exist; did"), ("num_clients=0", "must be an int")):
         wrong, *_ = examine(kit, [word])
         assert (wrong.subject, wrong.good) == ("run", False)
