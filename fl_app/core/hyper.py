@@ -56,6 +56,7 @@ def within(interval: str) -> Bound:
 
 NON_NEGATIVE = at_least(0)
 COUNT = count()
+SEED = Bound("an integer >= 0 and < 2^63", lambda value: count(0).holds(value) and value < 2**63)
 SHARE = within("(0, 1]")
 UNIT_INTERVAL = within("[0, 1]")
 BELOW_1 = within("[0, 1)")

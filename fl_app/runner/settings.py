@@ -12,6 +12,7 @@ from fl_app.core.hyper import (
     NON_NEGATIVE,
     PATTERNS,
     POSITIVE,
+    SEED,
     SWITCH,
     UNIT_INTERVAL,
     Bound,
@@ -61,7 +62,7 @@ class RunSettings(Checked):
 
     _group = ""
 
-    seed: int = bounded(0, count(0), "every random stream starts from it")
+    seed: int = bounded(0, SEED, "every random stream starts from it")
     num_versions: int | None = bounded(100, or_none(COUNT), NOTHING)
     max_updates: int | None = bounded(None, COUNT, NOTHING)
     max_seconds: float | None = bounded(None, POSITIVE, "the run would end before it began")

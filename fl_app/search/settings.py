@@ -7,7 +7,7 @@ from omegaconf import OmegaConf
 
 from fl_app.cli import nearest
 from fl_app.core.errors import explaining
-from fl_app.core.hyper import COUNT, Bound, Checked, bounded, count
+from fl_app.core.hyper import COUNT, SEED, Bound, Checked, bounded, count
 
 BEST = "best.yaml"  # in a search's folder: the best setting of each cell
 MEASURES = ("last10", "final", "best")  # beginnings of keys of summary.json
@@ -53,8 +53,9 @@ class Settings(Checked):
         for key in ("seeds", "test_seeds"):
             seeds = getattr(self, key)
             good = len({*seeds}) == len(seeds) and (len(seeds) > 0 or key == "test_seeds")
-            good = good and min(seeds, default=0) >= 0
-            self._require(good, key, "seeds >= 0, each once", "runs would be equal, or none")
+            good = good and all(map(SEED.holds, seeds))
+            told = "seeds >= 0 and < 2^63, each once"
+            self._require(good, key, told, "runs would be equal, or none")
         fits, told = not {*self.seeds} & {*self.test_seeds}, f"none of search.seeds={self.seeds}"
         self._require(fits, "test_seeds", told, "a setting is not judged on what it was chosen by")
 

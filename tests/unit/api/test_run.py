@@ -170,6 +170,7 @@ def test_a_trainer_of_ones_own_trains(trainer, tmp_path):
     [
         (["hydra.run.dir=x"], r"^hydra\.run\.dir=x has no effect here: give the folder as output="),
         (["experiment=quickstart"], r"^experiment=quickstart has no .*: .* fl_app\.compare"),
+        ([f"seed={2**63}"], rf"^seed={2**63} must be an integer >= 0 and < 2\^63"),
         (["runtime=flower"], r"^runtime=flower must be inprocess or ray here: .* `flwr run`"),
         ([Mean(), "algorithm=fedavg"], r"^Mean and algorithm= are two algorithms"),
         ([Mean(), "algorithm.strategy.factor=2"], r"give it to the object, as Mean\(\.\.\.\)"),
