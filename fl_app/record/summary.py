@@ -21,8 +21,6 @@ LEAST_R2 = 0.02  # share of the targets' variance that a model explains at least
 STABILITY_WINDOW = 10  # evaluations
 WINDOW = 5  # evaluations of a running mean
 
-SMALLER = "a tenth of algorithm.client.local_lr may help"
-
 
 def of_outcome(
     outcome: "Outcome",
@@ -225,6 +223,12 @@ def _known(value: float) -> float | None:
     return value if math.isfinite(value) else None
 
 
+def smaller(summary: Mapping[str, Any]) -> str:
+    """Which rate to lower: clients that send the gradient of a mini-batch take no steps."""
+    steps = summary.get("work_per_update") != "1 mini-batch"
+    return f"a tenth of algorithm.{'client.local_lr' if steps else 'strategy.server_lr'} may help"
+
+
 def told_of_trouble(summaries: Mapping[str, Mapping[str, Any]]) -> str:
     """How many orders failed and replies were rejected, with the first of each; what is no result.
 
@@ -242,19 +246,20 @@ def told_of_trouble(summaries: Mapping[str, Mapping[str, Any]]) -> str:
         ("rejected", "first_rejection", "replies were rejected"),
     ):
         if count := sum(each[key] for each in runs.values()):
-            name, reason = next((name, each[first]) for name, each in runs.items() if each[key])
-            told.append(f"{count:,} {what}, first: {name}{name and ', '}{reason}")
-            if "non-finite" in reason:
-                told.append(SMALLER)
+            name, run = next((name, each) for name, each in runs.items() if each[key])
+            told.append(f"{count:,} {what}, first: {name}{name and ', '}{run[first]}")
+            if "non-finite" in run[first]:
+                told.append(smaller(run))
     for key, what in (
         ("made_up", "NOT THE REAL DATA but random ones"),
-        ("collapsed", f"the model predicts no better than a constant ({SMALLER})"),
+        ("collapsed", "the model predicts no better than a constant"),
         ("private", "the server has the first values of private layers (see client_eval_every)"),
     ):
         names = [name for name, each in summaries.items() if each.get(key)]
         if key == "collapsed":  # private layers have learned nothing on the server
             names = [name for name in names if not summaries[name].get("private")]
         if names:
+            what += f" ({smaller(summaries[names[0]])})" * (key == "collapsed")
             told.append(f"{what}{': ' * any(names)}{', '.join(names)}")
     for name, each in summaries.items():
         if silent := ", ".join(map(str, each.get("without_update", ()))):

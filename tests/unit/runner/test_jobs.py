@@ -185,6 +185,8 @@ def test_a_model_that_collapsed_is_told():
     help_ = "a tenth of algorithm.client.local_lr may help"
     told = f"the model predicts no better than a constant ({help_})"
     assert told_of_trouble({"": {"collapsed": True}}) == told
+    gradients = told_of_trouble({"": {"collapsed": True, "work_per_update": "1 mini-batch"}})
+    assert gradients == told.replace("client.local_lr", "strategy.server_lr")
     several = {"one": {"collapsed": True}, "two": {"collapsed": False}, "three": {}}
     assert told_of_trouble(several) == f"{told}: one"
     private = told_of_trouble({"": {"collapsed": True, "private": ["3.*"]}})
