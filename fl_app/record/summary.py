@@ -82,7 +82,7 @@ def of_outcome(
         **(of_target(history.evaluations, report_accuracy) if of_accuracy else {}),
         "joules": history.joules,
         "orders_wasted": history.orders_wasted,
-        "aggregation": {key: total / n for key, (total, n) in history.reported.items()},
+        "aggregation": {key: _known(total / n) for key, (total, n) in history.reported.items()},
         **of_last_evaluation(measured[-1] if measured else {}),
         **of_clients(history),
     }

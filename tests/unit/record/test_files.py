@@ -415,10 +415,11 @@ def test_the_summary_of_a_run():
         "versions_to_stay_at_target": None,
         "joules": None,
         "orders_wasted": 3,
-        "aggregation": {"drift": 0.5},
+        "aggregation": {"drift": 0.5, "norm": None},
     }
     counted = history()
-    counted.emit(Aggregated(10.0, 3, [], [], [], report={"drift": np.float32(0.5)}))
+    report = {"drift": np.float32(0.5), "norm": math.inf}
+    counted.emit(Aggregated(10.0, 3, [], [], [], report=report))
     summary = of_outcome(Outcome(np.zeros(2, np.float32)), counted, 1.0, 0.5)
     assert {key: summary[key] for key in expected} == expected
 
