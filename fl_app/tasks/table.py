@@ -223,8 +223,13 @@ def as_numbers(values: pd.Series) -> pd.Series:
     return pd.to_numeric(values, errors="coerce").astype(np.float64)
 
 
-def numbers_of(values: pd.Series, where: str) -> pd.Series:
+def numbers_of(values: pd.Series, where: str, otherwise: str = "") -> pd.Series:
     """Values as numbers, true and false as 1 and 0; NaN where one is missing.
+
+    Args:
+        values: a column.
+        where: the table, for messages.
+        otherwise: what else mends it, the end of a message.
 
     Raises:
         ValueError: naming the first row that has a text or an infinite number.
@@ -234,8 +239,8 @@ def numbers_of(values: pd.Series, where: str) -> pd.Series:
     if wrong.any():
         raise ValueError(
             f"{where}: column {values.name!r} needs finite numbers and has "
-            f"{str(values[wrong.idxmax()])!r} in row {wrong.idxmax() + 1}: correct it, leave the "
-            f"row out, or, of an input, take the values as names (task.categories=[{values.name}])"
+            f"{str(values[wrong.idxmax()])!r} in row {wrong.idxmax() + 1}: correct it, or leave "
+            f"the row out{otherwise}"
         )
     return numbers
 
@@ -294,7 +299,8 @@ def fit_column(values: pd.Series, train: Flags, named: bool, where: str, *, fill
     there = values.dropna()
     # A text among numbers is a mistake more often than a name.
     if not named and as_numbers(there).notna().mean() >= 0.5:
-        numbers = numbers_of(values, where)[train]
+        otherwise = f", or take the values as names (task.categories=[{name}])"
+        numbers = numbers_of(values, where, otherwise)[train]
         median = float(numbers.median()) if fill else None
         numbers = numbers if median is None else numbers.fillna(median)
         deviation = float(numbers.std(ddof=0)) if np.ptp(numbers) else 1.0  # else it divides by 0
@@ -386,7 +392,7 @@ def _kind_of(targets: pd.DataFrame, where: str) -> str:
     flags = values.astype(str).str.lower().isin(FLAGS)
     if flags.all() or as_numbers(values).notna().mean() < 0.5:
         return "classification"
-    numbers = numbers_of(values, f"{where}, with task.kind=auto")
+    numbers = numbers_of(values, where, ", or take all as classes (task.kind=classification)")
     few = numbers.nunique() <= FEW and bool((numbers % 1 == 0).all())
     return "classification" if few else "regression"
 

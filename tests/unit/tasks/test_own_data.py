@@ -515,6 +515,7 @@ TEST = {"ignore": ["owner"], "test_path": "test.csv"}
             "x,bought\n1,no\n2,yes\n3x,yes\n", {},
             r"column 'x' needs finite numbers and has '3x' in row 3: .*task.categories=\[x\]",
         ),
+        ("x,bought\n1,0\n2,1\n3,x\n", {}, r"'bought' needs .* as classes \(task.kind=class"),
         ("x,bought\n1,no\n2,yes\n", {"test_share": 0.5}, "2 examples, too few for a test set"),
         (
             "x,bought\n" + "".join(f"word{i},{i % 2}\n" for i in range(40)), {},
