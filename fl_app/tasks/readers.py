@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 MISSING = ["", "NA", "N/A", "NaN", "nan", "NULL", "null"]  # None may be a category
 SIGN = Bound(r"one character, or \t for a tab", lambda v: len(v) == 1 or v == r"\t")
+FORMS = {b"PAR1": "Parquet", b"\x1f\x8b": "gzip", b"PK\x03\x04": "Excel or zip"}
 OTHERS = ";\t|,"  # separators that a file may have instead
 NAMES = ("x_train", "y_train", "x_test", "y_test", "client")  # arrays that are read
 LAYOUT = "a folder for each class (DIR/class/image), or for each client (DIR/client/class/image)"
@@ -85,8 +86,10 @@ class Csv(TableData):
             warnings.simplefilter("error", pd.errors.ParserWarning)
             options: dict[str, Any] = {"sep": sign, "skipinitialspace": True}
             with file.open("rb") as opened:
-                if opened.read(4) == b"PAR1":
-                    raise ValueError("it is Parquet: write it as CSV (to_csv of pandas)")
+                start = opened.read(4)
+            found = [form for magic, form in FORMS.items() if start.startswith(magic)]
+            if found and file.suffix.lower() not in (".gz", ".zip"):  # these pandas unpacks
+                raise ValueError(f"it is {found[0]}: write it as CSV (to_csv of pandas)")
             first = pd.read_csv(file, header=None, nrows=1, dtype=str, na_filter=False, **options)
             head, *more = names = first.iloc[0].str.strip()
             others = [other for other in OTHERS if other in head and not more]
