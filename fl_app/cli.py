@@ -98,10 +98,15 @@ def explain(error: Exception, overrides: Sequence[str]) -> str:
                 f"{group}={name} does not exist{nearest(name, known)}\n"
                 f"{group} is one of: {', '.join(known)}"
             )
-    if isinstance(error, OverrideParseException) and not re.search(r"[][{}()]", error.override):
+    if isinstance(error, OverrideParseException) and not re.search(
+        r"[][{}()]", re.sub(r"=\[(.*)\]$", r"=\1", error.override)
+    ):
         if "=" not in error.override or re.search(r"\s\S+=", error.override):
             return f"{error.override!r} must be one KEY=VALUE without spaces, and each a word apart"
         word = re.sub("=[\"']*(.*?)[\"']*$", r"='\1'", error.override)
+        if word.endswith("]'"):  # a list, each of whose names is quoted
+            names = (name.strip(" \"'") for name in word.partition("=")[2][2:-2].split(","))
+            word = f"{word.partition('=')[0]}=[{','.join(map(repr, names))}]"
         return f'{error.override} cannot be read: quote it for Hydra and for the shell, "{word}"'
     cause, text = error.__cause__, str(error)
     if match := re.match("(?:Ambiguous value for argument|Sweep parameters) '((.*)=(.*))'", text):

@@ -80,6 +80,8 @@ def test_signs_that_need_quotes():
     quoted = "task.separator=; cannot be read: quote it for Hydra and for the shell, "
     assert complaint("task=csv", "task.separator=;") == f"{quoted}\"task.separator=';'\""
     assert compose(["task=csv", "task.separator=';'"]).task.separator == ";"
+    listed = complaint("task=csv", "task.target=[ill,größe in cm]")
+    assert listed.endswith("for the shell, \"task.target=['ill','größe in cm']\"")
     with pytest.raises(ValueError, match=r"^seed=1,2 has several values.*; a list is seed=\[1,2\]"):
         compose(["seed=1,2"])
     with pytest.raises(ValueError, match=r"'search\.space=seed=interval\(1,2\)' searches them"):
