@@ -1,8 +1,9 @@
 """Checks of what clients upload and of what a strategy returns. None of them changes any state."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from copy import copy
 from numbers import Real
+from reprlib import repr as short
 from typing import Any
 
 import numpy as np
@@ -108,6 +109,18 @@ def require_vector(strategy: Algorithm, method: str, vector: object, size: int) 
         raise RunError(problem)
 
 
+def started(schedule: Schedule, found: Any) -> Iterable[int]:
+    """The clients that the schedule's `start` returned.
+
+    Raises:
+        RunError: it returned nothing that could be gone through, such as None.
+    """
+    if isinstance(found, Iterable):
+        return found
+    told = "and must return clients of `idle`, or none of them"
+    raise RunError(f"{type(schedule).__name__}.start returned {found!r}, {told}")
+
+
 def taken(schedule: Schedule, buffer: Updates) -> Updates:
     """What the schedule takes out of the buffer.
 
@@ -118,7 +131,7 @@ def taken(schedule: Schedule, buffer: Updates) -> Updates:
     if isinstance(found, Sequence) and all(isinstance(each, Update) for each in found):
         return found
     told = "and must return updates of the buffer, or none of them"
-    raise RunError(f"{type(schedule).__name__}.take returned {found!r}, {told}")
+    raise RunError(f"{type(schedule).__name__}.take returned {short(found)}, {told}")
 
 
 def order_extra(strategy: Algorithm, model: GlobalModel, client_id: int) -> Extra:

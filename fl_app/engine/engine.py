@@ -224,7 +224,8 @@ class Engine(Versions):
         self.schedule.observe(fed.evaluating.keys(), fed.failing)
         alarm = self.schedule.wake(clock.now)
         model = fed.model
-        for client_id in self.schedule.start(fed.idle, fed.busy, fed.buffer, fed.rng):
+        chosen = self.schedule.start(fed.idle, fed.busy, fed.buffer, fed.rng)
+        for client_id in checks.started(self.schedule, chosen):
             vector, config = self.strategy.dispatch(model, client_id)
             checks.require_vector(self.strategy, "dispatch", vector, model.params.size)
             work = self.schedule.work(client_id)
