@@ -250,7 +250,7 @@ class ImageFolder(ImageKeys):
         for owner in folders if deep else [root]:
             images = torchvision().datasets.ImageFolder(owner, allow_empty=True)
             named = ((file, images.classes[label], owner.name) for file, label in images.samples)
-            found += [row for row in named if not row[1].startswith(".")]
+            found += [row for row in named if "." not in (row[1][0], Path(row[0]).name[0])]
         if not found:
             raise ValueError(
                 f"task.path={root} holds no images (.png, .jpg, ...): there are no data"
@@ -262,7 +262,9 @@ class ImageFolder(ImageKeys):
 
 
 def _folders(root: Path) -> list[Path]:
-    return sorted(path for path in root.iterdir() if path.is_dir() and path.name[0] != ".")
+    """Folders that are not hidden; macOS adds one to a zip."""
+    folders = (path for path in root.iterdir() if path.is_dir())
+    return sorted(path for path in folders if path.name[0] != "." and path.name != "__MACOSX")
 
 
 @dataclass(kw_only=True)

@@ -343,6 +343,9 @@ def test_a_folder_for_each_class():
     draw("dog/a.jpg", colour=7, mode="L")
     Path("images/cat/notes.txt").write_text("no image")
     Path("images/.thumbnails").mkdir()
+    Path("images/__MACOSX/cat").mkdir(parents=True)  # as macOS zips a folder
+    for name in ("cat", "__MACOSX/cat"):
+        Path(f"images/{name}/._a.png").write_bytes(b"no image")
     task = folder()
     assert (task.inputs.shape, task.inputs.dtype) == ((3, 3, 4, 4), torch.uint8)
     assert task.inputs[:, :, 0, 0].tolist() == [[200, 100, 0], [200, 100, 0], [7, 7, 7]]
