@@ -255,17 +255,22 @@ def looped(
         orders: of every client.
         concurrency: M, K <= M <= N.
         buffer_size: K.
-        arrivals: in the loop.
+        arrivals: counted, and at least those of two versions. As many as two for each order under
+            way come before, while the ages grow.
 
     Returns:
         Of every client updates a second and their mean age, and mean seconds in the buffer.
     """
     size, each = orders.draws.shape
-    place = np.random.default_rng(0).random(concurrency + arrivals)
+    first = 2 * concurrency // buffer_size  # version that counts
+    last = first + max(arrivals // buffer_size, 2)
+    place = np.random.default_rng(0).random(concurrency + last * buffer_size)
     idle, under_way = [*range(size)], list[tuple[float, int, int]]()  # a heap
     updates, ages, waited = np.zeros(size), np.zeros(size), 0.0
     now, given, server = 0.0, 0, copy(orders.server)  # which remembers when it is free
-    for version in range(arrivals // buffer_size):
+    for version in range(last):
+        if version == first:
+            began, updates[:], ages[:], waited = now, 0, 0, 0.0
         while len(under_way) < concurrency:
             client = idle.pop(int(place[given] * len(idle)))
             now = server.work("dispatch", now)
@@ -283,7 +288,7 @@ def looped(
         now = server.work("aggregation", now)
         if version % orders.eval_every == 0:
             now = server.work("evaluation", now)
-    return updates / now, ages / np.maximum(updates, 1), waited / float(updates.sum())
+    return updates / (now - began), ages / np.maximum(updates, 1), waited / float(updates.sum())
 
 
 def server_waits(orders: Orders, shares: Numbers, work: float, places: int) -> Numbers:

@@ -79,6 +79,15 @@ def test_rounds_last_as_long_as_their_slowest_client():
     assert found["seconds_in_buffer"] == pytest.approx(5 / 3, rel=1e-2)
 
 
+def test_a_short_loop_of_many_clients_counts_from_when_the_ages_have_grown():
+    many = fixed(*np.geomspace(1.0, 5.0, 300))
+    found = steady(many, k_async(1, 300), arrivals=1500).measures
+    assert found["mean_age"] == pytest.approx(299, rel=0.01)  # (M - K) / K
+    assert found["updates_per_second"] == pytest.approx((1 / many.seconds).sum(), rel=0.01)
+    rounds = steady(many, synchronous(300), arrivals=100).measures
+    assert rounds["updates_per_second"] == pytest.approx(300 / 5)
+
+
 def test_starts_by_the_clock_that_find_no_place():
     assert loss(2.0, 1.0, 1) == pytest.approx(np.exp(-2))  # the one before still works
     q1, q2 = np.exp(0.5) - 1, np.exp(1.0) - 1
