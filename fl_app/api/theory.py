@@ -38,7 +38,6 @@ clients are at work after an arrival as a start finds that finds a place.
 
 import heapq
 import math
-from collections.abc import Sequence
 from copy import copy
 from typing import NamedTuple, TypeAlias
 
@@ -58,7 +57,8 @@ Planned: TypeAlias = Buffered | Periodic | Routed
 
 DRAWS = 40_000  # seconds drawn, of all clients together
 LOOP = 20_000  # arrivals in a loop of drawn seconds
-MIXES = 8  # passes in which waits at the server and shares agree; numbers of clients online
+MIXES = 8  # passes in which waits at the server and shares agree
+RARE = 1e-3  # of the most frequent number of clients online; those below it are left out
 IDLE = Server()  # whose work takes no time
 LATER = "after_aggregation"
 
@@ -129,10 +129,10 @@ def steady(orders: Orders, schedule: Planned, arrivals: int = LOOP) -> Steady:
         attempts, ages, waiting = looped(orders, concurrency, buffer, arrivals)
         updates, at_work = attempts, concurrency - waiting * float(attempts.sum())
     else:
-        numbers = numbers_online(size, orders.online, concurrency)
-        parts = [refilled(orders, schedule, buffer, there) for there in numbers if there]
+        numbers, chances = numbers_online(size, orders.online, concurrency)
+        parts = [refilled(orders, schedule, buffer, there) for there in numbers]
         attempts, updates, ages_by_updates, at_work = (
-            sum(each) / len(numbers) for each in zip(*parts, strict=True)
+            np.dot(chances, each) for each in zip(*parts, strict=True)
         )
         ages = ages_by_updates / updates
         waiting = (buffer - 1) / 2 / updates.sum()
@@ -151,18 +151,22 @@ def steady(orders: Orders, schedule: Planned, arrivals: int = LOOP) -> Steady:
     return Steady(attempts, updates, ages, measures)
 
 
-def numbers_online(size: int, share: float, concurrency: int) -> Sequence[int]:
-    """Numbers of clients that are online, each equally often, not all 0.
+def numbers_online(size: int, share: float, concurrency: int) -> tuple[list[int], Numbers]:
+    """Numbers of clients that are online, but 0, and their chances; of many, every few.
 
     Args:
         size: N.
         share: of the time that each client is online, in (0, 1].
         concurrency: M; if never fewer are online, their mean number stands for all.
     """
-    quantiles = binom.ppf((np.arange(MIXES) + 0.5) / MIXES, size, share)
-    if quantiles[0] >= concurrency:
-        return [round(size * share)]
-    return [*quantiles[:-1].astype(int), max(1, int(quantiles[-1]))]
+    step = 1 + int(math.sqrt(size * share * (1 - share)) / 4)
+    numbers = np.arange(round(size * share) % step, size + 1, step)
+    chances = binom.pmf(numbers, size, share)
+    likely = chances > RARE * chances[numbers > 0].max()
+    numbers, chances = numbers[likely], chances[likely] / chances[likely].sum()
+    if numbers[0] >= concurrency:
+        return [round(size * share)], np.ones(1)
+    return numbers[numbers > 0].tolist(), chances[numbers > 0]
 
 
 def refilled(
