@@ -6,6 +6,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fl_app.core.algorithm import Algorithm
+from fl_app.core.errors import said
+from fl_app.core.layout import check_returned
 from fl_app.core.snapshot import dumps, loads
 from fl_app.core.types import GlobalModel, Update, Vector
 from fl_app.strategy import AsyncStrategy
@@ -76,7 +78,11 @@ class Tried(NamedTuple):
                 extra = dict.fromkeys(strategy.upload_extra, np.zeros_like(delta))
                 updates.append(Update(client, base, vector, self.upload, number, 1.0, extra=extra))
             strategy.report = {}
-            versions.append(strategy.aggregate(model, updates[::turn]))
+            versions.append(params := strategy.aggregate(model, updates[::turn]))
+            name = f"{type(strategy).__name__}.aggregate"
+            problem = check_returned(name, params, SIZE)
+            if problem or not np.isfinite(params).all():
+                raise ValueError(problem or f"{name} returned numbers that are not finite")
         return versions
 
 
@@ -89,7 +95,7 @@ def conformance(tried: Tried) -> list[Verdict]:
             same = np.array_equal(one, other, equal_nan=True)
             verdicts.append(Verdict(name, *(trial(tried) if same else (None, RANDOM))))
         except Exception as error:  # whatever a foreign class raises
-            verdicts.append(Verdict(name, False, f"{type(error).__name__}: {error}"))
+            verdicts.append(Verdict(name, False, said(error)))
     return verdicts
 
 
@@ -134,7 +140,10 @@ def _ignores_order(tried: Tried) -> tuple[bool | None, str]:
     if tried.size == 1:
         return None, "one update a version was tried"
     one, other = (tried.models(*tried.drawn(2), turn=turn) for turn in (1, -1))
-    differ = np.linalg.norm(one[-1] - other[-1]) / np.linalg.norm(one[-1] - one[0])
+    way = np.linalg.norm(one[-1] - one[0])
+    if not way:
+        return None, "the model stands still"
+    differ = np.linalg.norm(one[-1] - other[-1]) / way
     return bool(differ <= ALIKE), f"models differ by {differ:.1g} of the way"
 
 

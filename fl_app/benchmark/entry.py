@@ -15,7 +15,6 @@ from flwr.serverapp.strategy import Strategy
 from omegaconf import DictConfig, OmegaConf
 
 from fl_app.cli import compose, nearest, search_path
-from fl_app.client.build import locate
 from fl_app.core.errors import explaining, is_number, require
 from fl_app.core.hyper import COUNT
 from fl_app.schedule import Buffered, Schedule
@@ -65,13 +64,13 @@ def enter(
         told = f"package.module.Class, the folder of an app or one of {', '.join(known)}"
         hint = f"there is nothing to enter{nearest(target, list(known))}"
         require("." in target, "entry", target, told, hint)
-        kind = locate(target)
+        with explaining(f"entry={target} cannot be imported"):
+            package, _, name = target.rpartition(".")
+            kind = getattr(import_module(package), name)
         good = isinstance(kind, type) and issubclass(kind, Strategy)
         require(good, "entry", target, "a Strategy of Flower", "it aggregates nothing")
-        try:
+        with explaining(f"entry={target} cannot be made without arguments"):
             inner = kind()
-        except TypeError as error:
-            raise ValueError(f"entry={target} must need no arguments: {error}") from None
         strategy = inner if isinstance(inner, AsyncStrategy) else Asynchronous(inner)
         if strategy is not inner:
             place += "inner."

@@ -1,6 +1,7 @@
 """Searches: keys of their own, what is tried, and a study that may be killed anywhere."""
 
 import json
+import math
 import re
 from functools import partial
 from pathlib import Path
@@ -320,6 +321,21 @@ class Breaks(AsyncStrategy):
         raise KeyError("who")
 
 
+class StandsStill(AsyncStrategy):
+    def aggregate(self, model, updates):
+        return model.params
+
+
+class Shrinks(AsyncStrategy):
+    def aggregate(self, model, updates):
+        return model.params[:3]
+
+
+class Diverges(AsyncStrategy):
+    def aggregate(self, model, updates):
+        return model.params * np.float32(math.nan)
+
+
 def check(others, told, make, size=4, upload="delta", rated=False):
     """All trials hold but `others`, and one of them says what is `told`."""
     found = conformance(Tried(make, upload, size, rated))
@@ -343,6 +359,9 @@ def check(others, told, make, size=4, upload="delta", rated=False):
         (Forgets, True, {RESUMED: False}, "its checkpoint lacks what it had learned"),
         (Hoards, False, {RESUMED: False}, "Unkeepable: state.updates is a list_iterator"),
         (Breaks, False, dict.fromkeys(TRIALS, False), "KeyError: 'who'"),
+        (StandsStill, False, {FEDAVG: False, ONCE: None, ORDER: None}, "the model stands still"),
+        (Shrinks, False, dict.fromkeys(TRIALS, False), "returned shape (3,), expected that of"),
+        (Diverges, False, dict.fromkeys(TRIALS, False), "returned numbers that are not finite"),
     ],
 )
 def test_what_is_broken_is_found_out_and_nothing_else(make, rated, fails, told):
@@ -435,6 +454,11 @@ class Guides(CountsAllTwice):
     schedule = Own(concurrency=7)
 
 
+class Unmade(CountsAllTwice):
+    def __init__(self):
+        raise RuntimeError("no table")
+
+
 @pytest.mark.parametrize(
     ("target", "words", "told"),
     [
@@ -480,12 +504,16 @@ def test_the_strategy_of_an_app_enters_without_its_loop(config, tmp_path):
     ("target", "told"),
     [
         ("fedhits", "entry=fedhits must be package.module.Class, .*; did you mean fedhist"),
-        ("no.such.Class", "_target_=no.such.Class cannot be imported: "),
+        ("no.such.Class", "entry=no.such.Class cannot be imported: ModuleNotFoundError"),
+        ("torn.Class", "entry=torn.Class cannot be imported: SyntaxError: "),
+        (f"{__name__}.Unmade", "Unmade cannot be made without arguments: RuntimeError: no table"),
         ("json.dumps", "entry=json.dumps must be a Strategy of Flower"),
-        ("flwr.serverapp.strategy.QFedAvg", "QFedAvg must need no arguments: .*client_learning"),
+        ("flwr.serverapp.strategy.QFedAvg", "QFedAvg cannot be made without .*client_learning"),
         ("flwr.serverapp.strategy.FedXgbBagging", "its models are trees"),
     ],
 )
-def test_what_cannot_enter_is_refused(target, told, config, tmp_path):
+def test_what_cannot_enter_is_refused(target, told, config, tmp_path, monkeypatch):
+    (tmp_path / "torn.py").write_text("class Class(:")
+    monkeypatch.syspath_prepend(tmp_path)
     with pytest.raises(ValueError, match=re.compile(told)):
         enter(target, tmp_path, config, [], [])
