@@ -21,11 +21,12 @@ The others' arrivals during an order are taken as Poisson for the 95 % of ages [
 form for X, since it depends on the distribution: a loop of drawn seconds and the server's work
 stands for it. With K = M these are rounds, each as long as the largest of M draws.
 
-**A server whose work takes seconds** is one station of M/M/1 type among M orders (mean value
-analysis). If it looks for replies every P seconds, and works w for each, a cycle lasts
-C = P / (1 - X w), of which B = (C - P)(M - 1) / M is work for the others. An order of s seconds
-that is given b before the end of this work is found b + P + C ceil(max(s - b - P, 0) / C) later,
-waits B / 2, and takes w. b is uniform between 0 and B [A].
+**A server whose work takes seconds** is in the loop, too. Where clients come and go, or start by
+the clock, it is one station of M/M/1 type among M orders (mean value analysis). If it looks for
+replies every P seconds, and works w for each, a cycle lasts C = P / (1 - X w), of which
+B = (C - P)(M - 1) / M is work for the others. An order of s seconds that is given b before the end
+of this work is found b + P + C ceil(max(s - b - P, 0) / C) later, waits B / 2, and takes w. b is
+uniform between 0 and B [A].
 
 An order ends when its client goes offline, and then brings no update. With k of N clients online,
 M of them are at work as M N / k of all would be [A], and k is binomial.
@@ -86,11 +87,11 @@ class Orders(NamedTuple):
     eval_every: int
     joules: Numbers
 
-    def work(self, buffer_size: int) -> float:
-        """w, seconds of the server's work for an update."""
+    def work(self, buffer_size: int, success: float = 1.0) -> float:
+        """w, seconds of the server's work for an order, a share `success` of which come back."""
         server = self.server
         version = server.aggregation + server.evaluation / self.eval_every
-        return server.dispatch + server.receipt + version / buffer_size
+        return server.dispatch + success * (server.receipt + version / buffer_size)
 
 
 class Steady(NamedTuple):
@@ -120,14 +121,16 @@ def steady(orders: Orders, schedule: Planned, arrivals: int = LOOP) -> Steady:
     size = orders.seconds.size
     buffer = schedule.buffer_size if isinstance(schedule, Buffered) else 1
     concurrency, work = schedule.concurrency or size, orders.work(buffer)
+    later = getattr(schedule, "refill", "") == LATER
+    serves = work + orders.server.poll > 0 and orders.online == 1
     if isinstance(schedule, Routed):
         schedule.route(orders.seconds, orders.joules)
         attempts, ages = schedule.long_run(orders.seconds, work)
         updates, waiting = attempts, 0.0
         at_work = float(attempts @ orders.seconds)
-    elif isinstance(schedule, Buffered) and schedule.refill == LATER:
-        attempts, ages, waiting = looped(orders, concurrency, buffer, arrivals)
-        updates, at_work = attempts, concurrency - waiting * float(attempts.sum())
+    elif isinstance(schedule, Buffered) and (later or serves):
+        attempts, ages, waiting = looped(orders, schedule, concurrency, arrivals)
+        updates, at_work = attempts, concurrency - later * waiting * float(attempts.sum())
     else:
         numbers, chances = numbers_online(size, orders.online, concurrency)
         parts = [refilled(orders, schedule, buffer, there) for there in numbers]
@@ -136,7 +139,7 @@ def steady(orders: Orders, schedule: Planned, arrivals: int = LOOP) -> Steady:
         )
         ages = ages_by_updates / updates
         waiting = (buffer - 1) / 2 / updates.sum()
-    total = float(updates.sum())
+    total, started = float(updates.sum()), float(attempts.sum())
     measures = {
         "concurrency": concurrency,
         "buffer_size": buffer,
@@ -145,7 +148,8 @@ def steady(orders: Orders, schedule: Planned, arrivals: int = LOOP) -> Steady:
         "mean_age": float(updates @ ages) / total,
         "clients_at_work": at_work,
         "seconds_in_buffer": waiting,
-        "server_load": total * work,  # share of its time; above 0.8 queues decide
+        # Share of its time; above 0.8 queues decide.
+        "server_load": started * orders.work(buffer, total / started),
         "joules_per_update": float(attempts @ orders.joules) / total,
     }
     return Steady(attempts, updates, ages, measures)
@@ -184,7 +188,7 @@ def refilled(
         Of every client orders and updates a second, and updates a second times their mean age; and
         clients at work.
     """
-    size, work = orders.seconds.size, orders.work(buffer)
+    size, work = orders.seconds.size, orders.work(buffer, float(orders.success.mean()))
     places = min(schedule.concurrency or size, there)
     of_all = min(round(places * size / there), size)
     waits = server_waits(orders, np.ones(size), work, places)
@@ -251,21 +255,21 @@ def loss(period: float, seconds: float, places: int) -> float:
 
 
 def looped(
-    orders: Orders, concurrency: int, buffer_size: int, arrivals: int
+    orders: Orders, schedule: Buffered, concurrency: int, arrivals: int
 ) -> tuple[Numbers, Numbers, float]:
-    """A loop of drawn seconds, in which freed places are refilled after the aggregation.
+    """A loop of drawn seconds and the server's work, of clients that are always online.
 
     Args:
         orders: of every client.
+        schedule: K, and when freed places are refilled.
         concurrency: M, K <= M <= N.
-        buffer_size: K.
         arrivals: counted, and at least those of two versions. As many as two for each order under
             way come before, while the ages grow.
 
     Returns:
         Of every client updates a second and their mean age, and mean seconds in the buffer.
     """
-    size, each = orders.draws.shape
+    (size, each), buffer_size = orders.draws.shape, schedule.buffer_size
     first = 2 * concurrency // buffer_size  # version that counts
     last = first + max(arrivals // buffer_size, 2)
     place = np.random.default_rng(0).random(concurrency + last * buffer_size)
@@ -275,13 +279,14 @@ def looped(
     for version in range(last):
         if version == first:
             began, updates[:], ages[:], waited = now, 0, 0, 0.0
-        while len(under_way) < concurrency:
-            client = idle.pop(int(place[given] * len(idle)))
-            now = server.work("dispatch", now)
-            heapq.heappush(under_way, (now + orders.draws[client, given % each], client, version))
-            given += 1
         received = 0.0
-        for _ in range(buffer_size):
+        for number in range(buffer_size):
+            while len(under_way) < concurrency and (number == 0 or schedule.refill != LATER):
+                client = idle.pop(int(place[given] * len(idle)))
+                now = server.work("dispatch", now)
+                done = now + orders.draws[client, given % each]
+                heapq.heappush(under_way, (done, client, version))
+                given += 1
             arrival, client, base = heapq.heappop(under_way)
             now = server.receive(arrival)
             received += now

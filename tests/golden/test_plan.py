@@ -111,6 +111,13 @@ def test_orders_queue_at_a_busy_server():
     # Ten unequal clients would bring 25 updates a second; it receives two.
     busy = fixed(*np.geomspace(0.1, 10, 10))._replace(server=Server(receipt=0.5))
     assert steady(busy, fully_async(10)).measures["server_load"] == pytest.approx(1, abs=0.01)
+    # It evaluates after both arrivals, which came together: two in 1 + 10 seconds.
+    stops = fixed(1.0, 1.0)._replace(server=Server(evaluation=10.0), eval_every=2)
+    assert steady(stops, fully_async(2)).measures["updates_per_second"] == pytest.approx(2 / 11)
+    # Orders of 1 s, half of which come back and take 1 s of the server; a client is there by half.
+    lost = fixed(1.0)._replace(success=np.array([0.5]), online=0.5, server=Server(receipt=1.0))
+    found = steady(lost, fully_async(1)).measures
+    assert found["server_load"] == pytest.approx(0.5 * 0.5 / 1.5)
     # A look every 5 s finds all ten, and works 2 s: ten orders in 7 seconds.
     polled = fixed(*[1.0] * 10)._replace(server=Server(receipt=0.2, poll=5.0))
     found = steady(polled, fully_async(10)).measures["updates_per_second"]
@@ -154,8 +161,8 @@ def test_the_clock_agrees_with_theory(name, more):
 
     With starts by the clock of clients that come and go it is 2 %.
 
-    A server that does not poll is nearly idle, but in a loop: where it queues, mean values hold for
-    exponential times alone.
+    A server is nearly idle with starts by the clock, where mean values hold for exponential times
+    alone.
     """
     looped = name in ("after", "all", "rounds")
     if more == "availability" and looped:
@@ -172,7 +179,9 @@ def test_the_clock_agrees_with_theory(name, more):
         schedule = SCHEDULES[name](concurrency, int(rng.integers(1, concurrency + 1)))
         stays = Churn(mean_online=4, mean_offline=8, seed=number) if "av" in more else None
         server = {
-            "server": Server(receipt=0.03, aggregation=0.3) if looped else Server(receipt=0.004),
+            "server": Server(receipt=0.004)
+            if name == "clock"
+            else Server(receipt=0.03, aggregation=0.3),
             "poll": Server(receipt=0.01, dispatch=0.01, poll=0.37),
         }.get(more, Server())
         theory = steady(orders_of(devices, size, stays, server), schedule).measures
@@ -225,6 +234,10 @@ def test_refusals_and_aims():
         plan("algorithm=fedasmu", "devices/server=measured", "devices.server.poll=0.02")
     with pytest.raises(ValueError, match="poll=9: a look often finds several updates"):
         plan("algorithm/schedule=routed", "devices/server=measured", "devices.server.poll=9")
+    stops = ("devices.server.table=null", "devices.server.evaluation=1", "eval_every=9")
+    for more in ("algorithm/schedule=routed", "devices/availability=churn"):
+        with pytest.raises(ValueError, match="it stops for 1 s at times, and arrivals pile up"):
+            plan("devices/server=measured", *stops, more)
     for own in ("guard.max_norm=2", "algorithm=zeno"):
         with pytest.raises(ValueError, match=f"{own}: updates are refused for what they hold"):
             plan(own)
