@@ -187,7 +187,7 @@ def _varied(schedule: Planned, size: int, buffers: Sequence[int]) -> Iterator[Pl
 
 def _best(grid: pd.DataFrame, aim: str, age: float) -> "pd.Series[float] | None":
     """The row that is best; of equally fast ones that with the fewest at work, then buffered."""
-    if aim == "age=" and grid.mean_age.nunique() > 1:
+    if aim == "age=" and (len(grid) == 1 or grid.mean_age.nunique() > 1):
         versions = (1 + grid.mean_age / max(age, 1e-9)) ** 2
         return grid.loc[(versions * grid.buffer_size / grid.updates_per_second).idxmin()]
     if aim == "age=" or (allowed := grid[grid.mean_age <= age]).empty:

@@ -277,6 +277,8 @@ def test_ages_of_rounds_prefer_no_size():
     assert (overlapping.best, overlapping.measures["mean_age"]) == (None, 1)
     assert set(overlapping.classes.age_95) == {1}
     assert "\nNo best size: " in str(rounds)
+    for only in ("num_clients=1", "algorithm.schedule.concurrency=null"):  # one row, of any age
+        assert "\nBest: concurrency=" in str(plan("algorithm=fedasync", only))
 
 
 def test_the_command_finds_options_of_ones_own(tmp_path, capsys):
