@@ -48,7 +48,7 @@ def benchmark(given: argparse.Namespace, command: str) -> bool:
     folder = (given.folder or Path("outputs") / f"benchmark-{plain}").resolve()
     path, conf = folder / "given.json", folder / "conf"
     kept = [given.entry, given.words, given.common, given.quick]
-    same = not path.exists() or json.loads(path.read_text()) == kept
+    same = not (folder / "search").exists() or json.loads(path.read_text()) == kept
     told = f"a new folder, or one with the arguments in {path}"
     require(same, "--folder", folder, told, "runs could not be compared")
     space = [word for word in given.words if TRIED.search(word)]

@@ -194,6 +194,7 @@ def test_what_is_refused_is_told(tmp_path, capsys):
         (["fedhits"], "did you mean fedhist"),
         (["fedbuff", "algorithm.strategy.server_rl=1"], "server_rl"),
         (["fedbuff", "--settings", "n7", "--common", "task.made_up=true"], "names 'fedbuff@n7'"),
-    ]:
+        (["fedhist", "--settings", "n8", "--common", "task.made_up=true"], "names 'fedhist@n8'"),
+    ]:  # nothing has run, and so the same folder will do
         assert benchmark([*words, "--folder", str(tmp_path / "one")]) == 2
         assert told in capsys.readouterr().err
