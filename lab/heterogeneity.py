@@ -31,13 +31,13 @@ import numpy as np
 from omegaconf import DictConfig
 
 from fl_app.api.theory import orders_of
-from fl_app.cli import CONF
+from fl_app.cli import CONF, compose
 from fl_app.client.build import instantiate
 from fl_app.core.types import Numbers
 from fl_app.devices.fleet import Arrivals, Fleet, Overlapping
 from fl_app.engine.presence import Availability
-from fl_app.runner.cells import compose_cells
 from fl_app.runner.components import build_components
+from fl_app.runner.validate import checked_cells
 
 ORDERS, CHOSEN = 10_000, 20
 ALWAYS = Arrivals(late=0.0, mean_stay=None)
@@ -115,10 +115,15 @@ def heterogeneity(
 
 
 def main(words: Sequence[str]) -> None:
-    """Print a row for each setting, of its first cell."""
-    print(f"{'':20}   DevMC-T  StatMC-T")
+    """Print a row for each setting, of its first cell.
+
+    Raises:
+        ValueError: the words are refused.
+    """
+    config = compose(words)
     with hydra.initialize_config_dir(str(CONF), version_base="1.3"):
-        cells = compose_cells(hydra.compose("config", overrides=list(words)), words)
+        cells = checked_cells(config, words)
+    print(f"{'':20}   DevMC-T  StatMC-T")
     firsts = dict[str, DictConfig]()
     for name, config in cells.items():
         firsts.setdefault(name.partition("@")[2], config)
@@ -133,4 +138,7 @@ def main(words: Sequence[str]) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    try:
+        main(sys.argv[1:])
+    except ValueError as error:
+        sys.exit(f"error: {error}")

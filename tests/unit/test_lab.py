@@ -15,7 +15,7 @@ from fl_app.devices.fleet import Fleet
 from fl_app.devices.table import read_table
 from fl_app.engine.server import Server
 from fl_app.schedule import Buffered
-from lab import benchmark
+from lab import benchmark, heterogeneity
 from lab.heterogeneity import ALWAYS, Line, rounds
 from lab.rack import fit, twin
 
@@ -193,6 +193,12 @@ def test_a_round_lasts_until_four_fifths_of_its_clients_are_done():
         assert rounds(np.full((size, 1), 120.0), always, 20.0) == pytest.approx(140 / 20)
     seconds = np.array([[60.0]] * 16 + [[300.0]] * 4)
     assert rounds(seconds, always, 20.0) == pytest.approx(128 / 20)
+
+
+def test_how_unequal_devices_are_is_asked_of_a_run_that_can_be():
+    for word, told in (("num_clients=0", "num_clients=0 must be"), ("nonsense=1", "unknown key")):
+        with pytest.raises(ValueError, match=told):
+            heterogeneity.main([word])
 
 
 def test_work_goes_on_when_its_client_is_back_and_rounds_wait_for_a_client():
