@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from fl_app.tasks.task import Task
 
 Names = str | Sequence[str]
-READER = 12  # of what the cache holds of a user's data; a new number makes old entries invalid
+READER = 13  # of what the cache holds of a user's data; a new number makes old entries invalid
 # What pandas calls columns without a name: numbers of rows, from which classes could be told.
 NAMELESS = r"Unnamed: \d+|__index_level_\d+__"
 STREAM = 0x7465_7374_2073_6574  # keeps the test set's random numbers apart from all others
