@@ -81,6 +81,7 @@ class OwnData(TaskKind):
 
     name: ClassVar[str]  # first part of the task's name
     what: ClassVar[str] = "file"  # or folder
+    tabular: ClassVar[bool | None] = None  # whether its schema names columns; None = either
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -89,9 +90,9 @@ class OwnData(TaskKind):
         given = self.path is not None or self.schema is not None
         require(given, "task.path", "null", bound, told)
         self.known = None if self.schema is None else read_schema(self.schema)
-        form = f"a schema of task={self.name}"
-        suits = self.known is None or self.suits(self.known)
-        require(suits, "task.schema", "...", form, "it is of data of another form")
+        suits = self.known is None or self.tabular in (None, bool(self.known.columns))
+        told = f"a schema of task={self.name}"
+        require(suits, "task.schema", "...", told, "it is of data of another form")
         for key in ("kind", "missing"):
             value, known = getattr(self, key, None), getattr(self.known, key, None)
             fits = known is None or value in (None, "auto", known)
@@ -102,10 +103,6 @@ class OwnData(TaskKind):
     def rule(self) -> str:
         """What becomes of rows that lack a value, one of `MISSING`."""
         return self.known.missing if self.known else getattr(self, "missing", None) or "refuse"
-
-    def suits(self, schema: Schema) -> bool:
-        """Whether the schema is of data of this form: with columns of a table, or without."""
-        return True
 
     def files(self) -> Sequence[Path]:
         """What is read, and its folder: if a file changes, the data are read again.
@@ -336,11 +333,8 @@ class TableData(OwnData):
                 ("ignore", {*inputs} & {*names_of(self.ignore)}),
                 ("categories", numbers & {*names_of(self.categories)}),
             ):
-                own, told = (
-                    ", ".join(names_of(getattr(self, key))),
-                    "as in task.schema, or left out",
-                )
-                require(not differ, f"task.{key}", own, told, "the model has the schema's inputs")
+                own, why = ", ".join(names_of(getattr(self, key))), "the model has its inputs"
+                require(not differ, f"task.{key}", own, "as in task.schema, or left out", why)
             roles |= {"a column of task.schema": inputs, "task.inputs": inputs}
         else:
             ignored, inputs = names_of(self.ignore), names_of(self.inputs)

@@ -11,7 +11,6 @@ import numpy as np
 from fl_app.core.errors import explaining, require
 from fl_app.core.hyper import Bound, bounded
 from fl_app.core.types import Array
-from fl_app.tasks.encoding import Schema
 from fl_app.tasks.files import existing, folder_of, loaded, stored_images
 from fl_app.tasks.own_data import KIND, ImageKeys, OwnData, Part, TableData, below, names_of
 from fl_app.tasks.vision import torchvision
@@ -45,9 +44,7 @@ class Csv(TableData):
     model: str | None = "mlp"
 
     name = "csv"
-
-    def suits(self, schema: Schema) -> bool:
-        return bool(schema.columns)
+    tabular = True
 
     def files(self) -> Sequence[Path]:
         places = {"task.path": self.path, "task.test_path": self.test_path}
@@ -130,9 +127,7 @@ class Arrays(OwnData):
     kind: str = bounded("auto", KIND, "unknown")
 
     name = "arrays"
-
-    def suits(self, schema: Schema) -> bool:
-        return not schema.columns
+    tabular = False
 
     def kind_of(self, train: Part) -> str:
         integers = [dtype.kind in "iu" for dtype in train.targets.dtypes] == [True]
@@ -203,9 +198,7 @@ class ImageFolder(ImageKeys):
 
     name = "image_folder"
     what = "folder"
-
-    def suits(self, schema: Schema) -> bool:
-        return len(schema.input_shape) == 3
+    tabular = False
 
     def read(self) -> tuple[Part, Part | None]:
         from fl_app.tasks.given import TESTS  # loads torch
