@@ -5,12 +5,12 @@ import json
 import multiprocessing
 from concurrent.futures import ProcessPoolExecutor
 
-from lab.bench.workloads import RACES, compare
+from lab.bench.workloads import compare, races
 
 
 def main() -> None:
     """Measure one workload after the other, each in processes of its own."""
-    names = [*dict.fromkeys(name for name, _ in RACES)]
+    names = [*dict.fromkeys(race.name for race in races(1))]
     parser = argparse.ArgumentParser(prog="python -m lab.bench", description=__doc__)
     parser.add_argument("--only", nargs="+", choices=names, default=names, metavar="W")
     parser.add_argument("--repeats", type=int, default=5, help="paired measurements")
@@ -20,10 +20,10 @@ def main() -> None:
     # Spawned: memory and allocator start from nothing, whatever was measured before.
     spawn = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(1, spawn, max_tasks_per_child=1) as fresh:
-        for name, race in RACES:
-            if name in options.only:
-                words = (name, race, options.batch, options.repeats, options.seconds)
-                print(json.dumps(fresh.submit(compare, *words).result()), flush=True)
+        for race in races(options.batch):
+            if race.name in options.only:
+                told = fresh.submit(compare, race, options.repeats, options.seconds).result()
+                print(json.dumps(told), flush=True)
 
 
 if __name__ == "__main__":

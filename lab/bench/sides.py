@@ -13,136 +13,63 @@ import signal
 import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from itertools import cycle
-from typing import TYPE_CHECKING, Protocol
+from functools import partial
 
-import numpy as np
 import psutil
-import torch
-from torch.nn import functional as F
 
-from fl_app.client.flat import FlatModel
 from fl_app.core.errors import RunError
 from fl_app.core.types import Reply
 from fl_app.engine.clock import Joined, Left, Mailbox
-from fl_app.tasks.task import Task
-
-if TYPE_CHECKING:
-    from lab.bench.workloads import Workload
 
 TURN = 0.5  # seconds
-LOCAL_LR = 1e-3
 
-Counters = ctypes.Array[ctypes.c_ulonglong]
-
-Count = Callable[[int], None]
-"""Called with the number of further client updates."""
+Count = Callable[[float], None]
+"""Called with the number of further client updates; a part of one is a fraction."""
 
 
-class Side(Protocol):
-    """Processes that do client updates."""
-
-    @property
-    def pids(self) -> list[int]: ...
-    def updates(self) -> float: ...
-    def close(self) -> None: ...
-
-
-class Federation:
-    """A federation in processes of its own, without evaluation.
+class Side:
+    """Processes that do client updates, each forked with all data.
 
     Args:
-        train: runs it, in a process that has inherited all data through fork.
+        jobs: what each of them does until it is killed.
     """
 
-    def __init__(self, train: Callable[[Count], None]) -> None:
+    def __init__(self, jobs: Sequence[Callable[[Count], None]]) -> None:
         context = multiprocessing.get_context("fork")
-        self._updates = context.RawValue(ctypes.c_ulonglong)
-        self._process = context.Process(target=train, args=(self._count,))
-        self._process.start()
+        self._updates = context.RawArray(ctypes.c_double, len(jobs))
+        self._processes = [
+            context.Process(target=job, args=(partial(self._count, place),))
+            for place, job in enumerate(jobs)
+        ]
+        for process in self._processes:
+            process.start()
 
-    def _count(self, updates: int) -> None:
-        self._updates.value += updates
+    def _count(self, place: int, updates: float) -> None:
+        self._updates[place] += updates
 
     @property
     def pids(self) -> list[int]:
-        """The engine's process, and all that it has started."""
-        assert self._process.pid is not None
-        parent = psutil.Process(self._process.pid)
-        return [parent.pid, *(child.pid for child in parent.children(recursive=True))]
+        """Of the processes, and of all that they have started."""
+        own = [psutil.Process(process.pid) for process in self._processes if process.is_alive()]
+        return [each.pid for one in own for each in (one, *one.children(recursive=True))]
 
     def updates(self) -> float:
         """Client updates so far.
 
         Raises:
-            RunError: the federation has ended.
+            RunError: a process has ended.
         """
-        if not self._process.is_alive():
-            raise RunError("a federation has ended")
-        return float(self._updates.value)
+        if not all(process.is_alive() for process in self._processes):
+            raise RunError("a side has ended")
+        return sum(self._updates)
 
     def close(self) -> None:
         """End all of its processes at once."""
-        if self._process.is_alive():
-            for pid in reversed(self.pids):
-                with suppress(psutil.NoSuchProcess):
-                    psutil.Process(pid).kill()
-        self._process.join()
-
-
-class Limit:
-    """Processes that do nothing but SGD on the workload's batches.
-
-    Args:
-        workload: what is trained.
-        task: its data, inherited through fork.
-        num_processes: one per core.
-    """
-
-    def __init__(self, workload: "Workload", task: Task, num_processes: int) -> None:
-        context = multiprocessing.get_context("fork")
-        self._steps_per_update = workload.steps
-        self._steps = context.RawArray(ctypes.c_ulonglong, num_processes)
-        self._processes = [
-            context.Process(target=_loop, args=(workload, task, self._steps, place), daemon=True)
-            for place in range(num_processes)
-        ]
+        for pid in reversed(self.pids):
+            with suppress(psutil.NoSuchProcess):
+                psutil.Process(pid).kill()
         for process in self._processes:
-            process.start()
-
-    @property
-    def pids(self) -> list[int]:
-        return [process.pid for process in self._processes if process.pid is not None]
-
-    def updates(self) -> float:
-        """Client updates done so far; a step is a fraction of one."""
-        return sum(self._steps) / self._steps_per_update
-
-    def close(self) -> None:
-        """End the processes at once."""
-        for process in self._processes:
-            process.kill()
             process.join()
-
-
-def _loop(workload: "Workload", task: Task, steps: Counters, place: int) -> None:
-    torch.set_num_threads(1)
-    rng = np.random.default_rng(place)
-    model = FlatModel(task.model())  # parameters are views of one vector
-    module, params = model.module.train(), tuple(model.params)
-    batches = [
-        torch.from_numpy(batch)
-        for client_id in rng.permutation(workload.num_clients)
-        for batch in rng.permutation(task.train_indices(client_id)).reshape(-1, workload.batch_size)
-    ]
-    inputs, targets = task.inputs, task.targets
-    for batch in cycle(batches):
-        output = module(inputs.index_select(0, batch))
-        loss = F.cross_entropy(output, targets.index_select(0, batch))
-        grad = torch.autograd.grad(loss, params)
-        with torch.no_grad():
-            torch._foreach_add_(params, grad, alpha=-LOCAL_LR)
-        steps[place] += 1
 
 
 def counted(mailbox: Mailbox, count: Count) -> Mailbox:

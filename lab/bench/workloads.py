@@ -8,10 +8,13 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from itertools import cycle
 from statistics import median
 from typing import Any
 
 import numpy as np
+import torch
+from torch.nn import functional as F
 
 from fl_app.algorithms.fedasync import FedAsync
 from fl_app.algorithms.fedavg_k import FedAvgK
@@ -20,6 +23,7 @@ from fl_app.cli import compose
 from fl_app.client import LocalTrainer
 from fl_app.client.batch import BatchTrainer
 from fl_app.client.build import Recipe, prepare_process
+from fl_app.client.flat import FlatModel
 from fl_app.client.initial import build_model
 from fl_app.cluster.connection import connect
 from fl_app.cluster.mailbox import ClusterMailbox
@@ -34,13 +38,14 @@ from fl_app.schedule import Buffered, Schedule, fully_async, k_async
 from fl_app.strategy import AsyncStrategy
 from fl_app.tasks.partition import Iid
 from fl_app.tasks.task import Task
-from lab.bench.sides import LOCAL_LR, Count, Federation, Limit, Side, counted, race
+from lab.bench.sides import Count, Side, counted, race
 
 # Small steps and loud noise: no loss comes near 0 however long the measurement takes, for numbers
 # next to 0 (denormal ones) would slow down whoever trained more.
 NOISE = 5.0
 NUM_CLASSES, NUM_TESTS = 10, 1000
-TOGETHER_AT_WORK = 32
+AT_WORK = 32  # clients, where some train together
+LOCAL_LR = 1e-3
 
 
 @dataclass(frozen=True)
@@ -123,20 +128,19 @@ TOGETHER = (
     Workload("B2", "mlp", (1, 8, 8), 100, 160, 16, 10, "delta", 1000),
 )
 
-Mailer = Callable[[Workload, Task, int], Mailbox]
-"""Makes the mailbox of a workload, of which so many orders may be computed together."""
+Mailer = Callable[[Workload, Task], Mailbox]
+"""Makes the mailbox of a workload."""
 
 
 def in_processes(workload: Workload, task: Task, batch: int = 1) -> Mailbox:
-    """As of ``runtime=inprocess``, with a worker for each core."""
+    """As of ``runtime=inprocess``, with a worker for each core, and `batch` orders an operation."""
     trainer = workload.trainer(task)
     whole = BatchTrainer(trainer, batch) if batch > 1 else trainer
     return Workers(whole, cores(), trainer.model.layout.size)
 
 
-def on_cluster(workload: Workload, task: Task, batch: int = 1) -> Mailbox:
+def on_cluster(workload: Workload, task: Task) -> Mailbox:
     """As of ``runtime=ray``, with a worker for each core."""
-    assert batch == 1
     connect(None, cores())
     recipe = Recipe(compose(["runtime=ray"]), task, workload.trainer)
     return ClusterMailbox(recipe, disconnects=True)
@@ -152,79 +156,73 @@ class Race:
     """Two or three sides that do the same client updates.
 
     Attributes:
+        name: of the race; several may share it.
         workload: what is trained.
         algorithm: "fedavg_k", "fedasync" or "fedbuff".
         sides: by name, the mailbox of a federation; None = a bare loop.
-        together: the side that may train several clients together; "" = none.
     """
 
+    name: str
     workload: Workload
     algorithm: str
     sides: dict[str, Mailer | None]
-    together: str = ""
 
     def rules(self) -> tuple[AsyncStrategy, Schedule]:
         """Strategy and schedule; of K-async averaging all clients are at work, and K = 10."""
         match self.algorithm:
             case "fedasync":
-                return FedAsync(), fully_async(TOGETHER_AT_WORK)
+                return FedAsync(), fully_async(AT_WORK)
             case "fedbuff":
-                return FedBuff(), Buffered(TOGETHER_AT_WORK, 10)
+                return FedBuff(), Buffered(AT_WORK, 10)
         lr = LOCAL_LR * self.workload.steps
         return FedAvgK(server_lr=lr), k_async(10, self.workload.num_clients)
 
 
-RACES = [
-    *((w.work, Race(w, "fedavg_k", {"ours": in_processes, "limit": None})) for w in WORKLOADS),
-    *(
-        (
-            w.work,
-            Race(
-                w, algorithm, {"ours": in_processes, "alone": in_processes, "limit": None}, "ours"
-            ),
-        )
-        for w in TOGETHER
-        for algorithm in ("fedasync", "fedbuff")
-    ),
-    *(
-        (f"R{w.work[1:]}", Race(w, "fedavg_k", {"ours": on_cluster, "inprocess": in_processes}))
-        for w in WORKLOADS
-    ),
-]
+def races(batch: int) -> list[Race]:
+    """All races, in some of which `batch` orders are computed in one operation."""
+    together = partial(in_processes, batch=batch)
+    alone: dict[str, Mailer | None] = {"alone": in_processes, "limit": None}
+    both: dict[str, Mailer | None] = {"ours": on_cluster, "inprocess": in_processes}
+    return [
+        *(Race(w.work, w, "fedavg_k", {"ours": in_processes, "limit": None}) for w in WORKLOADS),
+        *(
+            Race(w.work, w, algorithm, {"ours": together, **alone})
+            for w in TOGETHER
+            for algorithm in ("fedasync", "fedbuff")
+        ),
+        *(Race(f"R{w.work[1:]}", w, "fedavg_k", both) for w in WORKLOADS),
+    ]
 
 
-def compare(name: str, race_: Race, batch: int, repeats: int, seconds: float) -> dict[str, Any]:
+def compare(run: Race, repeats: int, seconds: float) -> dict[str, Any]:
     """Updates per second of each side, and how many times as many the first has.
 
     Args:
-        name: of the race.
-        race_: its sides.
-        batch: orders that the side `together` computes in one operation.
+        run: its sides.
         repeats: of the measurement.
         seconds: of each side in one of them.
     """
-    workload = race_.workload
-    task = workload.task()
+    task = run.workload.task()
     prepare_process()  # the bare loop has the allocator of a run, too
     sides: list[Side] = []
     try:
-        for side, mailer in race_.sides.items():
+        for mailer in run.sides.values():
             if mailer is None:
-                sides.append(Limit(workload, task, cores()))
+                jobs = [partial(loop, run.workload, task, place) for place in range(cores())]
             else:
-                size = batch if side == race_.together else 1
-                sides.append(Federation(partial(train, race_, task, mailer, size)))
-        speeds = race(sides, workload.warm_up, repeats, seconds)
+                jobs = [partial(train, run, task, mailer)]
+            sides.append(Side(jobs))
+        speeds = race(sides, run.workload.warm_up, repeats, seconds)
     finally:
         for each in sides:
             each.close()
     ours, *others = zip(*speeds, strict=True)
     told = {
-        "work": name,
-        "algorithm": race_.algorithm,
+        "work": run.name,
+        "algorithm": run.algorithm,
         "updates_per_second": round(median(ours), 2),
     }
-    for other, theirs in zip([*race_.sides][1:], others, strict=True):
+    for other, theirs in zip([*run.sides][1:], others, strict=True):
         ratios = [one / two for one, two in zip(ours, theirs, strict=True)]
         told[f"{other}_updates_per_second"] = round(median(theirs), 2)
         told[f"ratio_to_{other}"] = round(median(ratios), 3)
@@ -232,9 +230,30 @@ def compare(name: str, race_: Race, batch: int, repeats: int, seconds: float) ->
     return told | {"repeats": repeats, "seconds": seconds, "cores": cores()}
 
 
-def train(race_: Race, task: Task, mailer: Mailer, batch: int, count: Count) -> None:
-    """Run a federation until this process is killed; for `Federation`."""
+def train(run: Race, task: Task, mailer: Mailer, count: Count) -> None:
+    """Run a federation without evaluation until this process is killed; for `Side`."""
     prepare_process()
-    mailbox = counted(mailer(race_.workload, task, batch), count)
-    outcome = race_.workload.engine(mailbox, task, *race_.rules()).run()
+    mailbox = counted(mailer(run.workload, task), count)
+    outcome = run.workload.engine(mailbox, task, *run.rules()).run()
     raise outcome.error or RunError(outcome.stopped)
+
+
+def loop(workload: Workload, task: Task, place: int, count: Count) -> None:
+    """Nothing but SGD on the workload's batches until this process is killed; for `Side`."""
+    torch.set_num_threads(1)
+    rng = np.random.default_rng(place)
+    model = FlatModel(task.model())  # parameters are views of one vector
+    module, params = model.module.train(), tuple(model.params)
+    batches = [
+        torch.from_numpy(batch)
+        for client_id in rng.permutation(workload.num_clients)
+        for batch in rng.permutation(task.train_indices(client_id)).reshape(-1, workload.batch_size)
+    ]
+    inputs, targets = task.inputs, task.targets
+    for batch in cycle(batches):
+        output = module(inputs.index_select(0, batch))
+        loss = F.cross_entropy(output, targets.index_select(0, batch))
+        grad = torch.autograd.grad(loss, params)
+        with torch.no_grad():
+            torch._foreach_add_(params, grad, alpha=-LOCAL_LR)
+        count(1 / workload.steps)
