@@ -72,13 +72,8 @@ class Side:
             process.join()
 
 
-def counted(mailbox: Mailbox, count: Count) -> Mailbox:
-    """The mailbox, which tells of uploads as soon as they come in, however late their virtual time.
-
-    Args:
-        mailbox: of a federation.
-        count: is told of them.
-    """
+def count_uploads(mailbox: Mailbox, count: Count) -> None:
+    """Let a mailbox tell of uploads as soon as they come in, however late their virtual time."""
     pull = mailbox.pull
 
     def counting(timeout: float | None) -> list[Reply | Joined | Left]:
@@ -87,7 +82,6 @@ def counted(mailbox: Mailbox, count: Count) -> Mailbox:
         return replies
 
     mailbox.pull = counting  # type: ignore[method-assign]
-    return mailbox
 
 
 def race(sides: Sequence[Side], warm_up: int, repeats: int, seconds: float) -> list[list[float]]:
