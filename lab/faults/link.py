@@ -8,8 +8,7 @@ import math
 import socket
 import threading
 import time
-from collections.abc import Callable
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass, field
 
 HOST = "127.0.0.1"
@@ -99,40 +98,29 @@ class Link:
         return port
 
     async def _connect(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        with suppress(asyncio.CancelledError):  # by `close`
-            await self._pass_on(reader, writer)
-        writer.close()
-
-    async def _pass_on(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await self._whole.wait()
-        try:
+        # Cancelled by `close`, or the server is down.
+        with closing(writer), suppress(asyncio.CancelledError, ConnectionRefusedError):
+            await self._whole.wait()
             there, back = await asyncio.open_connection(HOST, self._to, limit=CHUNK)
-        except ConnectionRefusedError:  # the server is down
-            return
-        try:
             await asyncio.gather(
-                self._forward(lambda: self.up, reader, back),
-                self._forward(lambda: self.down, there, writer),
+                self._forward(self.up, reader, back),
+                self._forward(self.down, there, writer),
                 return_exceptions=True,  # an aborted connection must not end the others
             )
-        finally:
-            back.close()
 
     async def _forward(
-        self,
-        way: Callable[[], Way],
-        reader: asyncio.StreamReader,
-        writer: asyncio.StreamWriter,
+        self, way: Way, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
         line: asyncio.Queue[tuple[float, bytes]] = asyncio.Queue(UNDER_WAY)
 
         async def enter() -> None:
             with suppress(ConnectionError):  # aborted: then the other side is closed, too
                 while data := await reader.read(CHUNK):
-                    await line.put((await way().take(len(data)), data))
-            await line.put((time.monotonic() + way().delay, b""))
+                    await line.put((await way.take(len(data)), data))
+            await line.put((time.monotonic() + way.delay, b""))
 
-        async def leave() -> None:
+        entering = asyncio.ensure_future(enter())
+        try:
             while True:
                 due, data = await line.get()
                 await asyncio.sleep(due - time.monotonic())
@@ -141,10 +129,6 @@ class Link:
                     return
                 writer.write(data)
                 await writer.drain()
-
-        entering = asyncio.ensure_future(enter())
-        try:
-            await leave()
         finally:
             entering.cancel()
             writer.close()
