@@ -31,10 +31,6 @@ GRACE = 15.0  # seconds from SIGTERM to SIGKILL
 TAIL = 25  # lines of a log that are shown after a failure
 
 
-class Disappointed(Exception):
-    """What should have happened did not happen."""
-
-
 class Federation:
     """A SuperLink and SuperNodes of a kit, each with its own log.
 
@@ -180,12 +176,12 @@ def wait_for(true: Callable[[], bool], what: str, seconds: float, every: float =
     """Wait until a condition is true; return the seconds that it took.
 
     Raises:
-        Disappointed: it is not true in time.
+        RunError: it is not true in time.
     """
     began = time.monotonic()
     while not true():
         if time.monotonic() - began > seconds:
-            raise Disappointed(f"not within {seconds:g} s: {what}")
+            raise RunError(f"not within {seconds:g} s: {what}")
         time.sleep(every)
     return time.monotonic() - began
 

@@ -13,8 +13,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Self
 
+from fl_app.core.errors import RunError
 from lab.boards.steps import ANSWER, PROJECT, Impossible, ask, require_programs
-from lab.demo import Disappointed, wait_for
+from lab.demo import wait_for
 
 CACHE = PROJECT / "outputs" / "boards"  # what outlasts a run
 NAME = "fl-boards"  # with which the names of containers, images and networks begin
@@ -63,7 +64,7 @@ class Podman:
         self.storage.mkdir(exist_ok=True)
         try:
             self.ask("network", "create", self.network)
-        except Disappointed as error:
+        except RunError as error:
             raise Impossible(f"Podman cannot keep images here: {error}") from None
         return self
 
@@ -77,7 +78,7 @@ class Podman:
         """Remove the storage with everything in it."""
         # Podman 4.3 may wait for itself for ever; what is ended gives its locks back.
         for words in (REMOVE, REMOVE, ("network", "prune", "--force"), ("rmi", "--all", "--force")):
-            with suppress(Disappointed, OSError):
+            with suppress(RunError, OSError):
                 self.ask(*words, seconds=REMOVAL)
         shutil.rmtree(self.storage, ignore_errors=True)
 
@@ -106,7 +107,7 @@ class Podman:
         """Run a command of Podman; return what it printed.
 
         Raises:
-            Disappointed: it failed, or did not end in time.
+            RunError: it failed, or did not end in time.
         """
         return ask(
             self.command(*words),
@@ -195,7 +196,7 @@ def make_base(podman: Podman, name: str, packages: Sequence[str], *hooks: str) -
             draft.rename(path)
         podman.ask("import", path, image, seconds=300)
         podman.ask("run", "--rm", f"--network={podman.network}", "--pull", "never", image, "true")
-    except Disappointed as error:
+    except RunError as error:
         raise Impossible(f"containers cannot be made or started here: {error}") from None
     return image
 
@@ -227,7 +228,7 @@ class Machine:
             words = ["run", "--detach", "--name", self._container, "--pull", "never", *words]
             podman.ask(*words, image, "/sbin/init")
             self.wait()
-        except Disappointed as error:
+        except RunError as error:
             raise Impossible(f"systemd cannot be started in a container here: {error}") from None
 
     def wait(self) -> float:
@@ -238,7 +239,7 @@ class Machine:
         """Log in and run commands as the user; return what they printed.
 
         Raises:
-            Disappointed: one failed, or they did not end in time.
+            RunError: one failed, or they did not end in time.
         """
         options = ["--user", USER, "--workdir", self.home, f"--env=HOME={self.home}"]
         words = ["exec", *options, self._container, "bash", "-e", "-c", commands]
@@ -269,6 +270,6 @@ class Machine:
     def _booted(self) -> bool:
         try:  # its status is not 0 while it starts, or if a service has failed
             state = self.root("sh", "-c", "systemctl is-system-running || true")
-        except Disappointed:  # it does not take commands yet
+        except RunError:  # it does not take commands yet
             return False
         return state.strip() in ("running", "degraded")

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Literal
 
 from fl_app.core.errors import RunError
-from lab.demo import Disappointed, end
+from lab.demo import end
 
 PROJECT = Path(__file__).resolve().parents[2]
 ANSWER = 120.0  # seconds that a command may take, unless it is told otherwise
@@ -64,7 +64,7 @@ def attempt(steps: Steps) -> Iterator[Row]:
             detail = action()
         except Impossible as error:
             verdict, detail = "impossible", str(error)
-        except (Disappointed, RunError, OSError, ValueError) as error:
+        except (RunError, OSError, ValueError) as error:
             detail = str(error)
             verdict = "impossible" if any(sign in detail for sign in NO_NETWORK) else "failed"
         yield Row(what, verdict, time.monotonic() - began, detail)
@@ -92,7 +92,7 @@ def ask(
         name: of the command in errors; None = all of its words.
 
     Raises:
-        Disappointed: it failed, or did not end in time.
+        RunError: it failed, or did not end in time.
     """
     name = name or " ".join(command)
     began = time.monotonic()
@@ -108,14 +108,14 @@ def ask(
     try:
         told, _ = process.communicate(timeout=seconds)
     except subprocess.TimeoutExpired:
-        raise Disappointed(f"not done within {seconds:g} s: {name}") from None
+        raise RunError(f"not done within {seconds:g} s: {name}") from None
     finally:
         if process.poll() is None:
             end(process, grace=10.0)
     text = told.decode(errors="replace")
     if process.returncode != 0:
         passed = time.monotonic() - began
-        raise Disappointed(
+        raise RunError(
             f"{name} ended with {process.returncode} after {passed:.0f} s: {text.strip()[-LAST:]}"
         )
     return text
@@ -140,7 +140,7 @@ def change(settings: Path, old: str, new: str) -> None:
     """Replace words of a kit's settings, as a person edits them."""
     text = settings.read_text()
     if old not in text:
-        raise Disappointed(f"{settings} must hold {old}")
+        raise RunError(f"{settings} must hold {old}")
     settings.write_text(text.replace(old, new))
 
 
@@ -148,12 +148,12 @@ def told(run: Path) -> str:
     """What a run came to.
 
     Raises:
-        Disappointed: it did not end as it should.
+        RunError: it did not end as it should.
     """
     summary = json.loads((run / "summary.json").read_text())
     if summary["stopped"] not in ("num_versions", "seconds"):
-        raise Disappointed(f"{run} stopped with {summary['stopped']}")
+        raise RunError(f"{run} stopped with {summary['stopped']}")
     if not summary["client_updates"]:
-        raise Disappointed(f"no update arrived in {run}")
+        raise RunError(f"no update arrived in {run}")
     told = "{num_versions} versions from {client_updates} updates in {virtual_seconds:.0f} s"
     return (told + ", {failures} failures").format(**summary)

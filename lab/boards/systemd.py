@@ -13,11 +13,12 @@ from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 
+from fl_app.core.errors import RunError
 from fl_app.core.events import Arrived, Event
 from fl_app.record.log import read_events
 from lab.boards.podman import SUITE, USER, Machine, Podman, make_base
 from lab.boards.steps import PROJECT, Steps, ask, change, told
-from lab.demo import Disappointed, wait_for
+from lab.demo import wait_for
 
 PAGE = PROJECT / "docs" / "edge.md"
 MAKER, SERVER, DEVICE = "maker", "server", "device-0"  # machines
@@ -105,8 +106,8 @@ class Boards:
                     said = self._copy(commands)
                 else:
                     said = self._make(commands)
-            except Disappointed as error:
-                raise Disappointed(f"{section}, on {machine}: {error}") from None
+            except RunError as error:
+                raise RunError(f"{section}, on {machine}: {error}") from None
         return said.splitlines()[-1] if said else "nothing is printed"
 
     def begin(self) -> str:
@@ -119,7 +120,7 @@ class Boards:
         self._machines[name].cut()
         before = len(self._arrived())
         if self._ended():
-            raise Disappointed("the run had ended before the power failed: it is too short")
+            raise RunError("the run had ended before the power failed: it is too short")
         seconds = wait_for(lambda: len(self._arrived()) > before, "an update arrived", 400.0)
         return f"an update arrived {seconds:.0f} s after the boot"
 
@@ -155,7 +156,7 @@ class Boards:
 
     def _file(self, name: str) -> str:
         """A file of the run; "" if there is none yet."""
-        with suppress(Disappointed):
+        with suppress(RunError):
             return self._machines[SERVER].root("cat", f"{RUN}/{name}")
         return ""
 
@@ -164,10 +165,10 @@ def block(page: Path, section: str, number: int) -> str:
     """A block with commands, by its section's heading and its number in the section, from 0.
 
     Raises:
-        Disappointed: the page has none there.
+        RunError: the page has none there.
     """
     _, _, text = page.read_text().partition(f"# {section}\n")
     found = re.findall(r"^```sh\n(.*?)^```", text.partition("\n#")[0], re.MULTILINE | re.DOTALL)
     if number >= len(found):
-        raise Disappointed(f"{page.name} has {len(found)} blocks of commands below {section!r}")
+        raise RunError(f"{page.name} has {len(found)} blocks of commands below {section!r}")
     return str(found[number])

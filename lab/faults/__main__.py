@@ -4,7 +4,6 @@ Prints a table with what was observed of each fault, and a verdict. Exits with 1
 """
 
 import argparse
-import json
 import random
 import signal
 import sys
@@ -20,10 +19,10 @@ import psutil
 from rich.console import Console
 from rich.table import Table
 
+from fl_app import Result
 from fl_app.core.errors import RunError
 from fl_app.core.events import Aggregated, Arrived, Event
 from fl_app.record.log import read_events
-from lab.demo import Disappointed
 from lab.faults.field import NODES, PATIENCE, SECONDS, Field
 from lab.faults.injections import FAULTS, Fault, random_kills
 
@@ -75,7 +74,7 @@ def withstand(faults: Mapping[str, Fault], folder: Path) -> list[Row]:
                 rows.append(row)
                 print(f"  {name}: {'; '.join([row.seen, *row.problems])}", flush=True)
             federation.finish(ESTIMATE * len(faults) + PATIENCE)
-    except (Disappointed, RunError, OSError, ValueError) as error:
+    except (RunError, OSError, ValueError) as error:
         ended = str(error)
         traceback.print_exc()
     rows += [Row(name, problems=["never injected"]) for name in [*faults][len(rows) :]]
@@ -89,13 +88,14 @@ def observe(name: str, fault: Fault, federation: Field) -> Row:
     """Inject a fault; returns its row."""
     nodes, inject = fault
     published = [event for event in federation.events() if isinstance(event, Aggregated)]
-    row, start = Row(name), federation.now()
+    row, start, began = Row(name), federation.history().t, time.monotonic()
     try:
         row.seen = inject(federation)
-    except (Disappointed, psutil.Error) as error:
+    except (RunError, psutil.Error) as error:
         row.problems.append(str(error))
-    end, events = federation.now(), federation.events()
-    row.seconds = end - start
+    row.seconds = time.monotonic() - began
+    events = federation.events()
+    end = events[-1].t
     row.problems += [f"version {e.version} was rolled back" for e in published if e not in events]
     for client in {*range(NODES)} - {*nodes}:
         if (silent := silence(events, client, start, end)) > SILENCE:
@@ -125,12 +125,11 @@ def problems_of(run: Path) -> list[str]:
             arrived.difference_update(event.order)
     if made != [*range(1, len(made) + 1)]:
         problems.append("the log does not hold every version once")
-    summary = json.loads((run / "summary.json").read_text())
-    if summary["stopped"] != "num_versions":
-        problems.append(f"the run stopped with {summary['stopped']}")
-    with np.load(run / "model.npz", allow_pickle=False) as model:
-        problems += [f"array {n!r} is not finite" for n in model if not np.isfinite(model[n]).all()]
-    return problems
+    result = Result(run)
+    if (stopped := result.summary["stopped"]) != "num_versions":
+        problems.append(f"the run stopped with {stopped}")
+    names = [name for name, array in result.model.items() if not np.isfinite(array).all()]
+    return problems + [f"array {name!r} is not finite" for name in names]
 
 
 def main() -> int:

@@ -1,6 +1,6 @@
 """The faults: how each is injected, and how the run must respond.
 
-Every function injects a fault into a run and returns what it observed. It raises `Disappointed` if
+Every function injects a fault into a run and returns what it observed. It raises `RunError` if
 the run does not respond as it must.
 """
 
@@ -12,9 +12,8 @@ from functools import partial
 
 import psutil
 
-from fl_app.core.events import Aggregated, Failed
+from fl_app.core.errors import RunError
 from fl_app.record.history import History, OrderRecord
-from lab.demo import Disappointed
 from lab.faults.field import NODES, SECONDS, Field
 
 CUT = 90.0  # seconds without a link
@@ -28,7 +27,7 @@ def client_app_hangs(field: Field, *, node: int) -> str:
     try:
         order = _failure(field, node, sequence)
         if "deadline passed" not in order.reason:
-            raise Disappointed(f"expected a passed deadline, got {order.reason!r}")
+            raise RunError(f"expected a passed deadline, got {order.reason!r}")
     finally:
         with suppress(psutil.NoSuchProcess):
             process.resume()
@@ -52,17 +51,17 @@ def killed(field: Field, *, node: int, process: str) -> str:
 
 def server_killed(field: Field, *, process: str) -> str:
     """SIGKILL of the ServerApp or the SuperLink; the run's supervisor submits it again."""
-    began, version = time.monotonic(), _version(field)
-    run_id, lost = field.supervisor.run_id, _lost(field)
+    began, before, run_id = time.monotonic(), field.history(), field.supervisor.run_id
     _kill(field, "server", process)
     field.until(lambda: field.supervisor.run_id != run_id, "the run is submitted again")
     again = time.monotonic() - began
-    field.until(lambda: _version(field) > version + 1, "the run goes on")
-    if not _lost(field) > lost:
-        raise Disappointed("the log does not tell which orders were lost")
+    field.until(lambda: field.history().version > before.version + 1, "the run goes on")
+    lost = _lost(field.history()) - _lost(before)
+    if lost <= 0:
+        raise RunError("the log does not tell which orders were lost")
     return (
-        f"killed at version {version}, submitted again after {again:.0f} s, goes on after "
-        f"{time.monotonic() - began:.0f} s; {_lost(field) - lost} failures: {ANEW}"
+        f"killed at version {before.version}, submitted again after {again:.0f} s, goes on after "
+        f"{time.monotonic() - began:.0f} s; {lost} failures: {ANEW}"
     )
 
 
@@ -74,7 +73,7 @@ def link_cut(field: Field, *, node: int) -> str:
     field.links[node].restore()
     restored = time.monotonic()
     order = _outcome(field, node, sequence)
-    _answers_again(field, node, len(_orders(field, node)) - 1)
+    _answers_again(field, node, len(field.orders(node)) - 1)
     return f"{CUT:.0f} s: {_story(order)}; answers {time.monotonic() - restored:.0f} s after"
 
 
@@ -97,7 +96,7 @@ def random_kills(times: int, rng: random.Random) -> dict[str, Fault]:
     kills = {name: fault for name, fault in FAULTS.items() if name.endswith("-killed")}
 
     def later(field: Field, inject: Callable[..., str], seconds: float) -> str:
-        field.wait(seconds)
+        time.sleep(seconds)
         return inject(field)
 
     drawn: dict[str, Fault] = {}
@@ -111,14 +110,6 @@ def random_kills(times: int, rng: random.Random) -> dict[str, Fault]:
     return drawn
 
 
-def _orders(field: Field, client: int) -> list[OrderRecord]:
-    """The orders of one client in the sequence in which they were given."""
-    history = History(keep_orders=True)
-    for event in field.events():
-        history.emit(event)
-    return [order for order in history.orders if order.client == client]
-
-
 def _story(order: OrderRecord) -> str:
     """How an order ended, in words."""
     reason = f": {order.reason}" if order.reason else ""
@@ -127,56 +118,45 @@ def _story(order: OrderRecord) -> str:
 
 def _outcome(field: Field, node: int, sequence: int) -> OrderRecord:
     """Wait until an order has ended."""
-    field.until(
-        lambda: any(order.ended for order in _orders(field, node)[sequence : sequence + 1]),
-        f"order {sequence} of client {node} ends",
-    )
-    return _orders(field, node)[sequence]
+    what = f"order {sequence} of client {node} ends"
+    field.until(lambda: field.orders(node)[sequence].ended != "", what)
+    return field.orders(node)[sequence]
 
 
 def _failure(field: Field, node: int, sequence: int) -> OrderRecord:
     """Wait until an order has failed."""
     order = _outcome(field, node, sequence)
     if order.ended != "failure":
-        raise Disappointed(f"its order ended with {order.ended}")
+        raise RunError(f"its order ended with {order.ended}")
     return order
 
 
 def _answers_again(field: Field, node: int, sequence: int) -> None:
     """Wait for an update of an order after this one."""
     field.until(
-        lambda: any(o.ended == "arrival" for o in _orders(field, node)[sequence + 1 :]),
+        lambda: any(order.ended == "arrival" for order in field.orders(node)[sequence + 1 :]),
         f"node {node} answers again",
     )
 
 
 def _training(field: Field, node: int) -> tuple[psutil.Process, int]:
     """Wait until a node is in the middle of an order: its worker, and the order's number."""
-    found: list[tuple[psutil.Process, int]] = []
-
-    def training() -> bool:
-        told = _orders(field, node)
-        workers = field.processes(f"node-{node}", "fl_app.node.worker")
-        passed = field.now() - told[-1].start if told else 0.0
-        if workers and SECONDS / 4 < passed < SECONDS / 2 and not told[-1].ended:
-            found.append((workers[0], len(told) - 1))
-        return bool(found)
-
-    field.until(training, f"node {node} trains")
-    return found[0]
+    given = len(field.orders(node))
+    field.until(lambda: len(field.orders(node)) > given, f"node {node} is given an order")
+    time.sleep(SECONDS / 4)
+    order, workers = field.orders(node)[-1], field.processes(f"node-{node}", "fl_app.node.worker")
+    if order.ended or not workers:  # it was lost at once
+        return _training(field, node)
+    return workers[0], order.sequence
 
 
 def _kill(field: Field, where: str, name: str) -> None:
     processes = field.processes(where, name)
     if not processes:
-        raise Disappointed(f"there is no process {name} of {where} to kill")
+        raise RunError(f"there is no process {name} of {where} to kill")
     for process in processes:
         process.kill()
 
 
-def _version(field: Field) -> int:
-    return sum(isinstance(event, Aggregated) for event in field.events())
-
-
-def _lost(field: Field) -> int:
-    return sum(isinstance(e, Failed) and e.reason == ANEW for e in field.events())
+def _lost(history: History) -> int:
+    return sum(trouble.reason == ANEW for trouble in history.troubles)
