@@ -28,7 +28,7 @@ CASES = {
     "fedhist": [*FEW, "algorithm.strategy.buffer_length=3", "algorithm.strategy.norm_decay=0.01"],
     "eafl": ["algorithm.strategy.num_clusters=2", "algorithm.strategy.recluster_every=3"],
     "port": [
-        *(*FEW, "algorithm.schedule.concurrency=6", "devices=uniform_110x"),
+        *(*FEW, "algorithm.schedule.concurrency=6", "devices.ratio=110"),
         *("algorithm.client.local_epochs=3", "algorithm.strategy.staleness_bound=2"),
     ],
     "overlap_fedavg": ["devices/network=normal"],
@@ -162,7 +162,7 @@ def carried_out(*words):
 def test_simulation_engine_writes_the_same_files_as_inprocess(tmp_path):
     """ClientApps mask and evaluate."""
     words = [
-        *("algorithm=fedbuff", "num_versions=4", "devices=uniform_110x", "seed=7"),
+        *("algorithm=fedbuff", "num_versions=4", "devices.ratio=110", "seed=7"),
         *("algorithm.schedule.concurrency=5", "algorithm.schedule.buffer_size=3"),
         *("client_eval_every=2", "client_eval_fraction=0.2"),
         *("secure_aggregation=helper", "secure_aggregation.clip_norm=5"),

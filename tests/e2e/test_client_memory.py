@@ -186,7 +186,7 @@ CASES = {
     "overlap_fedavg": ["algorithm=overlap_fedavg", "devices/network=normal"],
     "moon": ["algorithm=moon", "algorithm.schedule.buffer_size=3"],
     "port": [
-        *("algorithm=port", "algorithm.schedule.buffer_size=2", "devices=uniform_110x"),
+        *("algorithm=port", "algorithm.schedule.buffer_size=2", "devices.ratio=110"),
         *("algorithm.strategy.staleness_bound=2", "algorithm.schedule.concurrency=6"),
     ],
 }

@@ -28,7 +28,7 @@ pytestmark = [
 ]
 
 STORE = 100 << 20  # bytes of each machine's object store
-SMALL = ("devices=uniform_110x", "seed=7", "num_clients=20")
+SMALL = ("devices.ratio=110", "seed=7", "num_clients=20")
 # States, extra vectors, pauses, recalls, evaluations on clients, holdouts; LeNet's vectors are too
 # large for a call, and lie in the store.
 RUNS = {
