@@ -24,39 +24,30 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+import altair as alt
 import numpy as np
-from numpy.typing import NDArray
-from omegaconf import DictConfig, OmegaConf
+import pandas as pd
 
 from fl_app.client import LocalTrainer
 from fl_app.client.build import build_task, build_trainer
 from fl_app.client.initial import build_model
-from fl_app.core.types import Order
-
-Model = NDArray[np.float32]
+from fl_app.core.types import Order, Vector
+from fl_app.report.cells import Cell, read_run
+from fl_app.report.figures import data, save
 
 ITERATIONS = 12
 LENGTH = 1e-2  # of a difference; the models have norms of about 10
 RATE, MOMENTUM = "algorithm.client.local_lr", "algorithm.strategy.momentum"
 
 
-def cycle(trainer: LocalTrainer, num_clients: int) -> Callable[[Model], Model]:
+def cycle(trainer: LocalTrainer, num_clients: int) -> Callable[[Vector], Vector]:
     """D: the mean displacement by examples, with the same batches whenever it is asked."""
 
-    def displacement(model: Model) -> Model:
+    def displacement(model: Vector) -> Vector:
         total = np.zeros(model.shape, np.float64)
         examples = 0
         for client in range(num_clients):
-            order = Order(
-                number=client,
-                client_id=client,
-                sequence=0,
-                base_version=0,
-                vector=model,
-                config={"local_epochs": 1},
-                sent_at=0.0,
-            )
-            upload = trainer.train(order)
+            upload = trainer.train(Order(client, client, 0, 0, model, {"local_epochs": 1}, 0.0))
             total += upload.num_examples * (upload.vector.astype(np.float64) - model)
             examples += upload.num_examples
         return (total / examples).astype(np.float32)
@@ -64,7 +55,7 @@ def cycle(trainer: LocalTrainer, num_clients: int) -> Callable[[Model], Model]:
     return displacement
 
 
-def contraction(displacement: Callable[[Model], Model], model: Model, seed: int = 0) -> float:
+def contraction(displacement: Callable[[Vector], Vector], model: Vector, seed: int = 0) -> float:
     """The largest eigenvalue of -dD/dw, by power iteration.
 
     Args:
@@ -83,19 +74,17 @@ def contraction(displacement: Callable[[Model], Model], model: Model, seed: int 
     return value
 
 
-def measured(folder: Path, cycles: int) -> dict[float, float]:
+def measured(cells: Sequence[Cell], cycles: int) -> dict[float, float]:
     """The contraction for every local rate of a sweep.
 
     Args:
-        folder: of the sweep.
+        cells: of the sweep.
         cycles: of FedAvg before the measurement.
     """
     found: dict[float, float] = {}
-    for path in sorted(folder.rglob("config.yaml")):
-        config = OmegaConf.load(path)
-        assert isinstance(config, DictConfig)
+    for cell in cells:
+        config, rate = cell.settings, float(cell.get(RATE))
         config.algorithm.client.upload = "model"
-        rate = float(config.algorithm.client.local_lr)
         if rate in found:
             continue
         task = build_task(config)
@@ -108,25 +97,14 @@ def measured(folder: Path, cycles: int) -> dict[float, float]:
     return dict(sorted(found.items()))
 
 
-def draw(folder: Path, found: dict[float, float]) -> Path:
+def draw(path: Path, sweep: Sequence[Cell], found: dict[float, float]) -> None:
     """The accuracies over rate and momentum, with the bound 1 - c of a rate as a red line.
 
     A rate whose contraction lies outside of [0, 1] has no line.
     """
-    import altair as alt
-    import pandas as pd
-
-    from fl_app.report.cells import read_cell
-    from fl_app.report.figures import data, save
-
-    path = folder / "stability.png"
     cells = pd.DataFrame(
-        {
-            "rate": cell.get(RATE),
-            "momentum": cell.get(MOMENTUM),
-            "accuracy": cell.summary["last10_accuracy"],
-        }
-        for cell in map(read_cell, sorted(path.parent for path in folder.rglob("config.yaml")))
+        [(c.get(RATE), c.get(MOMENTUM), c.summary["last10_accuracy"]) for c in sweep],
+        columns=["rate", "momentum", "accuracy"],
     )
     momenta = sorted(cells.momentum.unique())
     bounds = pd.DataFrame(
@@ -152,7 +130,6 @@ def draw(folder: Path, found: dict[float, float]) -> Path:
     texts = places.mark_text().encode(text=alt.Text("mean(accuracy):Q", format=".0%"))
     chart = alt.layer(alt.layer(squares, texts), lines).properties(width=400, height=400)
     save(chart.resolve_scale(x="independent", y="independent"), path)
-    return path
 
 
 def main(words: Sequence[str] | None = None) -> None:
@@ -161,16 +138,19 @@ def main(words: Sequence[str] | None = None) -> None:
     parser.add_argument("folder", type=Path, help="of a sweep over rate and momentum")
     parser.add_argument("--cycles", type=int, default=5, help="of FedAvg before (default: 5)")
     given = parser.parse_args(words)
-    folder: Path = given.folder
-    if not list(folder.rglob("config.yaml")):
-        parser.error(f"{folder} holds no runs")
-    found = measured(folder, given.cycles)
+    try:
+        cells = read_run(given.folder)
+    except ValueError as error:
+        parser.error(str(error))
+    found = measured(cells, given.cycles)
     print("\n| local rate | contraction c of a cycle | stable below the momentum 1 - c |")
     print("|---|---|---|")
     for rate, value in found.items():
         bound = f"{1 - value:.2f}" if 0 <= value <= 1 else "-"
         print(f"| {rate:g} | {value:.3g} | {bound} |")
-    print(f"figure: {draw(folder, found)}", file=sys.stderr)
+    figure = given.folder / "stability.png"
+    draw(figure, cells, found)
+    print(f"figure: {figure}", file=sys.stderr)
 
 
 if __name__ == "__main__":
