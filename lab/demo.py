@@ -6,18 +6,18 @@ It starts the folders of a kit, as a federation of machines does; only the addre
 """
 
 import argparse
-import json
 import os
 import select
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Self
 
+from fl_app import Result
 from fl_app.cli import compose
 from fl_app.core.errors import RunError
 from fl_app.field.control import SuperLink, Unreachable
@@ -119,8 +119,7 @@ class Federation:
             RunError: the run or a process failed.
         """
         Supervisor(self.link, pause=self.wait).complete(overrides, output)
-        summary: dict[str, Any] = json.loads((output / "summary.json").read_text())
-        return summary
+        return Result(output).summary
 
     def wait(self, seconds: float) -> None:
         """Wait for a number of seconds, at most one.
@@ -184,6 +183,27 @@ def wait_for(true: Callable[[], bool], what: str, seconds: float, every: float =
             raise RunError(f"not within {seconds:g} s: {what}")
         time.sleep(every)
     return time.monotonic() - began
+
+
+@contextmanager
+def started(command: Sequence[str], **settings: Any) -> Iterator["subprocess.Popen[bytes]"]:
+    """A process that leads its process group; both are ended with the block.
+
+    Args:
+        command: and its arguments.
+        settings: of `subprocess.Popen`.
+    """
+    process = subprocess.Popen(
+        command,
+        **{"stdin": subprocess.DEVNULL, **settings},
+        stderr=subprocess.STDOUT,
+        start_new_session=True,
+    )
+    try:
+        yield process
+    finally:
+        if process.poll() is None:
+            end(process)
 
 
 def end(*processes: "subprocess.Popen[bytes]", grace: float = GRACE) -> None:

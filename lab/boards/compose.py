@@ -1,7 +1,6 @@
 """Part ``compose``: the kit's compose files, carried out by Docker Compose on Podman's engine."""
 
 import os
-import subprocess
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
@@ -11,7 +10,7 @@ from tempfile import TemporaryDirectory
 
 from lab.boards.podman import SUITE, Podman, make_base
 from lab.boards.steps import PROJECT, Steps, ask, change, require_programs, told
-from lab.demo import end, wait_for
+from lab.demo import started, wait_for
 from lab.faults.link import Link, free_ports
 
 UID = 1000  # the images' user, who owns the folders of kits
@@ -54,17 +53,9 @@ def engine(podman: Podman) -> Iterator[dict[str, str]]:
             "SUPERLINK_IMAGE": SUPERLINK,
             "SUPERNODE_IMAGE": SUPERNODE,
         }
-        process = subprocess.Popen(
-            podman.command("system", "service", "--time=0", socket),
-            env=environment,
-            stdout=log,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )
-        try:
+        command = podman.command("system", "service", "--time=0", socket)
+        with started(command, env=environment, stdout=log):
             yield environment
-        finally:
-            end(process)
 
 
 def apart(work: Path, environment: Mapping[str, str]) -> str:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Literal
 
 from fl_app.core.errors import RunError
-from lab.demo import end
+from lab.demo import started
 
 PROJECT = Path(__file__).resolve().parents[2]
 ANSWER = 120.0  # seconds that a command may take, unless it is told otherwise
@@ -96,22 +96,12 @@ def ask(
     """
     name = name or " ".join(command)
     began = time.monotonic()
-    process = subprocess.Popen(
-        command,
-        env=environment,
-        cwd=cwd,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        start_new_session=True,
-    )
-    try:
-        told, _ = process.communicate(timeout=seconds)
-    except subprocess.TimeoutExpired:
-        raise RunError(f"not done within {seconds:g} s: {name}") from None
-    finally:
-        if process.poll() is None:
-            end(process, grace=10.0)
+    settings = {"env": environment, "cwd": cwd, "stdout": subprocess.PIPE}
+    with started(command, **settings) as process:
+        try:
+            told, _ = process.communicate(timeout=seconds)
+        except subprocess.TimeoutExpired:
+            raise RunError(f"not done within {seconds:g} s: {name}") from None
     text = told.decode(errors="replace")
     if process.returncode != 0:
         passed = time.monotonic() - began
