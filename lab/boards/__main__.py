@@ -9,12 +9,11 @@ import fcntl
 import shutil
 import signal
 import sys
-from collections.abc import Iterable, Iterator
-from pathlib import Path
+from collections.abc import Iterable
 
 from lab.boards import compose, systemd
 from lab.boards.podman import CACHE
-from lab.boards.steps import Impossible, Row, attempt
+from lab.boards.steps import attempt
 
 PARTS = {"systemd": systemd.steps, "compose": compose.steps}
 
@@ -40,33 +39,22 @@ def main() -> int:
 def carry_out(parts: Iterable[str]) -> int:
     """Carry out parts and print their rows; returns the exit status."""
     work = CACHE / "work"
-    failed, lacking = False, []
+    verdicts: dict[str, str] = {}
     try:
         for part in parts:
             shutil.rmtree(work, ignore_errors=True)
             work.mkdir(parents=True)
-            for row in rows(part, work):
-                name = f"{part}: {row.what}"
-                print(f"{name}: {row.verdict}, {row.seconds:.0f} s: {row.detail}", flush=True)
-                failed |= row.verdict == "failed"
-                lacking += [name] if row.verdict == "impossible" else []
+            for what, verdict, seconds, detail in attempt(PARTS[part](work)):
+                print(f"{part}: {what}: {verdict}, {seconds:.0f} s: {detail}", flush=True)
+                verdicts[f"{part}: {what}"] = verdict
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         return 130
     finally:
         shutil.rmtree(work, ignore_errors=True)
-    if lacking:
+    if lacking := [what for what, verdict in verdicts.items() if verdict == "impossible"]:
         print("NOT TRIED, as this machine lacks something (see above):", *lacking, sep="\n  ")
-    return int(failed)
-
-
-def rows(part: str, work: Path) -> Iterator[Row]:
-    """The rows of a part; one row if this machine lacks what all of it needs."""
-    try:
-        with PARTS[part](work) as steps:
-            yield from attempt(steps)
-    except Impossible as error:
-        yield Row("all of it", "impossible", 0.0, str(error))
+    return int("failed" in verdicts.values())
 
 
 if __name__ == "__main__":

@@ -1,14 +1,13 @@
 """What the parts share: commands of this machine, steps, and the rows that tell of them."""
 
-import json
 import shutil
 import subprocess
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Literal
 
+from fl_app import Result
 from fl_app.core.errors import RunError
 from lab.demo import started
 
@@ -16,7 +15,11 @@ PROJECT = Path(__file__).resolve().parents[2]
 ANSWER = 120.0  # seconds that a command may take, unless it is told otherwise
 LAST = 4000  # characters of a failed command's output that are shown
 Steps = Mapping[str, Callable[[], str]]
-Verdict = Literal["passed", "failed", "impossible"]
+"""What is tried, and the function that tries it; it returns what it saw."""
+
+Row = tuple[str, str, float, str]
+"""What was tried; "passed", "failed" or "impossible"; seconds; what was seen or is missing."""
+
 # What install.sh, `packages.py` and uv say on a machine that reaches no packages.
 NO_NETWORK = (
     "No matching distribution found for uv",
@@ -25,53 +28,39 @@ NO_NETWORK = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
-    """One thing that was tried.
-
-    Attributes:
-        what: was tried.
-        verdict: "impossible" if this machine lacks what it needs.
-        seconds: that it took.
-        detail: what was seen. If impossible: what is missing, and how to get it.
-    """
-
-    what: str
-    verdict: Verdict
-    seconds: float
-    detail: str
-
-
 class Impossible(Exception):
     """This machine lacks something; the message says what, and how to get it."""
 
 
-def attempt(steps: Steps) -> Iterator[Row]:
-    """Carry out steps one after the other; yield a row for each.
+def attempt(part: AbstractContextManager[Steps]) -> Iterator[Row]:
+    """Carry out a part's steps one after the other; yield a row for each.
 
     After a step that failed or is impossible, the others are not carried out, as they need it. One
     row names them.
-
-    Args:
-        steps: what is tried, and the function that tries it. It returns what it saw.
     """
-    rest = [*steps]
-    for what, action in steps.items():
-        rest.remove(what)
-        began = time.monotonic()
-        verdict: Verdict = "passed"
-        try:
-            detail = action()
-        except Impossible as error:
-            verdict, detail = "impossible", str(error)
-        except (RunError, OSError, ValueError) as error:
-            detail = str(error)
-            verdict = "impossible" if any(sign in detail for sign in NO_NETWORK) else "failed"
-        yield Row(what, verdict, time.monotonic() - began, detail)
-        if verdict != "passed":
-            if rest:
-                yield Row("; ".join(rest), verdict, 0.0, f"not tried, for want of: {what}")
-            return
+    try:
+        with part as steps:
+            rest = [*steps]
+            while rest:
+                what, began = rest.pop(0), time.monotonic()
+                verdict, detail = tried(steps[what])
+                yield what, verdict, time.monotonic() - began, detail
+                if verdict != "passed" and rest:
+                    yield "; ".join(rest), verdict, 0.0, f"not tried, for want of: {what}"
+                    return
+    except Impossible as error:
+        yield "all of it", "impossible", 0.0, str(error)
+
+
+def tried(action: Callable[[], str]) -> tuple[str, str]:
+    """The verdict on a step, and what was seen."""
+    try:
+        return "passed", action()
+    except Impossible as error:
+        return "impossible", str(error)
+    except (RunError, OSError, ValueError) as error:
+        told = str(error)
+        return "impossible" if any(sign in told for sign in NO_NETWORK) else "failed", told
 
 
 def ask(
@@ -140,7 +129,7 @@ def told(run: Path) -> str:
     Raises:
         RunError: it did not end as it should.
     """
-    summary = json.loads((run / "summary.json").read_text())
+    summary = Result(run).summary
     if summary["stopped"] not in ("num_versions", "seconds"):
         raise RunError(f"{run} stopped with {summary['stopped']}")
     if not summary["client_updates"]:
