@@ -171,6 +171,12 @@ class Federation:
             )
 
 
+def new_folder(name: str) -> Path:
+    """For the files of a federation; from now on SIGTERM interrupts as Ctrl-C does."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    return Path(f"outputs/{name}-{time.strftime('%Y-%m-%d-%H-%M-%S')}").resolve()
+
+
 def wait_for(true: Callable[[], bool], what: str, seconds: float, every: float = 1.0) -> float:
     """Wait until a condition is true; return the seconds that it took.
 
@@ -245,9 +251,7 @@ def main() -> int:
         compose(overrides)
     except ValueError as error:
         parser.error(str(error))
-    folder = Path(f"outputs/superlink-demo-{time.strftime('%Y-%m-%d-%H-%M-%S')}").resolve()
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C
-    status = 1
+    folder, status = new_folder("superlink-demo"), 1
     try:
         with Federation(folder, arguments.nodes) as federation:
             federation.start()

@@ -64,24 +64,15 @@ def shown(name: str) -> Iterator[griffe.Object]:
 
 def with_signatures(text: str) -> str:
     """A page with the blocks of all its names."""
-    bare = SIGNATURES.sub(r"\1", text)
-    return NAMED.sub(
-        lambda match: (
-            match[0]
-            if _is_algorithm(match[1])
-            else f"{match[0]}\n```python\n{_block(match[1])}\n```\n"
-        ),
-        bare,
-    )
+    return NAMED.sub(_with_block, SIGNATURES.sub(r"\1", text))
 
 
-def _block(name: str) -> str:
-    return "\n\n".join(map(_stub, shown(name)))
-
-
-def _is_algorithm(name: str) -> bool:
-    """Its module has the equations, and the reference its keys: the site alone shows both here."""
-    return name.startswith("fl_app.algorithms.")
+def _with_block(named: re.Match[str]) -> str:
+    # Of an algorithm, the module has the equations, and the reference the keys.
+    if named[1].startswith("fl_app.algorithms."):
+        return named[0]
+    stubs = "\n\n".join(map(_stub, shown(named[1])))
+    return f"{named[0]}\n```python\n{stubs}\n```\n"
 
 
 def _stub(each: griffe.Object) -> str:

@@ -6,9 +6,10 @@ the run does not respond as it must.
 
 import random
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
+from typing import NamedTuple
 
 import psutil
 
@@ -20,7 +21,7 @@ CUT = 90.0  # seconds without a link
 ANEW = "the server was started anew"
 
 
-def client_app_hangs(field: Field, *, node: int) -> str:
+def client_app_hangs(field: Field, node: int) -> str:
     """SIGSTOP of a ClientApp that trains, until the order's deadline has passed."""
     process, sequence = _training(field, node)
     process.suspend()
@@ -35,7 +36,7 @@ def client_app_hangs(field: Field, *, node: int) -> str:
     return _story(order)
 
 
-def killed(field: Field, *, node: int, process: str) -> str:
+def killed(field: Field, node: int, *, process: str) -> str:
     """SIGKILL of the ClientApp of a node that trains, or of its SuperNode; both start again."""
     _, sequence = _training(field, node)
     began = time.monotonic()
@@ -49,7 +50,7 @@ def killed(field: Field, *, node: int, process: str) -> str:
     )
 
 
-def server_killed(field: Field, *, process: str) -> str:
+def server_killed(field: Field, _: None, *, process: str) -> str:
     """SIGKILL of the ServerApp or the SuperLink; the run's supervisor submits it again."""
     began, before, run_id = time.monotonic(), field.history(), field.supervisor.run_id
     _kill(field, "server", process)
@@ -65,7 +66,7 @@ def server_killed(field: Field, *, process: str) -> str:
     )
 
 
-def link_cut(field: Field, *, node: int) -> str:
+def link_cut(field: Field, node: int) -> str:
     """The link is cut for `CUT` seconds."""
     _, sequence = _training(field, node)
     field.links[node].cut()
@@ -77,37 +78,39 @@ def link_cut(field: Field, *, node: int) -> str:
     return f"{CUT:.0f} s: {_story(order)}; answers {time.monotonic() - restored:.0f} s after"
 
 
-# Nodes that are disturbed, and what injects the fault.
-Fault = tuple[Sequence[int], Callable[..., str]]
+class Fault(NamedTuple):
+    """What injects a fault, and the node that it disturbs; None = all of them."""
+
+    inject: Callable[..., str]
+    node: int | None = None
+
 
 # By name, in the order in which they happen.
-FAULTS: dict[str, Fault] = {
-    "client-app-hangs": ([2], partial(client_app_hangs, node=2)),
-    "link-cut": ([3], partial(link_cut, node=3)),
-    "client-app-killed": ([1], partial(killed, node=1, process="fl_app.node.worker")),
-    "node-killed": ([2], partial(killed, node=2, process="fl_app.node.warm")),
-    "server-app-killed": (range(NODES), partial(server_killed, process="flwr-serverapp")),
-    "superlink-killed": (range(NODES), partial(server_killed, process="flower-superlink")),
+FAULTS = {
+    "client-app-hangs": Fault(client_app_hangs, 2),
+    "link-cut": Fault(link_cut, 3),
+    "client-app-killed": Fault(partial(killed, process="fl_app.node.worker"), 1),
+    "node-killed": Fault(partial(killed, process="fl_app.node.warm"), 2),
+    "server-app-killed": Fault(partial(server_killed, process="flwr-serverapp")),
+    "superlink-killed": Fault(partial(server_killed, process="flower-superlink")),
 }
 
 
 def random_kills(times: int, rng: random.Random) -> dict[str, Fault]:
     """So many faults by name: a random process is killed at a random moment."""
-    kills = {name: fault for name, fault in FAULTS.items() if name.endswith("-killed")}
-
-    def later(field: Field, inject: Callable[..., str], seconds: float) -> str:
-        time.sleep(seconds)
-        return inject(field)
-
-    drawn: dict[str, Fault] = {}
+    kills = [name for name in FAULTS if name.endswith("-killed")]
+    drawn = {}
     for number in range(1, times + 1):
-        name, node = rng.choice([*kills]), rng.randrange(NODES)
-        nodes, inject = kills[name]
-        if len(nodes) == 1:
-            nodes, inject = [node], partial(inject, node=node)
-        seconds = rng.uniform(0.0, 2 * SECONDS)
-        drawn[f"{number}-{name}"] = nodes, partial(later, inject=inject, seconds=seconds)
+        name, node, seconds = rng.choice(kills), rng.randrange(NODES), rng.uniform(0, 2 * SECONDS)
+        inject, usual = FAULTS[name]
+        inject = partial(_later, inject=inject, seconds=seconds)
+        drawn[f"{number}-{name}"] = Fault(inject, None if usual is None else node)
     return drawn
+
+
+def _later(field: Field, node: int | None, inject: Callable[..., str], seconds: float) -> str:
+    time.sleep(seconds)
+    return inject(field, node)
 
 
 def _story(order: OrderRecord) -> str:

@@ -17,8 +17,10 @@ The others were not measured [A].
 """
 
 import argparse
+import re
 from collections import defaultdict
 from collections.abc import Sequence
+from itertools import chain
 from pathlib import Path
 from statistics import fmean
 
@@ -31,6 +33,7 @@ from fl_app.devices.table import boards_of
 TARGET = 0.6
 BOARDS = {"equal": {"rpi5": 15}, "mixed": {"rpi5": 10, "rpi4": 5}}
 UPDATES = {"fedavg-iid": 195, "fedavg-noniid": 425, "iid": 343, "noniid": 750}
+CELL = re.compile(r"(.+)@(equal|mixed)-(iid|noniid)(?:-seed(.+))?")
 REACHED = "s to 60 %"
 FORMS = {
     **{"s": ",.0f", REACHED: ",.0f", "updates/s": ".3f", "share rpi4": ".1%"},
@@ -97,11 +100,9 @@ def runs_in(folder: Path) -> dict[Run, pd.DataFrame]:
     """
     found = {}
     for path in sorted(folder.glob("*/events.jsonl")):
-        name, _, seed = path.parent.name.partition("-seed")
-        algorithm, _, setting = name.partition("@")
-        boards, _, data = setting.partition("-")
-        if boards not in BOARDS or data not in UPDATES:
+        if not (name := CELL.fullmatch(path.parent.name)):
             raise ValueError(f"{path.parent} is no cell of experiment=pi_rack")
+        algorithm, boards, data, seed = name.groups()
         seed = seed or str(yaml.safe_load((path.parent / "config.yaml").read_text())["seed"])
         found[algorithm, boards, data, seed] = Result(path.parent).events
     if not found:
@@ -121,9 +122,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except ValueError as error:
         parser.error(str(error))
     learned: dict[Run, Scores] = defaultdict(dict)
-    for (algorithm, boards, data, seed), events in (
-        each for found in trained for each in found.items()
-    ):
+    for (algorithm, boards, data, seed), events in chain(*(found.items() for found in trained)):
         for alike in BOARDS if algorithm == SYNCHRONOUS else [boards]:
             learned[algorithm, alike, data, seed] |= scores_in(events)
     titles = ["setting", "runs", "trained", "updates", *FORMS]
@@ -131,10 +130,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     for setting in sorted({run[:3] for run in runs}):
         algorithm, boards, data = setting
         kinds, _ = boards_of("pi_rack", BOARDS[boards], 15)
+        own = [run for run in runs if run[:3] == setting]
         rows: list[dict[str, float]] = []
-        for run in sorted(
-            (run for run in runs if run[:3] == setting), key=lambda r: not learned[r]
-        ):
+        for run in sorted(own, key=lambda run: not learned[run]):
             enough = [row["updates"] for row in rows if REACHED in row]
             enough = enough or [UPDATES.get(f"{algorithm}-{data}", UPDATES[data])]
             rows.append(predicted(runs[run], kinds, round(fmean(enough)), learned[run]))

@@ -19,9 +19,7 @@ import argparse
 import json
 import math
 import random
-import signal
 import sys
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -34,7 +32,7 @@ from fl_app.api.plan import plan
 from fl_app.cli import compose
 from fl_app.core.errors import RunError
 from fl_app.runner.cell import Plan, run_cell
-from lab.demo import Federation
+from lab.demo import Federation, new_folder
 from lab.faults.field import APP
 from lab.rack.fit import TWO_SIDED
 from lab.rack.fit import main as fit
@@ -205,9 +203,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if not 0 < given.seconds < math.inf:
         parser.error(f"--seconds {given.seconds:g} must be a number > 0: nothing would be recorded")
     words, seconds = words_of(given.algorithm), given.seconds
-    stamp = time.strftime("%Y-%m-%d-%H-%M-%S")
-    folder = Path(f"outputs/twin-{given.algorithm}-{stamp}").resolve()
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C
+    folder = new_folder(f"twin-{given.algorithm}")
     try:
         record(folder, words, seconds)
     except RunError as error:
