@@ -3,15 +3,17 @@
 It asks for no limits above those of this process, and for no service manager on this machine.
 """
 
-import json
 import os
 import resource
 import shutil
 import signal
 from collections.abc import Sequence
+from configparser import ConfigParser
 from contextlib import suppress
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
+
+import tomli_w
 
 from fl_app.core.errors import RunError
 from lab.boards.steps import ANSWER, PROJECT, Impossible, ask, require_programs
@@ -134,15 +136,9 @@ def _settings(mounted: Sequence[str]) -> str:
         most = resource.getrlimit(number)[1]
         value = enough if most == resource.RLIM_INFINITY else min(most, enough)
         limits.append(f"{name}={value}:{value}")
-    return (
-        "[containers]\n"
-        f"default_ulimits = {json.dumps(limits)}\n"
-        f"volumes = {json.dumps(mounted)}\n"
-        "[engine]\n"
-        'cgroup_manager = "cgroupfs"\n'
-        'events_logger = "file"\n'
-        'lock_type = "file"\n'
-    )
+    engine = {"cgroup_manager": "cgroupfs", "events_logger": "file", "lock_type": "file"}
+    containers = {"default_ulimits": limits, "volumes": mounted}
+    return tomli_w.dumps({"containers": containers, "engine": engine})
 
 
 def _packages(folder: Path) -> list[str]:
@@ -151,21 +147,21 @@ def _packages(folder: Path) -> list[str]:
     They read it from settings of the whole machine, as an administrator would write them: ``sudo``
     removes environment variables, and not these. Returns what to mount, as ``source:target:ro``.
     """
-    words = {name: os.environ.get(f"PIP_{name}", "").split() for name in INDEX}
+    pip, uv = ConfigParser(interpolation=None), dict[str, Any]()
+    pip.add_section("global")
     for name in INDEX:
-        words[name] += os.environ.get(f"UV_{name}", "").replace(",", " ").split()
-    pip, uv = ["[global]"], ["native-tls = true"]  # else uv trusts only its own authorities
-    for name, found in words.items():
+        found = os.environ.get(f"PIP_{name}", "").split()
+        found += os.environ.get(f"UV_{name}", "").replace(",", " ").split()
         if values := list(dict.fromkeys(found)):
             key = name.lower().replace("_", "-")
-            pip += [f"{key} =", *(f"    {value}" for value in values)]
-            uv.append(f"{key} = {json.dumps(values[0] if name == 'INDEX_URL' else values)}")
-    mounts = []
-    for target, lines in (("/etc/pip.conf", pip), ("/etc/uv/uv.toml", uv)):
-        path = folder / Path(target).name
-        path.write_text("\n".join(lines) + "\n")
-        mounts.append(f"{path}:{target}:ro")
-    local = {Path(word) for word in words["FIND_LINKS"] if os.path.isabs(word)}
+            pip["global"][key] = "\n".join(values)
+            uv[key] = values[0] if name == "INDEX_URL" else values
+    with (folder / "pip.conf").open("w") as file:
+        pip.write(file)
+    uv["native-tls"] = True  # else uv trusts only its own authorities
+    (folder / "uv.toml").write_text(tomli_w.dumps(uv))
+    mounts = [f"{folder}/pip.conf:/etc/pip.conf:ro", f"{folder}/uv.toml:/etc/uv/uv.toml:ro"]
+    local = {Path(word) for word in uv.get("find-links", ()) if os.path.isabs(word)}
     return mounts + [f"{p}:{p}:ro" for p in sorted({*local, CERTIFICATES}) if p.is_dir()]
 
 
