@@ -19,9 +19,7 @@ UNDER_WAY = 1024  # most chunks that a delayed line holds
 def free_ports(count: int) -> list[int]:
     """Return `count` different free ports of this machine."""
     with ExitStack() as stack:  # all are bound at the same time, so they differ
-        probes = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for probe in probes:
-            probe.bind((HOST, 0))
+        probes = [stack.enter_context(socket.create_server((HOST, 0))) for _ in range(count)]
         return [probe.getsockname()[1] for probe in probes]
 
 
@@ -60,12 +58,13 @@ class Link:
     """
 
     def __init__(self, port: int, *, host: str = HOST) -> None:
-        self._to, self._host = port, host
+        self._to = port
         self.up, self.down = Way(), Way()
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
+        listens = threading.Event()
+        serving = self._serve(host, listens)
+        self._thread = threading.Thread(target=asyncio.run, args=(serving,), daemon=True)
         self._thread.start()
-        self.port: int = asyncio.run_coroutine_threadsafe(self._listen(), self._loop).result()
+        listens.wait()
 
     def cut(self) -> None:
         """Stop all traffic, as an unplugged cable does: connections stay open."""
@@ -77,25 +76,18 @@ class Link:
 
     def close(self) -> None:
         """Abort all connections and stop."""
-
-        async def leave() -> None:
-            self._server.close()
-            while tasks := asyncio.all_tasks() - {asyncio.current_task()}:
-                for task in tasks:
-                    task.cancel()
-                await asyncio.gather(*tasks, return_exceptions=True)
-
-        asyncio.run_coroutine_threadsafe(leave(), self._loop).result()
-        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._loop.call_soon_threadsafe(self._closed.set)
         self._thread.join()
-        self._loop.close()
 
-    async def _listen(self) -> int:
-        self._whole = asyncio.Event()
+    async def _serve(self, host: str, listens: threading.Event) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._whole, self._closed = asyncio.Event(), asyncio.Event()
         self._whole.set()
-        self._server = await asyncio.start_server(self._connect, self._host, 0, limit=CHUNK)
-        port: int = self._server.sockets[0].getsockname()[1]
-        return port
+        server = await asyncio.start_server(self._connect, host, 0, limit=CHUNK)
+        self.port: int = server.sockets[0].getsockname()[1]
+        listens.set()
+        await self._closed.wait()
+        server.close()  # whoever is connected is cancelled with the loop
 
     async def _connect(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         # Cancelled by `close`, or the server is down.

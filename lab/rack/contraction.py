@@ -35,7 +35,7 @@ from fl_app.core.types import Order, Vector
 from fl_app.report.cells import Cell, read_run
 from fl_app.report.figures import data, save
 
-ITERATIONS = 12
+CYCLES, ITERATIONS = 5, 12
 LENGTH = 1e-2  # of a difference; the models have norms of about 10
 RATE, MOMENTUM = "algorithm.client.local_lr", "algorithm.strategy.momentum"
 
@@ -74,13 +74,8 @@ def contraction(displacement: Callable[[Vector], Vector], model: Vector, seed: i
     return value
 
 
-def measured(cells: Sequence[Cell], cycles: int) -> dict[float, float]:
-    """The contraction for every local rate of a sweep.
-
-    Args:
-        cells: of the sweep.
-        cycles: of FedAvg before the measurement.
-    """
+def measured(cells: Sequence[Cell]) -> dict[float, float]:
+    """The contraction for every local rate of a sweep, after `CYCLES` of FedAvg."""
     found: dict[float, float] = {}
     for cell in cells:
         config, rate = cell.settings, float(cell.get(RATE))
@@ -90,7 +85,7 @@ def measured(cells: Sequence[Cell], cycles: int) -> dict[float, float]:
         task = build_task(config)
         displacement = cycle(build_trainer(config, task), int(config.num_clients))
         model = build_model(task, int(config.seed)).read()
-        for _ in range(cycles):
+        for _ in range(CYCLES):
             model = model + displacement(model)
         found[rate] = contraction(displacement, model)
         print(f"rate {rate:g}: contraction {found[rate]:.3g}", flush=True)
@@ -136,13 +131,12 @@ def main(words: Sequence[str] | None = None) -> None:
     """Read the command line, measure, print a table and draw."""
     parser = argparse.ArgumentParser(prog="python -m lab.rack.contraction")
     parser.add_argument("folder", type=Path, help="of a sweep over rate and momentum")
-    parser.add_argument("--cycles", type=int, default=5, help="of FedAvg before (default: 5)")
     given = parser.parse_args(words)
     try:
         cells = read_run(given.folder)
     except ValueError as error:
         parser.error(str(error))
-    found = measured(cells, given.cycles)
+    found = measured(cells)
     print("\n| local rate | contraction c of a cycle | stable below the momentum 1 - c |")
     print("|---|---|---|")
     for rate, value in found.items():
