@@ -220,28 +220,24 @@ def _of_setting(found: Benchmark, setting: str, against: Sequence[str]) -> str:
     ages = runs[list(AGES)].mean().assign(max_staleness=runs["max_staleness"].max()).dropna()
     chosen = {name: _short(words) for name, words in runs["chosen"].first().items() if words}
     names = [best, *found.ahead_of(best, [setting])]
-    columns = [
-        ("accuracy, %", {n: interval(list(table[n])).text(form="{:.1f}") for n in names}),
-        ("seconds", {n: f"{seconds[n]:.0f}" for n in names}),
-    ]
+    columns = {
+        "accuracy, %": {n: interval(list(table[n])).text(form="{:.1f}") for n in names},
+        "seconds": {n: f"{seconds[n]:.0f}" for n in names},
+    }
     for title, rival in [("the best, points", best), *((n, n) for n in against if n in table)]:
         ahead = found.ahead_of(rival, [setting])
-        columns.append((f"ahead of {title}", {n: each.text() for n, each in ahead.items()}))
-    columns += [
-        # With the range: an interval could leave [0, 100].
-        (
-            "recall of the slow labels, % (lowest to highest seed)",
-            {n: "{:.1f} ({:.1f} to {:.1f})".format(*recalls[n]) for n in recalls},
-        ),
-        (
-            "ages: median, 90 %, largest",
-            {n: ", ".join(f"{age:.0f}" for age in ages.loc[n]) for n in ages.index},
-        ),
-        ("searched values", chosen),
-    ]
-    shown = [(title, texts) for title, texts in columns if texts]
-    rows = [[name, *(texts.get(name, "-") for _, texts in shown)] for name in names]
-    return section(setting, [], ["method", *(title for title, _ in shown)], rows)
+        columns[f"ahead of {title}"] = {n: each.text() for n, each in ahead.items()}
+    # With the range: an interval could leave [0, 100].
+    columns["recall of the slow labels, % (lowest to highest seed)"] = {
+        n: "{:.1f} ({:.1f} to {:.1f})".format(*recalls[n]) for n in recalls
+    }
+    columns["ages: median, 90 %, largest"] = {
+        n: ", ".join(f"{age:.0f}" for age in ages.loc[n]) for n in ages.index
+    }
+    columns["searched values"] = chosen
+    shown = {title: texts for title, texts in columns.items() if texts}
+    rows = [[name, *(texts.get(name, "-") for texts in shown.values())] for name in names]
+    return section(setting, [], ["method", *shown], rows)
 
 
 def _short(words: str) -> str:
