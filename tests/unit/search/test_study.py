@@ -321,19 +321,13 @@ class Breaks(AsyncStrategy):
         raise KeyError("who")
 
 
-class StandsStill(AsyncStrategy):
-    def aggregate(self, model, updates):
-        return model.params
+def returning(params):
+    """A strategy that returns what is made of the model."""
+    return type("Own", (AsyncStrategy,), {"aggregate": lambda _, model, updates: params(model)})
 
 
-class Shrinks(AsyncStrategy):
-    def aggregate(self, model, updates):
-        return model.params[:3]
-
-
-class Diverges(AsyncStrategy):
-    def aggregate(self, model, updates):
-        return model.params * np.float32(math.nan)
+STANDS, SHRINKS = returning(lambda model: model.params), returning(lambda model: model.params[:3])
+DIVERGES = returning(lambda model: model.params * np.float32(math.nan))
 
 
 def check(others, told, make, size=4, upload="delta", rated=False):
@@ -359,9 +353,9 @@ def check(others, told, make, size=4, upload="delta", rated=False):
         (Forgets, True, {RESUMED: False}, "its checkpoint lacks what it had learned"),
         (Hoards, False, {RESUMED: False}, "Unkeepable: state.updates is a list_iterator"),
         (Breaks, False, dict.fromkeys(TRIALS, False), "KeyError: 'who'"),
-        (StandsStill, False, {FEDAVG: False, ONCE: None, ORDER: None}, "the model stands still"),
-        (Shrinks, False, dict.fromkeys(TRIALS, False), "returned shape (3,), expected that of"),
-        (Diverges, False, dict.fromkeys(TRIALS, False), "returned numbers that are not finite"),
+        (STANDS, False, {FEDAVG: False, ONCE: None, ORDER: None}, "the model stands still"),
+        (SHRINKS, False, dict.fromkeys(TRIALS, False), "returned shape (3,), expected that of"),
+        (DIVERGES, False, dict.fromkeys(TRIALS, False), "returned numbers that are not finite"),
     ],
 )
 def test_what_is_broken_is_found_out_and_nothing_else(make, rated, fails, told):

@@ -122,31 +122,16 @@ def test_inputs_that_do_not_fit_are_refused(name, shape, needed):
 
 MODULE = """
 from torch import nn
-
+from torch.nn.functional import cross_entropy
 def needs_both(input_shape, num_outputs):
     return nn.Sequential(nn.Flatten(), nn.Linear(64, num_outputs))
-
-def complete():
-    return nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
-
-def too_small():
-    return nn.Sequential(nn.Flatten(), nn.Linear(64, 3))
-
-def too_wide():
-    return nn.Sequential(nn.Flatten(), nn.Linear(65, 10))
-
-def lazy():
-    return nn.Sequential(nn.Flatten(), nn.LazyLinear(10))
-
-def smoothed(outputs, targets):
-    return nn.functional.cross_entropy(outputs, targets, label_smoothing=0.5)
-
-def distance(outputs, targets):
-    return (outputs - targets).abs().mean()
-
-def of_each(outputs, targets):
-    return nn.functional.cross_entropy(outputs, targets, reduction="none")
-
+def complete(): return nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
+def too_small(): return nn.Sequential(nn.Flatten(), nn.Linear(64, 3))
+def too_wide(): return nn.Sequential(nn.Flatten(), nn.Linear(65, 10))
+def lazy(): return nn.Sequential(nn.Flatten(), nn.LazyLinear(10))
+def smoothed(outputs, targets): return cross_entropy(outputs, targets, label_smoothing=0.5)
+def distance(outputs, targets): return (outputs - targets).abs().mean()
+def of_each(outputs, targets): return cross_entropy(outputs, targets, reduction="none")
 number = 3
 """
 

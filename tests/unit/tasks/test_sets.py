@@ -285,63 +285,20 @@ def test_the_validation_text_can_be_trained_on(tmp_path):
         Wikitext2(train_split="test")
 
 
-CAPITALS = f"""KING JOHN
+def play(*paragraphs):
+    return "\n\n".join(paragraphs) + "\n"
 
-by William Shakespeare
 
-PERSONS REPRESENTED.
-
-KING JOHN.
-ARTHUR.
-
-ACT I.
-
-SCENE I. A room.
-
-[Enter KING
-JOHN.]
-
-KING JOHN.
-{"a" * 100}
-
-ARTHUR.
-{"b" * 80}
-
-[Exit.]
-
-KING JOHN. {"c" * 100}
-  [Aside] {"d" * 100}
-
-ACT II.
-
-{"z" * 100}
-
-MRS. PAGE. I am short.
-
-CHORUS.
-
-{"e" * 160}*
-"""
-ABBREVIATED = f"""Hamlet
-
-Scene I.
-
-Ham.
-To be.
-{"f" * 200}
-
-Come.
-Go.
-
-Ghost.
-Mark me.
-
-Ham.
-{"g" * 300}
-
-Ghost.
-{"h" * 100}
-"""
+CAPITALS = play(
+    *("KING JOHN", "by William Shakespeare", "PERSONS REPRESENTED.", "KING JOHN.\nARTHUR."),
+    *("ACT I.", "SCENE I. A room.", "[Enter KING\nJOHN.]", f"KING JOHN.\n{'a' * 100}"),
+    *(f"ARTHUR.\n{'b' * 80}", "[Exit.]", f"KING JOHN. {'c' * 100}\n  [Aside] {'d' * 100}"),
+    *("ACT II.", "z" * 100, "MRS. PAGE. I am short.", "CHORUS.", f"{'e' * 160}*"),
+)
+ABBREVIATED = play(
+    *("Hamlet", "Scene I.", f"Ham.\nTo be.\n{'f' * 200}", "Come.\nGo.", "Ghost.\nMark me."),
+    *(f"Ham.\n{'g' * 300}", f"Ghost.\n{'h' * 100}"),
+)
 
 
 def read(rows):
