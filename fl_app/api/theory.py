@@ -58,7 +58,7 @@ Planned: TypeAlias = Buffered | Periodic | Routed
 
 DRAWS = 40_000  # seconds drawn, of all clients together
 LOOP = 20_000  # arrivals in a loop of drawn seconds
-MIXES = 8  # passes in which waits at the server and shares agree
+MIXES = 8  # passes, at most, in which waits at the server and shares agree
 RARE = 1e-3  # of the most frequent number of clients online; those below it are left out
 IDLE = Server()  # whose work takes no time
 LATER = "after_aggregation"
@@ -192,11 +192,13 @@ def refilled(
     places = min(schedule.concurrency or size, there)
     of_all = min(round(places * size / there), size)
     waits = server_waits(orders, np.ones(size), work, places)
-    for _ in range(MIXES if waits.any() else 1):
+    for _ in range(MIXES):
         busy, others = product_form(orders.seconds + waits, of_all)
         attempts = busy / (orders.seconds + waits) * places / of_all
         # Clients that are often heard are fast: their orders, not the clients' mean, queue.
-        waits = server_waits(orders, attempts, work, places)
+        before, waits = waits, server_waits(orders, attempts, work, places)
+        if np.allclose(waits, before, rtol=1e-3):
+            break
     seconds = orders.seconds + waits
     others *= (places - 1) / max(of_all - 1, 1)
     if isinstance(schedule, Periodic):

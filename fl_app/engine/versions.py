@@ -5,6 +5,8 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
+import numpy as np
+
 from fl_app.core.algorithm import Algorithm
 from fl_app.core.bugs import place_of
 from fl_app.core.errors import ClientError, RunError, Stalled
@@ -295,7 +297,8 @@ class Versions:
                 self._emit(Rejected(clock.now, *about, why))
             return
         strategy.report = {}
-        params = strategy.aggregate(model, opened.updates)
+        with np.errstate(over="ignore", invalid="ignore"):  # a version that diverged is refused
+            params = strategy.aggregate(model, opened.updates)
         self.intake.complete(strategy.report, opened)
         checks.require_version(strategy, params, model, len(updates))
         ages = [model.age(update) for update in updates]

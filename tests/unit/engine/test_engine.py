@@ -295,6 +295,15 @@ def test_a_client_that_diverged_keeps_what_it_had_before():
     assert federation.give(7, 0, vec(0, 0), {}, 0.0).state == {"h": [1.0]}
 
 
+def test_a_version_that_diverges_ends_the_run_without_a_warning():
+    class Overflows(MeanDelta):
+        def aggregate(self, model, updates):
+            return super().aggregate(model, updates) * np.float32(3e38)
+
+    outcome = run(SCHEDULE, strategy=Overflows(), num_versions=5).outcome
+    assert outcome.stopped.startswith("Diverged: version 2 is not finite")
+
+
 def test_the_history_cannot_be_changed_and_vectors_are_read_only():
     class Vandal(MeanDelta):
         def aggregate(self, model, updates):
