@@ -17,7 +17,7 @@ from fl_app.strategy.weighted import Stepped
 
 FEW = 8  # rows that are reserved if nobody says how many clients there are
 FASTEST = 6.0  # rate of an exponential that matters to fresh gradients only
-BATCH = 64  # gradients that wait to be taken out of the sums, at most
+BATCH = 64  # gradients that are added at a time, or wait to be taken out, at most
 BLOCK = 1 << 17  # entries of gradients that are added at a time, so that they stay in the cache
 
 
@@ -53,7 +53,7 @@ class Memories:
         self._counted: dict[int, dict[int, bool]] = {}  # version -> clients in `weighted`
         self._entered: dict[int, bool] = {}  # of these, those whose rows are in no sum yet
         self._left: list[tuple[int, np.float32, Array]] = []  # version, scale, row, still in sums
-        self._span, self._at = -1, 0  # greatest age that the sums are made for, and their version
+        self._span, self._at = -1.0, 0  # greatest age that the sums are made for, their version
         self._rates = self._shares = self._masses = np.zeros(0)
         self._sums: Numbers = np.zeros((0, 0))
 
@@ -93,12 +93,14 @@ class Memories:
             p <= 2 and ages up to 10,000.
         """
         if (span := now - self.oldest) > self._span:
-            self._span = 2 * max(span, 32)
+            self._span = 2 * max(span, 32) if self._exponent else math.inf
             self._rates, self._shares = exponentials(self._exponent, self._span)
             self._masses = np.zeros(self._rates.size)
             self._sums = np.zeros((self._rates.size, self._rows.shape[1]))
-            self._entered = {c: True for clients in self._counted.values() for c in clients}
-            self._left = []
+            self._left, counted = [], [c for own in self._counted.values() for c in own]
+            for start in range(0, len(counted), BATCH):
+                self._entered = dict.fromkeys(counted[start : start + BATCH], True)
+                self._settle(now)
         return self._settle(now), float(self._shares @ self._masses)
 
     def put(self, client_id: int, gradient: Vector, version: int) -> None:
@@ -185,7 +187,7 @@ class Memories:
         return total
 
 
-def exponentials(exponent: float, span: int) -> tuple[Numbers, Numbers]:
+def exponentials(exponent: float, span: float) -> tuple[Numbers, Numbers]:
     """Rates l_j and shares c_j with sum_j c_j e^(-l_j a) = (1 + a)^(-exponent), a = 0 .. `span`.
 
     Rates are geometric, since a power of the age is a mean of exponentials whose rates have a power
