@@ -23,13 +23,15 @@ ANEW = "the server was started anew"
 
 def client_app_hangs(field: Field, node: int) -> str:
     """SIGSTOP of a ClientApp that trains, until its order has failed."""
-    process, sequence = _training(field, node)
-    process.suspend()
+    workers, sequence = _training(field, node)
+    for worker in workers:
+        worker.suspend()
     try:
         order = _failure(field, node, sequence)
     finally:
-        with suppress(psutil.NoSuchProcess):
-            process.resume()
+        for worker in workers:
+            with suppress(psutil.NoSuchProcess):
+                worker.resume()
     _answers_again(field, node, sequence)
     return _story(order)
 
@@ -140,15 +142,15 @@ def _answers_again(field: Field, node: int, sequence: int) -> None:
     )
 
 
-def _training(field: Field, node: int) -> tuple[psutil.Process, int]:
-    """Wait until a node is in the middle of an order: its worker, and the order's number."""
+def _training(field: Field, node: int) -> tuple[list[psutil.Process], int]:
+    """Wait until a node is in the middle of an order: its workers, and the order's number."""
     given = len(field.orders(node))
     field.until(lambda: len(field.orders(node)) > given, f"node {node} is given an order")
     time.sleep(SECONDS / 4)
     order, workers = field.orders(node)[-1], field.processes(f"node-{node}", "fl_app.node.worker")
     if order.ended or not workers:  # it was lost at once
         return _training(field, node)
-    return workers[0], order.sequence
+    return workers, order.sequence
 
 
 def _kill(field: Field, where: str, name: str) -> None:
