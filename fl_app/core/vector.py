@@ -89,7 +89,7 @@ def combine(
 def slope(vectors: Sequence[Vector], others: Sequence[Vector]) -> float | None:
     """The least-squares coefficient of K vectors ``(d,)`` on K others; None if these are equal.
 
-    It is sum_k <v_k - mean v, u_k - mean u> / sum_k ||u_k - mean u||^2.
+    It is sum_k <v_k, u_k - mean u> / sum_k ||u_k - mean u||^2, as the deviations add up to 0.
     """
     product = length = 0.0
     for start in range(0, vectors[0].size, BLOCK):
@@ -97,7 +97,6 @@ def slope(vectors: Sequence[Vector], others: Sequence[Vector]) -> float | None:
         rows = np.stack([vector[place] for vector in vectors])
         other = np.stack([vector[place] for vector in others])
         if (other != other[0]).any():  # else u_k - mean u is rounding noise
-            rows -= rows.mean(0)
             other -= other.mean(0)
             product += float(np.vdot(rows, other))
             length += float(np.vdot(other, other))

@@ -490,15 +490,6 @@ def test_a_schedule_that_forgets_to_return_is_told():
     assert str(outcome.error).startswith("Idles.start returned None, and must return clients of")
 
 
-def test_an_update_in_place_of_a_list_is_told_in_a_line():
-    class Single(Buffered):
-        def take(self, buffer):
-            return buffer[0] if buffer else []
-
-    (told,) = str(run(Single(2, 1)).outcome.error).splitlines()
-    assert told.startswith("Single.take returned Update(client...")
-
-
 @pytest.mark.parametrize("weights", [[1.0], np.full(3, np.nan), [[0.5]] * 3, 1.0])
 def test_weights_that_do_not_fit_the_updates_are_told_where_they_are_made(weights):
     class Careless(MeanDelta):
