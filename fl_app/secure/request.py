@@ -16,12 +16,12 @@ PROTOCOL = "fl-app secure aggregation 1"
 
 
 class Refused(Exception):
-    """The helper does not tell the sum of masks that was asked for.
+    """The helper refuses a sum of masks.
 
     Args:
         reason: why.
-        members: place in the request -> why, of the uploads that are at fault; empty if the request
-            as a whole is.
+        members: place in the request -> reason, for each upload at fault; empty if the whole
+            request is.
     """
 
     def __init__(self, reason: str, members: Mapping[int, str] | None = None) -> None:
@@ -101,7 +101,7 @@ class Terms:
 
 
 class Member(NamedTuple):
-    """One masked upload, as the helper learns of it.
+    """What the helper gets of one masked upload.
 
     Attributes:
         client: client id.
@@ -117,7 +117,7 @@ class Member(NamedTuple):
 
     @classmethod
     def of(cls, update: Update) -> "Member":
-        """The member that a masked update is.
+        """The member for a masked update.
 
         Raises:
             ValueError: its seal is malformed.
@@ -186,7 +186,7 @@ class Request:
 
 
 class Summer(Protocol):
-    """Tells sums of masks: a helper in this process, or a connection to one."""
+    """Gives sums of masks: a helper in this process, or a connection to one."""
 
     def sum(self, request: Request) -> Integers:
         """The sum of the masks modulo 2^32, shape ``(d,)``.
