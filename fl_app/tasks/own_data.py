@@ -280,10 +280,10 @@ class TableData(OwnData):
 
     def texts(self) -> set[str]:
         """Columns whose values are read as texts, so that 01 and 1 remain two names."""
-        own = {*names_of(self.target), *names_of(self.categories), *names_of(self.client)}
+        names = {*names_of(self.target), *names_of(self.categories), *names_of(self.client)}
         if self.known is None:
-            return own
-        return own.union(self.known.targets, (c.name for c in self.known.columns if c.categories))
+            return names
+        return names.union(self.known.targets, (c.name for c in self.known.columns if c.categories))
 
     def part_of(self, table: "pd.DataFrame", where: str) -> Part:
         """The examples in the rows of a table.
@@ -333,8 +333,8 @@ class TableData(OwnData):
                 ("ignore", {*inputs} & {*names_of(self.ignore)}),
                 ("categories", numbers & {*names_of(self.categories)}),
             ):
-                own, why = ", ".join(names_of(getattr(self, key))), "the model has its inputs"
-                require(not differ, f"task.{key}", own, "as in task.schema, or left out", why)
+                value, problem = ", ".join(names_of(getattr(self, key))), "the model has its inputs"
+                require(not differ, f"task.{key}", value, "as in task.schema, or left out", problem)
             roles |= {"a column of task.schema": inputs, "task.inputs": inputs}
         else:
             ignored, inputs = names_of(self.ignore), names_of(self.inputs)

@@ -82,8 +82,8 @@ class Csv(TableData):
             # A line with more values than columns.
             warnings.simplefilter("error", pd.errors.ParserWarning)
             options: dict[str, Any] = {"sep": sign, "skipinitialspace": True}
-            with file.open("rb") as opened:
-                start = opened.read(4)
+            with file.open("rb") as stream:
+                start = stream.read(4)
             forms = [form for magic, form in FORMS.items() if start.startswith(magic)]
             if forms and file.suffix.lower() not in (".gz", ".zip"):  # these pandas unpacks
                 raise ValueError(f"it is {forms[0]}: write it as CSV (to_csv of pandas)")

@@ -344,7 +344,7 @@ class Task:
     def class_counts(self) -> Indices:
         """Training examples of each class on each client, shape ``(N, C)``."""
         labels, names = self.classes()
-        return np.stack([np.bincount(labels[own], minlength=len(names)) for own in self.partition])
+        return np.stack([np.bincount(labels[ids], minlength=len(names)) for ids in self.partition])
 
     def with_clients(self, partitioner: Partitioner, num_clients: int | None, seed: int) -> Self:
         """This task with its training examples distributed over clients.
@@ -430,15 +430,15 @@ class Task:
         Without validation examples of any client these are its training examples,
         without augmentation. A client whose only example is for training gives ``({}, 0)``.
         """
-        own = self.evaluation_indices(client_id)
-        if own.size == 0:
+        indices = self.evaluation_indices(client_id)
+        if indices.size == 0:
             return {}, 0
-        places = torch.split(self._places(own), self.test_chunk)
+        places = torch.split(self._places(indices), self.test_chunk)
         chunks = (
             (self.inputs.index_select(0, part), self.targets.index_select(0, part))
             for part in places
         )
-        return self._measure(model, chunks)[0], int(own.size)
+        return self._measure(model, chunks)[0], int(indices.size)
 
     def answers(self, model: nn.Module, inputs: Tensor) -> Array:
         """A model's predictions for inputs such as this task's, see `Objective.answers`."""

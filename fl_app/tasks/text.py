@@ -160,8 +160,8 @@ class Plays(DataSet):
             number = pieces - -(-pieces // 5)  # without the last fifth, rounded up
             parts["owners"].append(np.full(number, owner))
             cut = number * LINE
-            for name, own in _pieces(LINE, stream[: cut + 1], stream[cut:]).items():
-                parts[name].append(own)
+            for name, array in _pieces(LINE, stream[: cut + 1], stream[cut:]).items():
+                parts[name].append(array)
         if not parts:
             raise ValueError(f"nobody says more than {2 * LINE} characters")
         return {name: np.concatenate(arrays) for name, arrays in parts.items()}
@@ -210,20 +210,20 @@ def _spoken(play: str) -> list[str]:
     paragraphs = re.split(r"\s*\n\s*\n\s*", text[begin.start() :]) if begin else []
     seen = Counter(paragraph.partition("\n")[0] for paragraph in paragraphs)
     speeches: dict[str, list[str]] = defaultdict(list)
-    own: list[str] = []
+    lines: list[str] = []
     for paragraph in paragraphs:
         first, _, body = paragraph.partition("\n")
         if SCENE.match(first):
-            own = []  # nobody's
+            lines = []  # nobody's
         elif match := SPEAKER.match(first):
-            own = speeches[match[1].rstrip(" .")]
-            own.append(f"{first[match.end() :]} {body}")
+            lines = speeches[match[1].rstrip(" .")]
+            lines.append(f"{first[match.end() :]} {body}")
         elif body and first.endswith(".") and seen[first] > 1:
-            own = speeches[first[:-1].upper()]
-            own.append(body)
-        elif own:
-            own[-1] += f" {paragraph}"
-    return ["\n".join(" ".join(speech.split()) for speech in own) for own in speeches.values()]
+            lines = speeches[first[:-1].upper()]
+            lines.append(body)
+        elif lines:
+            lines[-1] += f" {paragraph}"
+    return ["\n".join(" ".join(speech.split()) for speech in lines) for lines in speeches.values()]
 
 
 def _words(review: str) -> list[str]:
@@ -234,7 +234,7 @@ def _pieces(length: int, train: Indices, test: Indices) -> Arrays:
     """Pieces of two texts and the next token of each of their tokens, of shape ``(n, length)``."""
     arrays: Arrays = {}
     for part, stream in (("", train), ("test_", test)):
-        used = (stream.size - 1) // length * length
-        arrays[f"{part}inputs"] = stream[:used].reshape(-1, length)
-        arrays[f"{part}targets"] = stream[1 : used + 1].reshape(-1, length)
+        end = (stream.size - 1) // length * length
+        arrays[f"{part}inputs"] = stream[:end].reshape(-1, length)
+        arrays[f"{part}targets"] = stream[1 : end + 1].reshape(-1, length)
     return arrays

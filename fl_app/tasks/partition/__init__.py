@@ -103,19 +103,19 @@ def make_partition(
         labels = owners
     # None is only for partitioners that decide.
     parts = partitioner(labels, cast(int, num_clients), np.random.default_rng((seed, STREAM)))
-    bound, why = f"a partitioner of {num_clients} clients", "their data would be unknown"
-    require(num_clients in (None, len(parts)), "partition", f"one of {len(parts)}", bound, why)
-    for own in parts:
-        good = own.dtype.kind in "iu" and bool(((own >= 0) & (own < labels.size)).all())
+    bound, problem = f"a partitioner of {num_clients} clients", "their data would be unknown"
+    require(num_clients in (None, len(parts)), "partition", f"one of {len(parts)}", bound, problem)
+    for indices in parts:
+        good = indices.dtype.kind in "iu" and bool(((indices >= 0) & (indices < labels.size)).all())
         bound = f"a partitioner that gives indices from 0 to {labels.size - 1}"
         require(good, "partition", partitioner, bound, "they name training examples")
-    empty = [str(client_id) for client_id, own in enumerate(parts) if own.size == 0]
+    empty = [str(client_id) for client_id, indices in enumerate(parts) if indices.size == 0]
     if empty:
         raise ValueError(
             f"partition={partitioner} leaves {len(empty)} of {len(parts)} clients without "
             f"training examples (clients {names_of(empty, 5)}): they could not train"
         )
-    return [np.sort(own) for own in parts]
+    return [np.sort(indices) for indices in parts]
 
 
 def require_clients(num_clients: int, cap: int, what: str, consequence: str) -> None:
@@ -142,7 +142,7 @@ def split(classes: list[Indices], counts: Indices) -> list[Indices]:
         counts: how many of each class a client gets, shape ``(num_clients, num_classes)``.
     """
     pieces = [
-        np.split(own, counts[:, place].cumsum())[: len(counts)] for place, own in enumerate(classes)
+        np.split(ids, counts[:, place].cumsum())[: len(counts)] for place, ids in enumerate(classes)
     ]
     return [np.concatenate(own) for own in zip(*pieces, strict=True)]
 
@@ -200,8 +200,8 @@ class Natural(Bounded):
 
     def __call__(self, labels: Indices, num_clients: int | None, rng: Rng) -> list[Indices]:
         owned = by_owner(labels)
-        fit = np.flatnonzero([own.size >= self.min_size for own in owned])
-        bound = f"at most {max(own.size for own in owned)}, the most examples of an owner"
+        fit = np.flatnonzero([examples.size >= self.min_size for examples in owned])
+        bound = f"at most {max(examples.size for examples in owned)}, the most examples of an owner"
         self._require(fit.size > 0, "min_size", bound, "nobody would take part")
         num_clients = fit.size if num_clients is None else num_clients
         what = f"the owners of at least partition.min_size={self.min_size} examples, or left out"

@@ -75,9 +75,9 @@ class Dirichlet(Bounded):
                 mix = np.where(left > 0, mix, 0.0)
                 if mix.sum() == 0.0:  # tiny alpha: all of the mix is in classes without examples
                     mix = left / left.sum()
-                drawn = np.minimum(rng.multinomial(lacking, mix / mix.sum()), left)
-                counts[client_id] += drawn
-                left -= drawn
+                draw = np.minimum(rng.multinomial(lacking, mix / mix.sum()), left)
+                counts[client_id] += draw
+                left -= draw
         return split(classes, counts)
 
     def _by_class(self, classes: list[Indices], num_clients: int, rng: Rng) -> list[Indices]:
@@ -86,9 +86,9 @@ class Dirichlet(Bounded):
         for _ in range(MAX_TRIES - 1):
             if missing == 0:
                 break
-            again, missing_again = self._counts(class_sizes, num_clients, rng)
-            if missing_again < missing:
-                counts, missing = again, missing_again
+            new_counts, new_missing = self._counts(class_sizes, num_clients, rng)
+            if new_missing < missing:
+                counts, missing = new_counts, new_missing
         parts = split(classes, counts)
         if missing:
             log.info(
@@ -179,8 +179,8 @@ class SlowLabels(Bounded):
             fits = slow_own.size >= len(slow)
             self._require(fits, "labels", bound, "slow clients share them")
             parts = [others[place] for place in share(labels[others], num_clients, rng)]
-            for client_id, own in zip(slow, np.array_split(slow_own, len(slow)), strict=True):
-                parts[client_id] = np.concatenate([parts[client_id], own])
+            for client_id, piece in zip(slow, np.array_split(slow_own, len(slow)), strict=True):
+                parts[client_id] = np.concatenate([parts[client_id], piece])
             return parts
         bound = f"smaller: {len(slow)} of {num_clients} clients would be slow"
         problem = "the other classes would have no client"

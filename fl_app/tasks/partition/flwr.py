@@ -96,14 +96,14 @@ class Flwr:
         known = [name for name in names if name and not name.startswith("vertical")]
         exists, bound = self.partitioner in known, f"one of {', '.join(known)}"
         require(exists, "partition.partitioner", self.partitioner, bound, "others do not exist")
-        make, own = getattr(partitioner, names[self.partitioner]), dict(self.arguments)
+        make, arguments = getattr(partitioner, names[self.partitioner]), dict(self.arguments)
         defaults = {"num_partitions": num_clients, "partition_by": "label", "seed": seed}
         parameters = inspect.signature(make).parameters
         accepted = ", ".join(k for k in parameters if k not in defaults) or "no arguments"
-        refused = f"partition={self} is refused by flwr-datasets, whose {make.__name__} takes"
-        with explaining(f"{refused} {accepted}"):
-            if path := own.get("partition_id_to_size_fn"):
-                own["partition_id_to_size_fn"] = resolve_name(path)
-            if (rows := own.get("distribution_array")) is not None:
-                own["distribution_array"] = np.array(rows)
-            return make(**{k: v for k, v in defaults.items() if k in parameters}, **own)
+        problem = f"partition={self} is refused by flwr-datasets, whose {make.__name__} takes"
+        with explaining(f"{problem} {accepted}"):
+            if path := arguments.get("partition_id_to_size_fn"):
+                arguments["partition_id_to_size_fn"] = resolve_name(path)
+            if (rows := arguments.get("distribution_array")) is not None:
+                arguments["distribution_array"] = np.array(rows)
+            return make(**{k: v for k, v in defaults.items() if k in parameters}, **arguments)

@@ -153,6 +153,6 @@ class Shards(Bounded):
                 counts[client_id] += min(left, rng.integers(1, left // 4 + 3, endpoint=True))
         order = np.arange(total) if self.contiguous else rng.permutation(total)
         return [
-            np.concatenate([shards[place] for place in own])
-            for own in np.split(order, counts.cumsum()[:-1])
+            np.concatenate([shards[place] for place in places])
+            for places in np.split(order, counts.cumsum()[:-1])
         ]
