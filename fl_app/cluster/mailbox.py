@@ -240,8 +240,8 @@ class ClusterMailbox(Mailbox):
         if now < self._next_check:
             return
         self._next_check = now + REFRESH
-        wanted = self.num_workers or max(room(self.gpus), 1)
-        for _ in range(len(self._workers), wanted):
+        target = self.num_workers or max(room(self.gpus), 1)
+        for _ in range(len(self._workers), target):
             worker = _Worker(self._actor.remote(self.patience))
             self._workers.append(worker)
             self._await_ready(worker)

@@ -156,8 +156,8 @@ class MeasuredPhones(MeanSeconds, _Scaled):
         counts = np.array([phone["count"] for phone in phones])
         relative = np.array([phone["relative_seconds"] for phone in phones])
         rng = np.random.default_rng((self.seed, STREAM))
-        drawn = rng.choice(len(phones), self.num_clients, p=counts / counts.sum())
-        return self.base_seconds * relative[drawn]
+        types = rng.choice(len(phones), self.num_clients, p=counts / counts.sum())
+        return self.base_seconds * relative[types]
 
 
 @dataclass(kw_only=True, eq=False)

@@ -325,5 +325,5 @@ class MeasuredServer(Server):
     ) -> None:
         values = (dispatch, receipt, aggregation, evaluation, poll)
         settings = {} if table is None else dict(read_table(table, "devices.server.table").server)
-        own = {key: value for key, value in zip(SERVER, values, strict=True) if value is not None}
-        super().__init__(**settings | own)
+        arguments = {key: v for key, v in zip(SERVER, values, strict=True) if v is not None}
+        super().__init__(**settings | arguments)

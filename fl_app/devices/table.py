@@ -114,18 +114,18 @@ def read_table(name: str, key: str = "devices.table") -> Table:
     Raises:
         ValueError: there is no such file, or a value in it is missing or out of its bounds.
     """
-    own = resources.files("fl_app.devices") / "tables" / f"{name}.json"
+    table = resources.files("fl_app.devices") / "tables" / f"{name}.json"
     path = Path(name).expanduser()
-    is_own = "/" not in name and own.is_file()
+    is_table = "/" not in name and table.is_file()
     require(
-        is_own or path.is_file(),
+        is_table or path.is_file(),
         key,
         name,
         "a file, or the name of a table of fl_app/devices/tables",
         "the boards' seconds are unknown",
     )
     with explaining(f"{key}={name} is no device file", "; python -m lab.rack.fit writes one"):
-        text = own.read_text(encoding="utf-8") if is_own else path.read_text(encoding="utf-8")
+        text = table.read_text(encoding="utf-8") if is_table else path.read_text(encoding="utf-8")
         content = json.loads(text)
         kinds = content["kinds"].items()
         return Table(
@@ -137,13 +137,13 @@ def read_table(name: str, key: str = "devices.table") -> Table:
 
 def _kind(name: str, values: Mapping[str, Any]) -> Kind:
     """A kind of boards; further keys are for readers."""
-    own = {field.name: values[field.name] for field in fields(Kind) if field.name in values}
-    means = own.get("seconds", ())
-    own["seconds"] = tuple(means) if isinstance(means, list | tuple) else (means,)
+    settings = {field.name: values[field.name] for field in fields(Kind) if field.name in values}
+    means = settings.get("seconds", ())
+    settings["seconds"] = tuple(means) if isinstance(means, list | tuple) else (means,)
     with explaining(f"kinds.{name}"):
-        if own.get("network") is not None:
-            own["network"] = Link(**own["network"])
-        return Kind(**own)
+        if settings.get("network") is not None:
+            settings["network"] = Link(**settings["network"])
+        return Kind(**settings)
 
 
 def boards_of(

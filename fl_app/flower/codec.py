@@ -192,9 +192,9 @@ class OrderPacker:
 
     def pack(self, order: Order) -> RecordDict:
         """Content of an order's message; its arrays are shared and must not be changed."""
-        own = self.evaluate_config if order.evaluates else None
+        override = self.evaluate_config if order.evaluates else None
         config = {
-            **(self.config if own is None else own),
+            **(self.config if override is None else override),
             **order.config,
             # The model of version t is that of Flower's round t; round t + 1 trains from it.
             names.SERVER_ROUND: order.base_version + (0 if order.evaluates else 1),

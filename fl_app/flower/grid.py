@@ -61,11 +61,11 @@ class AnyNode(Mailbox):
         self._packer = OrderPacker(self.layout, config)
         self._free: list[int] = []  # nodes
         self._under_way: dict[str, tuple[Order, int]] = {}  # by message id: order, node
-        self._looked = -math.inf
+        self._last_look = -math.inf
         self._wait_for_a_node(NO_NODES.format(nodes.PATIENCE))
 
     def capacity(self) -> int:
-        if time.monotonic() - self._looked >= LOOK:
+        if time.monotonic() - self._last_look >= LOOK:
             self._look()
         return len(self._free)
 
@@ -102,7 +102,7 @@ class AnyNode(Mailbox):
 
     def _look(self) -> None:
         """Add nodes that joined and drop nodes that left, whose orders end as errors."""
-        self._looked = time.monotonic()
+        self._last_look = time.monotonic()
         busy = {node for _, node in self._under_way.values()}
         self._free = [node for node in self.grid.get_node_ids() if node not in busy]
 

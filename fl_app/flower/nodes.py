@@ -72,14 +72,14 @@ class Nodes:
         Args:
             nodes: each with the time at which it connected; "" = unknown.
         """
-        stay = {node for node, since in self.present.items() if nodes.get(node) == since}
+        staying = {node for node, since in self.present.items() if nodes.get(node) == since}
         self.present = dict(nodes)
-        gone = [client for client, node in self.clients.items() if node not in stay]
+        gone = [client for client, node in self.clients.items() if node not in staying]
         for client in gone:
             del self.clients[client]
-        self._resting = {c: each for c, each in self._resting.items() if each[0] in stay}
+        self._resting = {c: each for c, each in self._resting.items() if each[0] in staying}
         events: list[Joined | Left] = [Left(client) for client in gone]
-        for node in sorted(nodes.keys() - stay):
+        for node in sorted(nodes.keys() - staying):
             if self._introduces:
                 start_thread(self._ask, node)
             else:
@@ -131,10 +131,10 @@ class Nodes:
     def rested(self) -> list[Joined | Left]:
         """Clients that have rested, and join again."""
         now = time.monotonic()
-        back = [client for client, (_, until) in self._resting.items() if until <= now]
-        for client in back:
+        returning = [client for client, (_, until) in self._resting.items() if until <= now]
+        for client in returning:
             self.clients[client], _ = self._resting.pop(client)
-        return [Joined(client) for client in back]
+        return [Joined(client) for client in returning]
 
     def close(self) -> None:
         """End the threads."""
@@ -142,22 +142,22 @@ class Nodes:
         self.present = {}
 
     def _watch(self) -> None:
-        began = seen = time.monotonic()
+        began = last_seen = time.monotonic()
         nodes: dict[int, str] = {}
-        anybody = False  # a node that has connected once may come back
+        any_node = False  # a node that has connected once may come back
         while not self._closed.is_set():
             now = time.monotonic()
             try:
                 nodes = {each.node_id: each.last_activated_at for each in self._grid.get_nodes()}
-                seen, anybody = now, anybody or bool(nodes)
+                last_seen, any_node = now, any_node or bool(nodes)
                 self._report(partial(self.see, nodes))
             except Exception as error:
                 # A Grid tries again by itself, but not after every error that passes.
                 log.warning("cannot see which nodes are connected: %r", error)
-                if now - seen >= PATIENCE:
+                if now - last_seen >= PATIENCE:
                     self._report(RunError(f"cannot see which nodes are connected: {error!r}"))
                     return
-            if not anybody and now - began > PATIENCE:
+            if not any_node and now - began > PATIENCE:
                 self._report(RunError(NO_NODES.format(PATIENCE)))
                 return
             # Look more often until a node has connected: the run has not begun.

@@ -79,7 +79,7 @@ class Pace:
 
 
 class StayingExecutor(SubprocessExecutor):
-    """Flower's interface to what starts ClientApps: one worker carries out all orders of an app.
+    """Flower's interface for starting ClientApps: one worker carries out all orders of an app.
 
     Apps whose dependencies Flower installs have processes of their own, as in Flower.
     """

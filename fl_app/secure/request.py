@@ -1,4 +1,4 @@
-"""What uploads of one sum have in common, and what the server asks the helper about them."""
+"""The common terms of the uploads of one sum, and the server's request to the helper."""
 
 import hashlib
 import json
@@ -90,14 +90,14 @@ class Terms:
             base_version: that the client started from.
             examples: number of training examples.
         """
-        own = {
+        upload = {
             "protocol": PROTOCOL,
             "client": client,
             "sequence": sequence,
             "base_version": base_version,
             "examples": examples,
         }
-        return json.dumps({**asdict(self), **own}, sort_keys=True).encode()
+        return json.dumps({**asdict(self), **upload}, sort_keys=True).encode()
 
 
 class Member(NamedTuple):

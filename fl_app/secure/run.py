@@ -153,10 +153,10 @@ def linear_kinds(strategy: Algorithm) -> tuple[str, ...]:
     The declaration of a class holds for its own `aggregate`, not for a subclass that overrides it.
     """
     for cls in type(strategy).__mro__:
-        own = vars(cls)
-        if "linear_in" in own:
-            return tuple(own["linear_in"])
-        if {"aggregate", "weights", "gradients", "average", "step", "clip"} & own.keys():
+        attributes = vars(cls)
+        if "linear_in" in attributes:
+            return tuple(attributes["linear_in"])
+        if {"aggregate", "weights", "gradients", "average", "step", "clip"} & attributes.keys():
             return ()
     return ()
 

@@ -20,7 +20,7 @@ class OpenedSum(Opened):
     """Updates whose vectors are all the weighted mean of the uploads.
 
     Attributes:
-        shares: of every update in that mean, relative to its exact weight's.
+        shares: share of each update in that mean, its integer weight over the divisor.
         report: numbers for the aggregation's event.
     """
 
