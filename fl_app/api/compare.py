@@ -14,7 +14,7 @@ from fl_app.api.result import Reported, Result
 from fl_app.api.run import carry_out, new_folder
 from fl_app.api.settings import Setting, plan_of, without
 from fl_app.core.errors import explaining, require
-from fl_app.record.summary import told_of_trouble
+from fl_app.record.summary import trouble_message
 from fl_app.report.cells import group, read_run
 from fl_app.runner.cell import Plan
 
@@ -138,5 +138,5 @@ class Comparison(Reported):
         console = Console(width=WIDTH, force_terminal=True, force_jupyter=False, color_system=None)
         with console.capture() as shown:
             self._rows.print(console)
-        trouble = told_of_trouble({cell.name: cell.summary for cell in self._cells})
+        trouble = trouble_message({cell.name: cell.summary for cell in self._cells})
         return "\n".join(filter(None, (shown.get().rstrip(), trouble, f"Files: {self._folder}")))

@@ -18,7 +18,7 @@ from fl_app.devices.fleet import Churn
 from fl_app.devices.table import boards_of
 from fl_app.engine.server import Server
 from fl_app.runner.components import Components, build_components, message_bytes
-from fl_app.runner.validate import decides_work
+from fl_app.runner.validate import work_decider
 from fl_app.schedule.buffered import Buffered
 from fl_app.schedule.routed import Routed
 
@@ -89,7 +89,7 @@ def plan(*settings: Setting, task: "Task | None" = None, aim: str = "age=10") ->
     if aimed is None or (aimed[2] is None) != aim.isalpha():
         raise ValueError(f"aim={aim} must be updates, energy, age=A or age<=A, such as age<=2.5")
     made = plan_of(settings, task)
-    components = build_components(made.config, task, made.given)
+    components = build_components(made.config, task, made.objects)
     config, size = components.config, components.config.num_clients
     stays, server = (config.devices.get(part) for part in ("availability", "server"))
     stays = stays and instantiate(stays, {"seed": config.seed})
@@ -153,7 +153,7 @@ def _planned(components: Components, stays: object, server: Server) -> Planned:
         reason = f"devices.server.poll={server.poll}: a look often finds several updates"
     elif components.devices is None or type(schedule) not in get_args(Planned):
         reason = f"algorithm.schedule={type(schedule).__name__}: it goes by more than seconds"
-    elif who := decides_work(components.strategy, schedule, config.algorithm.client):
+    elif who := work_decider(components.strategy, schedule, config.algorithm.client):
         reason = f"{who}: its orders say how much clients train"
     elif config.deadline is not None:
         reason = f"deadline={config.deadline}: a late client stays at work"

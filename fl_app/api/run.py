@@ -12,7 +12,7 @@ from threadpoolctl import threadpool_limits
 from fl_app.api.result import Result
 from fl_app.api.settings import Setting, plan_of
 from fl_app.core.errors import RunError
-from fl_app.record.summary import told_of_trouble
+from fl_app.record.summary import trouble_message
 from fl_app.report.cells import is_cell
 from fl_app.runner.cell import Plan
 from fl_app.runner.run import run_cells
@@ -80,7 +80,7 @@ def carry_out(
         problems, interrupted = {}, True
     else:
         problems, interrupted = ran.problems, ran.interrupted
-        if show and (told := told_of_trouble(ran.summaries)):
+        if show and (told := trouble_message(ran.summaries)):
             print(told)
     finally:
         torch.set_num_threads(threads)

@@ -11,8 +11,8 @@ from fl_app.cli import CONF, compose
 from fl_app.client.build import COMMON_KEYS
 from fl_app.core.errors import require
 from fl_app.runner.cell import Plan
-from fl_app.runner.cells import equalise, given_keys
-from fl_app.runner.validate import Given, count_owners, validate_config
+from fl_app.runner.cells import equalise, override_keys
+from fl_app.runner.validate import UserObjects, count_owners, validate_config
 from fl_app.schedule import Schedule
 from fl_app.strategy import AsyncStrategy
 from fl_app.strategy.strategy import described
@@ -92,14 +92,14 @@ def plan_of(
         client._target_ = strategy.needs or client._target_
         if client.upload not in strategy.takes and not _named(overrides, "algorithm.client.upload"):
             client.upload = strategy.takes[0]
-    given = Given(task=task, **objects)
+    given = UserObjects(task=task, **objects)
     if config.runtime.name not in ("inprocess", "ray"):
         raise ValueError(
             f"runtime={config.runtime.name} must be inprocess or ray here: its nodes build "
             "everything from a configuration, and no object reaches them; name task and algorithm "
             "in the overrides of `flwr run` or `python -m fl_app`"
         )
-    typed = given_keys(overrides)
+    typed = override_keys(overrides)
     equalise(config, typed, own_schedule="schedule" in objects)
     _describe(config, given)
     count_owners(config, typed)
@@ -157,7 +157,7 @@ def _refuse(overrides: Sequence[str], key: str, remedy: str) -> None:
         raise ValueError(f"{found} has no effect here: {remedy}")
 
 
-def _describe(config: DictConfig, given: Given) -> None:
+def _describe(config: DictConfig, given: UserObjects) -> None:
     """Write into `config` what was given, for ``config.yaml`` and for a run that is resumed.
 
     Args:

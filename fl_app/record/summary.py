@@ -229,7 +229,7 @@ def smaller(summary: Mapping[str, Any]) -> str:
     return f"a tenth of algorithm.{'client.local_lr' if steps else 'strategy.server_lr'} may help"
 
 
-def told_of_trouble(summaries: Mapping[str, Mapping[str, Any]]) -> str:
+def trouble_message(summaries: Mapping[str, Mapping[str, Any]]) -> str:
     """How many orders failed and replies were rejected, with the first of each; what is no result.
 
     Args:

@@ -20,7 +20,7 @@ from markupsafe import Markup
 
 from fl_app.core.files import cache_folder, write_text
 from fl_app.core.score import ACCURACY, LOSS
-from fl_app.record.summary import WINDOW, told_of_trouble
+from fl_app.record.summary import WINDOW, trouble_message
 from fl_app.report import figures
 from fl_app.report.cells import Cell, group, headline, scores_of
 from fl_app.report.figures import Chart, apart, save, seconds, specification
@@ -180,7 +180,7 @@ def write_page(cells: Sequence[Cell], table: Table, path: Path) -> dict[str, Cha
     text = environment.from_string(_TEMPLATE).render(
         title=_title(cells),
         facts=facts,
-        trouble=told_of_trouble({cell.name: cell.summary for cell in cells}),
+        trouble=trouble_message({cell.name: cell.summary for cell in cells}),
         parts=parts,
         cells=cells,
         dumps=json.dumps,

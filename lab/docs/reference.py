@@ -17,7 +17,7 @@ import yaml
 
 from fl_app.cli import CONF, groups, options
 from fl_app.help import heading, package, purpose
-from fl_app.targets import explained, keys, named
+from fl_app.targets import keys, parameter_docs, references
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference.md"
 LINKS = {
@@ -115,8 +115,8 @@ def rows(text: str) -> dict[str, tuple[str, str]]:
     """
     found: dict[str, tuple[str, str]] = {}
     told: dict[str, str] = {}
-    for place, target in named((yaml.safe_load(text) or {}).get("defaults", [])):
-        told |= {f"{place}{key}": words for key, words in explained(target).items()}
+    for place, target in references((yaml.safe_load(text) or {}).get("defaults", [])):
+        told |= {f"{place}{key}": words for key, words in parameter_docs(target).items()}
         for key, value in keys(target).items():
             shown = value if isinstance(value, str) else json.dumps(value)
             found[f"{place}{key}"] = (shown, told.get(f"{place}{key}", ""))
