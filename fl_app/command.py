@@ -22,7 +22,7 @@ from fl_app.cli import CONF, explain, refuse_dots, refuse_surplus, refuse_twins
 from fl_app.core.errors import Interrupted, RunError
 from fl_app.core.files import unwritable
 from fl_app.help import help_on
-from fl_app.record.provenance import installed
+from fl_app.record.provenance import installed_version
 from fl_app.runner import signals
 
 _new_folders: list[Path] = []  # folders that the command makes, each before its parent
@@ -115,7 +115,7 @@ def command(arguments: Sequence[str]) -> int:
     _new_folders.clear()
     _failures.clear()
     if "--version" in arguments:
-        print(f"fl-app {installed('fl-app')}")
+        print(f"fl-app {installed_version('fl-app')}")
         return 0
     try:
         if "--help" in arguments or "-h" in arguments:

@@ -8,7 +8,7 @@ import altair as alt
 import pandas as pd
 
 from fl_app.report.cells import Cell, group, scores_of
-from fl_app.report.figures import Chart, apart, learning, png, specification
+from fl_app.report.figures import Chart, independent, learning, png, specification
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ def plot(cells: Sequence[Cell], target: float) -> Plot:
     """
     series = group(cells)
     panels = [learning(series, [score.name], target, width=500) for score in scores_of(cells)]
-    return Plot(apart(alt.vconcat(*panels, title="" if panels else "Nothing was evaluated")))
+    return Plot(independent(alt.vconcat(*panels, title="" if panels else "Nothing was evaluated")))
 
 
 def planned(grid: pd.DataFrame, best: "pd.Series[float] | None") -> Plot:

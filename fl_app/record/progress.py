@@ -27,7 +27,7 @@ class Progress:
     drawn when events come, and not by a thread, since a run forks worker processes.
 
     Args:
-        history: of the run; takes in every event before this sink does.
+        history: of the run; receives every event before this sink does.
         label: of the run, such as the name of its cell.
         limits: versions, client updates, and seconds on the run's clock after which the run ends;
             None = no limit.
@@ -89,8 +89,8 @@ class Progress:
         status = self._status()
         if self._bar is not None:
             done = self.history.version, self.history.client_updates, self.history.t
-            # By the limit that it reaches first.
-            share = max(each / limit for each, limit in zip(done, self._most, strict=True))
+            # Of the limit that it will reach first.
+            share = max(value / limit for value, limit in zip(done, self._most, strict=True))
             self._bar.update(self._task, completed=share, status=status, refresh=True)
         else:
             line = " ".join(f"{self.label}: {status}".split())
@@ -124,5 +124,5 @@ def _rate(per_second: float) -> str:
 
 
 def _of(total: float, form: str) -> str:
-    """A total behind a slash; empty if there is no limit."""
+    """A total after a slash; empty if there is no limit."""
     return f"/{total:{form}}" if math.isfinite(total) else ""
