@@ -20,7 +20,7 @@ from statistics import fmean
 import pandas as pd
 import yaml
 
-from fl_app.benchmark.page import Scores, interval, ranked, section
+from fl_app.benchmark.page import Scores, interval, rank_section, section
 from fl_app.core.errors import require
 from fl_app.search.settings import BEST
 
@@ -207,7 +207,7 @@ def _ranks(found: Benchmark) -> str:
         f"Mean over {len(found.settings)} settings, of methods with results in each of them; "
         "and the accuracy in each setting, %. *: takes more time than the others."
     )
-    return ranked(found, "Mean rank", [text], {name: f"{name} *" for name in late})
+    return rank_section(found, "Mean rank", [text], {name: f"{name} *" for name in late})
 
 
 def _of_setting(found: Benchmark, setting: str, against: Sequence[str]) -> str:

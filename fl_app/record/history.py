@@ -270,7 +270,7 @@ class History:
                 self.bytes_down += event.bytes
             case ClientEvaluated():
                 self.bytes_up += event.bytes
-                self._evaluated(event)
+                self._end_evaluation(event)
             case ClientsEvaluated():
                 values = event.version, event.since, event.client_updates, _numbers(event.metrics)
                 evaluation = EvaluationOnClients(*values, event.clients, event.num_examples)
@@ -362,7 +362,7 @@ class History:
         return True
 
     def _lose(self, event: Failed | Rejected, client: int) -> None:
-        if self._evaluated(event):
+        if self._end_evaluation(event):
             return
         order = self.current.get(client)
         waiting = None if event.order is None else self.waiting.get(event.order)

@@ -80,8 +80,8 @@ class Checkpoints:
             return state
         if problems:
             reasons = "; ".join(problems.values())
-            error = f"no checkpoint in {self._folder} can be read: {reasons}; begin in a new folder"
-            raise ValueError(error)
+            text = f"no checkpoint in {self._folder} can be read: {reasons}; begin in a new folder"
+            raise ValueError(text)
         return None
 
     def _files(self) -> list[Path]:

@@ -102,7 +102,7 @@ def test_a_picture_that_fails_costs_the_run_nothing(tmp_path, monkeypatch, caplo
     assert (run.summaries[""]["stopped"], run.problems) == ("updates", {})
     assert (tmp_path / "table.csv").is_file()
     assert [r.getMessage() for r in caplog.records] == [
-        "The report has not all pictures: RuntimeError: no font"
+        "Pictures are missing in the report: RuntimeError: no font"
     ]
 
 
