@@ -126,8 +126,8 @@ def explain(error: Exception, overrides: Sequence[str]) -> str:
 
 
 def _unknown_key(key: str, overrides: Sequence[str]) -> str:
-    typed = [override.lstrip("+~").partition("=")[0] for override in overrides]
-    key = next((name for name in typed if name.startswith(f"{key}.")), key)  # Hydra's may be a part
+    keys = [override.lstrip("+~").partition("=")[0] for override in overrides]
+    key = next((name for name in keys if name.startswith(f"{key}.")), key)  # Hydra's may be a part
     if key in REPLACED:
         return f"{key} is no key any more: {REPLACED[key]}"
     valid_keys = known_keys(overrides)
@@ -194,11 +194,11 @@ def refuse_surplus(config: DictConfig, overrides: Sequence[str]) -> None:
     choice = values.get("algorithm/client", "")
     trainer = OmegaConf.select(config, "algorithm.client._target_")
     path = options("algorithm/client", overrides).get(choice)
-    own = OmegaConf.select(OmegaConf.load(path), "_target_") if path else None
-    if own not in (None, trainer) and "algorithm.client._target_" not in values:
+    target = OmegaConf.select(OmegaConf.load(path), "_target_") if path else None
+    if target not in (None, trainer) and "algorithm.client._target_" not in values:
         raise ValueError(
             f"algorithm/client={choice} would change nothing: the algorithm's own trainer, "
-            f"{trainer}, takes its place; algorithm.client._target_={own} chooses the other one"
+            f"{trainer}, takes its place; algorithm.client._target_={target} chooses the other one"
         )
 
 

@@ -74,7 +74,7 @@ class Mutator(ast.NodeTransformer):
 
 
 def passes(folder: Path, tests: Sequence[str], seconds: float | None) -> bool:
-    python = ["env", f"PYTHONPATH={folder}", sys.executable, "-B"]  # before what is installed
+    python = ["env", f"PYTHONPATH={folder}", sys.executable, "-B"]  # before the installed package
     command = [*python, "-m", "pytest", "-qx", "-m", "not slow", *(f"tests/{n}" for n in tests)]
     try:
         process = subprocess.run(command, cwd=folder, timeout=seconds, capture_output=True)
@@ -91,9 +91,9 @@ def main() -> None:
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        for name_ in PATHS:
-            copy = shutil.copytree if (ROOT / name_).is_dir() else shutil.copy
-            copy(ROOT / name_, folder / name_)
+        for entry in PATHS:
+            copy = shutil.copytree if (ROOT / entry).is_dir() else shutil.copy
+            copy(ROOT / entry, folder / entry)
         for room in args.rooms:
             began = time.monotonic()
             if not passes(folder, TESTS[room], None):

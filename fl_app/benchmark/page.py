@@ -177,9 +177,9 @@ def write(
     cost = runs.groupby(["method", "setting"], sort=False)[["updates", "seconds"]].agg(list)
     table = cost.apply(_cost, axis=1).unstack("setting").fillna("-")
     rows = [[bold.get(row[0], row[0]), *row[1:]] for row in table.itertuples()]
-    text_ = "Client updates and virtual seconds until an evaluation first reaches it, means over "
-    text_ += "the seeds that do; and how many do, if not all."
-    parts.append(section(f"Cost to {budget[2]:.0%}", [text_], ["method", *table.columns], rows))
+    caption = "Client updates and virtual seconds until an evaluation first reaches it, means over "
+    caption += "the seeds that do; and how many do, if not all."
+    parts.append(section(f"Cost to {budget[2]:.0%}", [caption], ["method", *table.columns], rows))
     numbers = {"entry": name, "places": places, "conformance": [v._asdict() for v in verdicts]}
     numbers["runs"] = json.loads(pd.concat([runs, others]).to_json(orient="records"))
     for file_name, content in ((PAGE, "".join(parts)), (NUMBERS, json.dumps(numbers, indent=2))):

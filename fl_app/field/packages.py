@@ -197,10 +197,10 @@ def plan_for(torch: str, environment: Environment, *, gpu: bool) -> Plan:
         return Plan(words=backend)
     if backend[1] == "auto":
         return Plan()
-    found = environment.torch("--no-index", pinned=False)
-    if found is not None and found.endswith("+cpu"):
+    local = environment.torch("--no-index", pinned=False)
+    if local is not None and local.endswith("+cpu"):
         place = "of the folder given by PIP_FIND_LINKS or UV_FIND_LINKS"
-        return Plan(f"{OUT_OF_REACH}: torch {found} {place} is taken", pins=(f"torch=={found}",))
+        return Plan(f"{OUT_OF_REACH}: torch {local} {place} is taken", pins=(f"torch=={local}",))
     if platform.machine() == "aarch64":
         newest = "the newest of the default index without CUDA for this processor"
         return Plan(f"{OUT_OF_REACH}: {AARCH64[0]} is taken, {newest}", pins=AARCH64)

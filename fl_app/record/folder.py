@@ -79,19 +79,19 @@ class RunFolder:
 
     def __post_init__(self, saved: Mapping[str, Any] | None) -> None:
         self._origin = provenance(self.overrides, saved and saved["provenance"])
-        self._began = time.monotonic() - (saved["wall_seconds"] if saved else 0.0)
+        self._start = time.monotonic() - (saved["wall_seconds"] if saved else 0.0)
         self._rows: list[dict[str, Any]] = []  # of ``metrics.csv``
         self._log: JsonLines | None = None
-        self._kept: int | None = saved["positions"][EVENTS] if saved else None
+        self._log_length: int | None = saved["positions"][EVENTS] if saved else None
         # Before the log is locked: a process loses its lock when it closes any handle of the file.
-        for event in read_events(self.folder / EVENTS, self._kept or 0):
+        for event in read_events(self.folder / EVENTS, self._log_length or 0):
             self.history.emit(event)
             self._measure(event)
 
     @property
     def wall_seconds(self) -> float:
         """Duration of the run, without the time between an interruption and its resumption."""
-        return time.monotonic() - self._began
+        return time.monotonic() - self._start
 
     def lock(self) -> None:
         """Create the folder and open the event log, for which this process is the only writer.
@@ -101,7 +101,7 @@ class RunFolder:
             RunError: another process writes to the log; no file has changed.
         """
         self.folder.mkdir(parents=True, exist_ok=True)
-        self._log = JsonLines(self.folder / EVENTS, keep=self._kept)
+        self._log = JsonLines(self.folder / EVENTS, keep=self._log_length)
 
     def begin(
         self,

@@ -77,14 +77,14 @@ def write_report(
     return table
 
 
-def target_of(cells: Sequence[Cell], given: float | None = None) -> float:
+def target_of(cells: Sequence[Cell], override: float | None = None) -> float:
     """The given accuracy, else that of the runs (``experiment.report_accuracy``).
 
     Raises:
         ValueError: as `require_target`.
     """
     configured = (cell.get("experiment.report_accuracy") for cell in cells)
-    target = next(filter(None, configured), TARGET_ACCURACY) if given is None else given
+    target = next(filter(None, configured), TARGET_ACCURACY) if override is None else override
     require_target(target)
     return float(target)
 

@@ -293,7 +293,7 @@ def _troubles(cell: Cell) -> list[Part]:
     troubles = cell.history.troubles
     if not troubles:
         return []
-    kinds = [(event_.kind, headline(event_.reason)) for event_ in troubles]
+    kinds = [(trouble.kind, headline(trouble.reason)) for trouble in troubles]
     last = dict(zip(kinds, troubles, strict=True))
     rows = []
     for kind, number in Counter(kinds).most_common(MAX_REASONS):

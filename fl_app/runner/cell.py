@@ -111,7 +111,7 @@ def run_cell(
         with require_writable(folder):
             files.lock()  # before anything changes that a run of another process needs
         stack.callback(files.close)
-        central = task.num_clients == config.num_clients  # else only the nodes know what they have
+        central = task.num_clients == config.num_clients  # else only the nodes know their examples
         files.begin(config, (task.classes()[1], task.class_counts()) if central else None)
         if task.schema is not None:  # for programs that use the model later
             (folder / SCHEMA).write_text(task.schema.to_json(), encoding="utf-8")

@@ -123,7 +123,7 @@ def build_components(
         strategy.widths = Widths(trainer.model.layout, shares, rolling)
         devices.entries = strategy.widths.parts
     if real:
-        devices = None  # they only told which clients are slow
+        devices = None  # they only served to find the slow clients
     elif devices is not None:
         schedule.settle(devices.parts, devices.joules)
     if isinstance(devices, Overlapping):

@@ -62,12 +62,12 @@ def settings(config: DictConfig) -> dict[str, Any]:
     """The settings that must be the same to resume a run."""
     plain = OmegaConf.to_container(config, resolve=True)
     assert isinstance(plain, dict)
-    fixed = {"code": {}, **{str(k): v for k, v in plain.items() if k not in CHANGEABLE}}
+    values = {"code": {}, **{str(k): v for k, v in plain.items() if k not in CHANGEABLE}}
     for key, default in (("batch", 1), ("train", True)):  # keys of one runtime
-        fixed[f"runtime.{key}"] = config.runtime.get(key, default)
+        values[f"runtime.{key}"] = config.runtime.get(key, default)
     # A cell is the same run whatever other cells there are.
-    fixed["experiment"] = {"report_accuracy": config.experiment.report_accuracy}
-    return {**fixed, "virtual": config.runtime.name != "deployment"}
+    values["experiment"] = {"report_accuracy": config.experiment.report_accuracy}
+    return {**values, "virtual": config.runtime.name != "deployment"}
 
 
 def enter(folder: Path, cells: Mapping[str, DictConfig]) -> dict[str, dict[str, Any]]:
@@ -89,12 +89,12 @@ def enter(folder: Path, cells: Mapping[str, DictConfig]) -> dict[str, dict[str, 
     labels = {label_of(name) for name in cells}
     surplus = [path for path in runs if label_of(path.name) in labels and path.name not in cells]
     is_run = "" in cells
-    occupied = folder if any((folder / name).exists() for name in FILES) else None
-    if occupied is None and runs:
-        is_run, occupied = not is_run, runs[0]
-    if occupied and not (is_run and config.resume == "auto"):
+    holder = folder if any((folder / name).exists() for name in FILES) else None
+    if holder is None and runs:
+        is_run, holder = not is_run, runs[0]
+    if holder and not (is_run and config.resume == "auto"):
         raise ValueError(
-            f"{occupied} holds a run, whose files would be lost: give "
+            f"{holder} holds a run, whose files would be lost: give "
             + ("resume=auto to go on with it, " if is_run else "")
             + "another folder (hydra.run.dir=..., of a sweep hydra.sweep.dir=..., in Python "
             "output=...), or remove it"

@@ -155,10 +155,10 @@ def run_cells(
         for line in kept_notes({label_of(n): plan.config for n, plan in plans.items()}):
             print(line)
     with disk_errors_as_run_errors(folder):
-        ended = earlier.enter(folder, {name: plan.config for name, plan in plans.items()})
+        previous = earlier.enter(folder, {name: plan.config for name, plan in plans.items()})
         jobs: dict[str, Job] = {}
         for number, (name, plan) in enumerate(plans.items(), 1):
-            if name not in ended:
+            if name not in previous:
                 label = f"{name}, cell {number} of {len(plans)}"
                 label = label if name else plan.config.algorithm.name
                 jobs[name] = plan, folder / name, label, show
@@ -167,7 +167,7 @@ def run_cells(
             ends = _side_by_side(jobs, nullcontext(pool) if pool else processes(parallel))
         else:
             ends = _one_by_one(jobs, grid)
-        summaries, problems = dict(ended), dict[str, RunError]()
+        summaries, problems = dict(previous), dict[str, RunError]()
         refusal: ValueError | None = None
         for name, end in ends:
             if end.summary is not None:

@@ -21,7 +21,7 @@ _follows = False  # whether a main process decides about the runs of this proces
 def _nothing() -> None: ...
 
 
-_stop = _nothing  # what a signal calls in such a process
+_stop = _nothing  # a signal calls it in such a process
 
 
 def follow() -> None:

@@ -229,7 +229,7 @@ class Machine:
 
     def wait(self) -> float:
         """Wait until it has booted; return the seconds that it took."""
-        return wait_for(self._booted, f"{self.name} has booted", BOOT)
+        return wait_for(self._has_booted, f"{self.name} has booted", BOOT)
 
     def type(self, commands: str, seconds: float) -> str:
         """Log in and run commands as the user; return their output.
@@ -263,7 +263,7 @@ class Machine:
         self._podman.ask("cp", f"{self._container}:{folder}", parent)
         return copy
 
-    def _booted(self) -> bool:
+    def _has_booted(self) -> bool:
         try:  # its status is not 0 while it starts, or if a service has failed
             state = self.root("sh", "-c", "systemctl is-system-running || true")
         except RunError:  # it does not take commands yet

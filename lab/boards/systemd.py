@@ -112,21 +112,21 @@ class Boards:
 
     def begin(self) -> str:
         """Wait for the first updates."""
-        seconds = wait_for(lambda: len(self._arrived()) > 2, "three updates arrived", 400.0)
+        seconds = wait_for(lambda: len(self._arrivals()) > 2, "three updates arrived", 400.0)
         return f"three updates after {seconds:.0f} s"
 
     def cut(self, name: str) -> str:
         """Cut a machine's power for a moment."""
         self._machines[name].cut()
-        count = len(self._arrived())
-        if self._ended():
+        count = len(self._arrivals())
+        if self._has_ended():
             raise RunError("the run had ended before the power failed: it is too short")
-        seconds = wait_for(lambda: len(self._arrived()) > count, "an update arrived", 400.0)
+        seconds = wait_for(lambda: len(self._arrivals()) > count, "an update arrived", 400.0)
         return f"an update arrived {seconds:.0f} s after the boot"
 
     def end(self) -> str:
         """Wait for the end of the run."""
-        wait_for(self._ended, "the run ends", END, interval=5.0)
+        wait_for(self._has_ended, "the run ends", END, interval=5.0)
         return run_summary(self._machines[SERVER].fetch(RUN, self._work))
 
     def _make(self, commands: str) -> str:
@@ -146,12 +146,12 @@ class Boards:
             self._machines[SERVER if host == ADDRESS else host].receive(self._work / source)
         return commands
 
-    def _arrived(self) -> list[Event]:
+    def _arrivals(self) -> list[Event]:
         log = self._work / "events.jsonl"
         log.write_text(self._file("events.jsonl"))
         return [event for event in read_events(log) if isinstance(event, Arrived)]
 
-    def _ended(self) -> bool:
+    def _has_ended(self) -> bool:
         return self._file("summary.json") != ""
 
     def _file(self, name: str) -> str:

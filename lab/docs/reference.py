@@ -58,7 +58,7 @@ Groups:
 
 """
 
-Rows = Mapping[str, tuple[str, str]]  # key -> its default, and what it is
+Rows = Mapping[str, tuple[str, str]]  # key -> default and meaning
 
 
 def page() -> str:
