@@ -54,7 +54,7 @@ def compare(
         progress: whether to show bars.
 
     Returns:
-        The comparison, read from the files on access.
+        The comparison, read from the files.
 
     Raises:
         ValueError: a setting is refused; nothing was run.
@@ -91,7 +91,7 @@ def compare(
 
 
 class Comparison(Reported):
-    """The results of a comparison. Its parts are read from the files on first access.
+    """The results of a comparison, read from its files.
 
     It also reads an experiment of the command line: ``Comparison("outputs/DATE/TIME")``.
 

@@ -55,8 +55,8 @@ def main(arguments: Sequence[str]) -> int:
             overrides.insert(0, search_path(options.config_dir))
         search(settings, overrides, folder, resume)
     except (Interrupted, KeyboardInterrupt):
-        same = [word for word in arguments if not word.startswith(("search.folder=", "resume="))]
-        command = shlex.join([*same, f"search.folder={folder}", "resume=auto"])
+        parts = [word for word in arguments if not word.startswith(("search.folder=", "resume="))]
+        command = shlex.join([*parts, f"search.folder={folder}", "resume=auto"])
         print(f"interrupted; to go on: python -m fl_app.search {command}", file=sys.stderr)
         return 128 + (signals.received or SIGINT)
     except RunError as error:

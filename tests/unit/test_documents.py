@@ -145,7 +145,7 @@ FOR_USERS = [
 
 def shown():
     """Classes and functions on the pages."""
-    return [each for name in NAMED for each in signatures.shown(name)]
+    return [each for name in NAMED for each in signatures.documented(name)]
 
 
 @pytest.mark.parametrize("page", API_PAGES, ids=lambda page: page.stem)
