@@ -11,17 +11,17 @@ def main() -> int:
     """Run the command line and return its exit status.
 
     0: success. 1: a run failed. 2: the command was refused. 130 or 143: Ctrl-C or SIGTERM during a
-    run. At other times these end the process itself, for which a shell has the same numbers.
+    run. At other times the signal ends the process, and a shell reports the same status.
     """
-    # No exception: imports and callbacks of libraries swallow it or print a traceback. No file is
+    # Not KeyboardInterrupt, which imports and callbacks of libraries swallow or print. No file is
     # left half written, because files are replaced only when they are complete.
-    before = signal.signal(signal.SIGINT, signal.SIG_DFL)
+    previous = signal.signal(signal.SIGINT, signal.SIG_DFL)
     try:
         from fl_app.command import command  # imports of seconds
 
         return command(sys.argv[1:])
     finally:
-        signal.signal(signal.SIGINT, before)
+        signal.signal(signal.SIGINT, previous)
 
 
 def console() -> None:
@@ -32,7 +32,7 @@ def console() -> None:
     try:
         status = main()
         sys.stdout.flush()
-    except BrokenPipeError:  # such as of `| head`
+    except BrokenPipeError:  # for example, of `| head`
         os._exit(PIPE_CLOSED)
     if status > 128 and "torch" in sys.modules:
         # All files are written, and a normal exit would unload torch and Flower for seconds.

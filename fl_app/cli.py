@@ -25,9 +25,9 @@ _PACKAGE = Path(__file__).resolve().parent
 CONF = _PACKAGE / "conf" if (_PACKAGE / "conf").is_dir() else _PACKAGE.parent / "conf"
 
 
-# Defaults in conf/ such as ten clients at work, or all where there are fewer. None = no bound.
-OmegaConf.register_new_resolver("at_most", lambda v, most: min(v, most or v), replace=True)
-# A limit that holds where none of the others is given.
+# For defaults in conf/, such as ten clients at work, or all if there are fewer. None = no bound.
+OmegaConf.register_new_resolver("at_most", lambda v, bound: min(v, bound or v), replace=True)
+# A limit that applies only if none of the other limits is set.
 OmegaConf.register_new_resolver("alone", lambda v, *o: v if {*o} == {None} else None, replace=True)
 
 
@@ -37,26 +37,26 @@ def _usual_clients(
     return None if owner or partitioner in DECIDING else usual
 
 
-# The default of num_clients. None = the data say how many there are (`fl_app.runner.validate`).
+# The default of num_clients. None = the data decide (`fl_app.runner.validate`).
 OmegaConf.register_new_resolver("usual_clients", _usual_clients, replace=True)
 
-# Folders of options, in words that NUL separates.
+# Finds folders of options in the arguments of a command, joined by NUL.
 OWN = re.compile(r"(?:--config-dir|-cd)[=\0]([^\0]+)|file://([^'\",\]\0]+)")
 
-_one_at_a_time = threading.Lock()  # Hydra's state belongs to the process
+_hydra_lock = threading.Lock()  # Hydra's state belongs to the process
 
 
 def compose(overrides: Sequence[str]) -> DictConfig:
-    """The configuration that these words of a command line describe.
+    """Compose the configuration that these overrides describe.
 
-    It may be called in any thread, and also by a program that uses Hydra itself.
+    It may be called in any thread, and by a program that uses Hydra itself.
 
     Raises:
         ValueError: an override is refused.
     """
     refuse_dots(overrides)
-    with _one_at_a_time:
-        before = GlobalHydra.instance().hydra
+    with _hydra_lock:
+        previous = GlobalHydra.instance().hydra
         GlobalHydra.instance().clear()
         try:
             with hydra.initialize_config_dir(str(CONF), version_base="1.3"):
@@ -64,13 +64,13 @@ def compose(overrides: Sequence[str]) -> DictConfig:
         except (HydraException, YAMLError) as error:
             raise ValueError(explain(error, overrides)) from None
         finally:
-            GlobalHydra.instance().hydra = before
+            GlobalHydra.instance().hydra = previous
     refuse_surplus(config, overrides)
     refuse_epochs(config, overrides)
     return config
 
 
-# Keys of earlier versions, and what to give in their place.
+# Keys of earlier versions, and their replacements.
 REPLACED = {
     "algorithm.strategy.squares": "give algorithm.strategy.compensation_form=gradient, scaled or "
     "code, three readings of the compensation"
@@ -88,23 +88,23 @@ def explain(error: Exception, overrides: Sequence[str]) -> str:
 
     Args:
         error: raised while composing the overrides.
-        overrides: all words of the command; they decide which keys exist.
+        overrides: all overrides of the command; they decide which keys exist.
     """
     if isinstance(error, MissingConfigException) and error.missing_cfg_file:
         group, _, name = error.missing_cfg_file.rpartition("/")
         if group:
-            known = options(group, overrides)
+            choices = options(group, overrides)
             return (
-                f"{group}={name} does not exist{nearest(name, known)}\n"
-                f"{group} is one of: {', '.join(known)}"
+                f"{group}={name} does not exist{nearest(name, choices)}\n"
+                f"{group} is one of: {', '.join(choices)}"
             )
     if isinstance(error, OverrideParseException) and not re.search(
         r"[][{}()]", re.sub(r"=\[(.*)\]$", r"=\1", error.override)
     ):
         if "=" not in error.override or re.search(r"\s\S+=", error.override):
-            return f"{error.override!r} must be one KEY=VALUE without spaces, and each a word apart"
+            return f"{error.override!r} must be one KEY=VALUE without spaces, as one word"
         word = re.sub("=[\"']*(.*?)[\"']*$", r"='\1'", error.override)
-        if word.endswith("]'"):  # a list, each of whose names is quoted
+        if word.endswith("]'"):  # a list; quote each of its names
             names = (name.strip(" \"'") for name in word.partition("=")[2][2:-2].split(","))
             word = f"{word.partition('=')[0]}=[{','.join(map(repr, names))}]"
         return f'{error.override} cannot be read: quote it for Hydra and for the shell, "{word}"'
@@ -116,89 +116,89 @@ def explain(error: Exception, overrides: Sequence[str]) -> str:
             f"{match[2]}=[{match[3]}]"
         )
     if isinstance(cause, ConfigAttributeError | ConfigKeyError) and cause.full_key:
-        return _unknown(cause.full_key, overrides)
+        return _unknown_key(cause.full_key, overrides)
     # A group that is not in the defaults: only the text names it.
     if match := re.search(
         r"Could not (?:override|append to config|delete from config) '([^']*)'", text
     ):
-        return _unknown(match[1].split("=")[0], overrides)
+        return _unknown_key(match[1].split("=")[0], overrides)
     return text
 
 
-def _unknown(key: str, overrides: Sequence[str]) -> str:
-    typed = [override.lstrip("+~").partition("=")[0] for override in overrides]
-    key = next((each for each in typed if each.startswith(f"{key}.")), key)  # Hydra's may be a part
+def _unknown_key(key: str, overrides: Sequence[str]) -> str:
+    keys = [override.lstrip("+~").partition("=")[0] for override in overrides]
+    key = next((name for name in keys if name.startswith(f"{key}.")), key)  # Hydra's may be a part
     if key in REPLACED:
         return f"{key} is no key any more: {REPLACED[key]}"
-    known = known_keys(overrides)
+    valid_keys = known_keys(overrides)
     if key in groups():
         return f"unknown key {key!r}: the file of an option chooses it, in its `defaults`"
-    if key in known:
-        return f"unknown key {key!r} with one of the options that are swept: sweep that one apart"
-    if ends := [each for each in known if each.endswith(f".{key}")]:
-        return f"unknown key {key!r}; did you mean {' or '.join(ends)}?"
-    return f"unknown key {key!r}{_options_with(key) or nearest(key, known)}"
+    if key in valid_keys:
+        return f"unknown key {key!r} with one of the swept options: sweep that option separately"
+    if matches := [name for name in valid_keys if name.endswith(f".{key}")]:
+        return f"unknown key {key!r}; did you mean {' or '.join(matches)}?"
+    return f"unknown key {key!r}{_options_with_key(key) or nearest(key, valid_keys)}"
 
 
-def _options_with(key: str) -> str:
-    """Which options have a key, or one that ends so, as the end of an error message."""
-    found: dict[str, list[str]] = {}
+def _options_with_key(key: str) -> str:
+    """Name the options with a key that ends with `key`, as the end of an error message."""
+    matches: dict[str, list[str]] = {}
     for path in sorted(CONF.glob("*/**/*.yaml")):
         group = path.parent.relative_to(CONF).as_posix()
         if group == "experiment":
             continue
         for name in _keys_in(path):
-            full = f"{group.replace('/', '.')}.{name}"
-            if f".{full}".endswith(f".{key}"):
-                found.setdefault(f"{full} is a key of {group}=", []).append(path.stem)
-    return "".join(f"; {start}{', '.join(names)}" for start, names in found.items())
+            full_key = f"{group.replace('/', '.')}.{name}"
+            if f".{full_key}".endswith(f".{key}"):
+                matches.setdefault(f"{full_key} is a key of {group}=", []).append(path.stem)
+    return "".join(f"; {start}{', '.join(names)}" for start, names in matches.items())
 
 
 def _keys_in(path: Path) -> list[str]:
     """The dotted keys of a file of options, and of the classes that it names."""
     node: Any = OmegaConf.to_container(OmegaConf.load(path))
     names = dotted(node)
-    for place, word in targets.named(node.get("defaults") or ()):
-        names += [f"{place}{key}" for key in targets.keys(word)]
+    for place, reference in targets.references(node.get("defaults") or ()):
+        names += [f"{place}{key}" for key in targets.keys(reference)]
     return list(dict.fromkeys(names))
 
 
 def refuse_surplus(config: DictConfig, overrides: Sequence[str]) -> None:
-    """Refuse keys that nothing reads, of the run and of an experiment.
+    """Refuse keys of the run and of an experiment that nothing reads.
 
-    Refuse an algorithm whose file gives it another name than its own, and a choice of clients that
-    the algorithm's own trainer takes the place of, too.
+    Also refuse an algorithm whose name is not that of its file, and an algorithm/client that the
+    algorithm's own trainer replaces.
 
     Raises:
         ValueError: naming the keys.
     """
-    known = _keys_in(CONF / "config.yaml")
-    top = {key.partition(".")[0] for key in known} | {path.name for path in CONF.iterdir()}
+    valid = _keys_in(CONF / "config.yaml")
+    top = {key.partition(".")[0] for key in valid} | {path.name for path in CONF.iterdir()}
     surplus = sorted(str(key) for key in config if key not in top)
-    below = [str(key) for key in config.experiment if f"experiment.{key}" not in known]
+    below = [str(key) for key in config.experiment if f"experiment.{key}" not in valid]
     surplus += [f"experiment.{key}" for key in below]
     if surplus:
-        told = ", ".join(surplus) + nearest(surplus[0], known)
+        message = ", ".join(surplus) + nearest(surplus[0], valid)
         if not top.isdisjoint(below):
-            told += "; the first line of an experiment's file is `# @package _global_`"
-        raise ValueError(f"unknown keys: {told}")
-    given = dict(override.partition("=")[::2] for override in overrides)
-    file = given.get("algorithm", "").strip("'\"").rpartition("/")[2]
+            message += "; the first line of an experiment's file is `# @package _global_`"
+        raise ValueError(f"unknown keys: {message}")
+    values = dict(override.partition("=")[::2] for override in overrides)
+    file = values.get("algorithm", "").strip("'\"").rpartition("/")[2]
     name = str(config.algorithm.get("name"))
     # A remark may follow, as in "fedsa (re-interpreted)".
-    if file and "algorithm.name" not in given and name.partition(" ")[0] != file:
+    if file and "algorithm.name" not in values and name.partition(" ")[0] != file:
         raise ValueError(
             f"{file}.yaml says name: {name}, and must say name: {file}: files and reports would "
-            "tell of another algorithm"
+            "name another algorithm"
         )
-    choice = given.get("algorithm/client", "")
+    choice = values.get("algorithm/client", "")
     trainer = OmegaConf.select(config, "algorithm.client._target_")
     path = options("algorithm/client", overrides).get(choice)
-    named = OmegaConf.select(OmegaConf.load(path), "_target_") if path else None
-    if named not in (None, trainer) and "algorithm.client._target_" not in given:
+    target = OmegaConf.select(OmegaConf.load(path), "_target_") if path else None
+    if target not in (None, trainer) and "algorithm.client._target_" not in values:
         raise ValueError(
             f"algorithm/client={choice} would change nothing: the algorithm's own trainer, "
-            f"{trainer}, takes its place; algorithm.client._target_={named} chooses the other one"
+            f"{trainer}, takes its place; algorithm.client._target_={target} chooses the other one"
         )
 
 
@@ -209,9 +209,9 @@ def refuse_epochs(config: DictConfig, overrides: Sequence[str]) -> None:
         ValueError: naming both.
     """
     steps = OmegaConf.select(config, "algorithm.client.local_steps")
-    typed = {override.lstrip("+").partition("=")[0] for override in overrides}
+    keys = {override.lstrip("+").partition("=")[0] for override in overrides}
     key = "algorithm.client.local_epochs"
-    if steps is not None and key in typed and "algorithm.client.local_steps" not in typed:
+    if steps is not None and key in keys and "algorithm.client.local_steps" not in keys:
         raise ValueError(
             f"{key} would change nothing: algorithm.client.local_steps={steps} takes its "
             "place; give that, or local_steps=null, too"
@@ -221,7 +221,7 @@ def refuse_epochs(config: DictConfig, overrides: Sequence[str]) -> None:
 def refuse_dots(overrides: Sequence[str]) -> None:
     """Refuse ``group.option=name``: Hydra would replace the keys of the option by the name.
 
-    Refuse ``group=true``, too, which Hydra does without naming the group.
+    Also refuse ``group=true``, for which the error of Hydra does not name the group.
 
     Raises:
         ValueError: naming the override to use instead.
@@ -230,12 +230,12 @@ def refuse_dots(overrides: Sequence[str]) -> None:
         key, _, value = override.lstrip("+").partition("=")
         group = key.replace(".", "/")
         if group in groups() and value.lower() in ("true", "false"):
-            known = ", ".join(options(group, overrides))
-            raise ValueError(f"{override} must be {group}= one of: {known}")
+            choices = ", ".join(options(group, overrides))
+            raise ValueError(f"{override} must be {group}= one of: {choices}")
         if group != key and group in groups() and not value.startswith("{"):
             raise ValueError(
-                f"{override} must be {group}={value}: a slash chooses a group, and with a dot the "
-                f"word would take the place of all keys below {key}"
+                f"{override} must be {group}={value}: a slash chooses an option of a group; with a "
+                f"dot, the name would replace all keys below {key}"
             )
 
 
@@ -248,39 +248,39 @@ def known_keys(overrides: Sequence[str]) -> list[str]:
         try:
             path = search_path(folders(overrides)[1:])
             config = hydra.compose("config", overrides=[path, *chosen])
-        except HydraException:  # a choice is at fault, too
+        except HydraException:  # one of the choices is wrong, too
             config = hydra.compose("config")
     return sorted({*dotted(OmegaConf.to_container(config)), *names})
 
 
-def folders(words: Sequence[str]) -> list[Path]:
-    """Where options are: in this project, and in the folders that the words of a command name."""
-    return [CONF, *(Path(a or b) for a, b in OWN.findall("\0".join(words)))]
+def folders(arguments: Sequence[str]) -> list[Path]:
+    """The folders of options: this project's, and those that the arguments of a command name."""
+    return [CONF, *(Path(a or b) for a, b in OWN.findall("\0".join(arguments)))]
 
 
-def refuse_twins(words: Sequence[str]) -> None:
-    """Refuse an option of the user's that this project has, too: Hydra would take this project's.
+def refuse_twins(arguments: Sequence[str]) -> None:
+    """Refuse a user's option with the name of one of this project's: Hydra would use the latter.
 
     Raises:
         ValueError: naming its file.
     """
-    for folder in folders(words)[1:]:
+    for folder in folders(arguments)[1:]:
         for path in folder.rglob("*.yaml"):
             own = CONF / path.relative_to(folder)
             if own.exists() and not own.samefile(path):
                 raise ValueError(f"{path} has the name of an option of this project: rename it")
 
 
-def options(group: str, words: Sequence[str] = ()) -> dict[str, Path]:
-    """The options of a group in alphabetical order, also those of the user's own folders."""
-    found = [path for folder in folders(words) for path in (folder / group).glob("*.yaml")]
-    return {path.stem: path for path in sorted(found, key=lambda path: path.stem)}
+def options(group: str, arguments: Sequence[str] = ()) -> dict[str, Path]:
+    """The options of a group in alphabetical order, including those in the user's folders."""
+    paths = [path for folder in folders(arguments) for path in (folder / group).glob("*.yaml")]
+    return {path.stem: path for path in sorted(paths, key=lambda path: path.stem)}
 
 
 def search_path(folders: Sequence[str | Path]) -> str:
-    """The word by which Hydra also finds options in these folders."""
-    quoted = [f"'file://{Path(each).resolve()}'" for each in folders]
-    return f"hydra.searchpath=[{','.join(quoted)}]"
+    """The override by which Hydra also finds options in these folders."""
+    urls = [f"'file://{Path(folder).resolve()}'" for folder in folders]
+    return f"hydra.searchpath=[{','.join(urls)}]"
 
 
 @cache
@@ -290,7 +290,7 @@ def groups() -> frozenset[str]:
 
 
 def dotted(node: Any, prefix: str = "") -> list[str]:
-    """The dotted keys of nested dictionaries, also of those between, behind a prefix."""
+    """The dotted keys of nested dictionaries, with those of inner dictionaries, after a prefix."""
     if not isinstance(node, dict):
         return [prefix]
     keys = [prefix] if prefix else []

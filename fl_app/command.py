@@ -22,10 +22,10 @@ from fl_app.cli import CONF, explain, refuse_dots, refuse_surplus, refuse_twins
 from fl_app.core.errors import Interrupted, RunError
 from fl_app.core.files import unwritable
 from fl_app.help import help_on
-from fl_app.record.provenance import installed
+from fl_app.record.provenance import installed_version
 from fl_app.runner import signals
 
-_made: list[Path] = []  # folders that the command makes, each before its parent
+_new_folders: list[Path] = []  # folders that the command makes, each before its parent
 _failures: list[int] = []  # exit status of each job of a sweep that failed
 _hydra: Any = None  # Hydra's own configuration, of the sweep or of the latest job; None = none ran
 
@@ -42,25 +42,25 @@ class Hooks(Callback):
 
     def on_run_start(self, config: DictConfig, **kwargs: Any) -> None:
         """Note which folders the run makes."""
-        _note_missing(Path(config.hydra.run.dir))
+        _note_new_folders(Path(config.hydra.run.dir))
 
     def on_multirun_start(self, config: DictConfig, **kwargs: Any) -> None:
-        """Note the sweep, and which folders it makes; refuse one whose failures none would see."""
+        """Note the sweep and the folders it makes; refuse plugins that hide failed jobs."""
         global _hydra
         for part in ("launcher", "sweeper"):
             target = config.hydra[part]._target_
             if not target.startswith("hydra._internal.core_plugins."):
-                told = f"hydra/{part} must be basic and not {target}"  # Hydra only warns of errors
-                raise Ended from ValueError(f"{told}: experiment.parallel runs side by side")
+                error = f"hydra/{part} must be basic and not {target}"  # Hydra only warns of errors
+                raise Ended from ValueError(f"{error}: experiment.parallel runs side by side")
         _hydra = config.hydra
-        _note_missing(Path(_hydra.sweep.dir))
+        _note_new_folders(Path(_hydra.sweep.dir))
 
 
 @hydra.main(config_path=str(CONF), config_name="config", version_base="1.3")
 def app(config: DictConfig) -> None:
     """Run one job: a run, or the cells of an experiment.
 
-    A job of a sweep that fails is reported at once, and the other jobs run.
+    If a job of a sweep fails, its error is printed at once, and the other jobs run.
     """
     global _hydra
     _hydra = job = HydraConfig.get()
@@ -71,19 +71,19 @@ def app(config: DictConfig) -> None:
             raise Ended from error
         with suppress(OSError):  # it holds files
             Path(job.runtime.output_dir).rmdir()
-        words = " ".join(job.overrides.task)
-        print(f"error: job {job.job.num} ({words}): {_sentence(error)}", file=sys.stderr)
-        _failures.append(_status(error))
+        overrides = " ".join(job.overrides.task)
+        print(f"error: job {job.job.num} ({overrides}): {_message(error)}", file=sys.stderr)
+        _failures.append(_exit_status(error))
 
 
-def _note_missing(folder: Path) -> None:
-    _made[:] = [path for path in (folder, *folder.parents) if not path.exists()]
+def _note_new_folders(folder: Path) -> None:
+    _new_folders[:] = [path for path in (folder, *folder.parents) if not path.exists()]
 
 
-def _remove_made() -> None:
+def _remove_new_folders() -> None:
     """Remove the folders that the command has made, if it ran nothing."""
     with suppress(OSError):  # they hold files of runs
-        for folder in _made:
+        for folder in _new_folders:
             if {path.name for path in folder.iterdir()} <= {"multirun.yaml"}:
                 for path in folder.iterdir():
                     path.unlink()
@@ -107,37 +107,37 @@ def _run(config: DictConfig) -> None:
     run(cells, overrides, folder)
 
 
-def command(words: Sequence[str]) -> int:
-    """Run the command that consists of these words; return its exit status."""
+def command(arguments: Sequence[str]) -> int:
+    """Run the command with these arguments; return its exit status."""
     global _hydra
     os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra raises its errors instead of printing them
     _hydra = None
-    _made.clear()
+    _new_folders.clear()
     _failures.clear()
-    if "--version" in words:
-        print(f"fl-app {installed('fl-app')}")
+    if "--version" in arguments:
+        print(f"fl-app {installed_version('fl-app')}")
         return 0
     try:
-        if "--help" in words or "-h" in words:
-            print(help_on(words))
+        if "--help" in arguments or "-h" in arguments:
+            print(help_on(arguments))
             return 0
-        refuse_dots(words)
-        refuse_twins(words)
+        refuse_dots(arguments)
+        refuse_twins(arguments)
         app()
     except Ended as ended:
-        return _failed(ended.__cause__, words)
+        return _report_failure(ended.__cause__, arguments)
     except BrokenPipeError:
         raise
-    # Some of Hydra's are also OSErrors. YAML is that of a user's own files of options.
+    # Some errors of Hydra are OSErrors, too. YAML's come from a user's own files of options.
     except (HydraException, YAMLError, ValueError, RunError) as error:
-        return _failed(error, words)
+        return _report_failure(error, arguments)
     except OSError as error:
         if any(frame.f_code is _run.__code__ for frame, _ in walk_tb(error.__traceback__)):
             raise
         # Outside of `_run`, the error comes from Hydra, which makes the folder of a job.
-        return _failed(ValueError(unwritable(error.filename, error)), words)
+        return _report_failure(ValueError(unwritable(error.filename, error)), arguments)
     if _failures:
-        _remove_made()
+        _remove_new_folders()
     if _hydra is not None and _hydra.mode == RunMode.MULTIRUN and Path(_hydra.sweep.dir).exists():
         folder = shlex.quote(_hydra.sweep.dir)  # each job reports only itself
         print(f"All jobs in one report: python -m fl_app.report {folder}")
@@ -146,32 +146,32 @@ def command(words: Sequence[str]) -> int:
     return max(_failures, default=0)
 
 
-def _failed(error: BaseException | None, words: Sequence[str]) -> int:
+def _report_failure(error: BaseException | None, arguments: Sequence[str]) -> int:
     if isinstance(error, Interrupted):
-        print(f"interrupted; to go on: {_again(words)}", file=sys.stderr)
+        print(f"interrupted; to go on: {_resume_command(arguments)}", file=sys.stderr)
         return 128 + (signals.received or SIGINT)
-    _remove_made()
-    text = explain(error, words) if isinstance(error, HydraException) else _sentence(error)
-    print(f"error: {text}", file=sys.stderr)
-    return _status(error)
+    _remove_new_folders()
+    message = explain(error, arguments) if isinstance(error, HydraException) else _message(error)
+    print(f"error: {message}", file=sys.stderr)
+    return _exit_status(error)
 
 
-def _sentence(error: BaseException | None) -> str:
+def _message(error: BaseException | None) -> str:
     return f"{type(error).__name__}: {error}" if isinstance(error, RunError) else str(error)
 
 
-def _status(error: BaseException | None) -> int:
+def _exit_status(error: BaseException | None) -> int:
     return 1 if isinstance(error, RunError) else 2
 
 
-def _again(words: Sequence[str]) -> str:
+def _resume_command(arguments: Sequence[str]) -> str:
     """Build the command that resumes the interrupted run or sweep."""
     sweeps = _hydra.mode == RunMode.MULTIRUN
     key = "sweep" if sweeps else "run"
     folder = Path(_hydra.sweep.dir if sweeps else _hydra.runtime.output_dir).resolve()
     if folder.is_relative_to(Path.cwd()):
         folder = folder.relative_to(Path.cwd())
-    anew = ("hydra.run.dir=", "hydra.sweep.dir=", "resume=")
-    kept = [word for word in words if not word.startswith(anew)]
+    replaced = ("hydra.run.dir=", "hydra.sweep.dir=", "resume=")
+    overrides = [word for word in arguments if not word.startswith(replaced)]
     program = ["fl-app"] if Path(sys.argv[0]).name == "fl-app" else ["python", "-m", "fl_app"]
-    return shlex.join([*program, *kept, f"hydra.{key}.dir={folder}", "resume=auto"])
+    return shlex.join([*program, *overrides, f"hydra.{key}.dir={folder}", "resume=auto"])

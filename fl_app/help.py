@@ -1,4 +1,4 @@
-"""``--help``: what the files in ``conf/`` and the targets that they name say of groups and keys."""
+"""``--help``: describes groups and keys by the files in ``conf/`` and the classes they name."""
 
 import ast
 import json
@@ -11,7 +11,7 @@ from pathlib import Path
 import yaml
 
 from fl_app.cli import CONF, OWN, groups, nearest, options
-from fl_app.targets import explained, keys, named
+from fl_app.targets import keys, parameter_docs, references
 
 USAGE = """\
 Asynchronous federated learning on Flower: many unequal clients, several algorithms, one clock.
@@ -34,59 +34,59 @@ Usage: fl-app [-m] [KEY=VALUE ...]      (or: python -m fl_app ...)
 """
 
 
-def help_on(words: Sequence[str]) -> str:
+def help_on(arguments: Sequence[str]) -> str:
     """Return the text of ``--help``: the overview, or the help on each given group or option.
 
     Args:
-        words: of the command.
+        arguments: of the command line.
 
     Raises:
         ValueError: a group or option does not exist.
     """
-    plain = OWN.sub("", "\0".join(words)).split("\0")
-    asked = [word for word in plain if word and not word.startswith("-")]
-    return "\n\n".join(_on(word, words) for word in asked) if asked else _overview(words)
+    plain = OWN.sub("", "\0".join(arguments)).split("\0")
+    topics = [topic for topic in plain if topic and not topic.startswith("-")]
+    return "\n\n".join(_topic(t, arguments) for t in topics) if topics else _overview(arguments)
 
 
-def _overview(words: Sequence[str]) -> str:
+def _overview(arguments: Sequence[str]) -> str:
     lines = []
     for group in sorted(groups()):
-        text = f"{group}= {', '.join(options(group, words))}"
+        text = f"{group}= {', '.join(options(group, arguments))}"
         lines += textwrap.wrap(text, _width(), subsequent_indent="    ", break_long_words=False)
     keys = _keys((CONF / "config.yaml").read_text())
-    return f"{USAGE}\nGroups\n\n{_indented(lines)}\n\nKeys\n\n{_indented(keys)}"
+    return f"{USAGE}\nGroups\n\n{_indent(lines)}\n\nKeys\n\n{_indent(keys)}"
 
 
-def _on(word: str, words: Sequence[str]) -> str:
-    group, _, option = word.partition("=")
+def _topic(topic: str, arguments: Sequence[str]) -> str:
+    group, _, option = topic.partition("=")
     if group not in groups():
-        raise ValueError(f"--help {word}: no group is called {group!r}{nearest(group, groups())}")
-    files = options(group, words)
+        raise ValueError(f"--help {topic}: no group is called {group!r}{nearest(group, groups())}")
+    files = options(group, arguments)
     if not option:
         lines = _table({name: purpose(path) for name, path in files.items()})
     elif option in files:
         lines = _keys(files[option].read_text(), f"{package(group)}.")
     else:
-        raise ValueError(f"--help {word}: {group} has no such option{nearest(option, files)}")
-    title = word if option else f"{group}="
-    return f"{title}\n\n{_indented(lines)}"
+        raise ValueError(f"--help {topic}: {group} has no such option{nearest(option, files)}")
+    title = topic if option else f"{group}="
+    return f"{title}\n\n{_indent(lines)}"
 
 
 def package(group: str) -> str:
-    """Where a group's keys lie; algorithm/lr_schedule is one of the strategy's."""
+    """The dotted path of a group's keys; those of algorithm/lr_schedule are the strategy's."""
     return group.replace("/", ".").replace("algorithm.lr_", "algorithm.strategy.lr_")
 
 
 def _keys(text: str, prefix: str = "") -> list[str]:
-    """A file of options, and what the classes that it names say of their keys."""
+    """The lines of a file of options, and the keys of the classes it names, with descriptions."""
     lines = text.partition("\nhydra:")[0].splitlines()
-    for place, target in named((yaml.safe_load(text) or {}).get("defaults", [])):
-        told = explained(target)
+    for place, target in references((yaml.safe_load(text) or {}).get("defaults", [])):
+        docs = parameter_docs(target)
         lines += ["", f"# Of {target.partition('/')[2]}, with its own defaults", ""]
         for key, value in keys(target).items():
             shown = value if isinstance(value, str) else json.dumps(value)
-            words = textwrap.wrap(told.get(key, "").replace("`", ""), _width() - 4)
-            lines += [f"{prefix}{place}{key}={shown}", *(f"  {line}" for line in words)]
+            description = textwrap.wrap(docs.get(key, "").replace("`", ""), _width() - 4)
+            lines += [f"{prefix}{place}{key}={shown}", *(f"  {line}" for line in description)]
     return lines
 
 
@@ -95,8 +95,8 @@ def purpose(path: Path) -> str:
     text = path.read_text()
     if target := re.search(r"/target@strategy: fl_app\.(algorithms\.\w+)", text):
         return _docstring(Path(__file__).parent / target[1].replace(".", "/"))
-    words = " ".join(heading(text).split())
-    return re.split(r"(?<!et al)\. ", words)[0].rstrip(".")
+    sentences = " ".join(heading(text).split())
+    return re.split(r"(?<!et al)\. ", sentences)[0].rstrip(".")
 
 
 def heading(text: str) -> str:
@@ -111,10 +111,10 @@ def _docstring(module: Path) -> str:
 
 
 def _table(rows: Mapping[str, str]) -> list[str]:
-    left = max(map(len, rows)) + 2
-    rest = " " * left
+    width = max(map(len, rows)) + 2
+    indent = " " * width
     return [
-        textwrap.fill(f"{name:{left}}{text}", _width(), subsequent_indent=rest)
+        textwrap.fill(f"{name:{width}}{text}", _width(), subsequent_indent=indent)
         for name, text in rows.items()
     ]
 
@@ -123,5 +123,5 @@ def _width() -> int:
     return min(shutil.get_terminal_size().columns, 120) - 2
 
 
-def _indented(lines: Sequence[str]) -> str:
+def _indent(lines: Sequence[str]) -> str:
     return textwrap.indent("\n".join(lines), "  ")

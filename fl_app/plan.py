@@ -2,8 +2,8 @@
 
     python -m fl_app.plan algorithm=fedbuff devices=exponential num_clients=100 --aim age=20
 
-It takes the same overrides as a run, and compares concurrencies and buffers. docs/devices.md tells
-what theory cannot say.
+It takes the same overrides as a run, and compares concurrencies and buffers. docs/devices.md has
+the limits of the theory.
 """
 
 import argparse
@@ -22,8 +22,8 @@ def main(arguments: Sequence[str]) -> int:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE")
-    told = "where your own options are"
-    parser.add_argument("--config-dir", "-cd", action="append", default=[], help=told)
+    folder_help = "where your own options are"
+    parser.add_argument("--config-dir", "-cd", action="append", default=[], help=folder_help)
     parser.add_argument("--aim", default="age=10", help="age=A, age<=A, updates, or energy")
     parser.add_argument("--picture", type=Path, metavar="FILE.png", help="draw the comparison")
     options = parser.parse_intermixed_args(arguments)

@@ -2,8 +2,8 @@
 
     python -m fl_app.schema task=csv task.path=FILE task.target=COLUMN > schema.json
 
-It takes the same overrides as a run. The schema says what nodes must know to encode their own data
-alike, and a server to build the model without data: columns, categories, classes, means.
+It takes the same overrides as a run. The schema holds what nodes need to encode their own data in
+the same way, and a server to build the model without data: columns, categories, classes, means.
 """
 
 import sys

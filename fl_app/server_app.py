@@ -1,8 +1,8 @@
 """The ServerApp of ``flwr run .``, in simulation and deployment.
 
 The run config's key ``overrides`` holds the overrides of the command line, as in
-``flwr run . --run-config "overrides='algorithm=fedasync num_versions=500'"``. The keys `KEYS` say
-the same of the configuration's keys of these names.
+``flwr run . --run-config "overrides='algorithm=fedasync num_versions=500'"``. Each of the keys
+`KEYS` sets the configuration's key of the same name.
 """
 
 import logging
@@ -26,8 +26,8 @@ with told_beside_flower():
     from fl_app.runner.validate import checked_cells
 
 KEYS = ("algorithm", "task", "num-clients", "num-versions", "seed")
-# Of a run of which neither the length nor an override is given: a quarter of a minute on the two
-# nodes that Flower simulates, which do at most ten orders a second each.
+# The length of a run without overrides and num-versions: 15 seconds on the two nodes that Flower
+# simulates, each of which carries out at most ten orders per second.
 SHORT = ("num_versions=null", "max_updates=250")
 
 log = logging.getLogger("flwr")
@@ -55,13 +55,13 @@ def main(grid: Grid, context: Context) -> None:
         with initialize_config_dir(str(CONF), version_base="1.3"):
             run(checked_cells(config, overrides), overrides, folder, grid)
     except (HydraException, ValueError) as error:
-        refused = error
+        refusal = error
         if isinstance(error, HydraException):  # of a cell; its own traceback would hide the reason
-            refused = ValueError(explain(error, overrides))
+            refusal = ValueError(explain(error, overrides))
         if "runtime=deployment" in overrides:  # a supervisor does not submit it again
             folder.mkdir(parents=True, exist_ok=True)
-            (folder / REFUSED).write_text(str(refused), encoding="utf-8")
-        raise refused from None
+            (folder / REFUSED).write_text(str(refusal), encoding="utf-8")
+        raise refusal from None
     log.info("The run has ended: its files are in %s", folder)
 
 
@@ -71,12 +71,12 @@ def overrides_of(run_config: Mapping[str, object]) -> list[str]:
     Args:
         run_config: of Flower; empty values mean this project's defaults.
     """
-    own = shlex.split(str(run_config.get("overrides", "")))
-    given = {key.replace("-", "_"): str(run_config.get(key, "")) for key in KEYS}
-    words = [f"{key}={value}" for key, value in given.items() if value]
-    if not own and not given["num_versions"]:
-        words += SHORT
-    words += own
-    if not any(word.startswith("runtime=") for word in words):
-        words.append("runtime=flower")
-    return words
+    user_overrides = shlex.split(str(run_config.get("overrides", "")))
+    values = {key.replace("-", "_"): str(run_config.get(key, "")) for key in KEYS}
+    overrides = [f"{key}={value}" for key, value in values.items() if value]
+    if not user_overrides and not values["num_versions"]:
+        overrides += SHORT
+    overrides += user_overrides
+    if not any(word.startswith("runtime=") for word in overrides):
+        overrides.append("runtime=flower")
+    return overrides

@@ -22,55 +22,55 @@ from omegaconf import OmegaConf
 from fl_app.client.build import locate, signature_of
 
 GROUPS = ("target", "keys")
-# Arguments that a run passes to targets: no keys, but where a file names them.
+# Arguments that a run passes to targets. They are keys only where a file names them.
 FACTS = {
     *("num_clients", "num_versions", "seed", "noise_seed", "partition", "device"),
     *("num_bytes", "download_share", "upload_share", "num_examples", "mean_seconds"),
 }
 
 
-def keys(word: str) -> dict[str, Any]:
+def keys(reference: str) -> dict[str, Any]:
     """The parameters with their defaults.
 
     Args:
-        word: ``target/`` or ``keys/``, and the dotted path of a class or function.
+        reference: ``target/`` or ``keys/``, and the dotted path of a class or function.
 
     Raises:
-        ValueError: there is none.
+        ValueError: it does not exist.
     """
-    group, _, target = word.partition("/")
-    found: dict[str, Any] = {"_target_": target} if group == "target" else {}
+    group, _, target = reference.partition("/")
+    parameters: dict[str, Any] = {"_target_": target} if group == "target" else {}
     for name, parameter in signature_of(locate(target)).parameters.items():
         if parameter.default is not Parameter.empty and (group == "keys" or name not in FACTS):
-            found[name] = parameter.default
-    return found
+            parameters[name] = parameter.default
+    return parameters
 
 
-def explained(word: str) -> dict[str, str]:
-    """What the docstrings of a class and of its bases, or of a function, say of each parameter."""
-    found: dict[str, str] = {}
-    function = locate(word.partition("/")[2])
-    for each in reversed(getattr(function, "__mro__", (function,))):
-        text = cleandoc(each.__doc__ or "") + "\n"
+def parameter_docs(reference: str) -> dict[str, str]:
+    """The descriptions of parameters in the docstrings of a class and its bases, or a function."""
+    docs: dict[str, str] = {}
+    function = locate(reference.partition("/")[2])
+    for owner in reversed(getattr(function, "__mro__", (function,))):
+        text = cleandoc(owner.__doc__ or "") + "\n"
         for section in re.findall(r"^(?:Args|Attributes):\n((?:    .*\n|\n)+)", text, re.MULTILINE):
-            for name, words in re.findall(
+            for name, description in re.findall(
                 r"^    (\w+): (.*\n(?:     .*\n)*)", section, re.MULTILINE
             ):
-                found[name] = " ".join(words.split())
-    return found
+                docs[name] = " ".join(description.split())
+    return docs
 
 
-def named(defaults: Iterable[Any]) -> Iterator[tuple[str, str]]:
-    """The `keys` that a file's ``defaults`` name, each behind its place, such as ``strategy.``."""
+def references(defaults: Iterable[Any]) -> Iterator[tuple[str, str]]:
+    """The place, such as ``strategy.``, and the reference of every target in ``defaults``."""
     for entry in defaults:
-        for word, target in entry.items() if isinstance(entry, Mapping) else ():
-            group, _, place = word.removeprefix("/").partition("@")
+        for key, target in entry.items() if isinstance(entry, Mapping) else ():
+            group, _, place = key.removeprefix("/").partition("@")
             if group in GROUPS:
                 yield "" if place in ("_here_", "_global_") else f"{place}.", f"{group}/{target}"
 
 
 class Targets(ConfigSource):
-    """Where Hydra finds them."""
+    """The source from which Hydra reads them."""
 
     @staticmethod
     def scheme() -> str:
@@ -94,7 +94,7 @@ class Targets(ConfigSource):
 
 
 class TargetsPath(SearchPathPlugin):
-    """Lets Hydra look there."""
+    """Adds that source to Hydra's search path."""
 
     def manipulate_search_path(self, search_path: ConfigSearchPath) -> None:
         search_path.append("fl_app", "target://")

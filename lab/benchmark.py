@@ -1,4 +1,4 @@
-"""``python -m lab.benchmark FOLDER``: the tables of a benchmark from its judged runs.
+"""``python -m lab.benchmark FOLDER``: the tables of a benchmark from its test runs.
 
 FOLDER is that of a search with ``search.test_seeds``, of an experiment that crosses cells with
 settings, or one with several such searches of different settings. It may also be the CSV file that
@@ -20,14 +20,14 @@ from statistics import fmean
 import pandas as pd
 import yaml
 
-from fl_app.benchmark.page import Scores, interval, ranked, section
+from fl_app.benchmark.page import Scores, interval, rank_section, section
 from fl_app.core.errors import require
 from fl_app.search.settings import BEST
 
 AGES = ("median_staleness", "p90_staleness", "max_staleness")
 COLUMNS = ("method", "setting", "seed", "accuracy", "seconds", "recall", *AGES, "stopped", "chosen")
-LATE = 1.5  # times the median seconds of a setting's methods: takes more time than the others
-USUAL = "num_versions|updates|seconds|"  # why a run ends that was not disturbed
+LATE = 1.5  # a method is late above so many times the median seconds of a setting
+UNDISTURBED = "num_versions|updates|seconds|"  # values of `stopped` of a complete run; "" = unknown
 
 
 @dataclass(frozen=True)
@@ -35,24 +35,24 @@ class Benchmark(Scores):
     """Results of methods in settings.
 
     Attributes:
-        scores: as of `Scores`, with the columns accuracy, seconds (virtual ones, that the run
-            took), recall (mean over the slow labels; missing where
-            there are none), those of `AGES`, of the aggregated updates, in versions, stopped
-            (why the run ended) and chosen (the best setting as overrides, empty if unknown). A run
-            that ended early counts with the evaluations that it had.
+        scores: as of `Scores`, with the columns accuracy, seconds (virtual, of the run), recall
+            (mean over the slow labels; missing if there are none), those of `AGES` (of the
+            aggregated updates, in versions), stopped (why the run ended) and chosen (the best
+            setting as overrides, empty if unknown). A run that ended early counts with its
+            evaluations so far.
     """
 
     @property
     def missing(self) -> list[str]:
-        """Runs without a result that other methods of a setting have, by their folders' names."""
+        """Names of the folders of runs without a result, where other methods have one."""
         wide = self.scores.set_index(["setting", "seed", "method"]).accuracy.unstack()
         lacks = wide.isna().stack()
         return [f"{method}@{setting}-seed{seed}" for setting, seed, method in lacks.index[lacks]]
 
     def without(self, names: Collection[str]) -> "Benchmark":
         """The results without some methods and settings."""
-        out = self.scores.method.isin(names) | self.scores.setting.isin(names)
-        return Benchmark(self.scores[~out])
+        excluded = self.scores.method.isin(names) | self.scores.setting.isin(names)
+        return Benchmark(self.scores[~excluded])
 
     def late(self, settings: Sequence[str]) -> list[str]:
         """Methods that need more than `LATE` times the seconds of the median one in a setting."""
@@ -81,12 +81,12 @@ class Benchmark(Scores):
     def groups(self) -> dict[str, list[str]]:
         """Settings that share a part of their name, such as all with ``n10``; and all of them."""
         parts = dict.fromkeys(part for setting in self.settings for part in setting.split("-"))
-        own = {part: [s for s in self.settings if part in s.split("-")] for part in parts}
-        return {"all settings": self.settings, **own} if len(self.settings) > 1 else own
+        groups = {part: [s for s in self.settings if part in s.split("-")] for part in parts}
+        return {"all settings": self.settings, **groups} if len(self.settings) > 1 else groups
 
 
 def read(folder: Path) -> Benchmark:
-    """The judged runs in a folder, in its ``test/``, and in the ``test/`` of its folders.
+    """The test runs in a folder, in its ``test/``, and in the ``test/`` of its folders.
 
     Args:
         folder: or a file of ``--csv``.
@@ -101,20 +101,20 @@ def read(folder: Path) -> Benchmark:
         paths = [path for place in places for path in sorted(folder.glob(place)) if path.is_dir()]
         scores = pd.DataFrame([_row(path) for path in paths], columns=[*COLUMNS, "place"])
         scores = scores.sort_values(["place", "method", "seed"], ignore_index=True)
-    told = "the test folder of a search over settings, or a file of --csv"
-    good = {*COLUMNS} <= {*scores} and scores.accuracy.notna().any()
-    require(good, "folder", folder, told, "it has no results")
-    twice = scores[scores.duplicated(["method", "setting", "seed"])]
-    names = [f"{run.method}@{run.setting}, seed {run.seed}" for run in twice.itertuples()]
-    told = f"one with one run of {', '.join(names)}"
-    require(not names, "folder", folder, told, "it has several")
+    bound = "the test folder of a search over settings, or a file of --csv"
+    valid = {*COLUMNS} <= {*scores} and scores.accuracy.notna().any()
+    require(valid, "folder", folder, bound, "it has no results")
+    duplicates = scores[scores.duplicated(["method", "setting", "seed"])]
+    names = [f"{run.method}@{run.setting}, seed {run.seed}" for run in duplicates.itertuples()]
+    bound = f"one with one run of {', '.join(names)}"
+    require(not names, "folder", folder, bound, "it has several")
     texts = {name: scores[name].astype(object).fillna("") for name in ("stopped", "chosen")}
     floats = dict.fromkeys(("accuracy", "seconds", "recall", *AGES), float)
     return Benchmark(scores[[*COLUMNS]].assign(**texts).astype(floats))
 
 
 def _row(run: Path) -> dict[str, object]:
-    """The result of a run, or its name alone where it has none."""
+    """The result of a run, or only its name if it has none."""
     cell, _, seed = run.name.rpartition("-seed")
     config = yaml.safe_load(path.read_text()) if (path := run / "config.yaml").exists() else {}
     method, _, setting = (cell or run.name).partition("@")
@@ -144,18 +144,18 @@ def _row(run: Path) -> dict[str, object]:
     }
 
 
-def page(found: Benchmark, against: Sequence[str] = ()) -> str:
-    """What to choose when, mean ranks, each setting, and what went wrong.
+def page(results: Benchmark, against: Sequence[str] = ()) -> str:
+    """The page: what to choose when, mean ranks, each setting, and incomplete runs.
 
     Args:
-        found: the results.
+        results: to show.
         against: methods with which each other one is compared, besides the best.
     """
-    parts = [_advice(found), _ranks(found)]
-    parts += [_of_setting(found, setting, against) for setting in found.settings]
-    early = found.scores[~found.scores.stopped.str.fullmatch(USUAL)].itertuples()
-    rows = [[f"{run.method}@{run.setting}-seed{run.seed}", run.stopped] for run in early]
-    rows += [[name, "no result"] for name in found.missing]
+    parts = [_advice(results), _ranks(results)]
+    parts += [_of_setting(results, setting, against) for setting in results.settings]
+    unfinished = results.scores[~results.scores.stopped.str.fullmatch(UNDISTURBED)].itertuples()
+    rows = [[f"{run.method}@{run.setting}-seed{run.seed}", run.stopped] for run in unfinished]
+    rows += [[name, "no result"] for name in results.missing]
     text = (
         "A run with a reason counts with the evaluations that it had. A method that lacks a result "
         "in a setting is left out of the setting's comparison and of means over it."
@@ -164,14 +164,14 @@ def page(found: Benchmark, against: Sequence[str] = ()) -> str:
     return "".join([*parts, last]).removesuffix("\n")
 
 
-def _advice(found: Benchmark) -> str:
+def _advice(results: Benchmark) -> str:
     """A row for each group of settings, and one without methods that need more time."""
     rows = []
-    for name, settings in found.groups().items():
-        rows.append(_choice(found, name, settings))
-        late = found.late(settings)
-        if late and not (quick := found.without(late)).table(settings).empty:
-            rows.append(_choice(quick, f"{name}, in time", settings))
+    for name, settings in results.groups().items():
+        rows.append(_choice(results, name, settings))
+        late = results.late(settings)
+        if late and not (in_time := results.without(late)).table(settings).empty:
+            rows.append(_choice(in_time, f"{name}, in time", settings))
     texts = [
         "The method of the highest mean accuracy in each group of settings. Behind each "
         "other method: points ahead of the best one, with the 95 % interval of the paired "
@@ -186,47 +186,47 @@ def _advice(found: Benchmark) -> str:
     return section("What to choose when", texts, header, rows)
 
 
-def _choice(found: Benchmark, name: str, settings: Sequence[str]) -> list[str]:
-    best = found.best(settings)
-    others = found.ahead_of(best, settings)
-    score = interval(list(found.table(settings)[best]))
-    tied = [f"{m} {d.text()}" for m, d in others.items() if d.high >= 0]
-    clear = [f"{m} {d.text()}" for m, d in others.items() if d.high < 0][:1]
+def _choice(results: Benchmark, name: str, settings: Sequence[str]) -> list[str]:
+    best = results.best(settings)
+    leads = results.ahead_of(best, settings)
+    score = interval(list(results.table(settings)[best]))
+    ties = [f"{m} {d.text()}" for m, d in leads.items() if d.high >= 0]
+    behind = [f"{m} {d.text()}" for m, d in leads.items() if d.high < 0][:1]
     return [
         name,
         best,
         score.text(form="{:.1f}"),
-        "; ".join(tied) or "none",
-        "; ".join(clear) or "none",
+        "; ".join(ties) or "none",
+        "; ".join(behind) or "none",
     ]
 
 
-def _ranks(found: Benchmark) -> str:
-    late = found.late(found.settings)
+def _ranks(results: Benchmark) -> str:
+    late = results.late(results.settings)
     text = (
-        f"Mean over {len(found.settings)} settings, of methods with results in each of them; "
+        f"Mean over {len(results.settings)} settings, of methods with results in each of them; "
         "and the accuracy in each setting, %. *: takes more time than the others."
     )
-    return ranked(found, "Mean rank", [text], {name: f"{name} *" for name in late})
+    return rank_section(results, "Mean rank", [text], {name: f"{name} *" for name in late})
 
 
-def _of_setting(found: Benchmark, setting: str, against: Sequence[str]) -> str:
-    table = found.table([setting])
-    recalls = 100 * found.table([setting], "recall").agg(["mean", "min", "max"])
-    best = found.best([setting])
-    runs = found.scores[found.scores.setting == setting].groupby("method")
-    seconds = found.table([setting], "seconds").mean()
+def _of_setting(results: Benchmark, setting: str, against: Sequence[str]) -> str:
+    table = results.table([setting])
+    recalls = 100 * results.table([setting], "recall").agg(["mean", "min", "max"])
+    best = results.best([setting])
+    runs = results.scores[results.scores.setting == setting].groupby("method")
+    seconds = results.table([setting], "seconds").mean()
     # The largest age of all seeds, and means of the others.
     ages = runs[list(AGES)].mean().assign(max_staleness=runs["max_staleness"].max()).dropna()
     chosen = {name: _short(words) for name, words in runs["chosen"].first().items() if words}
-    names = [best, *found.ahead_of(best, [setting])]
+    names = [best, *results.ahead_of(best, [setting])]
     columns = {
         "accuracy, %": {n: interval(list(table[n])).text(form="{:.1f}") for n in names},
         "seconds": {n: f"{seconds[n]:.0f}" for n in names},
     }
     for title, rival in [("the best, points", best), *((n, n) for n in against if n in table)]:
-        ahead = found.ahead_of(rival, [setting])
-        columns[f"ahead of {title}"] = {n: each.text() for n, each in ahead.items()}
+        ahead = results.ahead_of(rival, [setting])
+        columns[f"ahead of {title}"] = {n: lead.text() for n, lead in ahead.items()}
     # With the range: an interval could leave [0, 100].
     columns["recall of the slow labels, % (lowest to highest seed)"] = {
         n: "{:.1f} ({:.1f} to {:.1f})".format(*recalls[n]) for n in recalls
@@ -235,9 +235,9 @@ def _of_setting(found: Benchmark, setting: str, against: Sequence[str]) -> str:
         n: ", ".join(f"{age:.0f}" for age in ages.loc[n]) for n in ages.index
     }
     columns["searched values"] = chosen
-    shown = {title: texts for title, texts in columns.items() if texts}
-    rows = [[name, *(texts.get(name, "-") for texts in shown.values())] for name in names]
-    return section(setting, [], ["method", *shown], rows)
+    visible = {title: texts for title, texts in columns.items() if texts}
+    rows = [[name, *(texts.get(name, "-") for texts in visible.values())] for name in names]
+    return section(setting, [], ["method", *visible], rows)
 
 
 def _short(words: str) -> str:
@@ -259,20 +259,20 @@ def main(words: Sequence[str] | None = None) -> None:
     parser.add_argument("--against", nargs="+", default=[], metavar="METHOD", help=help_against)
     help_without = "methods and settings that are left out"
     parser.add_argument("--without", nargs="+", default=[], metavar="NAME", help=help_without)
-    given = parser.parse_args(words)
+    args = parser.parse_args(words)
     try:
-        found = read(given.folder)
+        results = read(args.folder)
         for key, columns in (("without", ["method", "setting"]), ("against", ["method"])):
-            known = {*found.scores[columns].to_numpy().ravel()}
-            for name in getattr(given, key):
-                told = f"among {', '.join(sorted(known))}"
-                require(name in known, f"--{key}", name, told, "it has no run")
-        found = found.without(given.without)
-        if given.csv:
-            ended = found.scores.dropna(subset="accuracy")
-            ended.to_csv(given.csv, index=False, float_format="%.10g")
+            names = {*results.scores[columns].to_numpy().ravel()}
+            for name in getattr(args, key):
+                bound = f"among {', '.join(sorted(names))}"
+                require(name in names, f"--{key}", name, bound, "it has no run")
+        results = results.without(args.without)
+        if args.csv:
+            complete = results.scores.dropna(subset="accuracy")
+            complete.to_csv(args.csv, index=False, float_format="%.10g")
             return
-        print(page(found, given.against))
+        print(page(results, args.against))
     except (ValueError, OSError) as error:
         parser.error(str(error))
 

@@ -2,7 +2,7 @@
 
     python -m lab.demo [--nodes 3] [overrides]
 
-It starts the folders of a kit, as a federation of machines does; only the addresses differ.
+It starts the folders of a kit, as on separate machines; only the addresses differ.
 """
 
 import argparse
@@ -67,7 +67,7 @@ class Federation:
         self._limit, self._until = limit, time.monotonic() + limit
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
         # Every process and its descendants, also those in other process groups, inherit the
-        # pipe's write end. The read end reports the end of the last of them.
+        # pipe's write end. The read end reports when the last of them has ended.
         self._gone, self._alive = os.pipe()
 
     def __enter__(self) -> Self:
@@ -103,17 +103,17 @@ class Federation:
             if node_configs:
                 config += f" {node_configs[i]}"
             address = f"{HOST}:{self.links[i].port}" if self.links else self.kit.address
-            own = {"SUPERLINK": address, "PORT": str(port), "NODE_CONFIG": config}
-            self._spawn(f"node-{i}", self._kit(f"node-{i}", **own))
+            settings = {"SUPERLINK": address, "PORT": str(port), "NODE_CONFIG": config}
+            self._spawn(f"node-{i}", self._kit(f"node-{i}", **settings))
         online = 0
         while online < self._nodes:
             self.wait(1.0)
-            joined, online = online, self.statuses().count("online")
-            if online > joined:
+            previous, online = online, self.statuses().count("online")
+            if online > previous:
                 print(f"{online} of {self._nodes} SuperNodes online", flush=True)
 
     def run(self, output: Path, overrides: Sequence[str]) -> dict[str, Any]:
-        """Run an app on the nodes, and show how far it is; its summary.
+        """Run an app on the nodes, and show its progress; return its summary.
 
         Raises:
             RunError: the run or a process failed.
@@ -145,12 +145,12 @@ class Federation:
         for link in self.links:
             link.close()
         os.close(self._alive)
-        ended, _, _ = select.select([self._gone], [], [], GRACE)
+        readable, _, _ = select.select([self._gone], [], [], GRACE)
         os.close(self._gone)
-        return bool(ended)
+        return bool(readable)
 
     def statuses(self) -> list[str]:
-        """Of the nodes; none while the SuperLink starts, or is too busy to answer."""
+        """Statuses of the nodes; none while the SuperLink starts, or is too busy to answer."""
         with suppress(Unreachable):
             return [*self.link.registered().values()]
         return []
@@ -172,28 +172,28 @@ class Federation:
 
 
 def new_folder(name: str) -> Path:
-    """For the files of a federation; from now on SIGTERM interrupts as Ctrl-C does."""
+    """A folder for a federation's files; afterwards SIGTERM interrupts as Ctrl-C does."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     return Path(f"outputs/{name}-{time.strftime('%Y-%m-%d-%H-%M-%S')}").resolve()
 
 
-def wait_for(true: Callable[[], bool], what: str, seconds: float, every: float = 1.0) -> float:
+def wait_for(true: Callable[[], bool], name: str, seconds: float, interval: float = 1.0) -> float:
     """Wait until a condition is true; return the seconds that it took.
 
     Raises:
         RunError: it is not true in time.
     """
-    began = time.monotonic()
+    start = time.monotonic()
     while not true():
-        if time.monotonic() - began > seconds:
-            raise RunError(f"not within {seconds:g} s: {what}")
-        time.sleep(every)
-    return time.monotonic() - began
+        if time.monotonic() - start > seconds:
+            raise RunError(f"not within {seconds:g} s: {name}")
+        time.sleep(interval)
+    return time.monotonic() - start
 
 
 @contextmanager
-def started(command: Sequence[str], **settings: Any) -> Iterator["subprocess.Popen[bytes]"]:
-    """A process that leads its process group; both are ended with the block.
+def running(command: Sequence[str], **settings: Any) -> Iterator["subprocess.Popen[bytes]"]:
+    """Run a process that leads its process group; the block's end ends both.
 
     Args:
         command: and its arguments.

@@ -1,6 +1,6 @@
 """Digests of every algorithm's event log and model, in every runtime and after a resume.
 
-A refactoring changes none of them:
+A refactoring must not change them:
 
     python -m lab.golden_logs --write digests.json      # before
     python -m lab.golden_logs --check digests.json      # after; lists what differs, status 1
@@ -37,12 +37,12 @@ FILES = ("events.jsonl", "model.npz")
 
 
 def digests(folder: Path) -> dict[str, str]:
-    """Of the files of a run, by name."""
+    """Digests of the files of a run, by name."""
     return {name: hashlib.sha256((folder / name).read_bytes()).hexdigest()[:16] for name in FILES}
 
 
-def ran(folder: Path, *words: str) -> dict[str, str]:
-    """The digests of a run; a refusal or failure in words in place of them."""
+def run_digests(folder: Path, *words: str) -> dict[str, str]:
+    """The digests of a run, or the message by which it was refused or failed."""
     try:
         fl_app.run(*COMMON, *words, output=folder, progress=False)
     except (ValueError, RunError) as problem:
@@ -51,13 +51,13 @@ def ran(folder: Path, *words: str) -> dict[str, str]:
 
 
 @contextmanager
-def interrupted(at: int) -> Iterator[None]:
-    """A context in which Ctrl-C comes when a run publishes its version `at`."""
+def interrupt_at(target: int) -> Iterator[None]:
+    """A context in which Ctrl-C comes when a run publishes its version `target`."""
     emit = JsonLines.emit
 
     def interrupt(self: JsonLines, event: Event) -> None:
         emit(self, event)
-        if isinstance(event, Aggregated) and event.version == at:
+        if isinstance(event, Aggregated) and event.version == target:
             signal.raise_signal(signal.SIGINT)
 
     with patch.object(JsonLines, "emit", interrupt):
@@ -66,19 +66,19 @@ def interrupted(at: int) -> Iterator[None]:
 
 def collect(algorithms: Sequence[str], runtimes: Sequence[str]) -> dict[str, dict[str, str]]:
     """Digests by ``ALGORITHM/RUNTIME``; ``resumed`` is the plain run, stopped in the middle."""
-    found = {}
+    results = {}
     with tempfile.TemporaryDirectory() as scratch:
         for algorithm in algorithms:
             for runtime in runtimes:
                 folder = Path(scratch) / algorithm / runtime
                 words = [f"algorithm={algorithm}", *RUNTIMES.get(runtime, RUNTIMES["inprocess"])]
                 if runtime == "resumed":
-                    with interrupted(at=3):
-                        ran(folder, *words)
+                    with interrupt_at(3):
+                        run_digests(folder, *words)
                     words += ["resume=auto"]
-                found[f"{algorithm}/{runtime}"] = ran(folder, *words)
+                results[f"{algorithm}/{runtime}"] = run_digests(folder, *words)
             print(algorithm, file=sys.stderr)
-    return found
+    return results
 
 
 def main() -> int:
@@ -91,15 +91,15 @@ def main() -> int:
     parser.add_argument("--runtimes", nargs="+", default=["inprocess", "workers", "resumed"])
     arguments = parser.parse_args()
     logging.disable(logging.WARNING)
-    found = collect(arguments.algorithms, arguments.runtimes)
+    results = collect(arguments.algorithms, arguments.runtimes)
     if arguments.write:
-        arguments.write.write_text(json.dumps(found, indent=1, sort_keys=True) + "\n")
+        arguments.write.write_text(json.dumps(results, indent=1, sort_keys=True) + "\n")
         return 0
     expected = json.loads(arguments.check.read_text())
-    differing = [name for name, value in found.items() if expected.get(name) != value]
+    differing = [name for name, value in results.items() if expected.get(name) != value]
     for name in differing:
-        print(name, "was", expected.get(name), "is", found[name])
-    print(f"{len(found) - len(differing)} of {len(found)} are as they were")
+        print(name, "was", expected.get(name), "is", results[name])
+    print(f"{len(results) - len(differing)} of {len(results)} are as they were")
     return bool(differing)
 
 

@@ -1,6 +1,6 @@
-"""``python -m lab.heterogeneity KEY=VALUE ...``: how unequal devices are, and their states.
+"""``python -m lab.heterogeneity KEY=VALUE ...``: measures the heterogeneity of devices and states.
 
-The words are those of a run; an experiment has a row for each of its settings. The numbers are
+The overrides are those of a run; an experiment has a row for each of its settings. The numbers are
 FLHetBench's DevMC-T and StatMC-T (Zhang et al., CVPR 2024), as its code ``metric.py`` defines them:
 
     MC-T = t / (10,000 / 20 * 20 s)
@@ -11,11 +11,11 @@ done (the percentile is interpolated).
 
 - DevMC-T: clients are always online, an order takes its seconds.
 - StatMC-T: the mean over 0, 10, ... 240 s of work, the same for every client. A client that goes
-  offline goes on when it is online again.
+  offline continues when it is online again.
 
-Their second is here a 120th of the mean order of all clients [A], so that equal devices and
-devices that are always online have 7: (20 + 120) / 20. Larger is more unequal; inf = so many orders
-are never given. With fewer than 20 clients all of them are chosen, and 20 becomes their number [A].
+Here, one of their seconds is a 120th of the mean order of all clients [A], so that equal devices,
+and devices that are always online, have 7: (20 + 120) / 20. Larger is more unequal; inf = so many
+orders are never given. With fewer than 20 clients, all take part, and their number replaces 20 [A].
 """
 
 import math
@@ -39,19 +39,19 @@ from fl_app.engine.presence import Availability
 from fl_app.runner.components import build_components
 from fl_app.runner.validate import checked_cells
 
-ORDERS, CHOSEN = 10_000, 20
+ORDERS, PER_ROUND = 10_000, 20
 ALWAYS = Arrivals(late=0.0, mean_stay=None)
 
 
 class Line:
-    """When a client comes and goes."""
+    """The times at which a client comes and goes."""
 
     def __init__(self, stays: Availability, client_id: int) -> None:
         self._stay = partial(stays.stay, client_id)
         self._first, self._ends = stays.starts_online(client_id), [self._stay(0)]
 
     def at(self, second: float) -> tuple[bool, float]:
-        """Whether the client is online, and until when it is or is not."""
+        """Whether the client is online, and until when this state lasts."""
         ends = self._ends
         while ends[-1] <= second:
             ends.append(ends[-1] + self._stay(len(ends)))
@@ -60,41 +60,41 @@ class Line:
 
     def done(self, now: float, work: float) -> float:
         """When the client has been online for `work` seconds from `now` on; inf = never."""
-        online, until = self.at(now)
-        while not online or until - now < work:
-            if math.isinf(until):
+        online, change = self.at(now)
+        while not online or change - now < work:
+            if math.isinf(change):
                 return math.inf
-            work -= online * (until - now)
-            now = until
-            online, until = self.at(now)
+            work -= online * (change - now)
+            now = change
+            online, change = self.at(now)
         return now + work
 
 
-def rounds(draws: Numbers, lines: Sequence[Line], rest: float) -> float:
+def rounds(draws: Numbers, lines: Sequence[Line], pause: float) -> float:
     """MC-T: seconds until `ORDERS` are given over those of the breaks alone.
 
     Args:
         draws: seconds of orders of every client, shape ``(N, draws)``.
         lines: of all clients.
-        rest: seconds of the break before a round.
+        pause: seconds of the break before a round.
     """
-    rng, now, orders, chosen = np.random.default_rng(0), 0.0, 0, min(CHOSEN, len(lines))
+    rng, now, orders, per_round = np.random.default_rng(0), 0.0, 0, min(PER_ROUND, len(lines))
     while orders < ORDERS:
-        now += rest
+        now += pause
         order = rng.permutation(len(lines)).tolist()
-        ready = list(islice((each for each in order if lines[each].at(now)[0]), chosen))
+        ready = list(islice((client for client in order if lines[client].at(now)[0]), per_round))
         if ready:
-            ends = sorted(lines[each].done(now, rng.choice(draws[each])) for each in ready)
+            ends = sorted(lines[client].done(now, rng.choice(draws[client])) for client in ready)
             if math.isinf(ends[math.ceil(0.8 * (len(ends) - 1))]):
                 return math.inf
             now = float(np.interp(0.8 * (len(ends) - 1), range(len(ends)), ends))
         else:  # rounds without a client, up to the first that has one
-            due = min(line.at(now)[1] for line in lines)
-            if math.isinf(due):
+            next_change = min(line.at(now)[1] for line in lines)
+            if math.isinf(next_change):
                 return math.inf
-            now += rest * (math.ceil((due - now) / rest) - 1)
+            now += pause * (math.ceil((next_change - now) / pause) - 1)
         orders += len(ready)
-    return now * chosen / (ORDERS * rest)
+    return now * per_round / (ORDERS * pause)
 
 
 def heterogeneity(
@@ -108,21 +108,21 @@ def heterogeneity(
         stays: when clients are online; None = always.
     """
     draws = orders_of(devices, size).draws
-    rest = float(draws.mean()) / 6
+    pause = float(draws.mean()) / 6
     always, lines = ([Line(each or ALWAYS, i) for i in range(size)] for each in (None, stays))
-    works = (np.full((size, 1), rest * tens / 2) for tens in range(25))
-    return rounds(draws, always, rest), fmean(rounds(work, lines, rest) for work in works)
+    works = (np.full((size, 1), pause * step / 2) for step in range(25))
+    return rounds(draws, always, pause), fmean(rounds(work, lines, pause) for work in works)
 
 
-def main(words: Sequence[str]) -> None:
+def main(overrides: Sequence[str]) -> None:
     """Print a row for each setting, of its first cell.
 
     Raises:
-        ValueError: the words are refused.
+        ValueError: the overrides are refused.
     """
-    config = compose(words)
+    config = compose(overrides)
     with hydra.initialize_config_dir(str(CONF), version_base="1.3"):
-        cells = checked_cells(config, words)
+        cells = checked_cells(config, overrides)
     print(f"{'':20}   DevMC-T  StatMC-T")
     firsts = dict[str, DictConfig]()
     for name, config in cells.items():

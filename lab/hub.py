@@ -19,7 +19,7 @@ PAGE = ROOT / "docs" / "hub.md"
 
 
 def main() -> None:
-    """Write the folder, and print what a person types then."""
+    """Write the folder, and print the commands that publish it."""
     parser = argparse.ArgumentParser(prog="python -m lab.hub")
     parser.add_argument("account", help="that publishes on Flower Hub")
     parser.add_argument(
@@ -38,15 +38,15 @@ def write_app(folder: Path, account: str) -> None:
     folder.mkdir(parents=True)
     write_sources(folder)
     settings = folder / "pyproject.toml"
-    settings.write_text(tomli_w.dumps(published(tomllib.loads(settings.read_text()), account)))
+    settings.write_text(tomli_w.dumps(app_settings(tomllib.loads(settings.read_text()), account)))
     (folder / "README.md").write_text(PAGE.read_text().replace("ACCOUNT", account))
 
 
-def published(settings: dict[str, Any], account: str) -> dict[str, Any]:
+def app_settings(settings: dict[str, Any], account: str) -> dict[str, Any]:
     """Turn ``pyproject.toml`` into that of the published app.
 
-    Nobody knows what is installed where that will run. So it requires all that a run uses, and
-    Flower installs it. Flower allows one requirement of itself.
+    The packages of the machines that will run it are unknown, so the app requires all that a run
+    uses, and Flower installs it. Flower allows one requirement of itself.
     """
     project = settings["project"]
     extras = project["optional-dependencies"]

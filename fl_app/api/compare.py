@@ -12,16 +12,16 @@ from rich.console import Console
 
 from fl_app.api.result import Reported, Result
 from fl_app.api.run import carry_out, new_folder
-from fl_app.api.settings import Setting, plan_of, without
+from fl_app.api.settings import Setting, drop_overridden, plan_of
 from fl_app.core.errors import explaining, require
-from fl_app.record.summary import told_of_trouble
+from fl_app.record.summary import trouble_message
 from fl_app.report.cells import group, read_run
 from fl_app.runner.cell import Plan
 
 if TYPE_CHECKING:
     from fl_app.tasks.task import Task
 
-# Columns of the table that a comparison leaves out, and those of which the spread says something.
+# Columns of the table that a comparison leaves out, and those with a meaningful spread.
 OF_RUN = (
     *("cell", "algorithm", "statistic", "num_seeds", "label", "seed", "folder"),
     *("updates_per_second", "score", "target_accuracy"),
@@ -40,32 +40,32 @@ def compare(
 ) -> "Comparison":
     """Run several federations, each with every seed, and compare them.
 
-    The files are those of an experiment of the command line. A run that fails does not keep the
-    others from running: a warning names it. Ctrl-C, or the interruption of a notebook's kernel,
-    ends the comparison with what was done until then.
+    The files are those of an experiment of the command line. If a run fails, a
+    warning names it, and the others still run. Ctrl-C, or the interruption of a notebook's kernel,
+    ends the comparison with the results so far.
 
     Args:
         cells: settings of each run, as of `fl_app.run`, by the run's name.
-        settings: of all runs; where a run has the same key, its own value wins.
-        seeds: with each of which every run is repeated. They also decide who has which examples,
-            unless the task has clients of its own.
+        settings: of all runs; a run's own value of the same key wins.
+        seeds: each run is repeated with each of them. They also decide which client has which
+            examples, unless the task has clients of its own.
         task: of all runs, as of `fl_app.run`.
         output: as of `fl_app.run`; with ``"resume=auto"`` its other runs are in the table, too.
         progress: whether to show bars.
 
     Returns:
-        The comparison, read from the files when it is asked for.
+        The comparison, read from the files.
 
     Raises:
         ValueError: a setting is refused; nothing was run.
         RunError: the disk is full or fails.
     """
-    for key, each, kind, bound in (
+    for key, value, kind, bound in (
         ("cells", cells, Mapping, "a dict such as {'fedbuff': ['algorithm=fedbuff']}"),
         ("seeds", seeds, Sequence, "a list such as [0, 1, 2]"),
     ):
-        good = isinstance(each, kind) and not isinstance(each, str)
-        require(good, key, each, bound, "runs have no other names")
+        valid = isinstance(value, kind) and not isinstance(value, str)
+        require(valid, key, value, bound, "runs have no other names")
     require(len(cells) > 0, "cells", cells, "at least one", "there would be nothing to run")
     seeds = list(seeds)
     unique = len(seeds) > 0 and len(set(seeds)) == len(seeds)
@@ -74,14 +74,14 @@ def compare(
     for name, own in cells.items():
         # Numbers are the jobs of a sweep, which a report names after their overrides.
         plain = isinstance(name, str) and bool(name) and name.strip(" .") == name == Path(name).name
-        good = plain and not name.isdigit()
-        require(good, "cells", repr(name), "the name of a folder, and no number", "it names one")
+        valid = plain and not name.isdigit()
+        require(valid, "cells", repr(name), "the name of a folder, and no number", "it names one")
         mine = list(own) if isinstance(own, Sequence) and not isinstance(own, str) else [own]
         for seed in seeds:
             suffix = "" if len(seeds) == 1 else f"-seed{seed}"
             with explaining(name):
-                plan = plan_of([*without(settings, mine), *mine], task, seed)
-            plan.config.experiment.only = [*cells]  # by which a report orders them
+                plan = plan_of([*drop_overridden(settings, mine), *mine], task, seed)
+            plan.config.experiment.only = [*cells]  # a report orders the cells by it
             plans[name + suffix] = plan
     folder = new_folder() if output is None else Path(output)
     problems = carry_out(plans, folder, show=progress, figures=True)
@@ -91,7 +91,7 @@ def compare(
 
 
 class Comparison(Reported):
-    """What a comparison came to. Its parts are read from the files when they are asked for.
+    """The results of a comparison, read from its files.
 
     It also reads an experiment of the command line: ``Comparison("outputs/DATE/TIME")``.
 
@@ -110,8 +110,8 @@ class Comparison(Reported):
     def results(self) -> dict[str, list[Result]]:
         """The results of each run by its name, one per seed."""
         return {
-            each.name: [Result(self._folder / cell.folder) for cell in each.cells]
-            for each in group(self._cells)
+            series.name: [Result(self._folder / cell.folder) for cell in series.cells]
+            for series in group(self._cells)
         }
 
     @property
@@ -136,7 +136,7 @@ class Comparison(Reported):
 
     def __repr__(self) -> str:
         console = Console(width=WIDTH, force_terminal=True, force_jupyter=False, color_system=None)
-        with console.capture() as shown:
+        with console.capture() as output:
             self._rows.print(console)
-        trouble = told_of_trouble({cell.name: cell.summary for cell in self._cells})
-        return "\n".join(filter(None, (shown.get().rstrip(), trouble, f"Files: {self._folder}")))
+        trouble = trouble_message({cell.name: cell.summary for cell in self._cells})
+        return "\n".join(filter(None, (output.get().rstrip(), trouble, f"Files: {self._folder}")))

@@ -11,14 +11,14 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from fl_app.api.settings import Setting, plan_of
-from fl_app.api.theory import LATER, Orders, Planned, Steady, ages_of_updates, orders_of, steady
+from fl_app.api.theory import LATER, Orders, Plannable, Steady, ages_of_updates, orders_of, steady
 from fl_app.client.build import asks_for_masks, instantiate
 from fl_app.core.errors import require
 from fl_app.devices.fleet import Churn
 from fl_app.devices.table import boards_of
 from fl_app.engine.server import Server
 from fl_app.runner.components import Components, build_components, message_bytes
-from fl_app.runner.validate import decides_work
+from fl_app.runner.validate import work_decider
 from fl_app.schedule.buffered import Buffered
 from fl_app.schedule.periodic import Periodic
 from fl_app.schedule.routed import Routed
@@ -28,21 +28,21 @@ if TYPE_CHECKING:
     from fl_app.tasks.task import Task
 
 ROUGH = 2_000  # arrivals in the loop of a row of the grid
-ENOUGH = 0.99  # of the most updates a second: more clients at work would not help
+ENOUGH = 0.99  # share of the most updates a second that counts as equally fast
 BUFFERS = (1, 2, 5, 10, 20, 50)  # of the grid
-BY_CONTENT = ("Zeno",)  # strategies that refuse updates for what they hold
+BY_CONTENT = ("Zeno",)  # strategies that refuse updates because of their contents
 INSTEAD = "theory does not cover it: run it, with runtime.train=false if only seconds decide"
 
 
 @dataclass(frozen=True)
 class Prediction:
-    """What a federation will do.
+    """The prediction of a federation's long run.
 
     Attributes:
         measures: of the configured schedule, by name; seconds, versions, bytes, joules.
         classes: a row for each kind of board, or third of the clients by speed.
-        grid: a row for each concurrency and buffer that was compared.
-        best: the row of `grid` that the aim prefers; None = no row fulfils it.
+        grid: a row for each compared concurrency and buffer.
+        best: the row of `grid` that is best for the aim; None = no row fulfils it.
     """
 
     measures: dict[str, float]
@@ -51,8 +51,8 @@ class Prediction:
     best: "pd.Series[float] | None"
 
     def __str__(self) -> str:
-        known = {name: each for name, each in self.measures.items() if not math.isnan(each)}
-        lines = [f"{name.replace('_', ' '):22}{each:10.4g}" for name, each in known.items()]
+        measures = {name: value for name, value in self.measures.items() if not math.isnan(value)}
+        lines = [f"{name.replace('_', ' '):22}{value:10.4g}" for name, value in measures.items()]
         line = "No concurrency and buffer fulfils the aim."
         if self.grid.mean_age.nunique() == 1:
             line = "No best size: ages are those of rounds, whatever the number of clients."
@@ -66,9 +66,9 @@ class Prediction:
 
     def plot(self) -> "Plot":
         """Updates a second and their mean age over concurrency and buffer; a frame = the best."""
-        from fl_app.api.plot import planned  # altair, of the extra "report"
+        from fl_app.api.plot import grid_plot  # altair, of the extra "report"
 
-        return planned(self.grid, self.best)
+        return grid_plot(self.grid, self.best)
 
 
 def plan(*settings: Setting, task: "Task | None" = None, aim: str = "age=10") -> Prediction:
@@ -77,25 +77,26 @@ def plan(*settings: Setting, task: "Task | None" = None, aim: str = "age=10") ->
     Args:
         settings: as of `fl_app.run`.
         task: as of `fl_app.run`.
-        aim: what is best in the grid: ``"age=A"`` (the fewest seconds to a target, if the versions
-            to it grow as (1 + age / A)^2 [A]; the better a method stands stale updates, the larger
-            is A), ``"age<=A"`` (the most updates a second of such a mean age), ``"updates"`` (a
-            second, of any age), or ``"energy"`` (the fewest joules an update). Of equally fast rows
-            the one with the fewest clients at work, then with the most versions.
+        aim: which row of the grid is best: ``"age=A"`` (the fewest seconds to a target, if the
+            versions to it grow as (1 + age / A)^2 [A]; the better a method tolerates stale updates,
+            the larger is A), ``"age<=A"`` (the most updates a second of such a mean age),
+            ``"updates"`` (the most a second, of any age), or ``"energy"`` (the fewest joules an
+            update). Of equally fast rows, the one with the fewest clients at work wins, then that
+            with the most versions.
 
     Raises:
         ValueError: a setting is refused, or theory does not cover the run.
     """
-    aimed = re.fullmatch(r"(updates|energy|age<?=)((?<==)\d+\.?\d*)?", aim)
-    if aimed is None or (aimed[2] is None) != aim.isalpha():
+    match = re.fullmatch(r"(updates|energy|age<?=)((?<==)\d+\.?\d*)?", aim)
+    if match is None or (match[2] is None) != aim.isalpha():
         raise ValueError(f"aim={aim} must be updates, energy, age=A or age<=A, such as age<=2.5")
-    made = plan_of(settings, task)
-    components = build_components(made.config, task, made.given)
+    configured = plan_of(settings, task)
+    components = build_components(configured.config, task, configured.objects)
     config, size = components.config, components.config.num_clients
     stays, server = (config.devices.get(part) for part in ("availability", "server"))
     stays = stays and instantiate(stays, {"seed": config.seed})
     server = instantiate(server) if server else Server()
-    schedule = _planned(components, stays, server)
+    schedule = _plannable(components, stays, server)
     assert components.devices is not None
     fresh = components.trainer.pauses  # at most once an order
     orders = orders_of(
@@ -115,7 +116,7 @@ def plan(*settings: Setting, task: "Task | None" = None, aim: str = "age=10") ->
     }
     buffers = BUFFERS if "buffer_size" in config.algorithm.schedule else (1,)
     grid = pd.DataFrame(
-        steady(orders, each, ROUGH).measures for each in _varied(schedule, size, buffers)
+        steady(orders, table, ROUGH).measures for table in _variants(schedule, size, buffers)
     )
     if "boards" in config.devices:
         names = np.array(boards_of(config.devices.table, config.devices.boards, size)[0])
@@ -124,23 +125,23 @@ def plan(*settings: Setting, task: "Task | None" = None, aim: str = "age=10") ->
         names = np.array(["fast third", "middle third", "slow third"])[thirds]
     classes = _classes(orders, schedule, long_run, names)
     if components.trainer.overlaps:  # displacements from the version before
-        for each in (measures, grid, classes):
-            each["mean_age"] += 1
+        for table in (measures, grid, classes):
+            table["mean_age"] += 1
         classes["age_95"] += 1
     bound = config.guard.max_age
     oldest = min(components.strategy.oldest_admitted, math.inf if bound is None else bound)
     if classes.age_95.max() > oldest:
-        reached = f"updates reach age {classes.age_95.max():g}, and those above {oldest:g}"
-        raise ValueError(f"{reached} are refused; {INSTEAD}")
-    best = _best(grid[grid.mean_age <= oldest], aimed[1], float(aimed[2] or "inf"))
+        problem = f"updates reach age {classes.age_95.max():g}, and those above {oldest:g}"
+        raise ValueError(f"{problem} are refused; {INSTEAD}")
+    best = _best(grid[grid.mean_age <= oldest], match[1], float(match[2] or "inf"))
     return Prediction(measures, classes, grid, best)
 
 
-def _planned(components: Components, stays: object, server: Server) -> Planned:
-    """The schedule; `stays` say when clients are online.
+def _plannable(components: Components, stays: object, server: Server) -> Plannable:
+    """The schedule, if theory covers the run; `stays` say when clients are online.
 
     Raises:
-        ValueError: what happens does not follow from seconds alone.
+        ValueError: the long run does not follow from seconds alone.
     """
     config, schedule = components.config, components.schedule
     bounds = [key for key in ("max_norm", "max_norm_ratio") if config.guard[key] is not None]
@@ -151,10 +152,10 @@ def _planned(components: Components, stays: object, server: Server) -> Planned:
         reason = "algorithm.schedule.burst: several clients start at a time"
     elif server.poll > slack:
         reason = f"devices.server.poll={server.poll}: a look often finds several updates"
-    elif components.devices is None or type(schedule) not in get_args(Planned):
+    elif components.devices is None or type(schedule) not in get_args(Plannable):
         reason = f"algorithm.schedule={type(schedule).__name__}: it goes by more than seconds"
-    elif who := decides_work(components.strategy, schedule, config.algorithm.client):
-        reason = f"{who}: its orders say how much clients train"
+    elif decider := work_decider(components.strategy, schedule, config.algorithm.client):
+        reason = f"{decider}: its orders say how much clients train"
     elif config.deadline is not None:
         reason = f"deadline={config.deadline}: a late client stays at work"
     elif type(components.strategy).__name__ in BY_CONTENT or norms:
@@ -168,14 +169,14 @@ def _planned(components: Components, stays: object, server: Server) -> Planned:
     elif waits and stays:
         reason = f"devices.availability with {type(schedule).__name__}: places wait for clients"
     else:
-        return cast(Planned, schedule)
+        return cast(Plannable, schedule)
     raise ValueError(f"{reason}; {INSTEAD}")
 
 
-def _varied(schedule: Planned, size: int, buffers: Sequence[int]) -> Iterator[Planned]:
+def _variants(schedule: Plannable, size: int, buffers: Sequence[int]) -> Iterator[Plannable]:
     """The schedule with each concurrency and buffer that is compared."""
-    spread = sorted({max(1, round(size ** (step / 7))) for step in range(8)})
-    for concurrency in [size] if schedule.concurrency is None else spread:
+    sizes = sorted({max(1, round(size ** (step / 7))) for step in range(8)})
+    for concurrency in [size] if schedule.concurrency is None else sizes:
         if not isinstance(schedule, Buffered):
             yield replace(schedule, concurrency=concurrency)
         else:
@@ -186,23 +187,23 @@ def _varied(schedule: Planned, size: int, buffers: Sequence[int]) -> Iterator[Pl
 
 
 def _best(grid: pd.DataFrame, aim: str, age: float) -> "pd.Series[float] | None":
-    """The row that is best; of equally fast ones that with the fewest at work, then buffered."""
+    """The best row; of equally fast ones that with the fewest clients at work, then buffered."""
     if aim == "age=" and (len(grid) == 1 or grid.mean_age.nunique() > 1):
         versions = (1 + grid.mean_age / max(age, 1e-9)) ** 2
         return grid.loc[(versions * grid.buffer_size / grid.updates_per_second).idxmin()]
-    if aim == "age=" or (allowed := grid[grid.mean_age <= age]).empty:
+    if aim == "age=" or (rows := grid[grid.mean_age <= age]).empty:
         return None
     if aim == "energy":
-        least = allowed.joules_per_update.min()
-        require(least > 0, "aim", "energy", "used with devices/energy", "joules are unknown")
-        good = allowed[allowed.joules_per_update <= least / ENOUGH]
-        return good.sort_values("updates_per_second").iloc[-1]
-    good = allowed[allowed.updates_per_second >= ENOUGH * allowed.updates_per_second.max()]
-    return good.sort_values(["clients_at_work", "buffer_size"]).iloc[0]
+        minimum = rows.joules_per_update.min()
+        require(minimum > 0, "aim", "energy", "used with devices/energy", "joules are unknown")
+        best = rows[rows.joules_per_update <= minimum / ENOUGH]
+        return best.sort_values("updates_per_second").iloc[-1]
+    best = rows[rows.updates_per_second >= ENOUGH * rows.updates_per_second.max()]
+    return best.sort_values(["clients_at_work", "buffer_size"]).iloc[0]
 
 
 def _classes(
-    orders: Orders, schedule: Planned, long_run: Steady, names: NDArray[np.str_]
+    orders: Orders, schedule: Plannable, long_run: Steady, names: NDArray[np.str_]
 ) -> pd.DataFrame:
     """A row for each class of clients; `names` are the classes of all clients."""
     columns = {"clients": 1, "seconds": orders.seconds, "share": long_run.updates}

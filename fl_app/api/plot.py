@@ -8,7 +8,7 @@ import altair as alt
 import pandas as pd
 
 from fl_app.report.cells import Cell, group, scores_of
-from fl_app.report.figures import Chart, apart, learning, png, specification
+from fl_app.report.figures import Chart, independent, learning, png, specification
 
 
 @dataclass(frozen=True)
@@ -38,20 +38,20 @@ def plot(cells: Sequence[Cell], target: float) -> Plot:
     """
     series = group(cells)
     panels = [learning(series, [score.name], target, width=500) for score in scores_of(cells)]
-    return Plot(apart(alt.vconcat(*panels, title="" if panels else "Nothing was evaluated")))
+    return Plot(independent(alt.vconcat(*panels, title="" if panels else "Nothing was evaluated")))
 
 
-def planned(grid: pd.DataFrame, best: "pd.Series[float] | None") -> Plot:
-    """Updates a second and their mean age over concurrency and buffer; a frame = the best."""
-    framed = grid.iloc[:0] if best is None else best.to_frame().T
+def grid_plot(grid: pd.DataFrame, best: "pd.Series[float] | None") -> Plot:
+    """Updates a second and their mean age over concurrency and buffer; a frame marks the best."""
+    best_row = grid.iloc[:0] if best is None else best.to_frame().T
     x = alt.X("buffer_size:O").axis(labelAngle=0)
     y = alt.Y("concurrency:O").sort("descending")
     panels = []
     for name in ("updates_per_second", "mean_age"):
-        shown = alt.Chart(grid, title=name.replace("_", " "), width=300).encode(x, y)
+        base = alt.Chart(grid, title=name.replace("_", " "), width=300).encode(x, y)
         colour = alt.Color(f"{name}:Q").scale(type="sqrt", range=["#eee", "#4c78a8"])
-        cells = shown.mark_rect().encode(colour.legend(None))
-        frame = shown.mark_rect(stroke="black", strokeWidth=2, fillOpacity=0)
-        text = shown.mark_text().encode(alt.Text(f"{name}:Q", format=".3~g"))
-        panels.append(alt.layer(cells, frame.properties(data=framed), text))
+        cells = base.mark_rect().encode(colour.legend(None))
+        frame = base.mark_rect(stroke="black", strokeWidth=2, fillOpacity=0)
+        text = base.mark_text().encode(alt.Text(f"{name}:Q", format=".3~g"))
+        panels.append(alt.layer(cells, frame.properties(data=best_row), text))
     return Plot(alt.hconcat(*panels).resolve_scale(color="independent"))

@@ -33,8 +33,8 @@ def predict(folder: Path, arrays: Mapping[str, Array], inputs: Any) -> Array:
     """
     if not (folder / SCHEMA).is_file():
         raise ValueError(
-            f"{folder} has no {SCHEMA}: its task was given in Python, or is no data of the user's "
-            "own; load model.npz into its model"
+            f"{folder} has no {SCHEMA}: its task is a Python object, or not on the user's own "
+            "data; load model.npz into its model"
         )
     config: Any = OmegaConf.load(folder / "config.yaml")
     if config.algorithm.client.get("private"):
@@ -43,26 +43,26 @@ def predict(folder: Path, arrays: Mapping[str, Array], inputs: Any) -> Array:
     settings.update({"path": None, "schema": str(folder / SCHEMA)})
     kind: Any = instantiate(settings, leave_out=COMMON_KEYS)
     task: Task = kind()
-    if settings.loss is not None:  # with which a model predicts numbers as they are
+    if settings.loss is not None:  # with a user's loss, a model predicts numbers as they are
         task = task.with_loss(settings.loss)
     schema: Schema | None = task.schema
     assert schema is not None
     if isinstance(kind, Csv) and isinstance(inputs, str | Path):
         inputs = kind.table(Path(inputs), "inputs")
     if not isinstance(inputs, pd.DataFrame if schema.columns else np.ndarray):
-        told = "a table" if schema.columns else "an array"
-        raise ValueError(f"inputs must be {told}, as the model was trained on")
+        text = "a table" if schema.columns else "an array"
+        raise ValueError(f"inputs must be {text}, as the model was trained on")
     if isinstance(inputs, pd.DataFrame):
         names = [column.name for column in schema.columns]
-        if lacking := {*names} - {*inputs}:
-            told = f"{', '.join(sorted(lacking))}: there are {', '.join(map(str, inputs))}"
-            raise ValueError(f"inputs must have the columns {told}")
+        if missing := {*names} - {*inputs}:
+            text = f"{', '.join(sorted(missing))}: there are {', '.join(map(str, inputs))}"
+            raise ValueError(f"inputs must have the columns {text}")
         rule = "median" if schema.missing == "median" else "refuse"
         inputs, _ = completed(inputs.reset_index(drop=True), names, [], rule, "inputs")
     else:
         inputs = channels_first(pair(inputs, inputs, "inputs", "inputs")[0])
         task = replace(task, prepare=scaling_of(inputs, schema))
-    given = encoded_inputs(Part("inputs", inputs, pd.DataFrame()), schema)
+    encoded = encoded_inputs(Part("inputs", inputs, pd.DataFrame()), schema)
     model = task.model()
     model.load_state_dict({name: torch.from_numpy(array) for name, array in arrays.items()})
-    return task.answers(model, torch.from_numpy(given))
+    return task.answers(model, torch.from_numpy(encoded))

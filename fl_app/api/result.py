@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class Reported:
-    """What runs came to: the base of `Result` and `fl_app.Comparison`.
+    """Results of runs: the base of `Result` and `fl_app.Comparison`.
 
     Args:
         folder: of the runs.
@@ -35,7 +35,7 @@ class Reported:
 
     @property
     def folder(self) -> Path:
-        """Folder of all files, among them a page for the browser, ``report.html``."""
+        """Folder of all files, including a page for the browser, ``report.html``."""
         return self._folder
 
     def plot(self) -> "Plot":
@@ -58,7 +58,7 @@ class Reported:
 
 
 class Result(Reported):
-    """What a run came to. Its parts are read from the run's files when they are asked for.
+    """The result of a run. Its parts are read from the run's files on first access.
 
     It also reads a run of the command line: ``Result("outputs/DATE/TIME")``.
 
@@ -91,7 +91,7 @@ class Result(Reported):
 
     @cached_property
     def events(self) -> pd.DataFrame:
-        """A row per event: ``kind``, ``t`` in seconds, and what applies to this kind."""
+        """A row per event: ``kind``, ``t`` in seconds, and the fields of this kind."""
         rows = [to_json(event) for event in read_events(self._folder / EVENTS)]
         columns = dict.fromkeys(key for row in rows for key in row)
         return pd.DataFrame({key: _column([row.get(key) for row in rows]) for key in columns})
@@ -103,7 +103,7 @@ class Result(Reported):
             return dict(arrays)
 
     def predict(self, inputs: "pd.DataFrame | Array | str | Path") -> Array:
-        """What the final model predicts, of a run on a table, arrays or images of one's own.
+        """Predict with the final model of a run on one's own table, arrays or images.
 
         Args:
             inputs: a table with the columns that the model was trained on, n rows; of task=csv also
@@ -123,12 +123,12 @@ class Result(Reported):
     def __repr__(self) -> str:
         (cell,) = self._cells
         columns = self._rows.columns()
-        numbers = [f"{each.group} {each.title} {each.texts[0]}".strip() for each in columns]
+        numbers = [f"{column.group} {column.title} {column.texts[0]}".strip() for column in columns]
         return f"<{cell.algorithm} on {cell.task}: {', '.join(numbers)}; {self._folder}>"
 
 
 def _column(values: list[Any]) -> "pd.Series[Any]":
-    """Values of which integers stay integers where others are missing."""
+    """A column of values; integers stay integers where some are missing."""
     kinds = {type(value) for value in values if value is not None}
     if kinds == {int}:
         return pd.Series(values, dtype="Int64" if None in values else "int64")

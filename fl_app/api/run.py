@@ -12,7 +12,7 @@ from threadpoolctl import threadpool_limits
 from fl_app.api.result import Result
 from fl_app.api.settings import Setting, plan_of
 from fl_app.core.errors import RunError
-from fl_app.record.summary import told_of_trouble
+from fl_app.record.summary import trouble_message
 from fl_app.report.cells import is_cell
 from fl_app.runner.cell import Plan
 from fl_app.runner.run import run_cells
@@ -29,9 +29,9 @@ def run(
 ) -> Result:
     """Run one federation, and write the files of the command line, except its figures.
 
-    Ctrl-C, or the interruption of a notebook's kernel, ends the run early; the result is what was
-    done until then, and ``summary["stopped"]`` is ``"interrupted"``. A run in another thread than
-    the main one cannot be interrupted so.
+    Ctrl-C, or the interruption of a notebook's kernel, ends the run early; the result is the part
+    of the run until then, and ``summary["stopped"]`` is ``"interrupted"``. A run in a thread other
+    than the main one cannot be interrupted in this way.
 
     Args:
         settings: in any order: overrides, as on the command line (``"algorithm=fedbuff"``); a
@@ -46,7 +46,7 @@ def run(
         progress: whether to show a bar.
 
     Returns:
-        The result, read from the files when it is asked for.
+        The result, read from the files on access.
 
     Raises:
         ValueError: a setting is refused; nothing was run.
@@ -63,9 +63,9 @@ def run(
 def carry_out(
     plans: Mapping[str, Plan], folder: Path, *, show: bool, figures: bool
 ) -> dict[str, RunError]:
-    """Do what `fl_app.runner.run.run_cells` does, and leave this process as it was.
+    """Call `fl_app.runner.run.run_cells`, and restore the state of this process.
 
-    After Ctrl-C it says how to go on. It raises KeyboardInterrupt only if nothing was done.
+    After Ctrl-C it prints how to resume. It raises KeyboardInterrupt only if nothing was done.
 
     Returns:
         The problems of the cells that failed, by name.
@@ -73,15 +73,15 @@ def carry_out(
     threads = torch.get_num_threads()
     try:
         with threadpool_limits(1), torch.random.fork_rng(devices=[]):
-            ran = run_cells(plans, folder, show=show, figures=figures)
+            results = run_cells(plans, folder, show=show, figures=figures)
     except KeyboardInterrupt:  # before the first order, or while the report was written
         if not any(is_cell(folder / name) for name in plans):
             raise
         problems, interrupted = {}, True
     else:
-        problems, interrupted = ran.problems, ran.interrupted
-        if show and (told := told_of_trouble(ran.summaries)):
-            print(told)
+        problems, interrupted = results.problems, results.interrupted
+        if show and (message := trouble_message(results.summaries)):
+            print(message)
     finally:
         torch.set_num_threads(threads)
     if interrupted:

@@ -11,8 +11,8 @@ from fl_app.cli import CONF, compose
 from fl_app.client.build import COMMON_KEYS
 from fl_app.core.errors import require
 from fl_app.runner.cell import Plan
-from fl_app.runner.cells import equalise, given_keys
-from fl_app.runner.validate import Given, count_owners, validate_config
+from fl_app.runner.cells import equalise, override_keys
+from fl_app.runner.validate import UserObjects, count_owners, validate_config
 from fl_app.schedule import Schedule
 from fl_app.strategy import AsyncStrategy
 from fl_app.strategy.strategy import described
@@ -25,9 +25,9 @@ Setting: TypeAlias = Union[str, AsyncStrategy, Schedule, "Callable[..., LocalTra
 
 BASE = "fedbuff"  # its client trains for strategies that are not of `fl_app.algorithms`
 
-# Keys of the command line that Python says otherwise, but for those of HERE.
-HERE = ("experiment.report_accuracy", "hydra.searchpath")
-ELSEWHERE = {
+# Keys of the command line that Python replaces, except ALLOWED.
+ALLOWED = ("experiment.report_accuracy", "hydra.searchpath")
+REMEDIES = {
     "hydra": "give the folder as output=",
     "experiment": "compare runs with fl_app.compare",
 }
@@ -43,7 +43,7 @@ def plan_of(
             ``algorithm=``; a schedule, in place of ``algorithm/schedule=``; a trainer, that is a
             subclass of `fl_app.client.LocalTrainer` or a function that makes one.
         task: in place of ``task=`` and, if it has clients, of ``partition=`` and ``num_clients=``.
-        seed: of a comparison's run; None = as the settings say.
+        seed: of a run of a comparison; None = that of the settings.
 
     Raises:
         ValueError: a setting is refused.
@@ -60,17 +60,17 @@ def plan_of(
             objects[kind] = setting
     for word in overrides:
         require(not word.startswith("-"), "settings", word, "an override", "it is an option")
-    for key, remedy in ELSEWHERE.items():
-        _refuse([each for each in overrides if _key(each) not in HERE], key, remedy)
+    for key, remedy in REMEDIES.items():
+        _refuse([word for word in overrides if _key(word) not in ALLOWED], key, remedy)
     if task is not None:
         from fl_app.tasks.task import Task  # loads torch, which a task has loaded
 
-        kind, told = type(task).__name__, "runs need its data, model and objective"
-        require(isinstance(task, Task), "task", kind, "a fl_app.Task or of a subclass", told)
+        kind, effect = type(task).__name__, "runs need its data, model and objective"
+        require(isinstance(task, Task), "task", kind, "a fl_app.Task or of a subclass", effect)
         common = {f"task.{key}" for key in COMMON_KEYS}
-        own = [override for override in overrides if _key(override) not in common]
+        task_overrides = [override for override in overrides if _key(override) not in common]
         for key in ("task", *(("partition", "num_clients") if task.num_clients else ())):
-            _refuse(own, key, f"leave it out, because task= is an object ({task.name})")
+            _refuse(task_overrides, key, f"leave it out, because task= is an object ({task.name})")
     strategy: AsyncStrategy | None = objects.get("strategy")
     if strategy is not None:
         name = type(strategy).__name__
@@ -79,7 +79,7 @@ def plan_of(
         _refuse(overrides, "algorithm.strategy", f"give it to the object, as {name}(...)")
         # The schedule of an option is that of its class, and fits the number of clients.
         as_option = _option(strategy) and "schedule" not in vars(strategy)
-        if not as_option and not _named(overrides, "algorithm.schedule"):
+        if not as_option and not _first(overrides, "algorithm.schedule"):
             objects.setdefault("schedule", strategy.schedule)
     for kind, key in (("schedule", "algorithm.schedule"), ("trainer", "algorithm.client._target_")):
         if kind in objects:
@@ -90,31 +90,31 @@ def plan_of(
         config = compose([f"algorithm={_option(strategy) or BASE}", *overrides])
         client = config.algorithm.client  # trains and uploads what the strategy can use
         client._target_ = strategy.needs or client._target_
-        if client.upload not in strategy.takes and not _named(overrides, "algorithm.client.upload"):
+        if client.upload not in strategy.takes and not _first(overrides, "algorithm.client.upload"):
             client.upload = strategy.takes[0]
-    given = Given(task=task, **objects)
+    user_objects = UserObjects(task=task, **objects)
     if config.runtime.name not in ("inprocess", "ray"):
         raise ValueError(
             f"runtime={config.runtime.name} must be inprocess or ray here: its nodes build "
             "everything from a configuration, and no object reaches them; name task and algorithm "
             "in the overrides of `flwr run` or `python -m fl_app`"
         )
-    typed = given_keys(overrides)
-    equalise(config, typed, own_schedule="schedule" in objects)
-    _describe(config, given)
-    count_owners(config, typed)
-    validate_config(config, given)
-    return Plan(config, overrides, given)
+    user_keys = override_keys(overrides)
+    equalise(config, user_keys, own_schedule="schedule" in objects)
+    _describe(config, user_objects)
+    count_owners(config, user_keys)
+    validate_config(config, user_objects)
+    return Plan(config, overrides, user_objects)
 
 
-def without(common: Sequence[Setting], own: Sequence[Setting]) -> list[Setting]:
-    """The common settings, without those whose key the run's own settings have, too."""
+def drop_overridden(common: Sequence[Setting], own: Sequence[Setting]) -> list[Setting]:
+    """The common settings, without those whose key the run's own settings also have."""
     keys = {_key(setting) for setting in own if isinstance(setting, str)}
     return [each for each in common if not isinstance(each, str) or _key(each) not in keys]
 
 
 def _kind_of(setting: object) -> str:
-    """What an object stands for: "strategy", "schedule" or "trainer"."""
+    """The kind of an object: "strategy", "schedule" or "trainer"."""
     if isinstance(setting, AsyncStrategy):
         return "strategy"
     name = getattr(setting, "__name__", type(setting).__name__)
@@ -138,8 +138,8 @@ def _kind_of(setting: object) -> str:
 def _option(strategy: AsyncStrategy) -> str:
     """The option of ``algorithm=`` of a strategy's class; empty if it has none."""
     name = strategy._label
-    ours = type(strategy).__module__.startswith("fl_app.algorithms.")
-    return name if ours and (CONF / "algorithm" / f"{name}.yaml").is_file() else ""
+    is_ours = type(strategy).__module__.startswith("fl_app.algorithms.")
+    return name if is_ours and (CONF / "algorithm" / f"{name}.yaml").is_file() else ""
 
 
 def _key(override: str) -> str:
@@ -147,40 +147,40 @@ def _key(override: str) -> str:
     return override.lstrip("+~").partition("=")[0].partition("@")[0].replace("/", ".")
 
 
-def _named(overrides: Sequence[str], key: str) -> str:
+def _first(overrides: Sequence[str], key: str) -> str:
     """The first override of a key or of one below it; empty if there is none."""
-    return next((each for each in overrides if f"{_key(each)}.".startswith(f"{key}.")), "")
+    return next((word for word in overrides if f"{_key(word)}.".startswith(f"{key}.")), "")
 
 
 def _refuse(overrides: Sequence[str], key: str, remedy: str) -> None:
-    if found := _named(overrides, key):
-        raise ValueError(f"{found} has no effect here: {remedy}")
+    if override := _first(overrides, key):
+        raise ValueError(f"{override} has no effect here: {remedy}")
 
 
-def _describe(config: DictConfig, given: Given) -> None:
-    """Write into `config` what was given, for ``config.yaml`` and for a run that is resumed.
+def _describe(config: DictConfig, objects: UserObjects) -> None:
+    """Describe the objects in `config`, for ``config.yaml`` and to check a run that resumes.
 
     Args:
         config: composed from ``conf/``; it is changed.
-        given: the objects of the run.
+        objects: of the run.
     """
-    if given.task is not None:
+    if objects.task is not None:
         common = {key: config.task[key] for key in COMMON_KEYS if key in config.task}
-        _put(config, "task", {"data": given.task.name, **common, **_examples(given.task)})
-        if given.task.num_clients:
+        _put(config, "task", {"data": objects.task.name, **common, **_examples(objects.task)})
+        if objects.task.num_clients:
             _put(config, "partition", {"name": "of the task"})
-            config.num_clients = given.task.num_clients
-    if given.strategy is not None:
-        _put(config, "algorithm.strategy", given.strategy._settings())
-        config.algorithm.name = given.strategy._label
-    if given.schedule is not None:
-        _put(config, "algorithm.schedule", described(given.schedule))
-    if given.trainer is not None:
-        _put(config, "algorithm.client._target_", described(given.trainer))
+            config.num_clients = objects.task.num_clients
+    if objects.strategy is not None:
+        _put(config, "algorithm.strategy", objects.strategy._settings())
+        config.algorithm.name = objects.strategy._label
+    if objects.schedule is not None:
+        _put(config, "algorithm.schedule", described(objects.schedule))
+    if objects.trainer is not None:
+        _put(config, "algorithm.client._target_", described(objects.trainer))
 
 
 def _examples(task: "Task") -> dict[str, Any]:
-    """What is learned from: a run with other data, model or clients does not resume its files."""
+    """A checksum of data, model and clients: a run with others does not resume the files."""
     import torch  # checks of a configuration import this module, and not torch
 
     num_examples = checksum = 0

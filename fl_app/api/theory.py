@@ -40,9 +40,9 @@ clients are at work after an arrival as a start finds that finds a place.
 """
 
 import heapq
-import itertools
 import math
 from copy import copy
+from itertools import count
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
@@ -59,18 +59,18 @@ from fl_app.schedule.periodic import Periodic
 from fl_app.schedule.routed import Routed
 
 Integers: TypeAlias = NDArray[np.int64]
-Planned: TypeAlias = Buffered | Periodic | Routed
+Plannable: TypeAlias = Buffered | Periodic | Routed
 
 DRAWS = 40_000  # seconds drawn, of all clients together
 LOOP = 20_000  # arrivals in a loop of drawn seconds
 MIXES = 8  # passes, at most, in which waits at the server and shares agree
 RARE = 1e-3  # of the most frequent number of clients online; those below it are left out
-IDLE = Server()  # whose work takes no time
+IDLE = Server()  # its work takes no time
 LATER = "after_aggregation"
 
 
 class Orders(NamedTuple):
-    """What the orders of a federation take, without the waits for a place or the server.
+    """The durations of orders, without the waits for a place or the server.
 
     Attributes:
         draws: seconds of orders of every client, shape ``(N, draws)``.
@@ -78,7 +78,7 @@ class Orders(NamedTuple):
         success: probability that an order brings an update, shape ``(N,)``.
         brought: mean seconds of orders that bring an update, shape ``(N,)``.
         online: share of the clients that are online.
-        server: what its own work takes.
+        server: durations of its own work.
         eval_every: versions between two of its evaluations.
         joules: mean of an order of every client, shape ``(N,)``; NaN = unknown.
     """
@@ -115,7 +115,7 @@ class Steady(NamedTuple):
     measures: dict[str, float]
 
 
-def steady(orders: Orders, schedule: Planned, arrivals: int = LOOP) -> Steady:
+def steady(orders: Orders, schedule: Plannable, arrivals: int = LOOP) -> Steady:
     """The long run of a federation under a schedule.
 
     Args:
@@ -131,22 +131,22 @@ def steady(orders: Orders, schedule: Planned, arrivals: int = LOOP) -> Steady:
     if isinstance(schedule, Routed):
         schedule.route(orders.seconds, orders.joules)
     if isinstance(schedule, Routed) or (isinstance(schedule, Buffered) and (later or serves)):
-        clients, of_each, duration, waiting = looped(orders, schedule, concurrency, arrivals)
+        clients, client_ages, duration, waiting = simulate(orders, schedule, concurrency, arrivals)
         counts = np.bincount(clients, minlength=size)
-        ages = np.bincount(clients, of_each, size) / np.maximum(counts, 1)
+        ages = np.bincount(clients, client_ages, size) / np.maximum(counts, 1)
         attempts = updates = counts / duration
         at_work = concurrency - later * waiting * float(attempts.sum())
         if isinstance(schedule, Routed):
             at_work = float(attempts @ orders.seconds)
     else:
         numbers, chances = numbers_online(size, orders.online, concurrency)
-        parts = [refilled(orders, schedule, buffer, there) for there in numbers]
+        parts = [closed_form(orders, schedule, buffer, number) for number in numbers]
         attempts, updates, ages_by_updates, at_work = (
-            np.dot(chances, each) for each in zip(*parts, strict=True)
+            np.dot(chances, values) for values in zip(*parts, strict=True)
         )
         ages = ages_by_updates / updates
         waiting = (buffer - 1) / 2 / updates.sum()
-    total, started = float(updates.sum()), float(attempts.sum())
+    total, attempted = float(updates.sum()), float(attempts.sum())
     measures = {
         "concurrency": concurrency,
         "buffer_size": buffer,
@@ -155,20 +155,20 @@ def steady(orders: Orders, schedule: Planned, arrivals: int = LOOP) -> Steady:
         "mean_age": float(updates @ ages) / total,
         "clients_at_work": at_work,
         "seconds_in_buffer": waiting,
-        # Share of its time; above 0.8 queues decide.
-        "server_load": started * orders.work(buffer, total / started),
+        # Share of the server's time; above 0.8, queues dominate.
+        "server_load": attempted * orders.work(buffer, total / attempted),
         "joules_per_update": float(attempts @ orders.joules) / total,
     }
     return Steady(attempts, updates, ages, measures)
 
 
 def numbers_online(size: int, share: float, concurrency: int) -> tuple[list[int], Numbers]:
-    """Numbers of clients that are online, but 0, and their chances; of many, every few.
+    """Numbers of clients online, except 0, and their probabilities; a grid if there are many.
 
     Args:
         size: N.
         share: of the time that each client is online, in (0, 1].
-        concurrency: M; if never fewer are online, their mean number stands for all.
+        concurrency: M; if always at least M are online, the result is their mean number alone.
     """
     step = 1 + int(math.sqrt(size * share * (1 - share)) / 4)
     numbers = np.arange(round(size * share) % step, size + 1, step)
@@ -180,38 +180,38 @@ def numbers_online(size: int, share: float, concurrency: int) -> tuple[list[int]
     return numbers[numbers > 0].tolist(), chances[numbers > 0]
 
 
-def refilled(
-    orders: Orders, schedule: Buffered | Periodic, buffer: int, there: int
+def closed_form(
+    orders: Orders, schedule: Buffered | Periodic, buffer: int, num_online: int
 ) -> tuple[Numbers, Numbers, Numbers, float]:
     """The long run where a freed place is refilled at once, or by the clock.
 
     Args:
         orders: of all clients.
-        schedule: of which the places are, and the period.
+        schedule: with the number of places, and the period.
         buffer: K.
-        there: clients that are online.
+        num_online: clients that are online.
 
     Returns:
         Of every client orders and updates a second, and updates a second times their mean age; and
         clients at work.
     """
     size, work = orders.seconds.size, orders.work(buffer, float(orders.success.mean()))
-    places = min(schedule.concurrency or size, there)
-    of_all = min(round(places * size / there), size)
+    places = min(schedule.concurrency or size, num_online)
+    of_all = min(round(places * size / num_online), size)
     waits = server_waits(orders, np.ones(size), work, places)
     for _ in range(MIXES):
         busy, others = product_form(orders.seconds + waits, of_all)
         attempts = busy / (orders.seconds + waits) * places / of_all
-        # Clients that are often heard are fast: their orders, not the clients' mean, queue.
-        before, waits = waits, server_waits(orders, attempts, work, places)
-        if np.allclose(waits, before, rtol=1e-3):
+        # Fast clients have more orders, so the waits are means over orders, not over clients.
+        previous, waits = waits, server_waits(orders, attempts, work, places)
+        if np.allclose(waits, previous, rtol=1e-3):
             break
     seconds = orders.seconds + waits
     others *= (places - 1) / max(of_all - 1, 1)
     if isinstance(schedule, Periodic):
         attempts /= attempts.sum()
         lost = loss(schedule.period, float(attempts @ seconds), places)
-        # Each arrival leaves as many at work as a start finds that finds a place.
+        # After an arrival, as many are at work as a start finds that finds a place.
         periods = np.ceil((orders.draws + waits[:, None]) / schedule.period).mean(axis=1)
         age = max(attempts @ periods - 1 - places * lost / (1 - lost), 0)
         others *= age / max(attempts @ (seconds * others), 1e-12)
@@ -257,86 +257,83 @@ def product_form(seconds: Numbers, concurrency: int) -> tuple[Numbers, Numbers]:
 def loss(period: float, seconds: float, places: int) -> float:
     """Probability that a start, one every `period`, finds none of the `places` (D/M/M/M)."""
     numbers = np.arange(places + 1.0)  # k
-    chosen = gammaln(places + 1) - gammaln(numbers + 1) - gammaln(places - numbers + 1)
+    binomials = gammaln(places + 1) - gammaln(numbers + 1) - gammaln(places - numbers + 1)
     factors = np.expm1(np.minimum(numbers[1:] * period / seconds, 700.0))  # q_k
-    logs = chosen + np.append(0.0, np.log(factors).cumsum())
+    logs = binomials + np.append(0.0, np.log(factors).cumsum())
     return float(np.exp(-logsumexp(logs)))
 
 
-def looped(
+def simulate(
     orders: Orders, schedule: Buffered | Routed, concurrency: int, arrivals: int
 ) -> tuple[Integers, Integers, float, float]:
-    """A loop of drawn seconds and the server's work, of clients that are always online.
+    """Simulate drawn durations and the server's work; clients are always online.
 
     Args:
         orders: of every client.
         schedule: K, and when freed places are refilled; or p_i.
         concurrency: M >= K; at most N, unless orders are routed.
-        arrivals: counted, and at least those of two versions. As many as two for each order under
-            way come before, while the ages grow.
+        arrivals: number of counted ones, at least those of two versions. Before, up to two per
+            order under way are not counted, while the ages grow.
 
     Returns:
         Clients and ages of the updates, each of shape ``(arrivals,)``; the seconds in which they
         arrived; and their mean seconds in the buffer.
     """
-    (size, each), buffer_size = orders.draws.shape, getattr(schedule, "buffer_size", 1)
+    (size, num_draws), buffer_size = orders.draws.shape, getattr(schedule, "buffer_size", 1)
     refills_later = getattr(schedule, "refill", "") == LATER
     first = 2 * concurrency // buffer_size  # version that counts
     last = first + max(arrivals // buffer_size, 2)
-    rng, total, turns = (
-        np.random.default_rng(0),
-        concurrency + last * buffer_size,
-        itertools.count(),
-    )
+    rng, total, turns = np.random.default_rng(0), concurrency + last * buffer_size, count()
     if routed := isinstance(schedule, Routed):
         routes = rng.choice(size, total, p=np.divide(schedule.shares, size)).tolist()
-    place, idle = rng.random(total), [*range(size)]
-    queues, begin, under_way = [0] * size, list[int](), list[tuple[float, int, int]]()  # a heap
-    clients, ages, waited = list[int](), list[int](), 0.0
-    now, given, server = 0.0, 0, copy(orders.server)  # which remembers when it is free
+    places, idle, queues = rng.random(total), [*range(size)], [0] * size
+    ready, under_way = list[int](), list[tuple[float, int, int]]()  # a heap
+    clients, ages, waiting = list[int](), list[int](), 0.0
+    now, num_orders, server = 0.0, 0, copy(orders.server)  # it remembers when it is free
     for version in range(last):
         if version == first:
-            began, clients, ages, waited = now, [], [], 0.0
-        received = 0.0
+            start, clients, ages, waiting = now, [], [], 0.0
+        receipts = 0.0
         for number in range(buffer_size):
             ended = version * buffer_size + number
-            while given - ended < concurrency and (number == 0 or not refills_later):
-                client = routes[given] if routed else idle.pop(int(place[given] * len(idle)))
-                given += 1
+            while num_orders - ended < concurrency and (number == 0 or not refills_later):
+                place = int(places[num_orders] * len(idle))
+                client = routes[num_orders] if routed else idle.pop(place)
+                num_orders += 1
                 queues[client] += 1
                 if queues[client] == 1:
-                    begin.append(client)
-            while begin:
-                client = begin.pop(0)
+                    ready.append(client)
+            while ready:
+                client = ready.pop(0)
                 now = server.work("dispatch", now)
-                done = now + orders.draws[client, next(turns) % each]
-                heapq.heappush(under_way, (done, client, version))
+                end = now + orders.draws[client, next(turns) % num_draws]
+                heapq.heappush(under_way, (end, client, version))
             arrival, client, base = heapq.heappop(under_way)
             now = server.receive(arrival)
-            received += now
+            receipts += now
             clients.append(client)
             ages.append(version - base)
             queues[client] -= 1
-            (begin if queues[client] else idle).append(client)
-        waited += buffer_size * now - received
+            (ready if queues[client] else idle).append(client)
+        waiting += buffer_size * now - receipts
         now = server.work("aggregation", now)
         if version % orders.eval_every == 0:
             now = server.work("evaluation", now)
-    return np.array(clients), np.array(ages), now - began, waited / len(clients)
+    return np.array(clients), np.array(ages), now - start, waiting / len(clients)
 
 
 def ages_of_updates(
-    orders: Orders, schedule: Planned, long_run: Steady
+    orders: Orders, schedule: Plannable, long_run: Steady
 ) -> tuple[Integers, Numbers | Integers]:
     """The clients and the ages of `LOOP` updates of the long run."""
-    size, each = orders.draws.shape
+    size, num_draws = orders.draws.shape
     if not isinstance(schedule, Periodic) and orders.online == 1:
-        return looped(orders, schedule, schedule.concurrency or size, LOOP)[:2]
+        return simulate(orders, schedule, schedule.concurrency or size, LOOP)[:2]
     # The others' arrivals during an order are Poisson [A]; the buffer's place is uniform.
     rng, buffer = np.random.default_rng(0), long_run.measures["buffer_size"]
     clients = rng.choice(size, LOOP, p=long_run.updates / long_run.updates.sum())
     means = (long_run.ages / orders.seconds)[clients]
-    means *= orders.draws[clients, rng.integers(each, size=LOOP)]
+    means *= orders.draws[clients, rng.integers(num_draws, size=LOOP)]
     return clients, np.floor(rng.poisson(means * buffer) / buffer + rng.random(LOOP))
 
 
@@ -363,8 +360,8 @@ def server_waits(orders: Orders, shares: Numbers, work: float, places: int) -> N
         total: Numbers = (look + looks * cycle).mean(axis=1) + busy / 2 + work
         return total - seconds
 
-    most = min(places / mean, 1 / max(work, 1e-9)) * (1 - 1e-9)
-    return waits(brentq(lambda x: x * (mean + shares @ waits(x)) - places, 0.0, most))
+    upper = min(places / mean, 1 / max(work, 1e-9)) * (1 - 1e-9)
+    return waits(brentq(lambda x: x * (mean + shares @ waits(x)) - places, 0.0, upper))
 
 
 def server_seconds(think: float, work: float, orders: int) -> float:
@@ -391,21 +388,21 @@ def orders_of(
     fresh: bool = False,
     eval_every: int = 1,
 ) -> Orders:
-    """Draw what the orders of a run take.
+    """Draw the durations of a run's orders.
 
     Args:
         devices: of all clients.
         size: N.
         stays: when clients are online; None = always.
-        server: what its own work takes.
+        server: durations of its own work.
         fresh: whether a client downloads a second model while it trains.
         eval_every: versions between two evaluations on the server.
     """
     numbers = range(1, 1 + max(DRAWS // size, 4))
     parts = [[devices.parts(i, n, 0.0) for n in numbers] for i in range(size)]
-    work = np.array([[each.work or each[:3] for each in own] for own in parts])
+    work = np.array([[each.work or each[:3] for each in row] for row in parts])
     work[:, :, 0] *= 1 + fresh
-    draws = np.array([[each.seconds + fresh * each.download for each in own] for own in parts])
+    draws = np.array([[each.seconds + fresh * each.download for each in row] for row in parts])
     success, online = np.ones(size), 1.0
     brought = draws.mean(axis=1)
     if stays is not None:
@@ -414,7 +411,7 @@ def orders_of(
         survive = np.exp(-draws / mean)
         success, brought = survive.mean(axis=1), (draws * survive).sum(axis=1) / survive.sum(axis=1)
         draws = -mean * np.expm1(-draws / mean)
-        # Of each part, what is done by then.
+        # The share of each part that is done before the client goes offline.
         work = -mean * np.diff(np.exp(-work.cumsum(axis=2) / mean), axis=2, prepend=1.0)
     joules = devices.joules
     return Orders(

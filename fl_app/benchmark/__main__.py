@@ -13,26 +13,26 @@ from signal import SIGINT
 
 SETTINGS = ("n10-dir0.3", "n10-slow", "n100-dir0.3", "n100-slow")
 PEERS = ("fedavg", "fedavg-updates", "fedavg_k", "fedbuff", "fedasync", "fedhist-average")
-# Settings, what is run beside the entry, trials, of them a grid, and test seeds.
+# Settings, methods to compare with, trials, how many of them form a grid, and test seeds.
 QUICK = SETTINGS[:1], PEERS[2:4], 3, 3, [10, 11, 12]
 WHOLE = SETTINGS, PEERS, 9, 6, [10, 11, 12, 13, 14]
 SECONDS = 10.0
-TRIED = re.compile(r"=\w+\(")  # in a word that says what is tried
+TRIED = re.compile(r"=\w+\(")  # in an override that describes a search space
 
 
-def benchmark(given: argparse.Namespace, command: str) -> bool:
-    """Do what the command line says; return whether the entry conforms.
+def benchmark(args: argparse.Namespace, command: str) -> bool:
+    """Carry out the command line; return whether the entry conforms.
 
     Raises:
         ValueError: something is refused.
-        RunError: a run failed; the same command goes on.
-        Interrupted: Ctrl-C; the same command goes on.
+        RunError: a run failed; the same command resumes.
+        Interrupted: Ctrl-C; the same command resumes.
     """
     import pandas as pd
     from omegaconf import OmegaConf
 
     from fl_app.benchmark import page
-    from fl_app.benchmark.conformance import Tried, conformance
+    from fl_app.benchmark.conformance import Subject, conformance
     from fl_app.benchmark.entry import enter
     from fl_app.cli import compose, search_path
     from fl_app.core.errors import require
@@ -41,69 +41,69 @@ def benchmark(given: argparse.Namespace, command: str) -> bool:
     from fl_app.search.search import search
     from fl_app.search.settings import BEST, Settings
 
-    settings, peers, trials, grid, seeds = QUICK if given.quick else WHOLE
-    settings, peers = given.settings or settings, given.peers or peers
-    config = compose(["experiment=benchmark", *given.common])
-    plain = Path(given.entry).name + "-quick" * given.quick
-    folder = (given.folder or Path("outputs") / f"benchmark-{plain}").resolve()
+    settings, peers, trials, grid, seeds = QUICK if args.quick else WHOLE
+    settings, peers = args.settings or settings, args.peers or peers
+    config = compose(["experiment=benchmark", *args.common])
+    label = Path(args.entry).name + "-quick" * args.quick
+    folder = (args.folder or Path("outputs") / f"benchmark-{label}").resolve()
     path, conf = folder / "given.json", folder / "conf"
-    kept = [given.entry, given.words, given.common, given.quick]
-    same = not (folder / "search").exists() or json.loads(path.read_text()) == kept
-    told = f"a new folder, or one with the arguments in {path}"
-    require(same, "--folder", folder, told, "runs could not be compared")
-    space = [word for word in given.words if TRIED.search(word)]
-    own_words = [word for word in given.words if word not in space]
-    name, changed = enter(given.entry, conf, config, own_words, space)
+    request = [args.entry, args.words, args.common, args.quick]
+    matches = not (folder / "search").exists() or json.loads(path.read_text()) == request
+    bound = f"a new folder, or one with the arguments in {path}"
+    require(matches, "--folder", folder, bound, "runs could not be compared")
+    space = [word for word in args.words if TRIED.search(word)]
+    own_words = [word for word in args.words if word not in space]
+    name, added = enter(args.entry, conf, config, own_words, space)
     methods = [name, *(peer for peer in peers if peer != name)]
     only = [f"{method}@{setting}" for setting in settings for method in methods]
-    experiment = {"defaults": ["benchmark"], "experiment": changed | {"only": only}}
+    experiment = {"defaults": ["benchmark"], "experiment": added | {"only": only}}
     with require_writable(folder):
         (conf / "experiment").mkdir(parents=True, exist_ok=True)
     text = OmegaConf.to_yaml(experiment).replace("${", "\\${")
     (conf / "experiment" / "entry.yaml").write_text(f"# @package _global_\n{text}")
 
-    words = [search_path([conf]), "experiment=entry", *given.common]
-    spaces = changed["spaces"].get(name) or compose(words).experiment.spaces.get(name) or []
-    alone = [*config.experiment.overrides, *changed["cells"][name], *given.common]
-    cell = compose([words[0], "experiment=benchmark", "num_clients=100", *alone])
+    words = [search_path([conf]), "experiment=entry", *args.common]
+    spaces = added["spaces"].get(name) or compose(words).experiment.spaces.get(name) or []
+    cell_words = [*config.experiment.overrides, *added["cells"][name], *args.common]
+    cell = compose([words[0], "experiment=benchmark", "num_clients=100", *cell_words])
     schedule = build_schedule(cell)
     size = getattr(schedule, "buffer_size", 1)
-    rated = not any("local_lr" in word for word in spaces)
+    has_rate = not any("local_lr" in word for word in spaces)
     make = partial(build_strategy, cell)
-    path.write_text(json.dumps(kept))
-    verdicts = conformance(Tried(make, cell.algorithm.client.upload, size, rated))
-    for each in verdicts:
-        print(f"{each.name}: {page.HOLDS[each.holds]}: {each.told}")
+    path.write_text(json.dumps(request))
+    verdicts = conformance(Subject(make, cell.algorithm.client.upload, size, has_rate))
+    for verdict in verdicts:
+        print(f"{verdict.name}: {page.HOLDS[verdict.holds]}: {verdict.told}")
 
     runs = len(only) * (trials + len(seeds))
     print(f"{len(methods)} methods in {len(settings)} settings: {runs} runs", flush=True)
     words += ["runtime.workers=0", "runtime.batch=16"]
-    how = Settings(trials=trials, grid=grid, test_seeds=seeds, parallel=given.parallel)
-    search(how, words, folder / "search", resume=True)
-    judged = page.read(folder / "search" / "test", SECONDS)
-    judged = judged[(judged.method + "@" + judged.setting).isin(only)]
-    at_hand = page.PUBLISHED.exists() and not given.common and not given.quick  # of fewer trials
-    published = pd.read_csv(page.PUBLISHED) if at_hand else judged[:0]
+    search_settings = Settings(trials=trials, grid=grid, test_seeds=seeds, parallel=args.parallel)
+    search(search_settings, words, folder / "search", resume=True)
+    results = page.read(folder / "search" / "test", SECONDS)
+    results = results[(results.method + "@" + results.setting).isin(only)]
+    at_hand = page.PUBLISHED.exists() and not args.common and not args.quick  # of fewer trials
+    published = pd.read_csv(page.PUBLISHED) if at_hand else results[:0]
     published = published[published.setting.isin(settings) & published.seed.isin(seeds)]
     best = OmegaConf.load(folder / "search" / BEST).cells
     values = "; ".join(f"`{' '.join(best[f'{name}@{s}'] or ['none'])}` ({s})" for s in settings)
-    tried = {word.partition("=")[0]: word for word in [*config.experiment.space, *spaces]}
-    space = [word for word in tried.values() if not word.endswith("=null")]
-    others = "Other methods: its published runs, of nine trials, on the same seeds. " * at_hand
+    by_key = {word.partition("=")[0]: word for word in [*config.experiment.space, *spaces]}
+    space = [word for word in by_key.values() if not word.endswith("=null")]
+    note = "Other methods: its published runs, of nine trials, on the same seeds. " * at_hand
     text = (
-        f"`{command}` wrote this page, and writes it anew. The settings are of "
+        f"`{command}` wrote this page, and rewrites it. The settings are of "
         f"`experiment=benchmark`. {', '.join(methods)}: {trials} trials each on seed 0, and the "
         f"best values judged on the seeds {', '.join(map(str, seeds))}. Tried of the entry: "
         f"`{' '.join(space)}`. Best of it: {values}. Its schedule: {type(schedule).__name__}. "
-        f"{others}Intervals are 95 % ones over the seeds; differences are paired by seed."
+        f"{note}Intervals are 95 % ones over the seeds; differences are paired by seed."
     )
     budget = config.max_updates, SECONDS, config.experiment.report_accuracy
-    print(page.write(folder, name, text, verdicts, judged, published, budget))
+    print(page.write(folder, name, text, verdicts, results, published, budget))
     print(f"Page: {folder / page.PAGE}")
-    return all(each.holds is not False for each in verdicts)
+    return all(verdict.holds is not False for verdict in verdicts)
 
 
-def main(words: Sequence[str]) -> int:
+def main(argv: Sequence[str]) -> int:
     """Carry out the command.
 
     Returns:
@@ -116,24 +116,24 @@ def main(words: Sequence[str]) -> int:
 
     parser = argparse.ArgumentParser(
         prog="python -m fl_app.benchmark",
-        description="Tries a method, and writes its place among others. The same command goes on, "
-        "and writes the page anew.",
+        description="Tries a method, and writes its place among others. The same command resumes, "
+        "and rewrites the page.",
     )
-    told = "package.module.Class, the folder of a Flower app, or a cell of experiment=benchmark"
-    parser.add_argument("entry", help=told)
-    told = "overrides of the entry: KEY=VALUE, or KEY=interval(...) in place of its rate"
-    parser.add_argument("words", nargs="*", help=told)
+    text = "package.module.Class, the folder of a Flower app, or a cell of experiment=benchmark"
+    parser.add_argument("entry", help=text)
+    text = "overrides of the entry: KEY=VALUE, or KEY=interval(...) in place of its rate"
+    parser.add_argument("words", nargs="*", help=text)
     parser.add_argument("--quick", action="store_true", help="one setting, few trials and seeds")
     parser.add_argument("--settings", nargs="+", help=f"default: {' '.join(SETTINGS)}")
     parser.add_argument("--peers", nargs="+", help=f"run beside it; default: {' '.join(PEERS)}")
     parser.add_argument("--common", nargs="+", default=[], help="overrides of all runs")
     parser.add_argument("--folder", type=Path, help="default: outputs/benchmark-ENTRY")
     parser.add_argument("--parallel", type=int, default=os.cpu_count(), help="runs at a time")
-    given = parser.parse_intermixed_args(words)
+    arguments = parser.parse_intermixed_args(argv)
     try:
         with told_if_missing():
-            command = shlex.join(["python", "-m", "fl_app.benchmark", *words])
-            return 0 if benchmark(given, command) else 1
+            command = shlex.join(["python", "-m", "fl_app.benchmark", *argv])
+            return 0 if benchmark(arguments, command) else 1
     except (Interrupted, KeyboardInterrupt):
         print("interrupted; the same command goes on", file=sys.stderr)
         return 128 + (signals.received or SIGINT)

@@ -1,4 +1,4 @@
-"""What every aggregation must do, tried on a strategy with hand-made updates."""
+"""Properties of every aggregation, tested on a strategy with constructed updates."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -13,26 +13,26 @@ from fl_app.core.types import GlobalModel, Update, Vector
 from fl_app.strategy import AsyncStrategy
 
 SIZE = 64  # entries of the model, at least twice the updates of a version
-ALIKE = 1e-3  # relative difference of what float32 computes in another order
+ALIKE = 1e-3  # relative difference between float32 results in another order
 RANDOM = "two equal runs of it differ, as with noise without a seed"
 
 
 class Verdict(NamedTuple):
-    """What a trial came to: whether the property `holds`; None = it says nothing of the method."""
+    """The verdict of a trial: whether the property `holds`; None = it does not apply."""
 
     name: str
     holds: bool | None
     told: str
 
 
-class Tried(NamedTuple):
-    """What is tried.
+class Subject(NamedTuple):
+    """The strategy under test.
 
     Attributes:
-        make: makes the strategy anew.
+        make: makes a new strategy.
         upload: kind of its uploads: "delta", "model", or "pseudo" or "gradient" of one step.
         size: K, updates of an aggregation.
-        rated: whether it has a rate of the server.
+        rated: whether the search tunes a server rate.
     """
 
     make: Callable[[], AsyncStrategy]
@@ -40,13 +40,13 @@ class Tried(NamedTuple):
     size: int
     rated: bool
 
-    def _made(self) -> AsyncStrategy:
+    def _new_strategy(self) -> AsyncStrategy:
         strategy = self.make()
         strategy.prepare(lambda params, *_: np.ones_like(params))
         return strategy
 
-    def drawn(self, versions: int) -> tuple[Any, Any]:
-        """Displacements ``(versions, K, d)``, and examples ``(versions, K)``."""
+    def draw(self, versions: int) -> tuple[Any, Any]:
+        """Draw displacements ``(versions, K, d)``, and examples ``(versions, K)``."""
         rng, shape = np.random.default_rng(0), (versions, self.size)
         return rng.normal(size=(*shape, SIZE)).astype(np.float32), rng.integers(10, 90, shape)
 
@@ -60,12 +60,12 @@ class Tried(NamedTuple):
             examples: of the clients, shape ``(versions, K)``.
             turn: -1 = updates arrive in the opposite order.
             stale: whether every second update is one version old.
-            stop: version from which another object goes on, from a checkpoint.
+            stop: version at which a new object resumes from a checkpoint.
         """
-        strategy, versions = self._made(), [np.linspace(-1, 1, SIZE, dtype=np.float32)]
+        strategy, versions = self._new_strategy(), [np.linspace(-1, 1, SIZE, dtype=np.float32)]
         for version, batch in enumerate(deltas):
             if version == stop:
-                state, strategy = loads(dumps(strategy.state_dict())), self._made()
+                state, strategy = loads(dumps(strategy.state_dict())), self._new_strategy()
                 strategy.load_state_dict(state)
             model = GlobalModel(versions[-1], version, dict(enumerate(versions)))
             updates = []
@@ -86,39 +86,39 @@ class Tried(NamedTuple):
         return versions
 
 
-def conformance(tried: Tried) -> list[Verdict]:
-    """Try four properties; what raises an error fails, and tells it."""
-    tried, verdicts = tried._replace(size=min(tried.size, SIZE // 2)), []
+def conformance(subject: Subject) -> list[Verdict]:
+    """Try four properties; one that raises an error fails, with the error as its text."""
+    subject, verdicts = subject._replace(size=min(subject.size, SIZE // 2)), []
     for name, trial in TRIALS.items():
         try:
-            one, other = (tried.models(*tried.drawn(2)) for _ in range(2))
+            one, other = (subject.models(*subject.draw(2)) for _ in range(2))
             same = np.array_equal(one, other, equal_nan=True)
-            verdicts.append(Verdict(name, *(trial(tried) if same else (None, RANDOM))))
+            verdicts.append(Verdict(name, *(trial(subject) if same else (None, RANDOM))))
         except Exception as error:  # whatever a foreign class raises
             verdicts.append(Verdict(name, False, said(error)))
     return verdicts
 
 
-def _reduces(tried: Tried) -> tuple[bool | None, str]:
-    deltas, examples = tried.drawn(1)
-    before, after = tried.models(deltas, examples)
+def _reduces(subject: Subject) -> tuple[bool | None, str]:
+    deltas, examples = subject.draw(1)
+    before, after = subject.models(deltas, examples)
     step = (after - before).astype(float)
-    for how, weights in (("by examples", examples[0]), ("equally", None)):
+    for weighting, weights in (("by examples", examples[0]), ("equally", None)):
         mean = np.average(deltas[0].astype(float), 0, weights)
         factor = step @ mean / (mean @ mean)
         if np.linalg.norm(step - factor * mean) <= ALIKE * np.linalg.norm(step):
-            told = f"{factor:.3g} of FedAvg's step, clients weighted {how}"
-            if not tried.rated and 0 < factor < 1 - ALIKE:
-                return None, f"{told}: shorter, as with a rate that is not searched"
-            return bool(factor > 0 and (tried.rated or factor <= 1 + ALIKE)), told
+            text = f"{factor:.3g} of FedAvg's step, clients weighted {weighting}"
+            if not subject.rated and 0 < factor < 1 - ALIKE:
+                return None, f"{text}: shorter, as with a rate that is not searched"
+            return bool(factor > 0 and (subject.rated or factor <= 1 + ALIKE)), text
     return None, "no multiple of FedAvg's step, as of a method that adapts or selects"
 
 
-def _counts_once(tried: Tried) -> tuple[bool | None, str]:
-    """Every client moves along an axis of its own, where the model shows what became of it."""
-    axes = np.eye(2 * tried.size, SIZE, dtype=np.float32).reshape(2, tried.size, SIZE)
-    examples, size = np.full((2, tried.size), 10), tried.size
-    models = *tried.models(axes, examples), tried.models(axes, examples, stale=True)[-1]
+def _counts_once(subject: Subject) -> tuple[bool | None, str]:
+    """Every client moves along its own axis, on which the model shows the effect of its update."""
+    axes = np.eye(2 * subject.size, SIZE, dtype=np.float32).reshape(2, subject.size, SIZE)
+    examples, size = np.full((2, subject.size), 10), subject.size
+    models = *subject.models(axes, examples), subject.models(axes, examples, stale=True)[-1]
     before, between, after, aged = (model[: 2 * size] for model in models)
     first, second, other = (np.abs(d) for d in (between - before, after - between, aged - between))
     weights, again, fresh, old = first[:size], second[:size], second[size:], other[size:]
@@ -129,31 +129,31 @@ def _counts_once(tried: Tried) -> tuple[bool | None, str]:
     if used.max() > (1 + ALIKE) * used.min():
         return False, f"equal updates have weights from {used.min():.3g} to {used.max():.3g}"
     if old.sum() > (1 + ALIKE) * fresh.sum():
-        told = f"older updates move the model by {old.sum():.3g}, fresh ones by {fresh.sum():.3g}"
-        return False, told
-    remembers = type(tried.make()).memory_cost is not Algorithm.memory_cost
-    told = f"an update acts {later:.2g} times as much as a new one in the next version, too"
-    return bool(remembers or later < 1 - ALIKE), told if later > ALIKE else "equal weights, once"
+        text = f"older updates move the model by {old.sum():.3g}, fresh ones by {fresh.sum():.3g}"
+        return False, text
+    remembers = type(subject.make()).memory_cost is not Algorithm.memory_cost
+    text = f"an update acts {later:.2g} times as much as a new one in the next version, too"
+    return bool(remembers or later < 1 - ALIKE), text if later > ALIKE else "equal weights, once"
 
 
-def _ignores_order(tried: Tried) -> tuple[bool | None, str]:
-    if tried.size == 1:
+def _ignores_order(subject: Subject) -> tuple[bool | None, str]:
+    if subject.size == 1:
         return None, "one update a version was tried"
-    one, other = (tried.models(*tried.drawn(2), turn=turn) for turn in (1, -1))
-    way = np.linalg.norm(one[-1] - one[0])
-    if not way:
+    one, other = (subject.models(*subject.draw(2), turn=turn) for turn in (1, -1))
+    distance = np.linalg.norm(one[-1] - one[0])
+    if not distance:
         return None, "the model stands still"
-    differ = np.linalg.norm(one[-1] - other[-1]) / way
-    return bool(differ <= ALIKE), f"models differ by {differ:.1g} of the way"
+    difference = np.linalg.norm(one[-1] - other[-1]) / distance
+    return bool(difference <= ALIKE), f"models differ by {difference:.1g} of the way"
 
 
-def _resumes(tried: Tried) -> tuple[bool, str]:
-    whole, parts = (tried.models(*tried.drawn(4), stale=True, stop=stop) for stop in (-1, 2))
+def _resumes(subject: Subject) -> tuple[bool, str]:
+    whole, parts = (subject.models(*subject.draw(4), stale=True, stop=stop) for stop in (-1, 2))
     same = np.array_equal(whole[-1], parts[-1])
     return same, "the same bytes" if same else "its checkpoint lacks what it had learned"
 
 
-TRIALS: dict[str, Callable[[Tried], tuple[bool | None, str]]] = {
+TRIALS: dict[str, Callable[[Subject], tuple[bool | None, str]]] = {
     "with age 0 it equals FedAvg, up to a rate": _reduces,
     "no update is counted twice": _counts_once,
     "the order of equal arrivals has no effect": _ignores_order,

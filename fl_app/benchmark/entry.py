@@ -1,4 +1,4 @@
-"""What enters the benchmark, as a cell of its experiment: a class, or the strategy of an app."""
+"""The entry of the benchmark, a cell of its experiment: a class, or the strategy of an app."""
 
 import sys
 import tomllib
@@ -21,27 +21,27 @@ from fl_app.schedule import Buffered, Schedule
 from fl_app.strategy import AsyncStrategy
 from fl_app.strategy.asynchronous import Asynchronous, SeenNodes
 
-# Names of a rate, of which the first that a strategy has is searched. It must be a number above 0.
+# Names of rates. The first that a strategy has, as a number above 0, is searched.
 RATES = ("server_lr", "server_learning_rate", "eta", "mixing", "learning_rate", "lr", "rate")
 SHARES = ("mixing",)  # rates of at most 1
-BELOW, ABOVE = 27, 9  # of a rate's default: the ends of what is tried, as of the other methods
-LOCAL_LR = "algorithm.client.local_lr=tag(log,interval(0.00185,0.45))"  # where there is none
+BELOW, ABOVE = 27, 9  # the range is default / 27 to 9 * default, as for the other methods
+LOCAL_LR = "algorithm.client.local_lr=tag(log,interval(0.00185,0.45))"  # if it has no rate
 BUFFER, EVAL_EVERY = 10, 50  # client updates of a version (or 1), and of two evaluations
-OURS = Buffered.__module__.rpartition(".")[0]  # whose modules are named like their options
-UPLOADS = ("delta", "pseudo", "model")  # the first that a strategy takes is sent
+OURS = Buffered.__module__.rpartition(".")[0]  # its modules have the names of their options
+UPLOADS = ("delta", "pseudo", "model")  # clients send the first that a strategy takes
 
 
 def enter(
     target: str, conf: Path, config: DictConfig, words: Sequence[str], space: Sequence[str]
 ) -> tuple[str, dict[str, Any]]:
-    """Write what enters as an option of ``algorithm=``.
+    """Write the entry as an option of ``algorithm=``.
 
     Args:
         target: a cell of the experiment, ``package.module.Class``, or the folder of a Flower app.
         conf: folder of options.
         config: of the experiment.
         words: overrides of the entry.
-        space: what is tried; empty = a rate.
+        space: overrides of the search space; empty = a rate.
 
     Returns:
         The name of its cell, and ``cells`` and ``spaces`` of an experiment that has it.
@@ -49,10 +49,10 @@ def enter(
     Raises:
         ValueError: there is no such entry, or it cannot run.
     """
-    known = config.experiment.cells
-    if target in known:
+    cells = config.experiment.cells
+    if target in cells:
         spaces = {target: [*space]} if space else {}
-        return target, {"cells": {target: [*known[target], *words]}, "spaces": spaces}
+        return target, {"cells": {target: [*cells[target], *words]}, "spaces": spaces}
     defaults: list[Any] = [{"client": "sgd"}, "_self_"]
     node, place = dict[str, Any](), "algorithm.strategy."
     if (Path(target) / "pyproject.toml").is_file():
@@ -61,14 +61,14 @@ def enter(
         node = {"_target_": f"{__name__}.of_app", "folder": str(Path(target).resolve())}
         node |= _rates(inner)
     else:
-        told = f"package.module.Class, the folder of an app or one of {', '.join(known)}"
-        hint = f"there is nothing to enter{nearest(target, list(known))}"
-        require("." in target, "entry", target, told, hint)
+        bound = f"package.module.Class, the folder of an app or one of {', '.join(cells)}"
+        hint = f"there is nothing to enter{nearest(target, list(cells))}"
+        require("." in target, "entry", target, bound, hint)
         with explaining(f"entry={target} cannot be imported"):
             package, _, name = target.rpartition(".")
             kind = getattr(import_module(package), name)
-        good = isinstance(kind, type) and issubclass(kind, Strategy)
-        require(good, "entry", target, "a Strategy of Flower", "it aggregates nothing")
+        valid = isinstance(kind, type) and issubclass(kind, Strategy)
+        require(valid, "entry", target, "a Strategy of Flower", "it aggregates nothing")
         with explaining(f"entry={target} cannot be made without arguments"):
             inner = kind()
         strategy = inner if isinstance(inner, AsyncStrategy) else Asynchronous(inner)
@@ -76,8 +76,8 @@ def enter(
             place += "inner."
             node = {"_target_": f"{Asynchronous.__module__}.Asynchronous"}
         defaults.insert(0, {f"/target@{place.removeprefix('algorithm.')[:-1]}": target})
-    falls = "lr_schedule" in vars(strategy)
-    defaults[1:1] = [{"lr_schedule@strategy.lr_schedule": "linear"}] * falls
+    decays = "lr_schedule" in vars(strategy)
+    defaults[1:1] = [{"lr_schedule@strategy.lr_schedule": "linear"}] * decays
     client = {"upload": next((u for u in UPLOADS if u in strategy.takes), strategy.takes[0])}
     client |= {"_target_": strategy.needs} if strategy.needs else {}
     name = f"entry-{type(inner).__name__}"
@@ -94,35 +94,35 @@ def enter(
     COUNT.check("buffer_size", size, "a version would take no update")
     cell = [f"algorithm={name}"]
     chosen = [word for word in words if word.startswith("algorithm/schedule=")]
-    sized = "buffer_size" in compose([search_path([conf]), *cell, *chosen]).algorithm.schedule
-    cell += [f"algorithm.schedule.buffer_size={size}"] * sized
-    versions = config.max_updates // (size if sized else 1)  # at most
+    has_buffer = "buffer_size" in compose([search_path([conf]), *cell, *chosen]).algorithm.schedule
+    cell += [f"algorithm.schedule.buffer_size={size}"] * has_buffer
+    versions = config.max_updates // (size if has_buffer else 1)  # at most
     cell += [f"num_versions={versions}", f"eval_every={-(-EVAL_EVERY // size)}"]
-    cell += ["algorithm.strategy.lr_schedule.to=0.4"] * falls  # as of the others
+    cell += ["algorithm.strategy.lr_schedule.to=0.4"] * decays  # as of the others
     for key, rate in list(_rates(inner).items())[: not space]:
-        most = min(ABOVE * rate, 1) if key in SHARES else ABOVE * rate
-        space = [f"{place}{key}=tag(log,interval({rate / BELOW:.4g},{most:.4g}))"]
+        upper = min(ABOVE * rate, 1) if key in SHARES else ABOVE * rate
+        space = [f"{place}{key}=tag(log,interval({rate / BELOW:.4g},{upper:.4g}))"]
     spaces = {name: ["algorithm.strategy.server_lr=null", *(space or [LOCAL_LR])]}
     return name, {"cells": {name: [*cell, *words]}, "spaces": spaces}
 
 
 def _option(schedule: Schedule) -> dict[str, Any]:
-    """A schedule as an option: that of its class, and what is not its class's default."""
+    """A schedule as an option: that of its class, and the values other than the defaults."""
     kind = type(schedule)
     package, _, module = kind.__module__.rpartition(".")
     base = module if package == OURS else {"/target@_here_": f"{kind.__module__}.{kind.__name__}"}
-    usual = {key: each.default for key, each in signature(kind).parameters.items()}
-    own = {key: getattr(schedule, key, value) for key, value in usual.items()}
-    return {"defaults": [base, "_self_"]} | {k: v for k, v in own.items() if v != usual[k]}
+    defaults = {key: parameter.default for key, parameter in signature(kind).parameters.items()}
+    values = {key: getattr(schedule, key, value) for key, value in defaults.items()}
+    return {"defaults": [base, "_self_"]} | {k: v for k, v in values.items() if v != defaults[k]}
 
 
 def _rates(strategy: object) -> dict[str, float]:
-    found: dict[str, Any] = {key: getattr(strategy, key, None) for key in RATES}
-    return {key: rate for key, rate in found.items() if is_number(rate) and rate > 0}
+    values: dict[str, Any] = {key: getattr(strategy, key, None) for key in RATES}
+    return {key: rate for key, rate in values.items() if is_number(rate) and rate > 0}
 
 
 class _Started(BaseException):
-    """Ends a ServerApp where it starts its strategy."""
+    """Ends a ServerApp when it starts its strategy."""
 
 
 def of_app(folder: str, **values: float) -> AsyncStrategy:
@@ -140,10 +140,10 @@ def of_app(folder: str, **values: float) -> AsyncStrategy:
         project = tomllib.loads((Path(folder) / "pyproject.toml").read_text())
         app = project["tool"]["flwr"]["app"]
         module, _, name = app["components"]["serverapp"].partition(":")
-    main, started = getattr(import_module(module), name), list[Any]()
+    main, caught = getattr(import_module(module), name), list[Any]()
 
     def start(strategy: Strategy, *_: object, **__: object) -> None:
-        started.append(strategy)
+        caught.append(strategy)
         raise _Started
 
     with ExitStack() as stack:
@@ -154,14 +154,14 @@ def of_app(folder: str, **values: float) -> AsyncStrategy:
             main(
                 SeenNodes(10), Context(0, 0, {}, RecordDict(), flatten_dict(app.get("config", {})))
             )
-        told = "the folder of an app whose ServerApp calls the start of a Strategy"
-        require(bool(started), "entry", folder, told, "there is nothing to enter")
-        vars(started[0]).update(values)
+        bound = "the folder of an app whose ServerApp calls the start of a Strategy"
+        require(bool(caught), "entry", folder, bound, "there is nothing to enter")
+        vars(caught[0]).update(values)
         # Here, where all have one `start`: a strategy with a loop of its own would be refused.
-        return started[0] if isinstance(started[0], AsyncStrategy) else Asynchronous(started[0])
+        return caught[0] if isinstance(caught[0], AsyncStrategy) else Asynchronous(caught[0])
 
 
 def _kinds(kind: Any) -> Iterator[Any]:
     yield kind
-    for each in kind.__subclasses__():
-        yield from _kinds(each)
+    for subclass in kind.__subclasses__():
+        yield from _kinds(subclass)

@@ -1,4 +1,4 @@
-"""The page of what entered, from the judged runs: three protocols, and its place in each.
+"""The page of an entry, from the test runs: three protocols, and its place in each.
 
 Intervals are 95 % intervals of Student's t distribution over the seeds; methods are compared seed
 by seed, since a seed decides who has which data and which devices.
@@ -23,7 +23,7 @@ from fl_app.search.search import score_of
 LEVEL = 0.95
 PAGE, NUMBERS = "page.md", "results.json"
 PUBLISHED = Path(__file__).resolve().parents[2] / "docs" / "benchmark.csv"  # in a clone
-LAST = 0.1  # share of the seconds, whose evaluations are averaged
+LAST = 0.1  # final share of the seconds; its evaluations are averaged
 HOLDS = {True: "holds", False: "**FAILS**", None: "does not apply"}
 
 
@@ -69,16 +69,16 @@ class Scores:
     def table(self, settings: Sequence[str], measure: str = "accuracy") -> pd.DataFrame:
         """Mean of a measure over settings: a row for each seed, a column for each method.
 
-        Methods without a result in each setting and seed are left out, and so are seeds that one of
-        the settings lacks.
+        Methods that lack a result in a setting and seed are left out, and so are seeds that a
+        setting lacks.
         """
-        chosen = self.scores[self.scores.setting.isin(settings)]
-        wide = chosen.pivot_table(index=["setting", "seed"], columns="method", values=measure)
+        selection = self.scores[self.scores.setting.isin(settings)]
+        wide = selection.pivot_table(index=["setting", "seed"], columns="method", values=measure)
         by_seed = wide.dropna(axis=1).groupby("seed")
         return by_seed.mean()[by_seed.size() == len(settings)]
 
     def ahead_of(self, method: str, settings: Sequence[str]) -> dict[str, Interval]:
-        """How far each other method is ahead of one over some settings, best first."""
+        """The lead of each other method over one in some settings, best first."""
         table = self.table(settings)
         order = table.mean().sort_values(ascending=False).index
         return {str(m): interval(list(table[m] - table[method])) for m in order if m != method}
@@ -89,9 +89,9 @@ class Scores:
         index = ["seed", "setting", "method"]
         wide = self.scores.set_index(index).accuracy.unstack()[complete.columns]
         ranks = wide.rank(axis=1, ascending=False).loc[complete.index]
-        every = ranks.groupby("seed").mean()
-        found = {str(method): interval(list(every[method])) for method in complete}
-        return dict(sorted(found.items(), key=lambda item: item[1].mean))
+        by_seed = ranks.groupby("seed").mean()
+        means = {str(method): interval(list(by_seed[method])) for method in complete}
+        return dict(sorted(means.items(), key=lambda item: item[1].mean))
 
 
 def section(
@@ -104,24 +104,24 @@ def section(
     return "\n".join([*lines, "\n"]) if rows else ""
 
 
-def ranked(found: Scores, title: str, texts: Sequence[str], names: Mapping[str, str]) -> str:
+def rank_section(scores: Scores, title: str, texts: Sequence[str], names: Mapping[str, str]) -> str:
     """A table of mean ranks, and of the accuracy in each setting; `names` replace methods'."""
-    tables = [found.table([setting]) for setting in found.settings]
+    tables = [scores.table([setting]) for setting in scores.settings]
     rows = [
         [names.get(name, name), rank.short(1)]
         + [interval(list(table[name])).short() for table in tables]
-        for name, rank in found.ranks().items()
+        for name, rank in scores.ranks().items()
     ]
-    return section(title, texts, ["method", "mean rank", *found.settings], rows)
+    return section(title, texts, ["method", "mean rank", *scores.settings], rows)
 
 
 def read(folder: Path, seconds: float) -> pd.DataFrame:
-    """A row for each judged run: accuracy at the end, `early`, and updates and seconds to a target.
+    """A row for each test run: accuracy at the end, `early`, and updates and seconds to a target.
 
-    A run that failed has none.
+    A failed run has no row.
 
     Args:
-        folder: of the judged runs.
+        folder: of the test runs.
         seconds: virtual ones. `early` is the mean accuracy of the evaluations in their last tenth,
             or the last one of their second half; missing if there is none.
     """
@@ -148,7 +148,7 @@ def write(
     published: pd.DataFrame,
     budget: tuple[int, float, float],
 ) -> str:
-    """Write the page and its numbers; return the sentence that says the entry's place.
+    """Write the page and its numbers; return the sentence with the entry's place.
 
     Args:
         folder: for both files.
@@ -160,7 +160,7 @@ def write(
         budget: client updates, virtual seconds and the target accuracy.
     """
     bold, places = {name: f"**{name}**"}, []
-    rows = [[each.name, HOLDS[each.holds], each.told] for each in verdicts]
+    rows = [[verdict.name, HOLDS[verdict.holds], verdict.told] for verdict in verdicts]
     parts = [f"# {name} in the benchmark\n\n{text}\n\n"]
     parts += [section("Conformance", [], ["property", "verdict", "found"], rows)]
     others = published[~published.method.isin(runs.method)]
@@ -168,18 +168,18 @@ def write(
         (f"Quality after {budget[0]:,} updates", "accuracy", [others]),
         (f"Quality after {budget[1]:g} virtual seconds", "early", []),
     ):
-        own = runs.assign(accuracy=runs[measure]).dropna(subset="accuracy")
-        scores = Scores(pd.concat([own, *more]).sort_values("setting", kind="stable"))
+        entered = runs.assign(accuracy=runs[measure]).dropna(subset="accuracy")
+        scores = Scores(pd.concat([entered, *more]).sort_values("setting", kind="stable"))
         places.append(_place(scores, name))
         texts = [places[-1], "", "Accuracy in percent, ± half of the interval."]
         texts[2] += " Methods that lack a result in one of the settings are left out."
-        parts.append(ranked(scores, title, texts, bold))
+        parts.append(rank_section(scores, title, texts, bold))
     cost = runs.groupby(["method", "setting"], sort=False)[["updates", "seconds"]].agg(list)
     table = cost.apply(_cost, axis=1).unstack("setting").fillna("-")
     rows = [[bold.get(row[0], row[0]), *row[1:]] for row in table.itertuples()]
-    told = "Client updates and virtual seconds until an evaluation first reaches it, means over "
-    told += "the seeds that do; and how many do, if not all."
-    parts.append(section(f"Cost to {budget[2]:.0%}", [told], ["method", *table.columns], rows))
+    caption = "Client updates and virtual seconds until an evaluation first reaches it, means over "
+    caption += "the seeds that do; and how many do, if not all."
+    parts.append(section(f"Cost to {budget[2]:.0%}", [caption], ["method", *table.columns], rows))
     numbers = {"entry": name, "places": places, "conformance": [v._asdict() for v in verdicts]}
     numbers["runs"] = json.loads(pd.concat([runs, others]).to_json(orient="records"))
     for file_name, content in ((PAGE, "".join(parts)), (NUMBERS, json.dumps(numbers, indent=2))):
@@ -192,18 +192,18 @@ def _place(scores: Scores, name: str) -> str:
     if name not in ranks:
         return f"{name} lacks a result in one of the settings, and has no place."
     ahead = scores.ahead_of(name, scores.settings)
-    tied = [method for method, each in ahead.items() if each.low <= 0 <= each.high]
-    better = sum(each.low > 0 for each in ahead.values())
+    ties = [method for method, interval in ahead.items() if interval.low <= 0 <= interval.high]
+    better = sum(interval.low > 0 for interval in ahead.values())
     return (
         f"{name} is number {ranks.index(name) + 1} of {len(ranks)} by mean rank. In mean accuracy "
-        f"{better} are ahead of it, {len(ahead) - better - len(tied)} behind, and {len(tied)} tie "
-        f"({', '.join(tied) or 'none'})."
+        f"{better} are ahead of it, {len(ahead) - better - len(ties)} behind, and {len(ties)} tie "
+        f"({', '.join(ties) or 'none'})."
     )
 
 
 def _cost(runs: "pd.Series[Any]") -> str:
-    reached = [pair for pair in zip(*runs, strict=True) if pair[0] == pair[0]]
-    means = [fmean(numbers) for numbers in zip(*reached, strict=True)]
-    told = "{:,.0f} in {:.1f} s".format(*means) if reached else "-"
-    few = 0 < len(reached) < len(runs.updates)
-    return told + f" ({len(reached)} of {len(runs.updates)})" * few
+    pairs = [pair for pair in zip(*runs, strict=True) if pair[0] == pair[0]]
+    means = [fmean(numbers) for numbers in zip(*pairs, strict=True)]
+    text = "{:,.0f} in {:.1f} s".format(*means) if pairs else "-"
+    partial = 0 < len(pairs) < len(runs.updates)
+    return text + f" ({len(pairs)} of {len(runs.updates)})" * partial

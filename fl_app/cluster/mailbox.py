@@ -369,7 +369,7 @@ def build_cluster_mailbox(components: "Components") -> ClusterMailbox:
     cores = len(os.sched_getaffinity(0))
     connected = connect(runtime.address, max(cores, num_workers or 0))
     return ClusterMailbox(
-        Recipe(components.config, components.trainer.task, components.given.trainer),
+        Recipe(components.config, components.trainer.task, components.objects.trainer),
         num_workers,
         gpus=gpus,
         patience=runtime.patience,

@@ -1,1 +1,1 @@
-"""Real nodes: what is needed around a federation of processes and devices."""
+"""Real nodes: kits, supervision and checks of a federation of processes and devices."""

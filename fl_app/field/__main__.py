@@ -31,12 +31,12 @@ INTERRUPTED = 130  # what a shell reports for a command ended by Ctrl-C
 def main() -> int:
     """Run the command line; return 0 on success, 1 after a failure, 2 for refused arguments."""
     parser = _parser()
-    found, late = parser.parse_known_args()
-    arguments = vars(found)
-    if late:  # behind an option argparse takes no more overrides
-        if "overrides" not in arguments or any(word.startswith("-") for word in late):
-            parser.error(f"unrecognized arguments: {' '.join(late)}")
-        arguments["overrides"] += late
+    namespace, extra = parser.parse_known_args()
+    arguments = vars(namespace)
+    if extra:  # argparse takes no overrides after an option
+        if "overrides" not in arguments or any(word.startswith("-") for word in extra):
+            parser.error(f"unrecognized arguments: {' '.join(extra)}")
+        arguments["overrides"] += extra
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C
     try:
         status: int = arguments.pop("carry_out")(**arguments)
@@ -57,10 +57,10 @@ def _parser() -> argparse.ArgumentParser:
 
     def command(carry_out: Callable[..., int], folder: str) -> Callable[..., object]:
         text = (carry_out.__doc__ or "").removesuffix(".")
-        found = commands.add_parser(carry_out.__name__.removeprefix("_"), help=text)
-        found.set_defaults(carry_out=carry_out)
-        found.add_argument(folder, type=Path, help=FOLDERS[folder])
-        return found.add_argument
+        subparser = commands.add_parser(carry_out.__name__.removeprefix("_"), help=text)
+        subparser.set_defaults(carry_out=carry_out)
+        subparser.add_argument(folder, type=Path, help=FOLDERS[folder])
+        return subparser.add_argument
 
     add = command(_init, "out")
     add("--nodes", type=int, default=3, help="number of devices (3)")
@@ -132,7 +132,7 @@ def _register(server: Path, keys: Sequence[Path]) -> int:
 
     kit = Kit.read(server)
     link, until = SuperLink(kit), time.monotonic() + STARTS_WITHIN
-    while True:  # start.sh calls it while the SuperLink starts
+    while True:  # start.sh calls this while the SuperLink starts
         try:
             link.registered()
             break
@@ -141,12 +141,12 @@ def _register(server: Path, keys: Sequence[Path]) -> int:
                 raise
         time.sleep(0.5)
     for key in keys or sorted((kit.folder / "keys").glob("*.pub")):
-        kept = kit.folder / "keys" / key.name  # from which it is registered again
-        other = kept.exists() and kept.read_bytes() != key.read_bytes()
-        require(not other, "key", key, "a file of another name", f"{kept} is another device's")
+        copy = kit.folder / "keys" / key.name  # start.sh registers it again from there
+        conflict = copy.exists() and copy.read_bytes() != key.read_bytes()
+        require(not conflict, "key", key, "a file of another name", f"{copy} is another device's")
         print(f"{key.stem} {'may join' if link.register(key) else 'could join already'}")
-        if not kept.exists():
-            shutil.copy(key, kept)
+        if not copy.exists():
+            shutil.copy(key, copy)
     return 0
 
 
@@ -160,8 +160,8 @@ def _run(server: Path, output: Path | None, overrides: Sequence[str]) -> int:
     words = [_absolute(word) for word in overrides or kit.overrides]
     if not any(word.startswith("runtime=") for word in words):
         words.append(REAL)
-    given = next(word for word in words if word.startswith("runtime="))
-    require(given == REAL, "runtime", given[8:], "deployment here", "no device would train")
+    runtime = next(word for word in words if word.startswith("runtime="))
+    require(runtime == REAL, "runtime", runtime[8:], "deployment here", "no device would train")
     compose(words)  # refuses a key or an option that does not exist before Flower starts anything
     output = (output or kit.folder / "run").resolve()
     supervisor = Supervisor(SuperLink(kit), tell=partial(print, flush=True))
@@ -178,7 +178,7 @@ def _run(server: Path, output: Path | None, overrides: Sequence[str]) -> int:
 
 
 def _absolute(word: str) -> str:
-    """An override whose file the server finds from its own folder, too."""
+    """An override with an absolute path, which the server also finds from its own folder."""
     key, _, value = word.partition("=")
     if key in ("task.schema", "task.weights") and Path(value).is_file():
         return f"{key}={Path(value).resolve()}"
@@ -214,8 +214,8 @@ def _helper(
         from fl_app.field.make import HELPER_PORT, add_helper
 
         hosts, port = host or [socket.gethostname()], port or HELPER_PORT
-        made = add_helper(folder, hosts, port=port, least=min_clients)
-        print(f"Give {made} to the party that runs the helper, before devices get their folders.")
+        path = add_helper(folder, hosts, port=port, min_clients=min_clients)
+        print(f"Give {path} to the party that runs the helper, before devices get their folders.")
         print("Add to OVERRIDES of server.env, with about the largest norm of an upload:")
         address = f"secure_aggregation.address={hosts[0]}:{port}"
         print(f"  secure_aggregation=helper {address} secure_aggregation.clip_norm=5")
@@ -225,10 +225,10 @@ def _helper(
     from fl_app.secure.service import configured
 
     settings = Kit.read(folder, {}).settings
-    least = int(settings["MIN_CLIENTS"]) if min_clients is None else min_clients
-    where, port = (host or [settings["BIND"]])[0], port or int(settings["PORT"])
-    with suppress(KeyboardInterrupt):  # after it has shut down
-        uvicorn.Server(configured(folder.resolve(), where, port, least)).run()
+    minimum = int(settings["MIN_CLIENTS"]) if min_clients is None else min_clients
+    bind, port = (host or [settings["BIND"]])[0], port or int(settings["PORT"])
+    with suppress(KeyboardInterrupt):  # uvicorn raises it again after its shutdown
+        uvicorn.Server(configured(folder.resolve(), bind, port, minimum)).run()
     return 0
 
 

@@ -1,4 +1,4 @@
-"""Requests to a running SuperLink about its nodes and its runs, and what `field status` shows.
+"""Requests to a running SuperLink about its nodes and its runs, and the output of `field status`.
 
 The requests use Flower's client for the SuperLink's control interface, as Flower's commands do. The
 commands themselves print nodes without their keys, and each takes seconds of a core.
@@ -50,10 +50,10 @@ from fl_app.record.log import read_events
 OFFLINE_AFTER = float(HEARTBEAT_PATIENCE * HEARTBEAT_DEFAULT_INTERVAL)
 AHEAD = float(SYSTEM_TIME_TOLERANCE)  # seconds that a node's clock may be ahead of the server's
 BEHIND = float(TIMESTAMP_TOLERANCE + SYSTEM_TIME_TOLERANCE)  # seconds that it may be behind
-LATEST = 100  # newest runs, among which `under_way` looks for a run
+LATEST = 100  # newest runs that `under_way` searches
 COMMANDS = Path(sys.executable).parent  # of Flower
-NO_TLS = "WRONG_VERSION_NUMBER"  # how OpenSSL calls an answer without TLS
-OTHER = (
+NO_TLS = "WRONG_VERSION_NUMBER"  # OpenSSL's name for an answer without TLS
+FOREIGN = (
     "another program than the kit's holds its port, or speaks no TLS: "
     "`sudo ss -ltnp 'sport = :{port}'` there names it"
 )
@@ -76,8 +76,8 @@ class SuperLink:
 
     def __init__(self, kit: Kit, app: Path | None = None) -> None:
         if kit.role != "server":
-            whose = "a device's" if kit.role == "node" else f"the {kit.role}'s"
-            raise ValueError(f"{kit.folder} is {whose} folder ({kit.role}.env): give the server's")
+            owner = "a device's" if kit.role == "node" else f"the {kit.role}'s"
+            raise ValueError(f"{kit.folder} is {owner} folder ({kit.role}.env): give the server's")
         self._kit, self._app = kit, app
 
     def registered(self) -> dict[bytes, str]:
@@ -123,7 +123,7 @@ class SuperLink:
             RunError: the SuperLink refuses the request.
         """
         for run_id, run in self.runs().items():
-            if self._folder(run_id, run) == output and _goes_on(run):
+            if self._folder(run_id, run) == output and _is_unfinished(run):
                 return int(run_id), shlex.split(run.override_config["overrides"].string)
         return None
 
@@ -137,16 +137,16 @@ class SuperLink:
             Unreachable: the SuperLink does not answer.
             RunError: the SuperLink refuses the request.
         """
-        found = []
+        candidates = []
         for run_id, run in self.runs().items():
-            folder, told = self._folder(run_id, run), f"run {run_id}: {_state(run)}"
+            folder, state = self._folder(run_id, run), f"run {run_id}: {_state(run)}"
             if output in (None, folder):
-                found.append((_goes_on(run), run.pending_at, folder, told))
-        return max(found)[2:] if found else None
+                candidates.append((_is_unfinished(run), run.pending_at, folder, state))
+        return max(candidates)[2:] if candidates else None
 
     def _folder(self, run_id: int, run: Run) -> Path:
-        named = run.override_config["output"].string
-        return self._kit.folder / (named or f"outputs/flower-{run_id}")  # as `fl_app.server_app`
+        output = run.override_config["output"].string
+        return self._kit.folder / (output or f"outputs/flower-{run_id}")  # as `fl_app.server_app`
 
     def runs(self) -> dict[int, Run]:
         """The newest runs by their ids; raises as `registered`."""
@@ -165,7 +165,7 @@ class SuperLink:
             RunError: the SuperLink refuses the run.
             ValueError: the overrides name a module of the user's own that cannot be found.
         """
-        # A service has no folder of its own, and finds the files in that of the server.
+        # A service has no working folder, so files are also looked up in the server's folder.
         modules = own_modules(overrides, [Path.cwd(), self._kit.folder])
         with nullcontext(self._app) if self._app else app_folder(modules) as app:
             bundle = build_fab_from_disk(app)
@@ -202,14 +202,14 @@ class SuperLink:
                 yield client
         except httpx.TransportError as error:
             reason = (
-                OTHER.format(port=address.rpartition(":")[2]) if NO_TLS in str(error) else error
+                FOREIGN.format(port=address.rpartition(":")[2]) if NO_TLS in str(error) else error
             )
             raise Unreachable(f"{address} does not answer: {reason}") from error
         except httpx.HTTPStatusError as error:
             if error.response.is_server_error:
                 raise Unreachable(f"{address} answers with an error: {error}") from error
-            known = FlowerError.from_json(error.response.text)
-            raise RunError(f"{address} refuses: {known.message if known else error}") from error
+            refusal = FlowerError.from_json(error.response.text)
+            raise RunError(f"{address} refuses: {refusal.message if refusal else error}") from error
 
 
 def public_bytes(path: Path) -> bytes:
@@ -227,7 +227,7 @@ def public_bytes(path: Path) -> bytes:
     return public_key_to_bytes(key)
 
 
-def _goes_on(run: Run) -> bool:
+def _is_unfinished(run: Run) -> bool:
     return run.status.status != "finished"
 
 
@@ -251,8 +251,8 @@ def show_status(kit: Kit, output: Path | None) -> None:
         OSError: the SuperLink does not answer.
     """
     link = SuperLink(kit)
-    named = {public_bytes(path): path.stem for path in (kit.folder / "keys").glob("*.pub")}
-    nodes = [f"{named.get(key, '?')} {status}" for key, status in link.registered().items()]
+    names = {public_bytes(path): path.stem for path in (kit.folder / "keys").glob("*.pub")}
+    nodes = [f"{names.get(key, '?')} {status}" for key, status in link.registered().items()]
     print(f"nodes: {', '.join(sorted(nodes)) or 'none'}")
     latest, state = link.latest(output) or (kit.folder / "run", "")
     output = output or latest
@@ -265,7 +265,7 @@ def show_status(kit: Kit, output: Path | None) -> None:
 
 
 def clients(log: Path, *, under_way: bool = True) -> Table:
-    """What each client of a run does, by the run's event log.
+    """A table of what each client of a run does, from the run's event log.
 
     Args:
         log: path of the event log.
@@ -286,12 +286,12 @@ def clients(log: Path, *, under_way: bool = True) -> Table:
     last = {order.client: order for order in history.waiting.values()} | history.current
     for client in sorted(history.sequences):
         order = last.get(client)
-        doing, since = "aggregated", ""
+        state, since = "aggregated", ""
         if order is not None:
-            doing = f"version {order.version}, {order.ended or waiting}"
+            state = f"version {order.version}, {order.ended or waiting}"
             since = f"{now - (order.end or order.start):.0f} s"
         numbers = (history.arrivals[client], history.lost[client])
         table.add_row(
-            str(client), doing, since, *map(str, numbers), escape(reasons.get(client, ""))
+            str(client), state, since, *map(str, numbers), escape(reasons.get(client, ""))
         )
     return table

@@ -1,4 +1,4 @@
-"""Examines a folder of the edge kit on its machine: what no process says of itself in its log."""
+"""Examines a folder of the edge kit on its machine, for problems that no process logs."""
 
 import getpass
 import os
@@ -32,9 +32,9 @@ from fl_app.core.errors import RunError
 from fl_app.field.control import (
     AHEAD,
     BEHIND,
+    FOREIGN,
     NO_TLS,
     OFFLINE_AFTER,
-    OTHER,
     SuperLink,
     public_bytes,
 )
@@ -51,7 +51,7 @@ FLEET, CONTROL = "/v1/fleet/", "/v1/control/list-runs"
 UNREACHED = (OSError, httpx.HTTPError, httpx.InvalidURL)
 # Part of an error of a connection, and what to do.
 REMEDIES = {
-    NO_TLS.lower(): OTHER,
+    NO_TLS.lower(): FOREIGN,
     "certificate verify failed": "set the clocks; copy ca.crt of the kit that the server's folder "
     "comes from; `python -m fl_app.field certificate` writes one with other names",
     "refused": "start it (fl-superlink, and fl-caddy before it), or correct the port",
@@ -66,7 +66,7 @@ class Finding(NamedTuple):
 
     Attributes:
         subject: what was checked.
-        good: the verdict; None = nobody could tell.
+        good: the verdict; None = unknown.
         text: what was found.
         mend: how to mend it, if it is not good.
     """
@@ -93,10 +93,10 @@ def examine(kit: Kit, overrides: Sequence[str] = ()) -> list[Finding]:
             words.append("runtime=deployment")
         check = validate_config if kit.role == "server" else check_settings
         try:
-            found = compose(words)
+            config = compose(words)
             with chdir(kit.folder):  # where the SuperLink looks for files
-                check(found)
-            run = found
+                check(config)
+            run = config
         except ValueError as error:
             mend = "correct OVERRIDES: words after `python -m fl_app`"
             findings.append(Finding("run", False, str(error), mend))
@@ -121,12 +121,12 @@ def show(findings: Sequence[Finding]) -> int:
 
 def of_torch(kit: Kit, run: DictConfig | None) -> Iterator[Finding]:
     """Whether torch can compute: a build for newer processors dies when it loads or computes."""
-    done = subprocess.run([sys.executable, "-c", PROBE], capture_output=True, text=True)
-    text = ["no output", *(done.stdout or done.stderr).splitlines()][-1]
-    if done.returncode < 0:
-        text = f"{signal.strsignal(-done.returncode)}: every order would fail"
+    process = subprocess.run([sys.executable, "-c", PROBE], capture_output=True, text=True)
+    text = ["no output", *(process.stdout or process.stderr).splitlines()][-1]
+    if process.returncode < 0:
+        text = f"{signal.strsignal(-process.returncode)}: every order would fail"
     mend = "install another version of torch, with its torchvision, and ask doctor again"
-    yield Finding("torch", done.returncode == 0, text, mend)
+    yield Finding("torch", process.returncode == 0, text, mend)
 
 
 def of_disk(kit: Kit, run: DictConfig | None) -> Iterator[Finding]:
@@ -149,7 +149,7 @@ def of_ports(kit: Kit, run: DictConfig | None) -> Iterator[Finding]:
                 for c in psutil.net_connections("tcp")
                 if c.status == psutil.CONN_LISTEN and c.laddr.port == port
             ]
-        except psutil.Error as error:  # it has ended meanwhile, or is another user's
+        except psutil.Error as error:  # the process has ended, or is another user's
             mend = "ask doctor again, as root if need be"
             yield Finding(f"port {port}", None, f"nobody can tell who holds it: {error}", mend)
             continue
@@ -164,12 +164,12 @@ def of_ports(kit: Kit, run: DictConfig | None) -> Iterator[Finding]:
 def of_files(kit: Kit, run: DictConfig | None) -> Iterator[Finding]:
     """The certificates and keys of a folder."""
     now = datetime.now(UTC)
-    again = "copy it from the kit again: the folder is not complete"
+    copy_again = "copy it from the kit again: the folder is not complete"
     for name in ("ca.crt", *([] if kit.role == "node" else [f"{kit.role}.crt"])):
         try:
             certificate = x509.load_pem_x509_certificate((kit.folder / name).read_bytes())
         except (OSError, ValueError) as error:
-            yield Finding(name, False, str(error), again)
+            yield Finding(name, False, str(error), copy_again)
             continue
         begins, ends = certificate.not_valid_before_utc, certificate.not_valid_after_utc
         text = f"valid from {begins:%Y-%m-%d} to {ends:%Y-%m-%d}, and today is {now:%Y-%m-%d}"
@@ -179,7 +179,7 @@ def of_files(kit: Kit, run: DictConfig | None) -> Iterator[Finding]:
     path = kit.folder / f"{kit.role}.key"
     mode = stat.S_IMODE(path.stat().st_mode) if path.exists() else None
     if mode is None:
-        yield Finding(path.name, False, "it is not there", again)
+        yield Finding(path.name, False, "it is not there", copy_again)
     else:
         yield Finding(path.name, not mode & 0o077, f"its mode is {mode:o}", f"chmod 600 {path}")
     if kit.role == "node" and mode is not None and not _is_key(path):
@@ -199,7 +199,7 @@ def _is_key(path: Path) -> bool:
 
 
 def of_run(kit: Kit, run: DictConfig | None) -> Iterator[Finding]:
-    """The run of a server: what would make it start anew, or lose orders."""
+    """The run of a server: settings that would make it start over, or lose orders."""
     if run is None:
         return
     if run.checkpoint_every is None:
@@ -219,7 +219,7 @@ def of_run(kit: Kit, run: DictConfig | None) -> Iterator[Finding]:
 
 
 def of_node(kit: Kit, run: DictConfig | None) -> Iterator[Finding]:
-    """The partition of a device, which is also its client's id, and its own data."""
+    """The partition of a device, which is its client id, and its own data."""
     words = kit.settings.get("NODE_CONFIG", "")
     try:
         pairs = dict(pair.partition("=")[::2] for pair in shlex.split(words))
@@ -235,8 +235,8 @@ def of_node(kit: Kit, run: DictConfig | None) -> Iterator[Finding]:
     if kit.data is not None and "partition-id" not in pairs:
         yield Finding("partition", True, "none: the server knows this device by its node id")
     else:
-        mine, all_ = (pairs.get(key, "") for key in ("partition-id", "num-partitions"))
-        good = mine.isdecimal() and all_.isdecimal() and int(mine) < int(all_)
+        number, total = (pairs.get(key, "") for key in ("partition-id", "num-partitions"))
+        good = number.isdecimal() and total.isdecimal() and int(number) < int(total)
         mend = 'NODE_CONFIG="partition-id=0 num-partitions=3": another number on every device, '
         yield Finding("partition", good, f"NODE_CONFIG={words}", f"{mend}from 0")
     if folder := pairs.get("state-dir"):
@@ -252,24 +252,24 @@ def of_node(kit: Kit, run: DictConfig | None) -> Iterator[Finding]:
 
 
 def of_data(path: str, run: DictConfig | None) -> Iterator[Finding]:
-    """Whether a device's own data can be read, and what a run finds in them.
+    """Whether a device's own data can be read, and fit a run.
 
     Args:
         path: of the data.
         run: configuration of the run that is to read them; None if it is unknown.
     """
-    named = os.path.isabs(path) and "'" not in path
-    if not named or not os.access(path, os.R_OK):
-        what = (
+    is_absolute = os.path.isabs(path) and "'" not in path
+    if not is_absolute or not os.access(path, os.R_OK):
+        reason = (
             "does not exist, or may not be read"
-            if named
+            if is_absolute
             else "is no absolute path, or has a quote in it"
         )
         mend = (
             f"correct DATA in node.env, or let user {getpass.getuser()}, who runs this, read it; "
         )
         mend += "in a container, `docker compose --env-file node.env up -d` mounts it"
-        yield Finding("data", False, f"{path} {what}", mend)
+        yield Finding("data", False, f"{path} {reason}", mend)
         return
     hidden = any(Path(path).is_relative_to(folder) for folder in HIDDEN)
     mend = "move them, if systemd starts this SuperNode: its service has a /tmp of its own"
@@ -295,15 +295,15 @@ def of_data(path: str, run: DictConfig | None) -> Iterator[Finding]:
     yield Finding("examples", not problem, f"too few: {problem}" if problem else text, mend)
     mend = "convert the column if it has other units here, or correct its values"
     examples = task.inputs.numpy(), task.targets.numpy()
-    for told in unusual(task.schema, *examples) if task.schema else ():
-        yield Finding("units", None, told, mend)
+    for note in unusual(task.schema, *examples) if task.schema else ():
+        yield Finding("units", None, note, mend)
 
 
 # -- the network -----------------------------------------------------------------------------------
 
 
 def of_network(kit: Kit, run: DictConfig | None) -> Iterator[Finding]:
-    """The SuperLink as this machine reaches it, its nodes' keys, and that strangers do not."""
+    """Whether this machine reaches the SuperLink, nodes are online, and strangers are refused."""
     try:
         before = datetime.now(UTC)
         response = request(kit.address, FLEET, kit.trusting())
@@ -326,11 +326,11 @@ def of_network(kit: Kit, run: DictConfig | None) -> Iterator[Finding]:
 
 
 def _nodes(kit: Kit) -> Iterator[Finding]:
-    """Whether the nodes may join whose keys the server has, and are online."""
+    """Whether the nodes whose keys the server has are registered and online."""
     try:
-        known = SuperLink(kit).registered()
+        statuses = SuperLink(kit).registered()
         for key in sorted((kit.folder / "keys").glob("*.pub")):
-            status = known.get(public_bytes(key))
+            status = statuses.get(public_bytes(key))
             text = status or "not registered: it is refused with code 2004"
             mend = "if it should be online: start fl-supernode there, or run its doctor"
             if status is None:
@@ -341,7 +341,7 @@ def _nodes(kit: Kit) -> Iterator[Finding]:
 
 
 def _strangers(kit: Kit) -> Finding:
-    """Make a control call as a stranger would: with one a stranger could run code everywhere."""
+    """Make a control call as a stranger would; if accepted, strangers could run code everywhere."""
     address = kit.address
     if kit.role == "server":  # strangers reach Caddy
         address = f"127.0.0.1:{kit.settings['PORT']}"

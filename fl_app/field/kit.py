@@ -1,7 +1,7 @@
 """Reads a folder of the edge kit, and asks its process whether it answers.
 
 A folder holds settings (``server.env``, ``node.env`` or ``helper.env``), files that start its
-process (``start.sh``, systemd units, a compose file), what installs them (``install.sh``, a wheel
+process (``start.sh``, systemd units, a compose file), their installer (``install.sh``, a wheel
 of this project), certificates and keys. Flower writes its files to the same folder.
 """
 
@@ -60,8 +60,8 @@ class Kit:
             port = kit.settings.get("PORT", "1")
             PORTS.check(f"PORT of {path}", port, "nothing could listen")
             _, colon, port = kit.address.rpartition(":")
-            sound, lost = colon == ":" and PORTS.holds(port), "no device would find the server"
-            require(sound, f"SUPERLINK of {path}", kit.address, "host:port", lost)
+            valid, effect = colon == ":" and PORTS.holds(port), "no device would find the server"
+            require(valid, f"SUPERLINK of {path}", kit.address, "host:port", effect)
             return kit
         raise ValueError(
             f"{folder} must hold {' or '.join(f'{role}.env' for role in ROLES)}: it is no folder "
@@ -92,7 +92,7 @@ class Kit:
             OSError: a certificate cannot be read.
         """
         context = ssl.create_default_context(cafile=self.folder / "ca.crt")
-        if self.role == "helper":  # it answers nobody without a certificate: it shows its own
+        if self.role == "helper":  # it requires a client certificate, so show its own
             context.load_cert_chain(self.folder / "helper.crt", self.folder / "helper.key")
         return context
 
@@ -119,7 +119,7 @@ def request(
 
     Raises:
         httpx.HTTPError: there is no HTTP response.
-        httpx.InvalidURL: `address` is none.
+        httpx.InvalidURL: `address` is invalid.
     """
     # Devices connect directly, as SuperNodes do: proxies of the environment are not used.
     url = f"{'http' if context is None else 'https'}://{address}{path}"

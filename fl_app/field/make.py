@@ -32,7 +32,7 @@ from fl_app.secure.ledger import Ledger
 HERE = Path(__file__).parent
 FILES = HERE / "files"
 WHEEL = "fl_app-*.whl"
-# What every folder gets beside the files of its role.
+# Files of every folder, besides those of its role.
 SHARED = (
     FILES / "both" / "install.sh",
     HERE / "packages.py",
@@ -97,8 +97,8 @@ def new_kit(
         shutil.copy(ca / "ca.crt", server)
         for i in range(nodes):
             node = draft / f"node-{i}"
-            own = {"node": i, "own_port": NODE_PORT + i}
-            _write_program(node, "node", wheel, values | own)
+            own_values = {"node": i, "own_port": NODE_PORT + i}
+            _write_program(node, "node", wheel, values | own_values)
             new_node(node, node.name)
             shutil.copy(ca / "ca.crt", node)
             shutil.copy(node / "node.key.pub", server / "keys" / f"{node.name}.pub")
@@ -110,15 +110,15 @@ def add_helper(
     hosts: Sequence[str],
     *,
     port: int = HELPER_PORT,
-    least: int | None = None,
+    min_clients: int | None = None,
 ) -> Path:
-    """Add the folder ``helper`` to a kit, and what server and devices need to use it.
+    """Add the folder ``helper`` to a kit, and the keys by which server and devices use it.
 
     Args:
         kit: a kit with certificates, before its folders are copied to their machines.
         hosts: names and addresses of the helper's machine.
         port: that it listens on.
-        least: T, fewest different devices of a sum; None = half of the kit's devices, at least 2.
+        min_clients: T, fewest devices of a sum; None = half of the kit's devices, at least 2.
 
     Returns:
         The folder.
@@ -128,28 +128,28 @@ def add_helper(
             written.
     """
     folder, authority, server = kit / "helper", kit / "ca", kit / "server"
-    certified = (authority / "ca.key").is_file()
-    bound, lost = "a kit with certificates, and its folder ca", "machines could not know each other"
-    require(certified, "kit", kit, bound, lost)
-    lost = "the key of its helper would be lost"
-    require(not folder.exists(), "kit", kit, "one without helper", lost)
+    has_authority = (authority / "ca.key").is_file()
+    bound, effect = "a kit with certificates, and its folder ca", "machines could not trust others"
+    require(has_authority, "kit", kit, bound, effect)
+    effect = "the key of its helper would be lost"
+    require(not folder.exists(), "kit", kit, "one without helper", effect)
     PORTS.check("--port", port, "no helper can listen there")
     nodes = sorted(kit.glob("node-*"))
-    least = max(2, len(nodes) // 2) if least is None else least
+    min_clients = max(2, len(nodes) // 2) if min_clients is None else min_clients
     require(
-        2 <= least <= len(nodes),
+        2 <= min_clients <= len(nodes),
         "--min-clients",
-        least,
+        min_clients,
         f"between 2 and the {len(nodes)} devices of the kit",
         "a sum over one device is its upload, and one of more devices never comes",
     )
     with _new_folder(folder) as draft:
-        made = Kit.read(server, {}).settings.get("MADE", "")
-        values = {"port": port, "least": least, "made": made}
+        stamp = Kit.read(server, {}).settings.get("MADE", "")
+        values = {"port": port, "least": min_clients, "made": stamp}
         _write_program(draft, "helper", next(server.glob(WHEEL), None), values)
         shutil.copy(authority / "ca.crt", draft)
         shutil.copytree(server / "keys", draft / "keys")
-        # It may ask itself, too: `healthy` does.
+        # Also as a client: `healthy` asks the helper itself.
         new_certificate(authority, draft, "helper", [*hosts, *LOOPBACK], [SERVER, CLIENT])
         for path in server.glob(f"{SERVERS_OWN}.*"):  # of an attempt that was interrupted
             path.unlink()
@@ -157,15 +157,15 @@ def add_helper(
         ledger = Ledger.create(draft / RECORD)
         public = helper_key_pem(ledger.private_key.public_key())
         ledger.close()
-        for where in (draft, server, *nodes):
-            (where / PUBLIC_KEY).unlink(missing_ok=True)
-            write(where / PUBLIC_KEY, public, PUBLIC)
+        for target in (draft, server, *nodes):
+            (target / PUBLIC_KEY).unlink(missing_ok=True)
+            write(target / PUBLIC_KEY, public, PUBLIC)
     return folder
 
 
 @contextmanager
 def _new_folder(path: Path) -> Iterator[Path]:
-    """A draft of a folder, which takes its place if nothing fails."""
+    """A draft of a folder, which is renamed to the folder if nothing fails."""
     path = path.resolve()
     path.parent.mkdir(parents=True, exist_ok=True)
     draft = Path(tempfile.mkdtemp(prefix=f".{path.name}-", dir=path.parent))
@@ -215,8 +215,8 @@ def new_certificate(
         authority: folder with ``ca.key`` and ``ca.crt``.
         folder: the folder to write to.
         name: of the two files.
-        hosts: names and addresses under which others reach who has the certificate.
-        uses: what it may be used for: `SERVER`, `CLIENT`.
+        hosts: names and addresses of the certificate's owner.
+        uses: allowed uses: `SERVER`, `CLIENT`.
 
     Raises:
         ValueError: a host is neither a name nor an address.
@@ -263,7 +263,7 @@ def general_name(host: str) -> x509.GeneralName:
 
 
 def write(path: Path, content: bytes, mode: int) -> None:
-    """Create a file with a mode, which holds before the first byte is written.
+    """Create a file with a mode, which applies before the first byte is written.
 
     Raises:
         FileExistsError: the file exists already.
@@ -285,16 +285,16 @@ def _issue(
     authority: Path | None,
     extensions: Sequence[x509.ExtensionType],
 ) -> None:
-    """Write a key and its certificate; without an authority it is signed by itself."""
+    """Write a key and its certificate; without an authority, it is self-signed."""
     now = datetime.now(UTC)
     key = ec.generate_private_key(ec.SECP384R1())
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, f"fl-app {name}")])
     issuer, signer = subject, key
     if authority is not None:
         issuer = x509.load_pem_x509_certificate((authority / "ca.crt").read_bytes()).subject
-        loaded = serialization.load_pem_private_key((authority / "ca.key").read_bytes(), None)
-        assert isinstance(loaded, ec.EllipticCurvePrivateKey)
-        signer = loaded
+        ca_key = serialization.load_pem_private_key((authority / "ca.key").read_bytes(), None)
+        assert isinstance(ca_key, ec.EllipticCurvePrivateKey)
+        signer = ca_key
     builder = (
         x509.CertificateBuilder()
         .issuer_name(issuer)

@@ -2,9 +2,9 @@
 
     python3 packages.py --venv .venv --constraints constraints.txt fl_app-0.1.0-py3-none-any.whl
 
-``uv pip install --torch-backend`` does it where PyTorch's own index can be reached. Else this takes
-what comes nearest, and says so. It runs before anything is installed, so it needs Python alone, and
-nothing of this project.
+``uv pip install --torch-backend`` does this if PyTorch's own index can be reached. Else this module
+takes the nearest build, and prints a note. It runs before anything is installed, so it imports only
+the standard library, and nothing of this project.
 """
 
 import argparse
@@ -33,7 +33,7 @@ NEVER_LOADED = (
 # On aarch64 it has builds for CUDA only from 2.11 on. 2.10.0 needs a newer processor than that of a
 # Raspberry Pi 4.
 AARCH64 = ("torch==2.9.1", "torchvision==0.24.1")
-# What pip is told by its variables, uv is told by others.
+# Variables of pip, and those of uv with the same meaning.
 VARIABLES = {
     "PIP_FIND_LINKS": "UV_FIND_LINKS",
     "PIP_INDEX_URL": "UV_DEFAULT_INDEX",
@@ -44,15 +44,15 @@ VARIABLES = {
 OUT_OF_REACH = "PyTorch's index cannot be reached"
 CERTIFICATES = Path("/etc/ssl/certs/ca-certificates.crt")
 PROBE = "import torch; (torch.ones(8, 8) @ torch.ones(8, 8)).sum(); print(torch.__version__)"
-# Fails as an import does; not if there is no torchvision, as on a device without torch.
+# Fails if the import fails, but not if torchvision is missing, as on a device without torch.
 VISION = (
     "import importlib, importlib.util\n"
     "importlib.util.find_spec('torchvision') and importlib.import_module('torchvision')"
 )
-# What torchvision says if its compiled operators were built for another build of torch.
+# The error of torchvision if its compiled operators were built for another build of torch.
 NO_OPERATORS = "operator torchvision::nms does not exist"
-# Python carries out this file at its start, after those that say where this package is. Then
-# `import torchvision` succeeds without its operators.
+# Python runs this file at its start, after the files that locate this package. Then `import
+# torchvision` succeeds without its operators.
 TOLERATED = "zz_fl_app_torchvision.pth"
 TOLERATE = "import fl_app.tasks.vision; fl_app.tasks.vision.tolerate()\n"
 
@@ -65,7 +65,7 @@ class Plan(NamedTuple):
     """Where torch comes from.
 
     Attributes:
-        note: what is told; "" = nothing.
+        note: for the user; "" = none.
         words: for ``uv pip install``.
         pins: constraints in place of those of `TORCH`; None = those stay.
         excluded: packages that are not installed though others require them.
@@ -95,30 +95,30 @@ class Environment:
         """Make the environment, unless it is there, and put uv into it.
 
         Args:
-            above: whether it sees what is installed beside the interpreter.
+            above: whether it sees the packages of the interpreter's own environment.
 
         Raises:
             InstallError: venv is missing, the folder cannot be written to, or uv cannot be had.
         """
         if self.runs("import pip"):
-            words = ["--system-site-packages"] if above else []
-            _run([sys.executable, "-m", "venv", "--clear", *words, str(self.folder)])
-        words = ["--retries", "2", "install", "--constraint", self._file("pins", self.pins), "uv"]
-        if not self.uv.exists():  # one beside the interpreter would be enough for pip
-            words.append("--ignore-installed")
+            options = ["--system-site-packages"] if above else []
+            _run([sys.executable, "-m", "venv", "--clear", *options, str(self.folder)])
+        options = ["--retries", "2", "install", "--constraint", self._file("pins", self.pins), "uv"]
+        if not self.uv.exists():  # else one of the interpreter's own environment satisfies pip
+            options.append("--ignore-installed")
         pip = [str(self.python), "-m", "pip", "--disable-pip-version-check", "--quiet"]
-        _run([*pip, *words])
+        _run([*pip, *options])
 
     def runs(self, code: str) -> str:
-        """The last line of what the environment's Python says against some code; "" = nothing."""
+        """The last line of the error that some code raises in the environment; "" = none."""
         try:
-            done = subprocess.run([self.python, "-c", code], capture_output=True, text=True)
+            process = subprocess.run([self.python, "-c", code], capture_output=True, text=True)
         except OSError as error:
             return str(error)
-        told = done.stderr.strip() or f"exit status {done.returncode}"
-        if done.returncode < 0:  # such as of instructions that this processor lacks
-            told = signal.strsignal(-done.returncode) or told
-        return told.splitlines()[-1] if done.returncode else ""
+        text = process.stderr.strip() or f"exit status {process.returncode}"
+        if process.returncode < 0:  # such as of instructions that this processor lacks
+            text = signal.strsignal(-process.returncode) or text
+        return text.splitlines()[-1] if process.returncode else ""
 
     def torch(self, *words: str, pinned: bool = True) -> str | None:
         """The version of torch that would be installed with these words; None = none.
@@ -127,17 +127,17 @@ class Environment:
             words: for ``uv pip compile``.
             pinned: whether the constraints hold.
         """
-        pins, wanted = self._file("pins", self.pins if pinned else ()), self._file("in", ["torch"])
+        pins, source = self._file("pins", self.pins if pinned else ()), self._file("in", ["torch"])
         plain = ["--quiet", "--no-deps", "--no-header", "--no-annotate", "--constraints", pins]
-        soon = {"UV_HTTP_TIMEOUT": "20", "UV_HTTP_RETRIES": "1"}
-        done = subprocess.run(
-            self._uv("compile", *plain, *words, wanted),
-            env={**self._variables, **soon},
+        timeouts = {"UV_HTTP_TIMEOUT": "20", "UV_HTTP_RETRIES": "1"}
+        process = subprocess.run(
+            self._uv("compile", *plain, *words, source),
+            env={**self._variables, **timeouts},
             capture_output=True,
             text=True,
         )
-        versions = [line.split()[0] for line in done.stdout.splitlines() if "==" in line]
-        return versions[0].partition("==")[2] if done.returncode == 0 and versions else None
+        versions = [line.split()[0] for line in process.stdout.splitlines() if "==" in line]
+        return versions[0].partition("==")[2] if process.returncode == 0 and versions else None
 
     def install(self, requirements: Sequence[str], plan: Plan) -> None:
         """Install packages and compile them to bytecode.
@@ -165,19 +165,19 @@ class Environment:
         return str(path)
 
 
-def uv_variables(given: Mapping[str, str]) -> dict[str, str]:
-    """The environment for uv: `given`, with what it tells pip and not uv.
+def uv_variables(variables: Mapping[str, str]) -> dict[str, str]:
+    """The environment for uv: `variables`, with those of pip translated for uv.
 
-    Files of constraints are left out: they are arguments here.
+    Files of constraints are left out, since this program passes them as arguments.
     """
-    told = {key: value for key, value in given.items() if key != "UV_CONSTRAINT"}
+    result = {key: value for key, value in variables.items() if key != "UV_CONSTRAINT"}
     if CERTIFICATES.exists():  # uv has its own otherwise, and pip uses the system's
-        told.setdefault("UV_SYSTEM_CERTS", "true")
+        result.setdefault("UV_SYSTEM_CERTS", "true")
     for pips, uvs in VARIABLES.items():
-        if pips in given and uvs not in given:
+        if pips in variables and uvs not in variables:
             comma = uvs == "UV_FIND_LINKS"  # uv separates addresses of indexes by spaces, as pip
-            told[uvs] = given[pips].replace(" ", ",") if comma else given[pips]
-    return told
+            result[uvs] = variables[pips].replace(" ", ",") if comma else variables[pips]
+    return result
 
 
 def plan_for(torch: str, environment: Environment, *, gpu: bool) -> Plan:
@@ -192,15 +192,15 @@ def plan_for(torch: str, environment: Environment, *, gpu: bool) -> Plan:
         return Plan("no torch is installed", excluded=TORCH)
     if torch == "cuda":
         return Plan()
-    own = ("--torch-backend", "auto" if torch == "auto" and gpu else "cpu")
-    if environment.torch(*own):
-        return Plan(words=own)
-    if own[1] == "auto":
+    backend = ("--torch-backend", "auto" if torch == "auto" and gpu else "cpu")
+    if environment.torch(*backend):
+        return Plan(words=backend)
+    if backend[1] == "auto":
         return Plan()
-    found = environment.torch("--no-index", pinned=False)
-    if found is not None and found.endswith("+cpu"):
-        where = "of the folder given by PIP_FIND_LINKS or UV_FIND_LINKS"
-        return Plan(f"{OUT_OF_REACH}: torch {found} {where} is taken", pins=(f"torch=={found}",))
+    local = environment.torch("--no-index", pinned=False)
+    if local is not None and local.endswith("+cpu"):
+        place = "of the folder given by PIP_FIND_LINKS or UV_FIND_LINKS"
+        return Plan(f"{OUT_OF_REACH}: torch {local} {place} is taken", pins=(f"torch=={local}",))
     if platform.machine() == "aarch64":
         newest = "the newest of the default index without CUDA for this processor"
         return Plan(f"{OUT_OF_REACH}: {AARCH64[0]} is taken, {newest}", pins=AARCH64)
@@ -213,10 +213,10 @@ def plan_for(torch: str, environment: Environment, *, gpu: bool) -> Plan:
 
 
 def check_torch(environment: Environment) -> str:
-    """What is to be told of the torch and the torchvision that were installed; "" = nothing.
+    """Check the installed torch and torchvision; return a note, "" = none.
 
     A torchvision that was built for another build of torch is usable without its compiled
-    operators, which few programs call: from then on every Python of the environment imports it so.
+    operators, which few programs call: afterwards, every Python of the environment imports it so.
 
     Raises:
         InstallError: torch does not compute, or torchvision cannot be imported for another reason.
@@ -242,8 +242,8 @@ def check_torch(environment: Environment) -> str:
 def _run(command: Sequence[str], variables: Mapping[str, str] | None = None) -> None:
     status = subprocess.run(command, env=variables).returncode
     if status != 0:
-        shown = " ".join(command[:4])
-        raise InstallError(f"`{shown} ...` failed with exit status {status}; see above")
+        start = " ".join(command[:4])
+        raise InstallError(f"`{start} ...` failed with exit status {status}; see above")
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -254,9 +254,9 @@ def _parser() -> argparse.ArgumentParser:
     add("--venv", type=Path, required=True, metavar="DIR", help="the environment")
     text = "build of torch (auto: cpu unless there is an NVIDIA driver)"
     add("--torch", choices=("auto", "cpu", "cuda", "none"), default="auto", help=text)
-    known = os.environ.get("PIP_CONSTRAINT") or os.environ.get("UV_CONSTRAINT") or None
+    default = os.environ.get("PIP_CONSTRAINT") or os.environ.get("UV_CONSTRAINT") or None
     text = "versions of packages (PIP_CONSTRAINT)"
-    add("--constraints", type=Path, metavar="FILE", default=known, help=text)
+    add("--constraints", type=Path, metavar="FILE", default=default, help=text)
     text = "see what is installed beside the interpreter, such as torch (with --torch none)"
     add("--system-site-packages", action="store_true", help=text)
     return parser
@@ -274,8 +274,8 @@ def main() -> int:
         if plan.note:
             print(plan.note, flush=True)
         environment.install(requirements, plan)
-        if arguments.torch != "none" and (told := check_torch(environment)):
-            print(told, flush=True)
+        if arguments.torch != "none" and (note := check_torch(environment)):
+            print(note, flush=True)
     except (InstallError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1

@@ -1,7 +1,7 @@
 """The project's own files, whether this package runs from a clone or is installed.
 
-``files/project`` has the files of the repository's root that are needed elsewhere. In a clone they
-are links, and an installed package has copies.
+``files/project`` has the files of the repository's root that are needed elsewhere: in a clone as
+links, in an installed package as copies.
 """
 
 import json
@@ -22,7 +22,7 @@ from fl_app.core.errors import RunError
 
 PACKAGE = Path(__file__).resolve().parents[1]
 FILES = Path(__file__).with_name("files") / "project"
-RENAMED = {"project.toml": "pyproject.toml"}  # for ruff takes its settings from any of that name
+RENAMED = {"project.toml": "pyproject.toml"}  # since ruff reads any file of that name as settings
 SETUPTOOLS = Version("77")  # as [build-system] in pyproject.toml
 INCLUDE = "fab-include = ["  # in pyproject.toml
 # A module of the user's own in an override.
@@ -31,7 +31,7 @@ IGNORED = shutil.ignore_patterns("__pycache__")
 
 
 def write_sources(folder: Path) -> None:
-    """Write what a wheel is built from, and what ``flwr run`` packs.
+    """Write the sources of a wheel, which ``flwr run`` also packs.
 
     Args:
         folder: a new folder; receives ``pyproject.toml``, ``fl_app``, ``conf`` and so on.
@@ -39,7 +39,7 @@ def write_sources(folder: Path) -> None:
     from fl_app.cli import CONF  # needs Hydra, which devices do not have
 
     shutil.copytree(PACKAGE, folder / "fl_app", ignore=IGNORED)
-    shutil.rmtree(folder / "fl_app" / "conf", ignore_errors=True)  # lies there once installed
+    shutil.rmtree(folder / "fl_app" / "conf", ignore_errors=True)  # of an installed package
     shutil.copytree(CONF, folder / "conf", ignore=IGNORED)
     for file in FILES.iterdir():
         shutil.copy(file, folder / RENAMED.get(file.name, file.name))
@@ -58,7 +58,7 @@ def app_folder(modules: Sequence[Path] = ()) -> Iterator[Path]:
     with tempfile.TemporaryDirectory() as parent:
         folder = Path(parent, "fl-app")
         write_sources(folder)
-        included = INCLUDE
+        include = INCLUDE
         for module in modules:
             pattern = f"/{module.name}"
             if module.is_dir():
@@ -66,9 +66,9 @@ def app_folder(modules: Sequence[Path] = ()) -> Iterator[Path]:
                 pattern += "/**/*.py"
             else:
                 shutil.copy(module, folder)
-            included += f"{json.dumps(pattern)}, "
+            include += f"{json.dumps(pattern)}, "
         settings = folder / "pyproject.toml"
-        settings.write_text(settings.read_text().replace(INCLUDE, included, 1))
+        settings.write_text(settings.read_text().replace(INCLUDE, include, 1))
         yield folder
 
 
@@ -79,23 +79,23 @@ def own_modules(overrides: Sequence[str], folders: Sequence[Path]) -> list[Path]
 
     Args:
         overrides: as after ``python -m fl_app``.
-        folders: where they may lie.
+        folders: to search for them.
 
     Raises:
-        ValueError: a module is neither there nor installed.
+        ValueError: a module is neither in the folders nor installed.
     """
-    found = []
+    modules = []
     for name in dict.fromkeys(match[1] for word in overrides if (match := NAMED.match(word))):
-        places = (folder / each for folder in folders for each in (f"{name}.py", name))
+        places = (folder / form for folder in folders for form in (f"{name}.py", name))
         place = next(filter(Path.exists, places), None)
         if place is not None and name != PACKAGE.name:
-            found.append(place)
+            modules.append(place)
         elif find_spec(name) is None:
             raise ValueError(
                 f"{name}.py must lie in {' or '.join(map(str, folders))}, or {name} be installed "
                 "on the server and all nodes: the run names it, and its app would lack it"
             )
-    return found
+    return modules
 
 
 def build_wheel(folder: Path) -> Path:
@@ -120,7 +120,7 @@ def build_wheel(folder: Path) -> Path:
         command = [sys.executable, "-m", "pip", "--disable-pip-version-check", "wheel", "--quiet"]
         command += ["--no-deps", "--wheel-dir", str(folder)]
         command += [] if isolated else ["--no-build-isolation", "--no-index"]
-        done = subprocess.run([*command, str(sources)], capture_output=True, text=True)
-    if done.returncode:
-        raise RunError(f"the wheel for the devices cannot be built:\n{done.stderr.strip()}")
+        process = subprocess.run([*command, str(sources)], capture_output=True, text=True)
+    if process.returncode:
+        raise RunError(f"the wheel for the devices cannot be built:\n{process.stderr.strip()}")
     return next(folder.glob("fl_app-*.whl"))

@@ -21,7 +21,7 @@ from fl_app.record.progress import Progress
 
 POLL = 5.0  # seconds between two questions to the SuperLink
 EVERY = 60.0  # seconds between two lines about a run
-AGAIN = 5.0  # seconds until a run is submitted again; doubled after an attempt without progress
+RETRY = 5.0  # seconds before a run is submitted again; doubled after an attempt without progress
 ATTEMPTS = 3  # attempts in a row without progress, after which the supervisor gives up
 RESUME = "resume=auto"
 
@@ -30,12 +30,12 @@ Answer = TypeVar("Answer")
 
 @dataclass
 class Supervisor:
-    """Submits a run until it is complete, and shows how far it is.
+    """Submits a run until it is complete, and shows its progress.
 
     Args:
         link: the SuperLink.
         pause: waits for a number of seconds.
-        tell: reports to the user what happens to the run.
+        tell: receives messages for the user.
         wall: seconds of the wall clock.
 
     Attributes:
@@ -94,16 +94,16 @@ class Supervisor:
                     raise RunError(f"{reason}; the same command goes on with it")
                 if ending := _reason_of_end(output):
                     raise RunError(f"{reason}; it ended with {ending}")
-                if (refused := output / REFUSED).exists():
-                    why = refused.read_text(encoding="utf-8")
-                    raise RunError(f"run {run_id} was refused: {why}")
-            # A run that is resumed cuts its log back to the checkpoint.
-            reached, _ = _log_of(output)
-            fruitless = 0 if reached > furthest else fruitless + 1
-            furthest = max(reached, furthest)
+                if (refusal := output / REFUSED).exists():
+                    text = refusal.read_text(encoding="utf-8")
+                    raise RunError(f"run {run_id} was refused: {text}")
+            # A resumed run cuts its log back to the checkpoint.
+            size, _ = _log_of(output)
+            fruitless = 0 if size > furthest else fruitless + 1
+            furthest = max(size, furthest)
             if fruitless == ATTEMPTS:
                 raise RunError(f"{reason}; {ATTEMPTS} attempts in a row have made no progress")
-            wait = AGAIN * 2**fruitless
+            wait = RETRY * 2**fruitless
             self.tell(f"{reason}; again in {wait:.0f} s")
             self.pause(wait)
 
@@ -116,19 +116,19 @@ class Supervisor:
             waits = True
             self.pause(POLL)
         words = [*overrides]
-        if (output / EVENTS).exists() and _but_resume(words) == words:
+        if (output / EVENTS).exists() and _without_resume(words) == words:
             words.append(RESUME)
         return self._answer(partial(self._seek_or_submit, words, output))
 
     def _seek_or_submit(self, words: Sequence[str], output: Path) -> int:
         """Ask and submit in one step, because another supervisor may submit the same run."""
-        found = self.link.under_way(output)
-        if found is None:
+        unfinished = self.link.under_way(output)
+        if unfinished is None:
             run_id = self.link.submit(words, output)
             self.tell(f"run {run_id} submitted: {' '.join(words)}")
             return run_id
-        run_id, others = found
-        theirs, ours = _but_resume(others), _but_resume(words)
+        run_id, their_words = unfinished
+        theirs, ours = _without_resume(their_words), _without_resume(words)
         require(
             theirs == ours,
             "--output",
@@ -146,7 +146,7 @@ class Supervisor:
         Args:
             run_id: of the run.
             output: its folder.
-            before: when the event log was changed last before the run was submitted.
+            before: last change of the event log before the run was submitted.
         """
         last, log, progress = "", Log(output / EVENTS), None
         with ExitStack() as stack:
@@ -155,7 +155,7 @@ class Supervisor:
                 if status != last:
                     self.tell(f"run {run_id} is {status}")
                     last = status
-                # A log that is resumed has been cut to its checkpoint once it has changed.
+                # A resumed run first cuts its log to the checkpoint, so wait for a change.
                 if progress is not None:
                     self._read(log)
                     progress.look()
@@ -194,15 +194,15 @@ class Supervisor:
                 self.pause(POLL)
 
 
-def _but_resume(words: Sequence[str]) -> list[str]:
+def _without_resume(words: Sequence[str]) -> list[str]:
     return [word for word in words if not word.startswith("resume=")]
 
 
 def _log_of(output: Path) -> tuple[int, int]:
-    """Bytes of the event log, and when it was changed last; -1 if there is none."""
+    """Bytes of the event log, and the time of its last change; -1 if there is none."""
     with suppress(FileNotFoundError):
-        found = (output / EVENTS).stat()
-        return found.st_size, found.st_mtime_ns
+        status = (output / EVENTS).stat()
+        return status.st_size, status.st_mtime_ns
     return -1, -1
 
 

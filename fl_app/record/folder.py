@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 EVENTS, SUMMARY, MODEL = "events.jsonl", "summary.json", "model.npz"
 TABLE, PARTITION, SCHEMA = "metrics.csv", "partition.csv", "schema.json"
-REFUSED = "refused.txt"  # of a run on real nodes: why its configuration was refused
+REFUSED = "refused.txt"  # why the configuration of a run on real nodes was refused
 
 
 def require_free(folder: Path) -> None:
@@ -47,14 +47,14 @@ def require_free(folder: Path) -> None:
 def write_metrics(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
     """Write ``metrics.csv``: a row per evaluation.
 
-    Columns are ``version,t,accuracy,loss``, then what the rows have beside, in their order. A task
+    Columns are ``version,t,accuracy,loss``, then the other keys of the rows, in their order. A task
     that measures neither accuracy nor loss has no such column. A value that is missing or not
     finite is an empty field.
     """
-    found = dict.fromkeys(key for row in rows for key in row)
-    first = [key for key in ("version", "t", "accuracy", "loss") if not rows or key in found]
+    keys = dict.fromkeys(key for row in rows for key in row)
+    first = [key for key in ("version", "t", "accuracy", "loss") if not rows or key in keys]
     with path.open("w", encoding="utf-8", newline="") as file:
-        writer = csv.DictWriter(file, dict.fromkeys([*first, *found]), lineterminator="\n")
+        writer = csv.DictWriter(file, dict.fromkeys([*first, *keys]), lineterminator="\n")
         writer.writeheader()
         writer.writerows(rows)
 
@@ -65,33 +65,33 @@ class RunFolder:
 
     Args:
         folder: of the run.
-        history: of the run; takes in every event before this sink does. Of a run that is resumed
-            it is filled with the events before the checkpoint.
+        history: of the run; receives every event before this sink does. In a resumed run, the
+            events before the checkpoint fill it.
         overrides: the user's.
-        kept: `state_dict` at the checkpoint from which the run is resumed; None = a new run.
+        saved: `state_dict` at the checkpoint from which the run is resumed; None = a new run.
     """
 
     folder: Path
     history: History
     _: KW_ONLY
     overrides: Sequence[str] = ()
-    kept: InitVar[Mapping[str, Any] | None] = None
+    saved: InitVar[Mapping[str, Any] | None] = None
 
-    def __post_init__(self, kept: Mapping[str, Any] | None) -> None:
-        self._origin = provenance(self.overrides, kept and kept["provenance"])
-        self._began = time.monotonic() - (kept["wall_seconds"] if kept else 0.0)
+    def __post_init__(self, saved: Mapping[str, Any] | None) -> None:
+        self._origin = provenance(self.overrides, saved and saved["provenance"])
+        self._start = time.monotonic() - (saved["wall_seconds"] if saved else 0.0)
         self._rows: list[dict[str, Any]] = []  # of ``metrics.csv``
         self._log: JsonLines | None = None
-        self._kept: int | None = kept["positions"][EVENTS] if kept else None
+        self._log_length: int | None = saved["positions"][EVENTS] if saved else None
         # Before the log is locked: a process loses its lock when it closes any handle of the file.
-        for event in read_events(self.folder / EVENTS, self._kept or 0):
+        for event in read_events(self.folder / EVENTS, self._log_length or 0):
             self.history.emit(event)
             self._measure(event)
 
     @property
     def wall_seconds(self) -> float:
-        """Since the run began, without the time between an interruption and its resumption."""
-        return time.monotonic() - self._began
+        """Duration of the run, without the time between an interruption and its resumption."""
+        return time.monotonic() - self._start
 
     def lock(self) -> None:
         """Create the folder and open the event log, for which this process is the only writer.
@@ -101,7 +101,7 @@ class RunFolder:
             RunError: another process writes to the log; no file has changed.
         """
         self.folder.mkdir(parents=True, exist_ok=True)
-        self._log = JsonLines(self.folder / EVENTS, keep=self._kept)
+        self._log = JsonLines(self.folder / EVENTS, keep=self._log_length)
 
     def begin(
         self,
@@ -115,7 +115,7 @@ class RunFolder:
             partition: names of the classes, and the examples of each of them on each client, shape
                 ``(N, C)``, for ``partition.csv``; None = they are not known.
         """
-        # If this run is killed, what it had come to before must not be taken for its results.
+        # If this run is killed, earlier results must not be taken for its own.
         for name in (SUMMARY, TABLE, MODEL):
             (self.folder / name).unlink(missing_ok=True)
         # A sweep's report names its jobs after their overrides, as typed, ${key} included.
@@ -139,7 +139,7 @@ class RunFolder:
         self._measure(event)
 
     def _measure(self, event: Event) -> None:
-        """Note the row of an evaluation on the server, or of one whose last scores have come."""
+        """Add the row of an evaluation on the server, or of a completed one on clients."""
         match event:
             case Evaluated():
                 metrics = event.metrics
@@ -151,12 +151,12 @@ class RunFolder:
                 }
             case _:
                 return
-        about = {"version": event.version, "t": event.t}
-        row = {**about, **metrics, **columns(self.history)}
+        place = {"version": event.version, "t": event.t}
+        row = {**place, **metrics, **columns(self.history)}
         self._rows.append({key: _field(value) for key, value in row.items()})
 
     def state_dict(self) -> dict[str, Any]:
-        """What a resumed run needs, with all events so far on disk."""
+        """The state to resume from; all events so far are on disk."""
         assert self._log is not None
         return {
             "positions": {EVENTS: self._log.position()},
@@ -165,7 +165,7 @@ class RunFolder:
         }
 
     def close(self) -> None:
-        """Write what is left; may be called again."""
+        """Write the remaining events; may be called repeatedly."""
         if self._log is not None:
             self._log.close()
 
@@ -173,16 +173,16 @@ class RunFolder:
         self,
         outcome: "Outcome",
         model: Mapping[str, Array],
-        about: Mapping[str, Any],
+        facts: Mapping[str, Any],
         report_accuracy: float,
         score: Score | None = None,
     ) -> dict[str, Any]:
-        """Write what is known at the end; ``summary.json`` says that all files are complete.
+        """Write the results; ``summary.json``, which is last, shows that all files are complete.
 
         Args:
             outcome: of the run.
             model: final arrays by name.
-            about: what was run, the first keys of the summary.
+            facts: what ran; the first keys of the summary.
             report_accuracy: in [0, 1], the accuracy to which times are measured.
             score: of the task; None = accuracy or, if no evaluation has it, the loss.
 
@@ -191,7 +191,7 @@ class RunFolder:
         """
         results = of_outcome(outcome, self.history, self.wall_seconds, report_accuracy, score)
         self.close()
-        summary = {**about, **results, **self._origin}
+        summary = {**facts, **results, **self._origin}
         write_metrics(self.folder / TABLE, self._rows)
         with atomic_write(self.folder / MODEL) as file:
             np.savez(file, allow_pickle=False, **model)
@@ -200,6 +200,6 @@ class RunFolder:
 
 
 def _field(value: Any) -> Any:
-    """A number as a log has it, too."""
+    """A value as a field: NumPy scalars as Python's, non-finite numbers empty."""
     value = value.item() if isinstance(value, np.generic) else value
     return "" if isinstance(value, float) and not math.isfinite(value) else value

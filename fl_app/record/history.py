@@ -1,6 +1,6 @@
-"""What the events of a run add up to.
+"""The state and totals that follow from the events of a run.
 
-One fold serves every reader: ``summary.json``, ``metrics.csv``, progress, the report and the
+One class serves every reader: ``summary.json``, ``metrics.csv``, progress, the report and the
 verdicts on injected faults. It takes events live, as a sink, or from ``events.jsonl``
 (`fl_app.record.log`), with equal results.
 """
@@ -90,12 +90,12 @@ class Wait(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
-    """One evaluation, and what it took to get there.
+    """One evaluation, with its time and cost.
 
     Attributes:
         version: of the model.
         t: seconds.
-        client_updates: how many had arrived by then.
+        client_updates: updates that had arrived by then.
         metrics: by name.
     """
 
@@ -117,7 +117,7 @@ class Evaluation:
 
 @dataclass(frozen=True, slots=True)
 class EvaluationOnClients(Evaluation):
-    """An evaluation on clients whose scores have all come.
+    """A completed evaluation on clients.
 
     Its `t` is when the version was published. Its `metrics` are ``<metric>_mean``,
     ``<metric>_std`` and ``<metric>_worst_decile`` (`fl_app.core.events.ClientsEvaluated`).
@@ -139,10 +139,10 @@ class EvaluationOnClients(Evaluation):
     def as_evaluation(self) -> Evaluation:
         """The means over the clients, as if the server had measured them."""
         means = {name: self.metrics[f"{name}_mean"] for name in self.names}
-        for name, others in ALIASES.items():
-            other = next((o for o in others if o in means), None)
-            if name not in means and other is not None:
-                means[name] = means[other]
+        for name, aliases in ALIASES.items():
+            alias = next((o for o in aliases if o in means), None)
+            if name not in means and alias is not None:
+                means[name] = means[alias]
         return Evaluation(self.version, self.t, self.client_updates, means)
 
 
@@ -159,16 +159,16 @@ class History:
     Args:
         joules: energy of the first ``elapsed`` seconds of an order, by (parts, beside, elapsed);
             None = unknown (`fl_app.devices.fleet.Energy.joules`).
-        keep_orders: whether to fill what a report draws: `orders` and the attributes behind it.
+        keep_orders: whether to fill `orders` and the attributes after it, which a report draws.
             This costs memory in a long run.
 
     Attributes:
         t: time of the last event, seconds.
         version: of the global model.
         server_evaluations: those on the server's test set, oldest first.
-        client_evaluations: those on clients whose scores have all come, by version.
+        client_evaluations: the completed ones on clients, by version.
         client_updates: updates that arrived.
-        num_orders: that were given, evaluate orders among them.
+        num_orders: orders given, including evaluate orders.
         failures: orders that failed.
         first_failure: the first error in a client's code or, without one, the first failure.
         rejected: replies that were rejected.
@@ -180,8 +180,8 @@ class History:
         bytes_up: received in updates that arrived.
         orders_wasted: orders whose work was wasted.
         sequences: client -> how many orders it was given.
-        reported: name -> total of a number that the strategy reports of its aggregations, and of
-            how many.
+        reported: name -> total of a number that the strategy reports of its aggregations, and their
+            number.
         current: client -> its last order, until its update arrives.
         waiting: number -> order whose update is in the buffer.
         orders: every order, in the sequence in which they were given.
@@ -219,8 +219,8 @@ class History:
         self.clusters: list[tuple[float, dict[int, int]]] = []
         self.aggregations: list[float] = []
         self.troubles: list[Failed | Rejected] = []
-        self._empty: list[Arrived] = []  # whose places wait for the next aggregation
-        self._last_is_arrival = False  # whose place may be refilled now
+        self._empty: list[Arrived] = []  # updates whose places wait for the next aggregation
+        self._last_is_arrival = False  # if so, its place may be refilled now
         self._evaluating: dict[int, OrderRecord] = {}  # client -> its last evaluate order
         self._keep_orders = keep_orders
         self._joules = joules
@@ -228,10 +228,10 @@ class History:
 
     @property
     def evaluations(self) -> list[Evaluation]:
-        """Those on the server; of a server without a test set, the means of those on clients."""
+        """Evaluations on the server or, without a test set there, means of those on clients."""
         if self.server_evaluations or not self.client_evaluations:
             return self.server_evaluations
-        return [each.as_evaluation for each in self.client_evaluations]
+        return [evaluation.as_evaluation for evaluation in self.client_evaluations]
 
     @property
     def joules(self) -> float | None:
@@ -239,8 +239,8 @@ class History:
         return None if self._joules is None else self._joules_spent
 
     def emit(self, event: Event) -> None:
-        """Take in one event."""
-        self.t, wasted = event.t, self.orders_wasted
+        """Process one event."""
+        self.t, wasted_before = event.t, self.orders_wasted
         match event:
             case Dispatched():
                 self._dispatch(event)
@@ -270,11 +270,11 @@ class History:
                 self.bytes_down += event.bytes
             case ClientEvaluated():
                 self.bytes_up += event.bytes
-                self._evaluated(event)
+                self._end_evaluation(event)
             case ClientsEvaluated():
-                about = event.version, event.since, event.client_updates, _numbers(event.metrics)
-                measured = EvaluationOnClients(*about, event.clients, event.num_examples)
-                bisect.insort(self.client_evaluations, measured, key=lambda each: each.version)
+                values = event.version, event.since, event.client_updates, _numbers(event.metrics)
+                evaluation = EvaluationOnClients(*values, event.clients, event.num_examples)
+                bisect.insort(self.client_evaluations, evaluation, key=lambda item: item.version)
             case Refreshed():
                 self.bytes_down += event.bytes
                 order = self.current.get(event.client)
@@ -284,13 +284,13 @@ class History:
                 for number in event.order:  # the clusters were formed from these updates
                     self.waiting.pop(number, None)
         if self._keep_orders:
-            self._keep(event, wasted=self.orders_wasted > wasted)
+            self._keep(event, wasted=self.orders_wasted > wasted_before)
 
     def close(self) -> None:
         """Nothing to do."""
 
     def _keep(self, event: Event, wasted: bool) -> None:
-        """Take in what a report draws beside the orders."""
+        """Record what a report draws besides the orders."""
         match event:
             case Dispatched():
                 if self._last_is_arrival:
@@ -342,8 +342,8 @@ class History:
     def _arrive(self, event: Arrived) -> None:
         order = self.current.get(event.client)
         if order is None or order.number != event.order:
-            given = Dispatched(event.t, event.client, event.order, event.base_version)
-            order = self._dispatch(given)
+            dispatch = Dispatched(event.t, event.client, event.order, event.base_version)
+            order = self._dispatch(dispatch)
         del self.current[event.client]
         order.end, order.ended = event.t, event.kind
         order.age, order.loss = event.age, event.loss
@@ -353,8 +353,8 @@ class History:
         self.client_updates += 1
         self.bytes_up += event.bytes
 
-    def _evaluated(self, event: ClientEvaluated | Failed | Rejected) -> bool:
-        """Account for the end of an evaluate order; whether it was one."""
+    def _end_evaluation(self, event: ClientEvaluated | Failed | Rejected) -> bool:
+        """Account for the end of an evaluate order; return whether it was one."""
         order = None if event.client is None else self._evaluating.get(event.client)
         if order is None or order.number != event.order:
             return False
@@ -362,13 +362,13 @@ class History:
         return True
 
     def _lose(self, event: Failed | Rejected, client: int) -> None:
-        if self._evaluated(event):
+        if self._end_evaluation(event):
             return
         order = self.current.get(client)
-        waited = None if event.order is None else self.waiting.get(event.order)
-        # It was accepted, and refused when it was to be aggregated.
-        if waited is not None and waited.client == client:
-            del self.waiting[waited.number]
+        waiting = None if event.order is None else self.waiting.get(event.order)
+        # The update was accepted first, and refused at its aggregation.
+        if waiting is not None and waiting.client == client:
+            del self.waiting[waiting.number]
             self.orders_wasted += 1
             return
         if order is None or order.number != event.order:
@@ -377,7 +377,7 @@ class History:
             order.end, order.ended, order.reason = event.t, event.kind, event.reason
             self.lost[client] += 1
             self.orders_wasted += 1
-        self._spend(order, event.t)  # its deadline had passed perhaps, and its client went on
+        self._spend(order, event.t)  # after its deadline, the client may have gone on
 
     def _aggregate(self, event: Aggregated) -> None:
         self.version = event.version
@@ -397,7 +397,7 @@ class History:
         elapsed = now - order.start
         download, training, upload = order.parts
         download *= 1 + len(order.fresh)
-        # Less if it was recalled; then with its wait for the server.
+        # Less if it was recalled; then its wait for the server is included.
         if order.ended == "arrival" and not order.beside:
             training = min(training, max(elapsed - download - upload, 0.0))
         joules = self._joules((download, training, upload), order.beside, elapsed)

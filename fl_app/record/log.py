@@ -1,4 +1,4 @@
-"""Writes ``events.jsonl``, and reads it: of a run that still goes on, or damaged."""
+"""Writes ``events.jsonl``, and reads it, also while a run writes it, or if it is damaged."""
 
 import json
 import os
@@ -13,7 +13,7 @@ from fl_app.core.events import Event, from_json, to_json
 from fl_app.core.files import open_log
 
 FLUSH_EVERY = 0.5  # wall seconds between writes of the event log
-MAX_LINES = 4096  # most events that wait for a write
+MAX_LINES = 4096  # maximum number of events that wait for a write
 
 
 class JsonLines:
@@ -43,8 +43,8 @@ class JsonLines:
         try:
             line = self._encode(flat)
         except ValueError:
-            told = json.dumps(flat, default=_plain)  # with NaN and Infinity
-            line = self._encode(json.loads(told, parse_constant=lambda name: None))
+            text = json.dumps(flat, default=_plain)  # with NaN and Infinity
+            line = self._encode(json.loads(text, parse_constant=lambda name: None))
         self._lines.append(line)
         if time.monotonic() >= self._due or len(self._lines) >= MAX_LINES:
             self._write()
@@ -56,7 +56,7 @@ class JsonLines:
         return self._file.tell()
 
     def close(self) -> None:
-        """Write what is left."""
+        """Write the remaining events."""
         if not self._file.closed:
             with self._file:
                 self._write()
@@ -64,7 +64,7 @@ class JsonLines:
     def _write(self) -> None:
         if self._lines:
             text = "\n".join(self._lines) + "\n"
-            self._lines.clear()  # a full disk may take a part of them, which must not come twice
+            self._lines.clear()  # a full disk may write a part of them, which must not be repeated
             self._file.write(text)
             self._file.flush()
         self._due = time.monotonic() + FLUSH_EVERY
@@ -89,9 +89,9 @@ class Log:
     def read(self, length: int | None = None) -> Iterator[Event]:
         """The events that follow those already read, in their order; none if there is no file.
 
-        A last line without an end is not read yet: its run goes on, or was killed. Any other line
-        that is not an event was damaged, such as by a failing disk. It is left out with a warning:
-        one lost event must not cost all others.
+        A last line without a line break is not read: the run still writes it, or was killed. Any
+        other line that is not an event was damaged, such as by a failing disk. It is left out with
+        a warning, since one lost event must not cost all others.
 
         Args:
             length: bytes to read up to, from the start of the log; None = all.

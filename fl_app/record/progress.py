@@ -27,7 +27,7 @@ class Progress:
     drawn when events come, and not by a thread, since a run forks worker processes.
 
     Args:
-        history: of the run; takes in every event before this sink does.
+        history: of the run; receives every event before this sink does.
         label: of the run, such as the name of its cell.
         limits: versions, client updates, and seconds on the run's clock after which the run ends;
             None = no limit.
@@ -47,9 +47,9 @@ class Progress:
     wall: Callable[[], float] = time.monotonic
 
     def __post_init__(self) -> None:
-        self._most = [math.inf if limit is None else limit for limit in self.limits]
-        self._began = self.wall()
-        self._before = self.history.client_updates  # of a run that is resumed
+        self._ends = [math.inf if limit is None else limit for limit in self.limits]
+        self._start = self.wall()
+        self._updates_before = self.history.client_updates  # of a run that is resumed
         self._bar: RichProgress | None = None
         if self.console.is_interactive and multiprocessing.parent_process() is None:
             self.every = REFRESH_EVERY
@@ -64,7 +64,7 @@ class Progress:
                 get_time=self.wall,
             )
             self._task = self._bar.add_task(
-                self.label, total=1.0 if min(self._most) < math.inf else None, status=self._status()
+                self.label, total=1.0 if min(self._ends) < math.inf else None, status=self._status()
             )
             self._bar.start()
         self._due = self.wall() + min(self.every, FIRST_LINE)
@@ -88,9 +88,9 @@ class Progress:
     def _show(self) -> None:
         status = self._status()
         if self._bar is not None:
-            done = self.history.version, self.history.client_updates, self.history.t
-            # By the limit that it reaches first.
-            share = max(each / limit for each, limit in zip(done, self._most, strict=True))
+            counts = self.history.version, self.history.client_updates, self.history.t
+            # Of the limit that it will reach first.
+            share = max(value / limit for value, limit in zip(counts, self._ends, strict=True))
             self._bar.update(self._task, completed=share, status=status, refresh=True)
         else:
             line = " ".join(f"{self.label}: {status}".split())
@@ -99,7 +99,7 @@ class Progress:
     def _status(self) -> str:
         history = self.history
         updates = history.client_updates
-        rate = (updates - self._before) / max(self.wall() - self._began, 1e-9)
+        rate = (updates - self._updates_before) / max(self.wall() - self._start, 1e-9)
         shown = self.score or ACCURACY
         last = math.nan
         if history.evaluations:
@@ -108,14 +108,14 @@ class Progress:
             last = evaluation.value(shown.name)
         score = shown.form.format(last) if math.isfinite(last) else "-"
         title = "acc" if shown == ACCURACY else shown.name
-        versions, most_updates, seconds = self._most
-        done = f"{history.version}{_of(versions, '.0f')}"
+        versions, most_updates, seconds = self._ends
+        progress = f"{history.version}{_of(versions, '.0f')}"
         work = f"{updates:,}{_of(most_updates, ',.0f')} updates at {_rate(rate)}"
         limit = _of(seconds, ",.1f")
         time = f"  {history.t:,.1f}{limit} s" if limit else ""
         failed = f"  {history.failures:,} failed" if history.failures else ""
         rejected = f"  {history.rejected:,} rejected" if history.rejected else ""
-        return f"{done:>9} versions {work:>24}{time}  {title} {score:>6}{failed}{rejected}"
+        return f"{progress:>9} versions {work:>24}{time}  {title} {score:>6}{failed}{rejected}"
 
 
 def _rate(per_second: float) -> str:
@@ -124,5 +124,5 @@ def _rate(per_second: float) -> str:
 
 
 def _of(total: float, form: str) -> str:
-    """A total behind a slash; empty if there is no limit."""
+    """A total after a slash; empty if there is no limit."""
     return f"/{total:{form}}" if math.isfinite(total) else ""

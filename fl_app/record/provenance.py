@@ -20,7 +20,7 @@ def provenance(overrides: Sequence[str], began: Mapping[str, Any] | None = None)
 
     Args:
         overrides: the user's.
-        began: of a resumed run, what this returned when the run began.
+        began: for a resumed run, the result of this function when the run began.
 
     Returns:
         ``version`` of this package; ``commit`` of its source tree, and ``uncommitted_changes``:
@@ -30,7 +30,7 @@ def provenance(overrides: Sequence[str], began: Mapping[str, Any] | None = None)
     """
     commit, uncommitted_changes = source_commit(SOURCE)
     now: dict[str, Any] = {
-        "version": installed("fl-app"),
+        "version": installed_version("fl-app"),
         "commit": commit,
         "uncommitted_changes": uncommitted_changes,
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -40,16 +40,16 @@ def provenance(overrides: Sequence[str], began: Mapping[str, Any] | None = None)
             "processor": processor(),
             "cores": os.cpu_count(),
             "python": platform.python_version(),
-            "torch": installed("torch"),
-            "flwr": installed("flwr"),
+            "torch": installed_version("torch"),
+            "flwr": installed_version("flwr"),
         },
     }
     if began is not None:
         now["date"] = began["date"]
-        first = began.get("began_with", {})
+        first_values = began.get("began_with", {})
         changed = {key: began[key] for key in now if began.get(key) != now[key]}
-        if changed | first:
-            now["began_with"] = changed | first
+        if changed | first_values:
+            now["began_with"] = changed | first_values
     return now
 
 
@@ -57,8 +57,9 @@ def provenance(overrides: Sequence[str], began: Mapping[str, Any] | None = None)
 def source_commit(folder: Path) -> tuple[str | None, bool | None]:
     """Commit of a source tree, and whether its package differs from it; None without repository.
 
-    The folder must be the root of the repository: the repository of a project below which this
-    package is installed says nothing about this code. A failure of git counts as no repository.
+    The folder must be the root of the repository: if the package is installed inside another
+    project, that project's repository says nothing about this code. A git failure counts as no
+    repository.
     """
     if not (folder / ".git").exists():
         return None, None
@@ -78,13 +79,13 @@ def source_commit(folder: Path) -> tuple[str | None, bool | None]:
 
 
 def processor() -> str:
-    """Model of this machine's processor, which Python seldom knows."""
+    """Model of this machine's processor, for which Python seldom has a name."""
     lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
     names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
     return next(names, "") or platform.processor() or platform.machine()
 
 
-def installed(package: str) -> str | None:
+def installed_version(package: str) -> str | None:
     """The version of an installed package; None if it is not installed."""
     try:
         return version(package)

@@ -16,8 +16,8 @@ from fl_app.record.history import Evaluation, History
 if TYPE_CHECKING:
     from fl_app.engine.engine import Outcome
 
-COLLAPSED_AT = 0.99  # of the test examples put into one class
-LEAST_R2 = 0.02  # share of the targets' variance that a model explains at least
+COLLAPSED_AT = 0.99  # share of the test examples predicted as one class
+MIN_R2 = 0.02  # a model that explains less of the targets' variance has collapsed
 STABILITY_WINDOW = 10  # evaluations
 WINDOW = 5  # evaluations of a running mean
 
@@ -44,13 +44,13 @@ def of_outcome(
         report_accuracy: in [0, 1], the accuracy to which times are measured.
         score: of the task; None = accuracy or, if no evaluation has it, the loss.
     """
-    measured = [evaluation.metrics for evaluation in history.evaluations]
-    score = score or score_of(measured)
+    metrics = [evaluation.metrics for evaluation in history.evaluations]
+    score = score or score_of(metrics)
     name = (score or ACCURACY).name
-    scores = [numbers[name] for numbers in measured if name in numbers]
-    losses = [numbers["loss"] for numbers in measured if "loss" in numbers]
+    scores = [numbers[name] for numbers in metrics if name in numbers]
+    losses = [numbers["loss"] for numbers in metrics if "loss" in numbers]
     log, plain = stability([each.value(name) for each in history.evaluations])
-    of_accuracy = name == ACCURACY.name
+    has_accuracy = name == ACCURACY.name
     return {
         "num_versions": outcome.version,
         "client_updates": history.client_updates,
@@ -77,13 +77,13 @@ def of_outcome(
         **_first("first_rejection", history.first_rejection),
         "stopped": outcome.stopped,
         **outcome.totals,
-        **({"last10_log10_accuracy_std": _known(log)} if of_accuracy else {}),
-        f"last10_{name}_std": _known(plain),
-        **(of_target(history.evaluations, report_accuracy) if of_accuracy else {}),
+        **({"last10_log10_accuracy_std": _or_null(log)} if has_accuracy else {}),
+        f"last10_{name}_std": _or_null(plain),
+        **(of_target(history.evaluations, report_accuracy) if has_accuracy else {}),
         "joules": history.joules,
         "orders_wasted": history.orders_wasted,
-        "aggregation": {key: _known(total / n) for key, (total, n) in history.reported.items()},
-        **of_last_evaluation(measured[-1] if measured else {}),
+        "aggregation": {key: _or_null(total / n) for key, (total, n) in history.reported.items()},
+        **of_last_evaluation(metrics[-1] if metrics else {}),
         **of_clients(history),
     }
 
@@ -91,13 +91,13 @@ def of_outcome(
 def _first(key: str, event: Failed | Rejected | None) -> dict[str, str]:
     if event is None:
         return {}
-    who = "" if event.client is None else f"client {event.client}: "
-    return {key: f"{who}{event.reason}"}
+    prefix = "" if event.client is None else f"client {event.client}: "
+    return {key: f"{prefix}{event.reason}"}
 
 
 def _finite(values: Sequence[float]) -> float | None:
     """Mean of the values; None if it is unknown or not finite, since JSON has no NaN."""
-    return _known(float(np.mean(values))) if values else None
+    return _or_null(float(np.mean(values))) if values else None
 
 
 def late(values: Sequence[float]) -> Sequence[float]:
@@ -120,7 +120,7 @@ def stability(accuracies: Sequence[float]) -> tuple[float, float]:
 
 
 def mean_age(ages: Counter[int]) -> float:
-    """Mean staleness in versions, of ages and how many updates had each; there must be some."""
+    """Mean staleness in versions, from the number of updates of each age; there must be some."""
     return sum(age * count for age, count in ages.items()) / ages.total()
 
 
@@ -128,7 +128,7 @@ def age_quantile(ages: Counter[int], share: float) -> int:
     """The smallest age that at least a share of the updates does not exceed.
 
     Args:
-        ages: how many updates had each age; there must be some.
+        ages: number of updates of each age; not empty.
         share: of the updates, in (0, 1].
     """
     return int(np.quantile([*ages.elements()], share, method="inverted_cdf"))
@@ -161,30 +161,30 @@ def of_clients(history: History) -> dict[str, float | None]:
         "client_eval_version": last.version,
         "client_eval_clients": last.clients,
         "client_eval_examples": last.num_examples,
-        **{f"client_eval_{key}": _known(value) for key, value in last.metrics.items()},
+        **{f"client_eval_{key}": _or_null(value) for key, value in last.metrics.items()},
     }
 
 
 def of_target(evaluations: Sequence[Evaluation], target_accuracy: float) -> dict[str, Any]:
     """Keys of ``summary.json``: when a run reached its target accuracy."""
-    told: dict[str, Any] = {"report_accuracy": target_accuracy}
-    for what, first in (("target", first_at), ("stay_at_target", stays_at)):
-        at = first(evaluations, target_accuracy)
-        told[f"seconds_to_{what}"] = at and at.t
-        told[f"updates_to_{what}"] = at and at.client_updates
-        told[f"versions_to_{what}"] = at and at.version
-    return told
+    values: dict[str, Any] = {"report_accuracy": target_accuracy}
+    for event, find in (("target", first_at), ("stay_at_target", stays_at)):
+        evaluation = find(evaluations, target_accuracy)
+        values[f"seconds_to_{event}"] = evaluation and evaluation.t
+        values[f"updates_to_{event}"] = evaluation and evaluation.client_updates
+        values[f"versions_to_{event}"] = evaluation and evaluation.version
+    return values
 
 
 def first_at(evaluations: Sequence[Evaluation], target: float) -> Evaluation | None:
     """The first evaluation whose accuracy reaches `target`."""
-    return next((each for each in evaluations if each.accuracy >= target), None)
+    return next((item for item in evaluations if item.accuracy >= target), None)
 
 
 def stays_at(evaluations: Sequence[Evaluation], target: float) -> Evaluation | None:
     """The evaluation from which the mean of the last five accuracies is never below `target`.
 
-    A noisy curve may reach a target first in one lucky evaluation, which says little. This is None
+    A noisy curve may first reach a target in one lucky evaluation, which says little. This is None
     if the last mean is below `target`, or if there are fewer than five evaluations.
     """
     if len(evaluations) < WINDOW:
@@ -209,28 +209,28 @@ def of_last_evaluation(metrics: Mapping[str, float]) -> dict[str, Any]:
         constant = metrics["commonest_prediction"] >= COLLAPSED_AT
         summary["collapsed"] = constant and math.isfinite(metrics["loss"])
     if "r2" in metrics:
-        summary["collapsed"] = metrics["r2"] < LEAST_R2
+        summary["collapsed"] = metrics["r2"] < MIN_R2
     if "perplexity" in metrics:
-        summary["final_perplexity"] = _known(metrics["perplexity"])
-    recall = [_known(value) for key, value in metrics.items() if key.startswith("recall_")]
+        summary["final_perplexity"] = _or_null(metrics["perplexity"])
+    recall = [_or_null(value) for key, value in metrics.items() if key.startswith("recall_")]
     if recall:
         summary["recall"] = recall
     return summary
 
 
-def _known(value: float) -> float | None:
+def _or_null(value: float) -> float | None:
     """None for a number that is not finite, since JSON has no NaN."""
     return value if math.isfinite(value) else None
 
 
 def smaller(summary: Mapping[str, Any]) -> str:
-    """Which rate to lower: clients that send the gradient of a mini-batch take no steps."""
+    """A hint which rate to lower; clients that send the gradient of a mini-batch take no steps."""
     steps = summary.get("work_per_update") != "1 mini-batch"
     return f"a tenth of algorithm.{'client.local_lr' if steps else 'strategy.server_lr'} may help"
 
 
-def told_of_trouble(summaries: Mapping[str, Mapping[str, Any]]) -> str:
-    """How many orders failed and replies were rejected, with the first of each; what is no result.
+def trouble_message(summaries: Mapping[str, Mapping[str, Any]]) -> str:
+    """Summarise failed orders, rejected replies, and runs whose results are void.
 
     Args:
         summaries: contents of ``summary.json`` by the names of the runs; "" is a single one.
@@ -238,30 +238,30 @@ def told_of_trouble(summaries: Mapping[str, Mapping[str, Any]]) -> str:
     Returns:
         A sentence; "" if there was no trouble.
     """
-    runs = {name: each for name, each in summaries.items() if "orders" in each}
-    told = []
-    total = sum(each["orders"] for each in runs.values())
-    for key, first, what in (
+    runs = {name: summary for name, summary in summaries.items() if "orders" in summary}
+    sentences = []
+    total = sum(summary["orders"] for summary in runs.values())
+    for key, first, text in (
         ("failures", "first_failure", f"of {total:,} orders failed"),
         ("rejected", "first_rejection", "replies were rejected"),
     ):
-        if count := sum(each[key] for each in runs.values()):
-            name, run = next((name, each) for name, each in runs.items() if each[key])
-            told.append(f"{count:,} {what}, first: {name}{name and ', '}{run[first]}")
+        if count := sum(summary[key] for summary in runs.values()):
+            name, run = next((name, summary) for name, summary in runs.items() if summary[key])
+            sentences.append(f"{count:,} {text}, first: {name}{name and ', '}{run[first]}")
             if "non-finite" in run[first]:
-                told.append(smaller(run))
-    for key, what in (
+                sentences.append(smaller(run))
+    for key, text in (
         ("made_up", "NOT THE REAL DATA but random ones"),
         ("collapsed", "the model predicts no better than a constant"),
         ("private", "the server has the first values of private layers (see client_eval_every)"),
     ):
-        names = [name for name, each in summaries.items() if each.get(key)]
+        names = [name for name, summary in summaries.items() if summary.get(key)]
         if key == "collapsed":  # private layers have learned nothing on the server
             names = [name for name in names if not summaries[name].get("private")]
         if names:
-            what += f" ({smaller(summaries[names[0]])})" * (key == "collapsed")
-            told.append(f"{what}{': ' * any(names)}{', '.join(names)}")
-    for name, each in summaries.items():
-        if silent := ", ".join(map(str, each.get("without_update", ()))):
-            told.append(f"{name}{name and ', '}NO UPDATE from clients {silent}")
-    return "; ".join(told)
+            text += f" ({smaller(summaries[names[0]])})" * (key == "collapsed")
+            sentences.append(f"{text}{': ' * any(names)}{', '.join(names)}")
+    for name, summary in summaries.items():
+        if silent := ", ".join(map(str, summary.get("without_update", ()))):
+            sentences.append(f"{name}{name and ', '}NO UPDATE from clients {silent}")
+    return "; ".join(sentences)

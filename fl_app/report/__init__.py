@@ -1,4 +1,4 @@
-"""Table, page and figures of a run that ended or still goes on: `python -m fl_app.report`."""
+"""Table, page and figures of a run, also while it runs: `python -m fl_app.report`."""
 
 import logging
 from collections.abc import Callable, Sequence
@@ -23,9 +23,9 @@ def no_pictures() -> str | None:
 
 
 def where(folder: Path) -> str:
-    """A line on where the page of a run's folder is, or why there is none."""
-    if told := no_pictures():
-        return f"No report for a browser: {told}"
+    """A line that says where the report of a run's folder is, or why there is none."""
+    if missing := no_pictures():
+        return f"No report for a browser: {missing}"
     return f"Report, to open in a browser: {folder / PAGE}"
 
 
@@ -48,7 +48,7 @@ def write_report(
         figures: whether to write the pictures, which takes seconds.
         pdf: whether each picture is also written as PDF.
         tell: receives the table before anything is drawn.
-        must_draw: False = a page or picture that fails is a warning; the run's files are complete.
+        must_draw: False = if a page or picture fails, only warn; the run's files are complete.
 
     Returns:
         The table that was written.
@@ -70,21 +70,21 @@ def write_report(
         charts = write_page(cells, table, run_folder / PAGE)
         if figures:
             write_figures(cells, target, charts, run_folder / "figures", pdf=pdf)
-    except Exception as error:  # of libraries, of fonts, of a full disk
+    except Exception as error:  # of libraries and fonts, or a full disk
         if must_draw:
             raise
-        log.warning("The report has not all pictures: %s: %s", type(error).__name__, error)
+        log.warning("Pictures are missing in the report: %s: %s", type(error).__name__, error)
     return table
 
 
-def target_of(cells: Sequence[Cell], given: float | None = None) -> float:
-    """The accuracy that is given, else that of the runs (``experiment.report_accuracy``).
+def target_of(cells: Sequence[Cell], override: float | None = None) -> float:
+    """The given accuracy, else that of the runs (``experiment.report_accuracy``).
 
     Raises:
         ValueError: as `require_target`.
     """
-    told = (cell.get("experiment.report_accuracy") for cell in cells)
-    target = next(filter(None, told), TARGET_ACCURACY) if given is None else given
+    configured = (cell.get("experiment.report_accuracy") for cell in cells)
+    target = next(filter(None, configured), TARGET_ACCURACY) if override is None else override
     require_target(target)
     return float(target)
 
@@ -95,5 +95,5 @@ def require_target(accuracy: float, key: str = "target_accuracy") -> None:
     Raises:
         ValueError: naming the key and the value.
     """
-    told = "accuracy is a fraction, no run would reach it or every run at once"
-    SHARE.check(key, accuracy, told)
+    effect = "accuracy is a fraction, no run would reach it or every run at once"
+    SHARE.check(key, accuracy, effect)

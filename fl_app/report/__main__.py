@@ -9,7 +9,7 @@ from fl_app.report.table import make_table
 
 
 def evaluations(text: str) -> int:
-    """A number of evaluations, of which the last one is "final"."""
+    """Parse a number of evaluations; "final" is 1."""
     return 1 if text == "final" else int(text)
 
 
@@ -33,8 +33,8 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--pdf", action="store_true", help="write every figure also as PDF")
     options = parser.parse_args(arguments)
     folder = options.run_folder
-    if options.last is None and (told := no_pictures()):
-        parser.exit(2, f"error: {told}\n")
+    if options.last is None and (missing := no_pictures()):
+        parser.exit(2, f"error: {missing}\n")
     try:
         if options.last is not None:
             cells = read_run(folder)

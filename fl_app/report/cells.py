@@ -1,4 +1,4 @@
-"""The cells of a run: what their files say, as far as these are written."""
+"""The cells of a run, read from the files that exist so far."""
 
 import json
 import math
@@ -36,7 +36,7 @@ class Cell:
         config: text of ``config.yaml``.
         overrides: dotted keys that the user gave, and their values as typed.
         partition: text of ``partition.csv``.
-        history: what the events add up to, with its orders.
+        history: of the events, with its orders.
     """
 
     name: str
@@ -50,11 +50,11 @@ class Cell:
 
     @cached_property
     def settings(self) -> Any:
-        """The configuration, as OmegaConf reads it; what is not in it is None."""
+        """The configuration, as OmegaConf reads it; a missing key is None."""
         return OmegaConf.create(self.config)
 
     def get(self, key: str) -> Any:
-        """The value of a dotted key in the configuration; None if it is not there."""
+        """The value of a dotted key in the configuration; None if it is missing."""
         value = OmegaConf.select(self.settings, key)
         return OmegaConf.to_container(value) if OmegaConf.is_config(value) else value
 
@@ -80,7 +80,7 @@ class Cell:
 
     @property
     def stopped(self) -> str:
-        """What ended the run, as in ``summary.json``; empty if it did not end, or was killed."""
+        """What ended the run, as in ``summary.json``; empty if it goes on or was killed."""
         return self.summary.get("stopped") or ""
 
     @property
@@ -109,8 +109,8 @@ class Cell:
 
         The last evaluation on clients comes after the end of training.
         """
-        ended: float = self.summary.get("virtual_seconds", math.inf)
-        return min(self.history.t, ended)
+        training_end: float = self.summary.get("virtual_seconds", math.inf)
+        return min(self.history.t, training_end)
 
     def end(self, order: OrderRecord) -> float:
         """When an order ended, seconds; that of training if it is under way."""
@@ -118,7 +118,7 @@ class Cell:
 
 
 class Series(NamedTuple):
-    """One cell, or the seeds of a cell, which share a label, the series' name, and a look."""
+    """One cell, or the seeds of a cell, which share a label (the series' name) and a look."""
 
     name: str
     cells: list[Cell]
@@ -135,8 +135,8 @@ def group(cells: Iterable[Cell]) -> list[Series]:
     groups: dict[str, list[Cell]] = defaultdict(list)
     for cell in cells:
         groups[cell.label].append(cell)
-    drawn = looks([members[0].algorithm for members in groups.values()])
-    return [Series(*each, look) for each, look in zip(groups.items(), drawn, strict=True)]
+    styles = looks([members[0].algorithm for members in groups.values()])
+    return [Series(*item, look) for item, look in zip(groups.items(), styles, strict=True)]
 
 
 def scores_of(cells: Iterable[Cell]) -> list[Score]:
@@ -145,7 +145,7 @@ def scores_of(cells: Iterable[Cell]) -> list[Score]:
 
 
 def headline(reason: str) -> str:
-    """The first line of a reason, by which reasons are counted."""
+    """The first line of a reason; reasons are counted by it."""
     return next(iter(reason.splitlines()), "")[:MAX_REASON] or "no reason given"
 
 
@@ -199,9 +199,9 @@ def read_cell(folder: Path, name: str | None = None) -> Cell:
     cell.name = name or (folder.name if name is None else algorithm)
     cell.label = label_of(cell.name)
     cell.summary = json.loads(_text(folder / "summary.json") or "{}")
-    given: Any = OmegaConf.to_container(OmegaConf.create(_text(folder / "overrides.yaml") or "[]"))
-    words = (word.lstrip("+").partition("=") for word in given)
-    cell.overrides = {key.replace("/", "."): value for key, _, value in words}
+    words: Any = OmegaConf.to_container(OmegaConf.create(_text(folder / "overrides.yaml") or "[]"))
+    pairs = (word.lstrip("+").partition("=") for word in words)
+    cell.overrides = {key.replace("/", "."): value for key, _, value in pairs}
     cell.partition = _text(folder / "partition.csv")
     for event in read_events(folder / "events.jsonl"):
         cell.history.emit(event)
@@ -224,18 +224,18 @@ def _text(path: Path) -> str:
 
 
 def _order(cell: Cell) -> tuple[int, list[int], list[str | int]]:
-    """Number of the job, places in the lists of the experiment and of algorithms, and folder."""
+    """The sort key: number of the job, places in the lists of experiment and algorithms, folder."""
     job = cell.folder.partition("/")[0]
-    name, at, setting = cell.label.partition("@")
-    listed: list[tuple[Collection[str] | None, tuple[str, ...]]] = [
-        (cell.get("experiment.only"), (cell.label, name, at + setting)),
+    name, mark, setting = cell.label.partition("@")
+    lists: list[tuple[Collection[str] | None, tuple[str, ...]]] = [
+        (cell.get("experiment.only"), (cell.label, name, mark + setting)),
         (cell.get("experiment.settings"), (setting,)),
         (cell.get("experiment.cells"), (name,)),
         (ALGORITHMS, (cell.algorithm,)),
     ]
     places = [
-        next((place for place, word in enumerate(words or ()) if word in among), len(words or ()))
-        for words, among in listed
+        next((place for place, entry in enumerate(order or ()) if entry in keys), len(order or ()))
+        for order, keys in lists
     ]
     # Text and numbers alternate in the parts of a split name, so they never meet in a comparison.
     parts = [int(part) if part.isdigit() else part for part in re.split(r"(\d+)", cell.folder)]
@@ -246,22 +246,22 @@ def _name_jobs(jobs: Sequence[Cell]) -> None:
     """Set the names and labels of a sweep's jobs, such as ``fedasync local_lr=0.1``.
 
     A label begins with the algorithm or, if each job is an experiment, with the cell. It has every
-    key that was varied but the seed, by its last part where this tells keys apart. A name is the
-    label, with the seed where jobs share it. Jobs with equal names, or with unknown overrides, are
+    varied key but the seed, by its last part where that is unique. A name is the label, with the
+    seed where jobs share it. Jobs with equal names, or with unknown overrides, are
     numbered.
     """
-    given = dict.fromkeys(key for job in jobs for key in job.overrides)
-    varied = [
+    keys = dict.fromkeys(key for job in jobs for key in job.overrides)
+    varying = [
         key
-        for key in given
+        for key in keys
         if key not in ("algorithm", "seed") and len({job.overrides.get(key) for job in jobs}) > 1
     ]
-    ends = Counter(key.rpartition(".")[2] for key in varied)
+    last_parts = Counter(key.rpartition(".")[2] for key in varying)
     for job in jobs:
         words = [job.label if "/" in job.folder else job.algorithm]
-        for key in filter(job.overrides.__contains__, varied):
-            end = key.rpartition(".")[2]
-            words.append(f"{end if ends[end] == 1 else key}={job.overrides[key]}")
+        for key in filter(job.overrides.__contains__, varying):
+            last_part = key.rpartition(".")[2]
+            words.append(f"{last_part if last_parts[last_part] == 1 else key}={job.overrides[key]}")
         if not job.overrides:
             words.append(job.folder)
         job.label = " ".join(words)

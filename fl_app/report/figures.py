@@ -1,8 +1,8 @@
-"""The figures of a report: of each one specification, for the page and for PNG, PDF and SVG.
+"""The figures of a report; each has one specification, for the page and for PNG, PDF and SVG.
 
 A specification holds its numbers, so that a page needs no other file. In a browser a click on a
 name selects its line, the mouse shows numbers, dragging moves a figure, and the wheel with the
-shift key zooms. On paper it is the first view.
+shift key zooms. PNG and PDF show the first view.
 """
 
 import io
@@ -51,29 +51,29 @@ warnings.filterwarnings("ignore", "Automatically deduplicated selection paramete
 
 def specification(chart: Chart) -> dict[str, Any]:
     """A figure as Vega-Lite, in the style of this project."""
-    spec: dict[str, Any] = chart.to_dict(validate=False)  # our own, and a test draws each
+    spec: dict[str, Any] = chart.to_dict(validate=False)  # our own, and tests draw each
     return {**spec, "config": STYLE}
 
 
-def apart(chart: Chart) -> Chart:
+def independent(chart: Chart) -> Chart:
     """Figures side by side, each with its own legend."""
     return chart.resolve_scale(**dict.fromkeys(_CHANNELS, "independent"))
 
 
 def data(frame: pd.DataFrame) -> alt.InlineData:
-    """Numbers of a figure as CSV, which takes a fourth of the bytes of a list of objects."""
+    """Numbers of a figure as CSV, a fourth of the bytes of a list of objects."""
     text = frame.to_csv(index=False, float_format="%.6g")
     return alt.InlineData(values=text, format=alt.CsvDataFormat(type="csv"))
 
 
-def thin(frame: Any, most: int = MAX_POINTS) -> Any:
-    """At most so many evenly spread rows of a frame or a series, with the first and the last."""
+def thin(frame: Any, limit: int = MAX_POINTS) -> Any:
+    """At most `limit` evenly spread rows of a frame or a series, with the first and the last."""
     size = len(frame)
-    return frame.iloc[np.unique(np.linspace(0, size - 1, min(size, most)).round().astype(int))]
+    return frame.iloc[np.unique(np.linspace(0, size - 1, min(size, limit)).round().astype(int))]
 
 
 def zoom() -> alt.Parameter:
-    """What lets dragging move a figure along its horizontal axis, and the wheel zoom."""
+    """Lets dragging move a figure along its horizontal axis, and the wheel zoom."""
     return alt.selection_interval(
         name="zoom", bind="scales", encodings=["x"], zoom="wheel![event.shiftKey]"
     )
@@ -82,8 +82,8 @@ def zoom() -> alt.Parameter:
 def panel(chart: Chart, series: Series, note: str) -> Chart:
     """The panel of a series, below a title in its colour."""
     title = f"{series.name}: {note}"
-    about = alt.TitleParams(title, color=series.look.colour, fontSize=11, offset=4)
-    return chart.properties(title=about)
+    heading = alt.TitleParams(title, color=series.look.colour, fontSize=11, offset=4)
+    return chart.properties(title=heading)
 
 
 def png(spec: dict[str, Any]) -> bytes:
@@ -98,7 +98,7 @@ def save(chart: Chart, path: Path, *, pdf: bool = False) -> None:
     Args:
         chart: to write.
         path: of the PNG; its folder is created.
-        pdf: whether to write the PDF beside it; one that is there is written anew anyway.
+        pdf: whether to write the PDF beside it; an existing one is always replaced.
     """
     path.parent.mkdir(exist_ok=True)
     spec = specification(chart)
@@ -125,14 +125,15 @@ def curve(series: Series, over: str, metric: str, *, on_clients: bool = False) -
     """A metric of the evaluations: the mean over the seeds, with a band.
 
     Seeds are evaluated at different times, so each is interpolated linearly at the union of all
-    times. The curve has those at which every seed has a value: a mean over some of them would jump.
+    times. The curve has the times at which every seed has a value, since a mean over fewer would
+    jump.
 
     Args:
         series: of one cell or its seeds.
         over: "t", "version" or "client_updates".
         metric: name of the metric.
-        on_clients: whether to take what clients measured, with a band to the mean of the worst
-            tenth of them; else the band reaches from the lowest to the highest seed.
+        on_clients: whether to use the clients' evaluations, with a band to the mean of the worst
+            tenth of clients; else the band reaches from the lowest to the highest seed.
 
     Returns:
         A row per point: its place in ``x``, ``mean``, ``low`` and ``high``.
@@ -140,34 +141,34 @@ def curve(series: Series, over: str, metric: str, *, on_clients: bool = False) -
     runs = []
     names = [f"{metric}_mean", f"{metric}_worst_decile"] if on_clients else [metric, metric]
     for cell in series.cells:
-        found = cell.history.client_evaluations if on_clients else cell.evaluations
-        points = {getattr(each, over): [*map(each.value, names)] for each in found}
+        evaluations = cell.history.client_evaluations if on_clients else cell.evaluations
+        points = {getattr(e, over): [*map(e.value, names)] for e in evaluations}
         run = pd.DataFrame.from_dict(points, orient="index", columns=["mean", "worst"]).dropna()
         if len(run):
             runs.append(run.astype(float))
     if not runs:
         return pd.DataFrame(columns=["x", "mean", "low", "high"])
-    joined = pd.concat(runs, axis=1).sort_index()
-    joined = joined.interpolate("index", limit_area="inside").dropna()
-    means, worst = (joined.loc[:, joined.columns == name] for name in ("mean", "worst"))
+    table = pd.concat(runs, axis=1).sort_index()
+    table = table.interpolate("index", limit_area="inside").dropna()
+    means, worst = (table.loc[:, table.columns == name] for name in ("mean", "worst"))
     mean = means.mean(axis=1)
     band = pd.concat([mean, worst.mean(axis=1)], axis=1) if on_clients else means
     line = pd.DataFrame({"mean": mean, "low": band.min(axis=1), "high": band.max(axis=1)})
     return line.rename_axis("x").reset_index()
 
 
-def reached(line: pd.DataFrame, accuracy: float) -> float | None:
-    """Place at which the mean of a curve first is at least `accuracy`, or None."""
-    there = line.x[line["mean"] >= accuracy]
-    return None if there.empty else float(there.iloc[0])
+def first_at(line: pd.DataFrame, accuracy: float) -> float | None:
+    """The first x at which the mean of a curve is at least `accuracy`, or None."""
+    places = line.x[line["mean"] >= accuracy]
+    return None if places.empty else float(places.iloc[0])
 
 
 def client_metrics(cells: Sequence[Cell]) -> list[str]:
-    """Metrics of evaluations on clients that are drawn: score and loss, else the first two."""
+    """The metrics on clients to draw: score and loss, else the first two."""
     evaluations = [cell.history.client_evaluations for cell in cells]
-    names = list(dict.fromkeys(name for each in evaluations if each for name in each[-1].names))
-    preferred = dict.fromkeys([*(cell.score.name for cell in cells if cell.score), "loss"])
-    return [name for name in preferred if name in names] or names[:2]
+    names = list(dict.fromkeys(name for runs in evaluations if runs for name in runs[-1].names))
+    preference = dict.fromkeys([*(cell.score.name for cell in cells if cell.score), "loss"])
+    return [name for name in preference if name in names] or names[:2]
 
 
 def learning(
@@ -180,48 +181,48 @@ def learning(
 ) -> Chart:
     """Metrics over time, versions or client updates, with one legend.
 
-    Accuracies have a line at the target, and the legend tells when each series reaches it; of
-    evaluations on clients it tells the last one.
+    Accuracies have a line at the target, and the legend says when each series reaches it; for
+    evaluations on clients, the legend has the last one.
 
     Args:
-        series: to draw; those that were not evaluated are left out.
+        series: to draw; those without evaluations are left out.
         metrics: to draw side by side.
         target: accuracy in (0, 1].
         on_clients: as of `curve`.
         width: of each, pixels.
     """
-    cells = [cell for each in series for cell in each.cells]
+    cells = [cell for member in series for cell in member.cells]
     axes = {"t": time_label(cells), "version": "versions", "client_updates": "client updates"}
     aims = ACCURACY.name in metrics and not on_clients
-    tested = any(cell.history.server_evaluations for cell in cells)
-    owner = "test" if tested and not on_clients else "clients'"
+    on_server = any(cell.history.server_evaluations for cell in cells)
+    owner = "test" if on_server and not on_clients else "clients'"
     lines = []
     looks = {}
-    for each in series:
-        found = {
-            (metric, axis): curve(each, axis, metric, on_clients=on_clients)
+    for member in series:
+        curves_of = {
+            (metric, axis): curve(member, axis, metric, on_clients=on_clients)
             for metric in metrics
             for axis in axes
         }
-        last = [e for cell in each.cells for e in cell.history.client_evaluations[-1:]]
+        last = [e for cell in member.cells for e in cell.history.client_evaluations[-1:]]
         if on_clients and not last:
             continue
-        number = len(each.cells)
-        name = f"{each.name} ({number} seeds)" if number > 1 else each.name
+        number = len(member.cells)
+        name = f"{member.name} ({number} seeds)" if number > 1 else member.name
         if aims:
-            moment = reached(found[ACCURACY.name, "t"], target)
+            moment = first_at(curves_of[ACCURACY.name, "t"], target)
             mean = "mean " if number > 1 else ""  # the table has the mean of the moments
-            when = "never {:.0%}" if moment is None else "{:.0%} first at " + seconds(moment)
-            name += f": {mean}{when.format(target)}"
+            phrase = "never {:.0%}" if moment is None else "{:.0%} first at " + seconds(moment)
+            name += f": {mean}{phrase.format(target)}"
         elif on_clients:
             form = Score(metrics[0]).form
             means = [f"{metrics[0]}_{of}" for of in ("mean", "worst_decile")]
             average, worst = (fmean(e.value(key) for e in last) for key in means)
             name += f": {form.format(average)}, worst decile {form.format(worst)}"
-        looks[name] = each.look
+        looks[name] = member.look
         lines += [
             thin(line).assign(cell=name, over=axis, metric=metric)
-            for (metric, axis), line in found.items()
+            for (metric, axis), line in curves_of.items()
         ]
     points = pd.concat(lines)
     over = alt.param(
@@ -229,7 +230,7 @@ def learning(
         value="t",
         bind=alt.binding_radio(options=[*axes], labels=[*axes.values()], name="over "),
     )
-    picked = alt.selection_point(name="picked", fields=["cell"], bind="legend")
+    selection = alt.selection_point(name="picked", fields=["cell"], bind="legend")
     legend = alt.Legend(
         orient="bottom",
         direction="vertical",
@@ -245,16 +246,16 @@ def learning(
     for metric in metrics:
         is_share = Score(metric).is_share
         y = alt.Y("mean:Q", title=f"{owner} {metric}").axis(format="~%" if is_share else "~g")
-        shown = points[points.metric == metric].drop(columns="metric")
-        points_of = alt.Chart(data(shown)).transform_filter("datum.over == over")
-        curves = points_of.encode(
+        rows = points[points.metric == metric].drop(columns="metric")
+        base = alt.Chart(data(rows)).transform_filter("datum.over == over")
+        curves = base.encode(
             x=alt.X("x:Q", title=None, scale=alt.Scale(zero=True)).axis(grid=False),
             y=y,
             color=alt.Color("cell:N", title=None, scale=colours, legend=legend),
-            opacity=alt.when(picked).then(alt.value(1)).otherwise(alt.value(0.1)),
+            opacity=alt.when(selection).then(alt.value(1)).otherwise(alt.value(0.1)),
         )
         layers = [curves.mark_line(clip=True).encode(strokeDash=dash)]
-        if (shown.low < shown.high).any():
+        if (rows.low < rows.high).any():
             band = curves.mark_area(clip=True, fillOpacity=0.18, strokeWidth=0)
             layers.insert(0, band.encode(y=alt.Y("low:Q"), y2="high:Q"))
         if aims and metric == ACCURACY.name:
@@ -269,12 +270,12 @@ def learning(
                 *(alt.Tooltip(f"{name}:Q", format=form) for name in ("mean", "low", "high")),
             ],
         )
-        layers.append(hover.add_params(picked, over, zoom()))
+        layers.append(hover.add_params(selection, over, zoom()))
         text = alt.ExprRef(f"{json.dumps(axes)}[over]")
-        about = alt.Chart(data(pd.DataFrame({"x": [0]}))).mark_text(
+        axis_title = alt.Chart(data(pd.DataFrame({"x": [0]}))).mark_text(
             text=text, color=INK, clip=False
         )
-        layers.append(about.encode(x=alt.value(width / 2), y=alt.value(336)))
+        layers.append(axis_title.encode(x=alt.value(width / 2), y=alt.value(336)))
         charts.append(alt.layer(*layers).properties(width=width, height=300))
     return alt.hconcat(*charts)
 
@@ -290,18 +291,18 @@ def staleness(series: Sequence[Series], *, columns: int = 4, width: int = 220) -
         columns: histograms side by side.
         width: of each, pixels.
     """
-    oldest = max((max(each.ages, default=0) for each in series), default=0)
+    oldest = max((max(item.ages, default=0) for item in series), default=0)
     bin_ = math.ceil((oldest + 1) / 30)
     charts = []
-    for each in series:
-        counts = pd.Series(each.ages, dtype=float)
+    for item in series:
+        counts = pd.Series(item.ages, dtype=float)
         bars = counts.groupby(counts.index // bin_ * bin_).sum().rename_axis("age") / counts.sum()
         bars = bars.rename("share").reset_index()
         bars = bars.assign(left=bars.age - 0.4, right=bars.age + bin_ - 0.6)
-        note = f"mean {mean_age(each.ages):.1f}, max {max(each.ages)}" if each.ages else "none"
+        note = f"mean {mean_age(item.ages):.1f}, max {max(item.ages)}" if item.ages else "none"
         chart = (
             alt.Chart(data(bars))
-            .mark_bar(color=each.look.colour)
+            .mark_bar(color=item.look.colour)
             .encode(
                 x=alt.X("left:Q")
                 .title(None)
@@ -317,7 +318,7 @@ def staleness(series: Sequence[Series], *, columns: int = 4, width: int = 220) -
             )
         )
         chart = chart.properties(width=width, height=110)
-        charts.append(panel(chart, each, note))
+        charts.append(panel(chart, item, note))
     return alt.concat(*charts, columns=columns)
 
 
@@ -328,9 +329,9 @@ def partition(cell: Cell) -> Chart:
     """Examples of each class on each client, of at most `MAX_CLIENTS` clients."""
     counts = pd.read_csv(io.StringIO(cell.partition))
     names = [name for name in counts if name != "client"]
-    shown = thin(counts, MAX_CLIENTS)
-    shown = shown.assign(end=[*shown.client[1:], len(counts)])
-    cells = shown.melt(["client", "end"], var_name="class", value_name="examples")
+    rows = thin(counts, MAX_CLIENTS)
+    rows = rows.assign(end=[*rows.client[1:], len(counts)])
+    cells = rows.melt(["client", "end"], var_name="class", value_name="examples")
     chart = alt.Chart(data(cells)).mark_rect()
     return chart.encode(
         x=alt.X("client:Q", title="client").scale(nice=False).axis(grid=False, tickMinStep=1),

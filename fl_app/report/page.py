@@ -1,7 +1,7 @@
-"""The report as one HTML file with interactive figures, which needs no other file and no network.
+"""The report as one HTML file with interactive figures; it needs no other file and no network.
 
-The template is Python, and not a file of its own, since the bundle in which ``flwr run`` carries an
-app to the server leaves out every file type that could hold it.
+The template is a Python string, since the bundle in which ``flwr run`` sends an app to the server
+leaves out every file type that could hold it.
 """
 
 import json
@@ -20,14 +20,14 @@ from markupsafe import Markup
 
 from fl_app.core.files import cache_folder, write_text
 from fl_app.core.score import ACCURACY, LOSS
-from fl_app.record.summary import WINDOW, told_of_trouble
+from fl_app.record.summary import WINDOW, trouble_message
 from fl_app.report import figures
 from fl_app.report.cells import Cell, group, headline, scores_of
-from fl_app.report.figures import Chart, apart, save, seconds, specification
+from fl_app.report.figures import Chart, independent, save, seconds, specification
 from fl_app.report.lanes import timeline
 from fl_app.report.table import Table
 
-MAX_NAMED = 4  # algorithms in a title, and values of a setting; more are counted
+MAX_LISTED = 4  # algorithms in a title, and values of a setting; more are counted
 MAX_REASONS = 20  # of a cell
 MAX_PANELS = 8  # timelines
 USE = (
@@ -118,8 +118,8 @@ pre { background: #f6f7f8; padding: 10px 12px; overflow: auto; max-height: 460px
 </html>
 """
 
-# Vega draws the figures, on canvases, which stay quick with thousands of orders. Of its menu, what
-# works without a network is left: pictures to save.
+# Vega draws on canvases, which stay quick with thousands of orders. Its menu only saves pictures,
+# since the other entries need a network.
 _DRAW = """\
 const figures = JSON.parse(document.getElementById("figures").textContent);
 const actions = { export: true, source: false, compiled: false, editor: false };
@@ -139,7 +139,7 @@ class Part(NamedTuple):
         header: titles of the table's columns.
         rows: texts of the table.
         name: of the figure below the table; empty if there is none.
-        figure: itself.
+        figure: the figure.
     """
 
     title: str
@@ -161,32 +161,32 @@ def write_page(cells: Sequence[Cell], table: Table, path: Path) -> dict[str, Cha
     Returns:
         The figures by name.
     """
-    alone = len(cells) == 1
-    parts = [*([] if alone else [_numbers(table)]), *_figures(cells, table)]
+    single = len(cells) == 1
+    parts = [*([] if single else [_numbers(table)]), *_figures(cells, table)]
     for cell in cells:
         parts += _troubles(cell)
     facts = _setting(cells)
-    if alone:
+    if single:
         facts += [
             ("versions", f"{cells[0].history.version:,}"),
             ("time", seconds(cells[0].until)),
-            *((f"{each.group} {each.title}".strip(), each.texts[0]) for each in table.columns()),
+            *((f"{c.group} {c.title}".strip(), c.texts[0]) for c in table.columns()),
         ]
     charts = {part.name: part.figure for part in parts if part.name}
-    drawn = {name: specification(chart) for name, chart in charts.items()}
+    specifications = {name: specification(chart) for name, chart in charts.items()}
     environment = Environment(
         autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
     text = environment.from_string(_TEMPLATE).render(
         title=_title(cells),
         facts=facts,
-        trouble=told_of_trouble({cell.name: cell.summary for cell in cells}),
+        trouble=trouble_message({cell.name: cell.summary for cell in cells}),
         parts=parts,
         cells=cells,
         dumps=json.dumps,
         footer="; ".join(dict.fromkeys(filter(None, map(_origin, cells)))),
         # Nothing in it ends the script.
-        figures=Markup(json.dumps(drawn, separators=(",", ":")).replace("<", "\\u003c")),
+        figures=Markup(json.dumps(specifications, separators=(",", ":")).replace("<", "\\u003c")),
         library=Markup(_vega()),
         draw=Markup(_DRAW),
     )
@@ -202,7 +202,7 @@ def write_figures(
     *,
     pdf: bool,
 ) -> None:
-    """Write the figures of a page as pictures, and the most important ones in one, ``overview``.
+    """Write the figures of a page as pictures, with the most important ones in ``overview``.
 
     Args:
         cells: of the run.
@@ -213,22 +213,22 @@ def write_figures(
     """
     for name, chart in charts.items():
         save(chart, folder / f"{name}.png", pdf=pdf)
-    some = [each for each in group(cells) if each.cells[0].history.orders][:MAX_PANELS]
-    if not some:
+    series = [member for member in group(cells) if member.cells[0].history.orders][:MAX_PANELS]
+    if not series:
         return
     metrics = [score.name for score in scores_of(cells)][:1]
-    left = [figures.staleness(some, columns=2, width=235).properties(title=AGES)]
+    column = [figures.staleness(series, columns=2, width=235).properties(title=AGES)]
     if metrics:
-        learns = figures.learning(some, metrics, target, width=520)
-        left.insert(0, learns.properties(title="Who learns faster"))
-    right = timeline(some, max_clients=12, width=640)
-    right = right.properties(title="Why: who trains when")
-    overview = alt.hconcat(apart(alt.vconcat(*left, spacing=30)), right, spacing=40)
-    save(apart(overview), folder / "overview.png", pdf=pdf)
+        curves = figures.learning(series, metrics, target, width=520)
+        column.insert(0, curves.properties(title="Who learns faster"))
+    timelines = timeline(series, max_clients=12, width=640)
+    timelines = timelines.properties(title="Why: who trains when")
+    overview = alt.hconcat(independent(alt.vconcat(*column, spacing=30)), timelines, spacing=40)
+    save(independent(overview), folder / "overview.png", pdf=pdf)
 
 
 def _numbers(table: Table) -> Part:
-    """The table of the console, with all of its columns."""
+    """The table that the console shows, with all columns."""
     columns = table.columns()
     texts = []
     if ACCURACY in table.scores:
@@ -241,7 +241,7 @@ def _numbers(table: Table) -> Part:
     if lower := [score.name for score in table.scores if not score.higher_is_better]:
         texts.append(f"Lower values of {' and '.join(lower)} are better.")
     if table.deviation:
-        texts.append(f"{table.deviation} They are unknown if one seed never got there.")
+        texts.append(f"{table.deviation} They are unknown if a seed has no value.")
     texts += [table.work] * bool(table.work)
     header = ["cell", *(f"{column.group} {column.title}".strip() for column in columns)]
     rows = zip(table.names, *(column.texts for column in columns), strict=True)
@@ -249,41 +249,41 @@ def _numbers(table: Table) -> Part:
 
 
 def _figures(cells: Sequence[Cell], table: Table) -> list[Part]:
-    """Curves of the scores and of those on clients, ages of updates, timelines, partitions."""
+    """Curves of scores, on the server and on clients; ages of updates, timelines, partitions."""
     series = group(cells)
     target = table.target_accuracy
     parts = []
     if table.scores:
         metrics = list(dict.fromkeys([*(score.name for score in table.scores), LOSS.name]))
-        tested = any(cell.history.server_evaluations for cell in cells)
-        owner = "Test" if tested else "Clients'"
+        on_server = any(cell.history.server_evaluations for cell in cells)
+        owner = "Test" if on_server else "Clients'"
         text = f"{owner} {' and '.join(metrics)} of the global models. "
-        if any(len(each.cells) > 1 for each in series):
+        if any(len(member.cells) > 1 for member in series):
             text += "Line: mean over the seeds. Band: lowest and highest seed. "
         chart = figures.learning(series, metrics, target)
         parts.append(Part("Who learns faster", [text + USE], name=metrics[0], figure=chart))
     if metrics := figures.client_metrics(cells):
         text = (
-            "What clients measured of the global model on their own data: the mean weighted by "
+            "Metrics of the global model on the clients' own data: the mean weighted by "
             "their examples, with a band to the mean of the worst tenth of them."
         )
         chart = figures.learning(series, metrics, target, on_clients=True)
         parts.append(Part("On the clients", [text], name="clients", figure=chart))
-    if aged := [each for each in series if each.ages]:
+    if with_ages := [member for member in series if member.ages]:
         text = "Share of the updates of each age, in versions, when they were aggregated."
-        chart = figures.staleness(aged)
+        chart = figures.staleness(with_ages)
         parts.append(Part("How stale the updates are", [text], name="staleness", figure=chart))
-    if active := [each for each in series if each.cells[0].history.orders]:
+    if with_orders := [member for member in series if member.cells[0].history.orders]:
         text = "Clients from fast (below) to slow; of several seeds, the first. "
-        if left_out := len(active[MAX_PANELS:]):
-            text += f"The other {left_out} cells: python -m fl_app.report FOLDER/CELL. "
-        chart = timeline(active[:MAX_PANELS])
+        if num_hidden := len(with_orders[MAX_PANELS:]):
+            text += f"The other {num_hidden} cells: python -m fl_app.report FOLDER/CELL. "
+        chart = timeline(with_orders[:MAX_PANELS])
         parts.append(Part("Who trains when", [text + USE], name="timeline", figure=chart))
-    if dealt := [cell for cell in cells if cell.partition]:
+    if with_partition := [cell for cell in cells if cell.partition]:
         text = "Training examples of each class on each client."
-        if len({cell.partition for cell in dealt}) > 1:
-            text += f" Cells differ; drawn are those of {dealt[0].name}."
-        chart = figures.partition(dealt[0])
+        if len({cell.partition for cell in with_partition}) > 1:
+            text += f" Cells differ; the figure shows {with_partition[0].name}."
+        chart = figures.partition(with_partition[0])
         parts.append(Part("Who has what", [text], name="partition", figure=chart))
     return parts
 
@@ -293,7 +293,7 @@ def _troubles(cell: Cell) -> list[Part]:
     troubles = cell.history.troubles
     if not troubles:
         return []
-    kinds = [(each.kind, headline(each.reason)) for each in troubles]
+    kinds = [(trouble.kind, headline(trouble.reason)) for trouble in troubles]
     last = dict(zip(kinds, troubles, strict=True))
     rows = []
     for kind, number in Counter(kinds).most_common(MAX_REASONS):
@@ -309,19 +309,19 @@ def _title(cells: Sequence[Cell]) -> str:
     """Experiment, cell or algorithms, and tasks."""
     algorithms = list(dict.fromkeys(cell.algorithm for cell in cells))
     if len(cells) == 1:
-        what = cells[0].name
+        name = cells[0].name
     elif experiment := cells[0].get("experiment.name"):
-        what = experiment
-    elif len(algorithms) <= MAX_NAMED:
-        what = ", ".join(algorithms)
+        name = experiment
+    elif len(algorithms) <= MAX_LISTED:
+        name = ", ".join(algorithms)
     else:
-        what = f"{len(algorithms)} algorithms"
+        name = f"{len(algorithms)} algorithms"
     tasks = list(dict.fromkeys(cell.task for cell in cells if cell.task))
-    return f"{what} on {', '.join(tasks)}" if tasks else what
+    return f"{name} on {', '.join(tasks)}" if tasks else name
 
 
 def _setting(cells: Sequence[Cell]) -> list[tuple[str, str]]:
-    """What was run, and how it ended, for the head of the page; unknown values are left out."""
+    """What ran and how it ended, for the head of the page; unknown values are left out."""
     real = any(cell.on_wall_clock for cell in cells)
     ends = {cell.stopped for cell in cells}
     running = ["no summary: still running, or killed"]
@@ -340,22 +340,22 @@ def _setting(cells: Sequence[Cell]) -> list[tuple[str, str]]:
 
 
 def _kind(cell: Cell, key: str) -> str:
-    """The class that a configuration names, with its numbers and words."""
+    """The class that a configuration names, with its numbers and texts."""
     node = cell.get(key)
     if not isinstance(node, dict) or not node.get("_target_"):
         return ""
-    told = [f"{k} {v}" for k, v in node.items() if k[0] != "_" and isinstance(v, int | float | str)]
+    args = [f"{k} {v}" for k, v in node.items() if k[0] != "_" and isinstance(v, int | float | str)]
     name = node["_target_"].rpartition(".")[2]
-    return f"{name} ({', '.join(told)})" if told else name
+    return f"{name} ({', '.join(args)})" if args else name
 
 
-def _values(found: Iterable[Any]) -> str:
-    """The distinct values in words."""
-    known = dict.fromkeys(str(value) for value in found if value not in (None, ""))
-    if len(known) <= MAX_NAMED:
-        return ", ".join(known)
-    first, *_, last = known
-    return f"{len(known)} values, {first} to {last}"
+def _values(values: Iterable[Any]) -> str:
+    """The distinct values as a text."""
+    texts = dict.fromkeys(str(value) for value in values if value not in (None, ""))
+    if len(texts) <= MAX_LISTED:
+        return ", ".join(texts)
+    first, *_, last = texts
+    return f"{len(texts)} values, {first} to {last}"
 
 
 def _origin(cell: Cell) -> str:
@@ -364,12 +364,12 @@ def _origin(cell: Cell) -> str:
     if not summary.get("version"):
         return ""
     commit = f", commit {summary['commit'][:9]}" if summary.get("commit") else ""
-    changed = " with uncommitted changes" if summary.get("uncommitted_changes") else ""
-    return f"fl-app {summary['version']}{commit}{changed}, {str(summary.get('date'))[:10]}"
+    changes = " with uncommitted changes" if summary.get("uncommitted_changes") else ""
+    return f"fl-app {summary['version']}{commit}{changes}, {str(summary.get('date'))[:10]}"
 
 
 def _vega() -> str:
-    """The library that draws in a browser; to put it together takes seconds, so it is kept."""
+    """The library that draws in a browser; it is cached, since building it takes seconds."""
     path = cache_folder() / f"vega-{version('vl-convert-python')}.js"
     with suppress(OSError):
         return path.read_text(encoding="utf-8")

@@ -29,7 +29,7 @@ ALGORITHMS = (
     *("fedcompass", "pisces", "fedqueue"),
 )
 _COLOURS = dict(zip(ALGORITHMS, cycle(_PALETTE)))
-# Pixels that are drawn and left out.
+# Dash patterns: pixels drawn, pixels left out.
 _LINES = ((1, 0), (6, 3), (2, 2), (7, 2, 2, 2), (12, 3), (9, 2, 2, 2, 2, 2))
 
 INK, MUTED, GRID, WAITING = "#222222", "#888888", "#e6e6e6", "#d4d4d4"

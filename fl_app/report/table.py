@@ -24,8 +24,8 @@ Row: TypeAlias = dict[str, Any]
 MATERIAL = 1.1  # ratio of client updates above which work is unequal
 UNBOUNDED = 100_000
 LONGEST = 40  # characters of a text on the console
-# What is shown of a row, the most important first: its field, two lines of a title, its format, and
-# which of several values is the best. The scores' title, format and best value are their own.
+# Columns, the most important first: field of a row, two lines of a title, format, and the function
+# that picks the best value. A score has its own title, format and best value.
 _COLUMNS: tuple[tuple[str, str, str, str, Callable[[list[float]], float] | None], ...] = (
     ("final_{score}", "{title}", "{last}", "", None),
     ("best_{score}", "{title}", "best", "", None),
@@ -106,7 +106,7 @@ class Table:
 
     @property
     def deviation(self) -> str:
-        """A sentence on what is shown of several seeds; empty if no cell has them."""
+        """A sentence on the statistics of several seeds; empty if no cell has several."""
         several = any(row["statistic"] == "std" for row in self.rows)
         return "Of several seeds: mean and sample standard deviation (n - 1)." if several else ""
 
@@ -117,7 +117,7 @@ class Table:
 
     @property
     def names(self) -> list[str]:
-        """Of the shown rows, with the number of seeds if there are several."""
+        """Names of the shown rows, with the number of seeds if there are several."""
         return [
             row["cell"] if row["num_seeds"] == 1 else f"{row['cell']} ({row['num_seeds']} seeds)"
             for row in self.shown
@@ -133,7 +133,7 @@ class Table:
         ]
 
     def columns(self) -> list[Column]:
-        """What is shown of the rows beside their names, the most important first."""
+        """The shown columns but the names, the most important first."""
         score = _score_name(self.scores)
         title = "acc." if self.scores == [ACCURACY] else score
         series = self.of_series()
@@ -145,16 +145,16 @@ class Table:
                 continue
             if field != key and len(self.scores) == 1:
                 best = max if self.scores[0].higher_is_better else min
-            known = [row[field] for row, _ in series if row[field] is not None]
-            winner = best(known) if best and len(known) > 1 else None
+            values = [row[field] for row, _ in series if row[field] is not None]
+            winner = best(values) if best and len(values) > 1 else None
             texts, winners = [], []
             for number, row in enumerate(self.shown):
                 value, spread = row[field], spreads[row["label"]]
-                written = Score(row["score"]).form if field != key and row["score"] else form
+                form_of = Score(row["score"]).form if field != key and row["score"] else form
                 is_mean = row["statistic"] == "mean"
-                text = "-" if value is None else written.format(value)
+                text = "-" if value is None else form_of.format(value)
                 if is_mean and spread and isinstance(value, int | float):
-                    text += f" \u00b1{written.format(spread[field]).rstrip('%')}"
+                    text += f" \u00b1{form_of.format(spread[field]).rstrip('%')}"
                 if (is_mean or not spread) and value is not None and value == winner:
                     winners.append(number)
                 texts.append(text)
@@ -173,55 +173,55 @@ class Table:
                 writer.writerow(["-" if row[name] is None else row[name] for name in names])
 
     def print(self, console: Console | None = None) -> None:
-        """Print the table, and sentences on what it is a table of.
+        """Print the table, and sentences about it.
 
         The best mean scores and the shortest mean times to the target are bold. A narrow terminal
         folds long names and leaves out the least important columns. A file or a pipe gets all
         columns in unbroken lines, unless the environment variable COLUMNS limits the width.
         """
         console = console or Console()
-        limited = console.is_terminal or os.environ.get("COLUMNS", "").isdigit()
-        if not limited:
+        bounded = console.is_terminal or os.environ.get("COLUMNS", "").isdigit()
+        if not bounded:
             console = Console(file=console.file, width=UNBOUNDED)
         columns = self.columns()
         shown = list(columns)
-        most = console.width // 2
+        half = console.width // 2
         wide = console.options.update(width=UNBOUNDED)
         while (
             len(shown) > 1
-            and console.measure(self._drawn(shown, most), options=wide).maximum > console.width
+            and console.measure(self._render(shown, half), options=wide).maximum > console.width
         ):
             shown.pop()
-        console.print(self._drawn(shown, most))
-        if left_out := [f"{each.group} {each.title}".strip() for each in columns[len(shown) :]]:
-            told = f"Left out for lack of room: {', '.join(left_out)}. "
-            console.print(f"{told}All columns are in table.csv.", style="dim", highlight=False)
-        for told in filter(None, (self.deviation, self.work)):
-            console.print(told, highlight=False)
+        console.print(self._render(shown, half))
+        if hidden := [f"{column.group} {column.title}".strip() for column in columns[len(shown) :]]:
+            sentence = f"Left out for lack of room: {', '.join(hidden)}. "
+            console.print(f"{sentence}All columns are in table.csv.", style="dim", highlight=False)
+        for sentence in filter(None, (self.deviation, self.work)):
+            console.print(sentence, highlight=False)
         runs = [row for row in self.rows if row["statistic"] == "run"]
-        early = [row for row in runs if row["stopped"] not in ENDS]
-        if early:
+        unfinished = [row for row in runs if row["stopped"] not in ENDS]
+        if unfinished:
             unknown = "no summary: still running, or killed"
-            names = ", ".join(f"{row['cell']} ({row['stopped'] or unknown})" for row in early)
+            names = ", ".join(f"{row['cell']} ({row['stopped'] or unknown})" for row in unfinished)
             console.print(f"NOT RUN TO THEIR END: {escape(names)}", style="bold", highlight=False)
 
-    def _drawn(self, columns: Sequence[Column], most: int) -> RichTable:
-        drawn = RichTable(box=None, pad_edge=False, header_style="dim")
-        drawn.add_column("\ncell", overflow="fold", max_width=most)
+    def _render(self, columns: Sequence[Column], name_width: int) -> RichTable:
+        table = RichTable(box=None, pad_edge=False, header_style="dim")
+        table.add_column("\ncell", overflow="fold", max_width=name_width)
         group = ""
         for column in columns:
             title = f"{column.group if column.group != group else ''}\n{column.title}"
             is_text = column.title == "stopped"
-            drawn.add_column(title, justify="left" if is_text else "right", no_wrap=True)
+            table.add_column(title, justify="left" if is_text else "right", no_wrap=True)
             group = column.group
         for number, name in enumerate(self.names):
             texts = []
             for column in columns:
-                # The whole reason why a run ended stands below the table.
+                # The full reason why a run ended is below the table.
                 text = escape(shorten(column.texts[number], LONGEST, placeholder=" ..."))
                 texts.append(f"[bold]{text}[/bold]" if number in column.best else text)
-            drawn.add_row(escape(name), *texts)
-        return drawn
+            table.add_row(escape(name), *texts)
+        return table
 
 
 def make_table(cells: Sequence[Cell], target_accuracy: float, last: int = 1) -> Table:
@@ -230,35 +230,35 @@ def make_table(cells: Sequence[Cell], target_accuracy: float, last: int = 1) -> 
     Raises:
         ValueError: `last` is below 1, or a cell has fewer evaluations.
     """
-    least = min(cells, key=lambda cell: len(cell.evaluations))
-    most = max(1, len(least.evaluations))
+    shortest = min(cells, key=lambda cell: len(cell.evaluations))
+    max_last = max(1, len(shortest.evaluations))
     require(
-        1 <= last <= most,
+        1 <= last <= max_last,
         "last",
         last,
-        f"an integer >= 1, or final, and at most {most}, the evaluations of {least.name}",
+        f"an integer >= 1, or final, and at most {max_last}, the evaluations of {shortest.name}",
         "a mean is over so many evaluations",
     )
     scores = scores_of(cells)
     rows: list[Row] = []
-    for each in group(cells):
-        seeds = [_row(cell, scores, target_accuracy, last) for cell in each.cells]
+    for series in group(cells):
+        seeds = [_row(cell, scores, target_accuracy, last) for cell in series.cells]
         rows += seeds
         if len(seeds) > 1:
-            for statistic, of in (("mean", fmean), ("std", stdev)):
-                row = {key: _over([seed[key] for seed in seeds], of) for key in seeds[0]}
-                row |= {"cell": each.name, "statistic": statistic, "num_seeds": len(seeds)}
+            for statistic, function in (("mean", fmean), ("std", stdev)):
+                row = {key: _over([seed[key] for seed in seeds], function) for key in seeds[0]}
+                row |= {"cell": series.name, "statistic": statistic, "num_seeds": len(seeds)}
                 rows.append({**row, "seed": None, "folder": None})
     if ACCURACY in scores:
         rows = [{**row, "target_accuracy": target_accuracy} for row in rows]
     return Table(rows, scores, target_accuracy, work_of(cells), last)
 
 
-def _over(values: list[Any], of: Callable[[list[float]], float]) -> Any:
+def _over(values: list[Any], function: Callable[[list[float]], float]) -> Any:
     """A statistic of numbers; of texts, the one that all seeds share; None if one is unknown."""
     if any(value is None or isinstance(value, str) for value in values):
         return values[0] if len(set(values)) == 1 else None
-    return of(values)
+    return function(values)
 
 
 def _row(cell: Cell, scores: Sequence[Score], target_accuracy: float, last: int) -> Row:
@@ -313,34 +313,34 @@ def at_work(cell: Cell) -> int | None:
     orders = cell.history.orders
     starts = np.sort([order.start for order in orders])
     ends = np.sort([np.inf if order.end is None else order.end for order in orders])
-    ended = np.searchsorted(ends, starts, side="right")
-    return max((np.arange(1, len(orders) + 1) - ended).tolist(), default=None)
+    num_ended = np.searchsorted(ends, starts, side="right")
+    return max((np.arange(1, len(orders) + 1) - num_ended).tolist(), default=None)
 
 
 def work_of(cells: Sequence[Cell]) -> str:
-    """Sentences on how unequal the cells' work was; empty if it was not, materially.
+    """Sentences on how much the cells' work differed; empty if it hardly did.
 
-    A comparison is fair if all cells were given the same time, or ran until their target accuracy.
+    A comparison is fair if all cells had the same time, or ran until their target accuracy.
     It is not fair if they only published equally many versions. Cells that did not reach their end
     are left out.
     """
-    works = dict.fromkeys(w for c in cells if (w := c.summary.get("work_per_update")))
+    kinds = dict.fromkeys(w for c in cells if (w := c.summary.get("work_per_update")))
     places = [number for cell in cells if (number := at_work(cell)) is not None]
-    told = []
-    if len(works) > 1:
-        told.append(f"in what they do per update: {', '.join(works)}")
+    differences = []
+    if len(kinds) > 1:
+        differences.append(f"in what they do per update: {', '.join(kinds)}")
     if places and max(places) > MATERIAL * min(places):
-        told.append(f"in how many clients are at work: {min(places):,} to {max(places):,}")
+        differences.append(f"in how many clients are at work: {min(places):,} to {max(places):,}")
     sentences = []
-    if told:
-        own = any(cell.get("compare") is None for cell in cells)
-        remedy = "; compare=equal makes equal what their equations allow" if own else ""
-        sentences.append(f"Cells differ {', and '.join(told)}{remedy}.")
-    ended = [cell for cell in cells if cell.stopped in ENDS]
-    counts = [cell.history.client_updates for cell in ended]
+    if differences:
+        unequalised = any(cell.get("compare") is None for cell in cells)
+        remedy = "; compare=equal makes equal what their equations allow" if unequalised else ""
+        sentences.append(f"Cells differ {', and '.join(differences)}{remedy}.")
+    complete = [cell for cell in cells if cell.stopped in ENDS]
+    counts = [cell.history.client_updates for cell in complete]
     if counts and max(counts) > MATERIAL * min(counts):
         text = f"Unequal work: {min(counts):,} to {max(counts):,} client updates a cell"
-        if not {cell.stopped for cell in ended} <= {"seconds", "target_accuracy"}:
+        if not {cell.stopped for cell in complete} <= {"seconds", "target_accuracy"}:
             equal = f"max_updates={max(counts)} num_versions=null"
             text += f"; compare at equal updates with {equal}"
         sentences.append(f"{text}.")

@@ -23,7 +23,7 @@ from fl_app.runner.checkpoint import Checkpoints
 from fl_app.runner.components import build_components
 from fl_app.runner.factory import build_engine
 from fl_app.runner.signals import interruptible
-from fl_app.runner.validate import NOTHING, Given, decides_work
+from fl_app.runner.validate import NO_OBJECTS, UserObjects, work_decider
 
 if TYPE_CHECKING:
     from flwr.serverapp import Grid
@@ -33,17 +33,17 @@ log = logging.getLogger(__name__)
 
 
 class Plan(NamedTuple):
-    """One run that is to be done.
+    """A run to carry out.
 
     Attributes:
         config: accepted by `fl_app.runner.validate.validate_config`.
         overrides: the user's.
-        given: objects in place of parts of the configuration.
+        objects: objects in place of parts of the configuration.
     """
 
     config: DictConfig
     overrides: Sequence[str] = ()
-    given: Given = NOTHING
+    objects: UserObjects = NO_OBJECTS
 
 
 def run_cell(
@@ -59,7 +59,7 @@ def run_cell(
     Args:
         plan: of the run.
         folder: for the files.
-        label: what runs, for the console.
+        label: name of the run, for the console.
         grid: of the ServerApp, for the runtimes that need one.
         show: whether to show progress.
 
@@ -67,25 +67,25 @@ def run_cell(
         The engine's outcome, and the contents of ``summary.json``.
 
     Raises:
-        ValueError: the configuration is refused, or the checkpoint that the run was to resume
-            from. No file has changed. Whether it is of another configuration, the caller has asked
+        ValueError: the configuration is refused, or the checkpoint to resume from. No file has
+            changed. The caller has checked that the configuration is the checkpoint's
             (`fl_app.runner.earlier.enter`).
     """
-    config, given = plan.config, plan.given
+    config, objects = plan.config, plan.objects
     if config.runtime.name != "deployment":
         prepare_process()
-    task = build_task(config) if given.task is None else complete_task(config, given.task)
+    task = build_task(config) if objects.task is None else complete_task(config, objects.task)
     score = task.objective.score
-    components = build_components(config, task, given)
+    components = build_components(config, task, objects)
     model = components.trainer.model
     checkpoints = Checkpoints(folder)
-    saved = checkpoints.load() if config.resume == "auto" else None
-    if saved is not None:
-        earlier.refuse_other_frozen(model.differing(saved.get("frozen", [])), folder)
-    token = saved["token"] if saved else secrets.token_hex(8)
+    stored = checkpoints.load() if config.resume == "auto" else None
+    if stored is not None:
+        earlier.refuse_other_frozen(model.differing(stored.get("frozen", [])), folder)
+    token = stored["token"] if stored else secrets.token_hex(8)
     devices = components.devices
     history = History(joules=None if devices is None else devices.joules)
-    files = RunFolder(folder, history, overrides=plan.overrides, kept=saved and saved["files"])
+    files = RunFolder(folder, history, overrides=plan.overrides, saved=stored and stored["files"])
     # The other sinks read the history, so it is the first to receive an event.
     sinks: list[Sink] = [history]
 
@@ -104,16 +104,16 @@ def run_cell(
         # Before a file is opened, because this may refuse the configuration.
         engine = build_engine(components, sinks=sinks, checkpoint=checkpoint, grid=grid, run=token)
         stack.enter_context(closing(engine))
-        if saved is not None:
-            engine.load_state_dict(saved["engine"])
+        if stored is not None:
+            engine.load_state_dict(stored["engine"])
             if show:
                 print(f"{label}: goes on from version {engine.version}")
         with require_writable(folder):
             files.lock()  # before anything changes that a run of another process needs
         stack.callback(files.close)
-        known = task.num_clients == config.num_clients  # else only the nodes know what they have
-        files.begin(config, (task.classes()[1], task.class_counts()) if known else None)
-        if task.schema is not None:  # what reads the model's inputs and outputs later
+        central = task.num_clients == config.num_clients  # else only the nodes know their examples
+        files.begin(config, (task.classes()[1], task.class_counts()) if central else None)
+        if task.schema is not None:  # for programs that use the model later
             (folder / SCHEMA).write_text(task.schema.to_json(), encoding="utf-8")
         sinks.append(files)
         if show:
@@ -125,21 +125,21 @@ def run_cell(
             outcome = engine.run()
         cause = outcome.error and outcome.error.__cause__
         if isinstance(outcome.error, ServerError) and isinstance(cause, Exception):
-            told = "%s: an error in the code of the strategy, the schedule or the evaluation:\n%s"
-            log.error(told, label, traceback_of(cause))
-    decides = decides_work(components.strategy, components.schedule, config.algorithm.client)
-    about: dict[str, Any] = {
+            form = "%s: an error in the code of the strategy, the schedule or the evaluation:\n%s"
+            log.error(form, label, traceback_of(cause))
+    decider = work_decider(components.strategy, components.schedule, config.algorithm.client)
+    facts: dict[str, Any] = {
         "algorithm": config.algorithm.name,
         "task": task.name,
         "seed": config.seed,
         "num_clients": config.num_clients or len(history.sequences),
         **({"made_up": True} if config.task.get("made_up") else {}),
-        "work_per_update": f"by {decides}" if decides else components.trainer.work_per_update,
+        "work_per_update": f"by {decider}" if decider else components.trainer.work_per_update,
     }
     if config.algorithm.client.private:
-        about["private"] = list(config.algorithm.client.private)
+        facts["private"] = list(config.algorithm.client.private)
     if config.runtime.name == "deployment":
-        about["without_update"] = sorted({*history.sequences} - {*history.arrivals})
+        facts["without_update"] = sorted({*history.sequences} - {*history.arrivals})
     arrays = model.named(outcome.params)
     target = config.experiment.report_accuracy
-    return outcome, files.finish(outcome, arrays, about, target, score)
+    return outcome, files.finish(outcome, arrays, facts, target, score)

@@ -25,65 +25,65 @@ def compose_cells(config: DictConfig, overrides: Sequence[str]) -> dict[str, Dic
 
     Raises:
         ValueError: as `equalise` or `refuse_epochs`; the experiment has no such cell, sets the
-            algorithm itself, has seeds beside a seed, or cannot run so many cells at a time.
+            algorithm itself, has both seeds and a seed, or cannot run so many cells in parallel.
     """
-    experiment, given = config.experiment, given_keys(overrides)
+    experiment, user_keys = config.experiment, override_keys(overrides)
     _check(experiment, config.runtime)
     if not experiment.cells:
         refuse_epochs(config, overrides)
-        equalise(config, given)
+        equalise(config, user_keys)
         return {"": config}
     if any(override.startswith("algorithm=") for override in overrides):
         raise ValueError(
             f"experiment={experiment.name} compares algorithms of its own: leave algorithm= out, "
             f"or choose cells with experiment.only=[...] among {', '.join(experiment.cells)}"
         )
-    kept = _kept(experiment.cells)
-    require(bool(kept), "experiment.cells", "{}", "cells that are not null", "nothing would run")
-    settings = _kept(experiment.settings) or {"": []}
-    own = {
+    lists = _non_null(experiment.cells)
+    require(bool(lists), "experiment.cells", "{}", "cells that are not null", "nothing would run")
+    settings = _non_null(experiment.settings) or {"": []}
+    options = {
         f"{cell}@{setting}" if setting else cell: [*common, *words]
         for setting, common in settings.items()
-        for cell, words in kept.items()
+        for cell, words in lists.items()
     }
-    every = [*overrides, *experiment.overrides, *(word for words in own.values() for word in words)]
-    fixed = [word.lstrip("+") for word in every if word.lstrip("+").startswith("seed=")]
-    if fixed and experiment.seeds:
+    words = [*overrides, *experiment.overrides, *(w for words in options.values() for w in words)]
+    seed_words = [word.lstrip("+") for word in words if word.lstrip("+").startswith("seed=")]
+    if seed_words and experiment.seeds:
         raise ValueError(
-            f"{fixed[0]} must be left out with experiment.seeds={experiment.seeds}, or give "
+            f"{seed_words[0]} must be left out with experiment.seeds={experiment.seeds}, or give "
             "experiment.seeds=null: all runs of a cell would have this seed, and their names others"
         )
-    names = list(own)
+    names = list(options)
     if experiment.only:
-        names = list(dict.fromkeys(n for word in experiment.only for n in _named(word, own)))
+        names = list(dict.fromkeys(n for word in experiment.only for n in _select(word, options)))
     seeds = experiment.seeds or [None]
-    each = len(set(seeds)) == len(seeds)
-    require(each, "experiment.seeds", seeds, "seeds, each once", "runs would be equal")
+    unique = len(set(seeds)) == len(seeds)
+    require(unique, "experiment.seeds", seeds, "seeds, each once", "runs would be equal")
     cells = {}
     for name in names:
         for seed in seeds:
-            mine = [] if seed is None else [f"seed={seed}"]
+            seed_override = [] if seed is None else [f"seed={seed}"]
             suffix = "" if len(seeds) == 1 else f"-seed{seed}"
-            words = [*experiment.overrides, *own[name], *mine, *overrides]
+            words = [*experiment.overrides, *options[name], *seed_override, *overrides]
             cells[name + suffix] = cell = compose("config", overrides=words)
             refuse_surplus(cell, words)
             refuse_epochs(cell, overrides)
-            equalise(cell, given)
+            equalise(cell, user_keys)
     return cells
 
 
-def given_keys(overrides: Sequence[str]) -> set[str]:
-    """The keys that words set, also those within a group, as of ``client={local_steps: 3}``."""
-    parsed = OverridesParser.create().parse_overrides(list(overrides))
-    return {key for each in parsed for key in dotted(each.value(), each.key_or_group)}
+def override_keys(overrides: Sequence[str]) -> set[str]:
+    """The keys that overrides set, also those within a group, as in ``client={local_steps: 3}``."""
+    items = OverridesParser.create().parse_overrides(list(overrides))
+    return {key for item in items for key in dotted(item.value(), item.key_or_group)}
 
 
-def _kept(named: DictConfig) -> dict[str, Sequence[str]]:
-    """Lists of overrides by name, without those that are null: an experiment inherited them."""
-    kept = {str(name): words for name, words in named.items() if words is not None}
-    for name, words in kept.items():
+def _non_null(lists: DictConfig) -> dict[str, Sequence[str]]:
+    """Lists of overrides by name, without null, by which an experiment drops an inherited list."""
+    entries = {str(name): words for name, words in lists.items() if words is not None}
+    for name, words in entries.items():
         LIST.check(f"experiment: {name}", words, "every entry is an override")
-    return kept
+    return entries
 
 
 def _check(experiment: DictConfig, runtime: DictConfig) -> None:
@@ -99,36 +99,36 @@ def _check(experiment: DictConfig, runtime: DictConfig) -> None:
             "the cells would compete for the same workers",
         )
         return
-    for key, usual, why in (
+    for key, default, effect in (
         ("parallel", 1, "there are no cells; runtime.workers trains clients side by side"),
         ("seeds", None, "there are no cells; use seed=, or -m seed=0,1,2"),
         ("only", None, "there are no cells"),
     ):
-        told = f"{'null' if usual is None else usual} without experiment=<name>"
-        require(experiment[key] == usual, f"experiment.{key}", experiment[key], told, why)
+        bound = f"{'null' if default is None else default} without experiment=<name>"
+        require(experiment[key] == default, f"experiment.{key}", experiment[key], bound, effect)
 
 
-def _named(word: str, names: Collection[str]) -> list[str]:
-    """The cells that a word of ``experiment.only`` means: CELL@SETTING, CELL, or @SETTING.
+def _select(pattern: str, names: Collection[str]) -> list[str]:
+    """The cells that an entry of ``experiment.only`` selects: CELL@SETTING, CELL, or @SETTING.
 
     Raises:
         ValueError: there are none.
     """
     parts = {name: name.partition("@") for name in names}
-    found = [name for name, (cell, *at) in parts.items() if word in (name, cell, "".join(at))]
-    if not found:
+    matches = [n for n, (cell, *place) in parts.items() if pattern in (n, cell, "".join(place))]
+    if not matches:
         raise ValueError(
-            f"experiment.only names {word!r}, which is none of the cells {', '.join(names)}"
+            f"experiment.only names {pattern!r}, which is none of the cells {', '.join(names)}"
         )
-    return found
+    return matches
 
 
-def equalise(cell: DictConfig, given: Collection[str], *, own_schedule: bool = False) -> None:
-    """Give a run the values of ``compare=equal``; note in ``compare.kept`` what it keeps.
+def equalise(cell: DictConfig, user_keys: Collection[str], *, own_schedule: bool = False) -> None:
+    """Give a run the values of ``compare=equal``; list in ``compare.kept`` what it keeps.
 
     Args:
         cell: of the run; changed.
-        given: keys that the user gave; they stay.
+        user_keys: keys that the user gave; they stay.
         own_schedule: whether an object takes the place of the configured schedule.
 
     Raises:
@@ -157,21 +157,21 @@ def equalise(cell: DictConfig, given: Collection[str], *, own_schedule: bool = F
             del work["local_epochs"]
     kept = [key for key in ("concurrency", "buffer_size") if key not in places.values()]
     if compare.concurrency == cell.num_clients and "concurrency" in kept and not own_schedule:
-        kept.remove("concurrency")  # all are at work
+        kept.remove("concurrency")  # all clients are at work in any case
     if len(work) < 2 or client.upload == "gradient":  # which is of one mini-batch
         kept.append("local work")
     for group, keys in (("schedule", places), ("client", work)):
         for key, source in keys.items():
             full = f"algorithm.{group}.{key}"
-            if full not in given:
+            if full not in user_keys:
                 OmegaConf.update(cell, full, f"${{compare.{source}}}")
     OmegaConf.update(cell, "compare.kept", kept, force_add=True)  # no key of the user's
 
 
-def told_of_kept(cells: Mapping[str, DictConfig]) -> list[str]:
-    """Lines on what cells keep; "" = a run without experiment."""
+def kept_notes(cells: Mapping[str, DictConfig]) -> list[str]:
+    """One line for each setting that cells keep; the name "" is a run without experiment."""
     names: dict[str, list[str]] = {}
     for name, cell in cells.items():
         for key in OmegaConf.select(cell, "compare.kept") or ():
             names.setdefault(key, []).append(name or cell.algorithm.name)
-    return [f"compare=equal: own {key} of {', '.join(those)}" for key, those in names.items()]
+    return [f"compare=equal: own {key} of {', '.join(owners)}" for key, owners in names.items()]

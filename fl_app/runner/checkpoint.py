@@ -1,4 +1,4 @@
-"""Checkpoints: a run's whole state in a file that is either all there or not there at all."""
+"""Checkpoints: a run's whole state in one file, which is written as a whole or not at all."""
 
 import hashlib
 from pathlib import Path
@@ -8,7 +8,7 @@ from fl_app.core.files import atomic_write
 from fl_app.core.snapshot import dumps, loads
 
 FORMAT = b"fl_app checkpoint 11\n"
-KEPT = 2
+NUM_KEPT = 2
 CHECKSUM = 32  # bytes
 SUFFIX, ASIDE = ".checkpoint", ".torn"
 PATTERN = "version-*[st]"  # those of earlier versions end with .safetensors
@@ -27,7 +27,7 @@ class Checkpoints:
         self._folder = folder / "checkpoints"
 
     def save(self, version: int, state: Any) -> Path:
-        """Write a checkpoint; where that fails, those before stay as they are.
+        """Write a checkpoint; if that fails, earlier ones stay as they are.
 
         Args:
             version: of the global model, by which the file is named.
@@ -46,17 +46,17 @@ class Checkpoints:
         with atomic_write(path) as file:
             file.write(hashlib.sha256(content).digest())
             file.write(content)
-        for old in self._files()[KEPT:]:
+        for old in self._files()[NUM_KEPT:]:
             old.unlink()
         return path
 
     def load(self) -> Any | None:
         """The state in the last checkpoint; None if there is none.
 
-        A torn file is passed over for the one before it, and set aside.
+        A torn file is set aside, and the one before it is read instead.
 
         Raises:
-            ValueError: there are files, and none can be gone on with; it says why.
+            ValueError: there are checkpoints, but none can be resumed; the message says why.
         """
         problems = {}
         for path in self._files():
@@ -71,17 +71,17 @@ class Checkpoints:
                 continue
             if not content.startswith(FORMAT):
                 raise ValueError(
-                    f"{path} was written by another version of this project: go on with that "
-                    "version, or remove the run's folder to begin anew"
+                    f"{path} was written by another version of this project: resume with that "
+                    "version, or remove the run's folder to start over"
                 )
             state = loads(content[len(FORMAT) :])
-            for torn in problems:  # else it would be one of those that are kept
+            for torn in problems:  # else it would count as one of `NUM_KEPT`
                 torn.replace(torn.with_suffix(ASIDE))
             return state
         if problems:
-            why = "; ".join(problems.values())
-            told = f"no checkpoint in {self._folder} can be read: {why}; begin in a new folder"
-            raise ValueError(told)
+            reasons = "; ".join(problems.values())
+            text = f"no checkpoint in {self._folder} can be read: {reasons}; begin in a new folder"
+            raise ValueError(text)
         return None
 
     def _files(self) -> list[Path]:

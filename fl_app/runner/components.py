@@ -13,7 +13,7 @@ from fl_app.core.errors import require
 from fl_app.core.types import Vector
 from fl_app.core.width import Widths, dealt
 from fl_app.devices.fleet import Fleet, Overlapping
-from fl_app.runner.validate import NOTHING, PARTS, Given, build_schedule, build_strategy
+from fl_app.runner.validate import NO_OBJECTS, PARTS, UserObjects, build_schedule, build_strategy
 from fl_app.schedule import Schedule
 
 if TYPE_CHECKING:
@@ -57,14 +57,14 @@ class Components(NamedTuple):
 
     Attributes:
         config: the run's, with the number of local epochs that nodes are to train.
-        trainer: of the task; does the training where no Flower nodes do.
+        trainer: of the task; trains where no Flower nodes do.
         strategy: how updates become the next model.
         schedule: when clients start and updates are aggregated.
         devices: of all clients; None where the schedule or real nodes decide how long orders take.
         initial: w_0.
         upload_bytes: of every client's uploads, extra vectors included.
         workers: worker processes; 0 = this process trains.
-        given: objects in place of parts of the configuration.
+        objects: objects in place of parts of the configuration.
     """
 
     config: DictConfig
@@ -75,47 +75,47 @@ class Components(NamedTuple):
     initial: Vector
     upload_bytes: int
     workers: int
-    given: Given
+    objects: UserObjects
 
 
 def build_components(
-    config: DictConfig, task: "Task | None" = None, given: Given = NOTHING
+    config: DictConfig, task: "Task | None" = None, objects: UserObjects = NO_OBJECTS
 ) -> Components:
     """Build what `config` describes; `config` itself is not changed.
 
     Args:
         config: composed from ``conf/``, and accepted by `validate_config`.
         task: as `build_task` gives it; None = build it.
-        given: objects in place of parts of the configuration.
+        objects: objects in place of parts of the configuration.
 
     Raises:
         ValueError: a value is refused.
     """
     device, workers = placement(config)
     task = build_task(config) if task is None else task
-    masked = asks_for_masks(config)
-    if masked:
-        from fl_app.secure import run as secure  # a leaf, which few runs need
+    uses_masks = asks_for_masks(config)
+    if uses_masks:
+        from fl_app.secure import run as secure  # imported late, because few runs need it
         from fl_app.secure.seals import SEAL_BYTES
 
         # Clients and helper need the numbers that follow from others.
         config = secure.settled(
-            config, build_strategy(config, given), build_schedule(config, given)
+            config, build_strategy(config, objects), build_schedule(config, objects)
         )
     prepare(device)
-    trainer = build_trainer(config, task, given.trainer, device)
-    strategy, schedule = build_strategy(config, given), build_schedule(config, given)
+    trainer = build_trainer(config, task, objects.trainer, device)
+    strategy, schedule = build_strategy(config, objects), build_schedule(config, objects)
     order_bytes, upload_bytes = message_bytes(strategy, trainer)
-    if masked:
+    if uses_masks:
         secure.refuse_buffers(trainer.model.layout)
         upload_bytes += SEAL_BYTES
     real, devices = config.runtime.name == "deployment", None
     if schedule.devices is None and (trainer.widths or not real):
         devices = _build_devices(config, trainer, order_bytes, upload_bytes)
     if trainer.widths:
-        bound, why = f"null with {type(trainer).__name__}", "it holds whole models or waits for one"
-        fits = not trainer.pauses and not trainer.twins
-        require(fits, "algorithm.client.widths", list(trainer.widths), bound, why)
+        fits, bound = not (trainer.pauses or trainer.twins), f"null with {type(trainer).__name__}"
+        effect = "it holds whole models or waits for one"
+        require(fits, "algorithm.client.widths", list(trainer.widths), bound, effect)
         trainer.model.narrowed(min(trainer.widths))  # refuses other layers
         assert isinstance(devices, Fleet)
         shares = dealt(trainer.widths, devices.compute.mean_seconds)
@@ -123,17 +123,17 @@ def build_components(
         strategy.widths = Widths(trainer.model.layout, shares, rolling)
         devices.entries = strategy.widths.parts
     if real:
-        devices = None  # they were asked which clients are slow
+        devices = None  # they only served to find the slow clients
     elif devices is not None:
         schedule.settle(devices.parts, devices.joules)
     if isinstance(devices, Overlapping):
         # These devices know how many local epochs cover a transfer.
         config = deepcopy(config)
         config.algorithm.client.local_epochs = devices.local_epochs
-        trainer = build_trainer(config, task, given.trainer, device)
+        trainer = build_trainer(config, task, objects.trainer, device)
     initial = trainer.model.read()
     return Components(
-        config, trainer, strategy, schedule, devices, initial, upload_bytes, workers, given
+        config, trainer, strategy, schedule, devices, initial, upload_bytes, workers, objects
     )
 
 
@@ -147,20 +147,20 @@ def _build_devices(
     config: DictConfig, trainer: "LocalTrainer", order_bytes: int, upload_bytes: int
 ) -> Fleet | Overlapping:
     task, settings, model_bytes = trainer.task, config.devices, 4 * trainer.model.layout.size
-    clients, known = range(config.num_clients), task.num_clients > 0  # nodes may have the data
+    clients, has_data = range(config.num_clients), task.num_clients > 0  # nodes may have the data
     facts = {
         "num_clients": config.num_clients,
         "seed": config.seed,
         "num_bytes": model_bytes,
         "download_share": order_bytes / model_bytes,
         "upload_share": upload_bytes / model_bytes,
-        "num_examples": [task.train_indices(i).size if known else 1 for i in clients],
+        "num_examples": [task.train_indices(i).size if has_data else 1 for i in clients],
     }
     compute = instantiate(settings, facts, leave_out=PARTS)
     facts["mean_seconds"] = compute.mean_seconds
     parts = map(settings.get, ("network", "energy"))
     fleet = Fleet(compute, *(part and instantiate(part, facts) for part in parts))
     if trainer.overlaps:
-        most = config.algorithm.strategy.max_local_epochs
-        return Overlapping(fleet, config.num_clients, most)
+        max_epochs = config.algorithm.strategy.max_local_epochs
+        return Overlapping(fleet, config.num_clients, max_epochs)
     return fleet

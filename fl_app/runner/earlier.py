@@ -1,4 +1,4 @@
-"""The run that a folder holds already: resume or refuse it."""
+"""Resumes or refuses the run that a folder already holds."""
 
 import inspect
 import json
@@ -22,7 +22,7 @@ PACKAGE = Path(__file__).parents[1]
 STANDARD = sysconfig.get_path("stdlib")
 ADDRESS = re.compile(" at 0x[0-9a-f]+")  # of an object, another one in each process
 # A run may be resumed with other values of these; those of compare= are in the algorithm.
-CARRYING_OUT = ("resume", "runtime", "failures", "compare")
+CHANGEABLE = ("resume", "runtime", "failures", "compare")
 
 
 def own_code(*objects: Any) -> dict[str, int]:
@@ -31,29 +31,29 @@ def own_code(*objects: Any) -> dict[str, int]:
     Args:
         objects: classes, functions, partial ones, or instances; what is installed is left out.
     """
-    found: dict[str, int] = {}
-    for each in objects:
+    checksums: dict[str, int] = {}
+    for item in objects:
         values = ""
-        while isinstance(each, partial):
-            given = ADDRESS.sub("", f"{each.args}{each.keywords}")
-            values, each = values + given, each.func
-        kind = each if inspect.isclass(each) or inspect.isroutine(each) else type(each)
-        for part in getattr(kind, "__mro__", (kind,)):
-            file = Path(getattr(inspect.getmodule(part), "__file__", None) or "")
-            installed = "site-packages" in file.parts or part.__module__ == "builtins"
+        while isinstance(item, partial):
+            arguments = ADDRESS.sub("", f"{item.args}{item.keywords}")
+            values, item = values + arguments, item.func
+        kind = item if inspect.isclass(item) or inspect.isroutine(item) else type(item)
+        for obj in getattr(kind, "__mro__", (kind,)):
+            file = Path(getattr(inspect.getmodule(obj), "__file__", None) or "")
+            installed = "site-packages" in file.parts or obj.__module__ == "builtins"
             if not (installed or file.is_relative_to(PACKAGE) or file.is_relative_to(STANDARD)):
-                found[f"{part.__module__}.{part.__qualname__}"] = zlib.crc32(_code(part, values))
-    return found
+                checksums[f"{obj.__module__}.{obj.__qualname__}"] = zlib.crc32(_code(obj, values))
+    return checksums
 
 
-def _code(part: Any, values: str) -> bytes:
-    """The source of a class or function; of a lambda, whose lines hold more, what it does."""
-    if part.__name__ == "<lambda>":
-        code = part.__code__
-        constants = [each for each in code.co_consts if not isinstance(each, CodeType | frozenset)]
+def _code(obj: Any, values: str) -> bytes:
+    """The source of a class or function; of a lambda, whose lines hold other code, the bytecode."""
+    if obj.__name__ == "<lambda>":
+        code = obj.__code__
+        constants = [item for item in code.co_consts if not isinstance(item, CodeType | frozenset)]
         return repr((code.co_code, code.co_names, constants, values)).encode()
     try:
-        return f"{inspect.getsource(part)}{values}".encode()
+        return f"{inspect.getsource(obj)}{values}".encode()
     except (OSError, TypeError):  # typed at a prompt
         return values.encode()
 
@@ -62,16 +62,16 @@ def settings(config: DictConfig) -> dict[str, Any]:
     """The settings that must be the same to resume a run."""
     plain = OmegaConf.to_container(config, resolve=True)
     assert isinstance(plain, dict)
-    same = {"code": {}, **{str(k): v for k, v in plain.items() if k not in CARRYING_OUT}}
-    for key, usual in (("batch", 1), ("train", True)):  # keys of one runtime
-        same[f"runtime.{key}"] = config.runtime.get(key, usual)
+    values = {"code": {}, **{str(k): v for k, v in plain.items() if k not in CHANGEABLE}}
+    for key, default in (("batch", 1), ("train", True)):  # keys of one runtime
+        values[f"runtime.{key}"] = config.runtime.get(key, default)
     # A cell is the same run whatever other cells there are.
-    same["experiment"] = {"report_accuracy": config.experiment.report_accuracy}
-    return {**same, "virtual": config.runtime.name != "deployment"}
+    values["experiment"] = {"report_accuracy": config.experiment.report_accuracy}
+    return {**values, "virtual": config.runtime.name != "deployment"}
 
 
 def enter(folder: Path, cells: Mapping[str, DictConfig]) -> dict[str, dict[str, Any]]:
-    """What the runs that a folder holds have come to, and are not to be run again.
+    """Refuse a folder with other runs; find its runs that have ended, which do not run again.
 
     Args:
         folder: of the run, or of the experiment.
@@ -81,35 +81,35 @@ def enter(folder: Path, cells: Mapping[str, DictConfig]) -> dict[str, dict[str, 
         The summaries of runs that have ended.
 
     Raises:
-        ValueError: the folder holds another run, or cannot be gone on with; it names alternatives.
+        ValueError: the folder holds a run that cannot be resumed; the message names alternatives.
     """
     config = next(iter(cells.values()))
-    below = sorted(folder.iterdir()) if folder.is_dir() else []
-    runs = [path for path in below if is_cell(path)]
+    children = sorted(folder.iterdir()) if folder.is_dir() else []
+    runs = [path for path in children if is_cell(path)]
     labels = {label_of(name) for name in cells}
-    mixed = [path for path in runs if label_of(path.name) in labels and path.name not in cells]
-    own = "" in cells
-    held = folder if any((folder / name).exists() for name in FILES) else None
-    if held is None and runs:
-        own, held = not own, runs[0]
-    if held and not (own and config.resume == "auto"):
+    surplus = [path for path in runs if label_of(path.name) in labels and path.name not in cells]
+    is_run = "" in cells
+    holder = folder if any((folder / name).exists() for name in FILES) else None
+    if holder is None and runs:
+        is_run, holder = not is_run, runs[0]
+    if holder and not (is_run and config.resume == "auto"):
         raise ValueError(
-            f"{held} holds a run, whose files would be lost: give "
-            + ("resume=auto to go on with it, " if own else "")
+            f"{holder} holds a run, whose files would be lost: give "
+            + ("resume=auto to go on with it, " if is_run else "")
             + "another folder (hydra.run.dir=..., of a sweep hydra.sweep.dir=..., in Python "
             "output=...), or remove it"
         )
-    done = {name: finished(each, folder / name) for name, each in cells.items()}
-    if mixed:
+    summaries = {name: ended_summary(cell, folder / name) for name, cell in cells.items()}
+    if surplus:
         raise ValueError(
-            f"{mixed[0]} is a run of a cell that is not to run now: it would be in the cell's "
-            "means; give all of its seeds (resume=auto runs those that lack; one alone is not in "
-            "the folder's name) or another folder, or remove it"
+            f"{surplus[0]} is a run of a cell that is not to run now: it would be in the cell's "
+            "means; give all of its seeds (resume=auto runs the missing ones; the folder of a "
+            "single seed does not name it) or another folder, or remove it"
         )
-    return {name: summary for name, summary in done.items() if summary is not None}
+    return {name: summary for name, summary in summaries.items() if summary is not None}
 
 
-def finished(config: DictConfig, folder: Path) -> dict[str, Any] | None:
+def ended_summary(config: DictConfig, folder: Path) -> dict[str, Any] | None:
     """The summary of a run that has ended already; None = there is something to run.
 
     Raises:
@@ -117,9 +117,9 @@ def finished(config: DictConfig, folder: Path) -> dict[str, Any] | None:
     """
     if config.resume != "auto" or not (folder / "config.yaml").exists():
         return None
-    before = OmegaConf.load(folder / "config.yaml")
-    assert isinstance(before, DictConfig)
-    if differences := different(settings(before), settings(config)):
+    previous = OmegaConf.load(folder / "config.yaml")
+    assert isinstance(previous, DictConfig)
+    if differences := different(settings(previous), settings(config)):
         raise ValueError(
             f"resume=auto: {folder} holds a run of another configuration "
             f"({', '.join(differences[:5])}): give them as before, or another folder"
@@ -129,19 +129,19 @@ def finished(config: DictConfig, folder: Path) -> dict[str, Any] | None:
     return summary if summary.get("stopped") in ENDS else None
 
 
-def different(there: Any, here: Any, key: str = "") -> list[str]:
-    """Keys with different values, as ``key=there instead of here``."""
-    if isinstance(there, dict) and isinstance(here, dict):
+def different(before: Any, now: Any, key: str = "") -> list[str]:
+    """Keys with different values, as ``key=before instead of now``."""
+    if isinstance(before, dict) and isinstance(now, dict):
         return [
             text
-            for name in there | here
-            for text in different(there.get(name), here.get(name), f"{key}.{name}".strip("."))
+            for name in before | now
+            for text in different(before.get(name), now.get(name), f"{key}.{name}".strip("."))
         ]
-    return [] if there == here else [f"{key}={there} instead of {here}"]
+    return [] if before == now else [f"{key}={before} instead of {now}"]
 
 
 def refuse_other_frozen(differing: Sequence[str], folder: Path) -> None:
-    """Refuse to resume a run whose frozen or first private parameters are others now.
+    """Refuse to resume a run whose frozen or first private parameters have changed.
 
     Args:
         differing: their names (`FlatModel.differing`).

@@ -1,4 +1,4 @@
-"""What a server needs beside its components: clock, mailbox, evaluation and engine.
+"""What a server needs besides its components: clock, mailbox, evaluation and engine.
 
 A node needs `fl_app.client.build` alone.
 """
@@ -43,16 +43,16 @@ log = logging.getLogger(__name__)
 
 
 def server_gradient(trainer: "LocalTrainer") -> Callable[[Vector, int, int, int], Vector]:
-    """The gradient of a mini-batch of the server, whose examples are drawn from all clients'.
+    """The gradient of a mini-batch of the server's examples, which are drawn from all clients'.
 
     Args:
         trainer: of the run's clients; its model, which every order loads anew, is used, too.
 
     Returns:
-        Maps parameters ``(d,)``, version, examples of the server and of a mini-batch, which follows
-        from seed and version, to the gradient ``(d,)``.
+        A function of parameters ``(d,)``, version, number of the server's examples and size of a
+        mini-batch, which depends on seed and version; it returns the gradient ``(d,)``.
     """
-    from fl_app.client import LocalTrainer  # which needs torch
+    from fl_app.client import LocalTrainer  # needs torch
 
     task, server = trainer.task, copy(trainer)
     server.upload, server_id = "gradient", task.num_clients
@@ -61,12 +61,12 @@ def server_gradient(trainer: "LocalTrainer") -> Callable[[Vector, int, int, int]
         if server.task is task:
             pool = np.concatenate(task.partition)
             rng = np.random.default_rng((server.seed, server_id))
-            held = rng.choice(pool, min(held_examples, pool.size), replace=False)
-            server.task = replace(task, partition=[*task.partition, held])
+            examples = rng.choice(pool, min(held_examples, pool.size), replace=False)
+            server.task = replace(task, partition=[*task.partition, examples])
             server.batch_size = batch_size
         order = Order(0, server_id, version, version, params, {}, 0.0)
         server.model.load_private({})  # their first values, as in the server's test
-        return LocalTrainer.train(server, order).vector  # clients may do more: pause, say
+        return LocalTrainer.train(server, order).vector  # clients may do more, such as pause
 
     return gradient
 
@@ -96,19 +96,19 @@ def build_engine(
     layout = trainer.model.layout
     if config.runtime.name != "deployment":
         strategy.prepare(server_gradient(trainer))
-    if told := strategy.memory_cost(layout.num_trainable, config.num_clients or 0):
-        log.info(told)
+    if warning := strategy.memory_cost(layout.num_trainable, config.num_clients or 0):
+        log.info(warning)
     if checkpoint is not None:
         require_keepable(strategy, components.schedule)
     intake = Intake()
     if asks_for_masks(config):
-        from fl_app.secure.run import build_intake  # a leaf, which few runs need
+        from fl_app.secure.run import build_intake  # imported late, because few runs need it
 
         intake = build_intake(config, strategy, components.schedule, layout.size, run)
     return Engine(
         strategy=strategy,
         schedule=components.schedule,
-        # Before the clock: what these refuse must leave no process behind.
+        # Before the clock: if these refuse a value, no process must stay behind.
         evaluate=_evaluation(components),
         client_evaluation=build_client_evaluation(config),
         guard=build_guard(config),
@@ -135,7 +135,7 @@ def build_engine(
 def _evaluation(components: Components) -> Evaluate | None:
     """Evaluation on the server's test set; None if there is none.
 
-    Beside worker processes, a thread of this process evaluates, so that no worker waits for it.
+    With worker processes, a thread of this process evaluates, so that no worker waits.
 
     Raises:
         ValueError: a key asks for a metric that the task does not have.
@@ -151,32 +151,32 @@ def _evaluation(components: Components) -> Evaluate | None:
     if config.metrics:
         task.label_counts()  # refuses a task without single classes
         test = partial(test, recall=True)
-    model, beside = trainer.model, None
+    model, pool = trainer.model, None
     if components.workers:
         from fl_app.client.initial import build_model
 
         model = build_model(task, config.seed, trainer.device, private=trainer.private)
-        beside = ThreadPoolExecutor(1)
+        pool = ThreadPoolExecutor(1)
 
-    def measured() -> Metrics:
+    def metrics() -> Metrics:
         with computing:
             return test(model.module)
 
     def measure(version: int, vector: Vector) -> Metrics | Future[Metrics]:
         model.load(vector)
         model.load_private({})  # a server has none of the clients'
-        return beside.submit(measured) if beside else measured()
+        return pool.submit(metrics) if pool else metrics()
 
     return measure
 
 
 def _check_measures(task: "Task", config: DictConfig) -> None:
-    further, target = list(config.metrics), config.target_accuracy
+    metrics, target = list(config.metrics), config.target_accuracy
     no_test_set = "" if task.has_test_set else f"task={task.name} has no test set"
     require(
-        not (no_test_set and further),
+        not (no_test_set and metrics),
         "metrics",
-        further,
+        metrics,
         "[]",
         f"{no_test_set}, on which they are measured",
     )
@@ -236,7 +236,7 @@ def _clock(components: Components, grid: "Grid | None", run: str) -> Clock:
         # A schedule that decides how long orders take does not know their parts.
         evaluation_share=None if schedule.devices else trainer.evaluation_share,
         server=server and instantiate(server),
-        mailbox=_mailbox(components, grid, settings),  # last: what is refused leaves no process
+        mailbox=_mailbox(components, grid, settings),  # last, so that an error leaves no process
     )
 
 
@@ -246,17 +246,17 @@ def _mailbox(components: Components, grid: "Grid | None", settings: dict[str, ob
     if grid is not None and runtime.name == "flower":
         return AnyNode(grid, layout, train_config=settings)
     if runtime.name == "ray":
-        from fl_app.cluster.mailbox import build_cluster_mailbox  # a leaf, which few runs need
+        from fl_app.cluster.mailbox import build_cluster_mailbox  # imported late, like secure
 
         return build_cluster_mailbox(components)
     if not runtime.get("train", True):
         return Inline(Untrained(trainer, components.strategy.upload_extra))
     workers = components.workers
-    carries_out = together(components.config, trainer, runtime.batch)
+    executor = together(components.config, trainer, runtime.batch)
     if not workers:
-        return Inline(carries_out)
+        return Inline(executor)
     vectors = 1 + len(components.strategy.upload_extra)
-    return Workers(carries_out, workers, layout.size, vectors=vectors)
+    return Workers(executor, workers, layout.size, vectors=vectors)
 
 
 def _unlimited(value: float | None) -> float:

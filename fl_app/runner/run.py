@@ -20,32 +20,32 @@ import fl_app.cli  # noqa: F401 - registers the resolvers of conf/, also in a sp
 from fl_app import report
 from fl_app.core.errors import Interrupted, RunError
 from fl_app.core.files import disk_errors_as_run_errors
-from fl_app.record.summary import told_of_trouble
+from fl_app.record.summary import trouble_message
 from fl_app.report.cells import is_cell, label_of
 from fl_app.runner import earlier, signals
 from fl_app.runner.cell import Plan, run_cell
-from fl_app.runner.cells import told_of_kept
+from fl_app.runner.cells import kept_notes
 
 if TYPE_CHECKING:
     from flwr.serverapp import Grid
 
-LOOK_EVERY = 0.1  # wall seconds between two looks at whether the runs are to stop
+LOOK_EVERY = 0.1  # wall seconds between two checks for a stop
 KILLED = (
-    "a process was killed, most likely since memory ran short: resume=auto goes on, with fewer "
-    "runs at a time (experiment.parallel or search.parallel)"
+    "a process was killed, most likely because memory ran short: resume=auto goes on, with "
+    "fewer runs at a time (experiment.parallel or search.parallel)"
 )
 
 
-Job = tuple[Plan, Path, str, bool]  # with its folder, its label on the console, and if it shows it
+Job = tuple[Plan, Path, str, bool]  # plan, folder, label on the console, show progress
 
 
-class Ended(NamedTuple):
+class RunEnd(NamedTuple):
     """How a run ended.
 
     Attributes:
         summary: of the run; None if it was refused, or did not begin because of Ctrl-C.
-        problem: a `RunError` that ended the run early, or the `ValueError` by which it was refused,
-            such as of data that do not fit the clients.
+        problem: a `RunError` that ended the run early, or the `ValueError` that refused it, such as
+            for data that do not fit the clients.
         stops: whether Ctrl-C came during the run, even if too late to end it.
     """
 
@@ -54,8 +54,8 @@ class Ended(NamedTuple):
     stops: bool = False
 
 
-class Ran(NamedTuple):
-    """What running some cells came to.
+class Results(NamedTuple):
+    """The results of some cells.
 
     Attributes:
         summaries: of the cells that ran, or had run before, by name.
@@ -68,7 +68,7 @@ class Ran(NamedTuple):
     interrupted: bool
 
     def refuse_incomplete(self, folder: Path) -> None:
-        """Raise what kept cells from their ends.
+        """Raise an error if cells failed or were interrupted.
 
         Args:
             folder: with the files.
@@ -91,7 +91,7 @@ def run(
     folder: Path,
     grid: "Grid | None" = None,
 ) -> list[dict[str, Any]]:
-    """Run what the configuration says, print the table, and name the files.
+    """Run all cells, print the table, and name the files.
 
     Args:
         cells: the result of `fl_app.runner.validate.checked_cells`.
@@ -109,16 +109,16 @@ def run(
     """
     plans = {name: Plan(cell, overrides) for name, cell in cells.items()}
     parallel = next(iter(cells.values())).experiment.parallel
-    ran = run_cells(plans, folder, parallel=parallel, grid=grid, tell=report.Table.print)
+    results = run_cells(plans, folder, parallel=parallel, grid=grid, tell=report.Table.print)
     print(f"Files: {folder}")
     print(report.where(folder))
-    if "" not in cells and not (ran.problems or ran.interrupted):
+    if "" not in cells and not (results.problems or results.interrupted):
         print(f"All {len(cells)} cells are done")
-    ended = {name: each for name, each in ran.summaries.items() if name not in ran.problems}
-    if told := told_of_trouble(ended):
-        print(told)
-    ran.refuse_incomplete(folder)
-    return list(ran.summaries.values())
+    summaries = {n: each for n, each in results.summaries.items() if n not in results.problems}
+    if message := trouble_message(summaries):
+        print(message)
+    results.refuse_incomplete(folder)
+    return list(results.summaries.values())
 
 
 def run_cells(
@@ -131,17 +131,17 @@ def run_cells(
     show: bool = True,
     figures: bool = True,
     tell: Callable[[report.Table], object] | None = None,
-) -> Ran:
-    """Run every cell, and write the report. A cell that fails does not keep others from running.
+) -> Results:
+    """Run every cell, and write the report. If a cell fails, the others still run.
 
-    One after the other, a first cell that is refused does: most likely, the others would be, too.
+    They do not if they run one by one and the first is refused: most likely, all would be refused.
 
     Args:
         plans: cells by the names of their folders in `folder`; "" is the folder itself.
         folder: for the files.
         parallel: processes, >= 1, that run a cell each; 1 = one cell after the other, in this
             process. If one of several is killed, all cells that have not ended fail.
-        pool: of `processes`, so that further calls need not start any; None = own ones.
+        pool: of `processes`, for use in several calls; None = a new one.
         grid: of the ServerApp, for the runtimes that need one; only with `parallel` 1.
         show: whether to show progress.
         figures: whether the report has figures; it has none after Ctrl-C.
@@ -152,13 +152,13 @@ def run_cells(
         RunError: the disk is full or fails.
     """
     if show:
-        for line in told_of_kept({label_of(n): plan.config for n, plan in plans.items()}):
+        for line in kept_notes({label_of(n): plan.config for n, plan in plans.items()}):
             print(line)
     with disk_errors_as_run_errors(folder):
-        done = earlier.enter(folder, {name: plan.config for name, plan in plans.items()})
+        previous = earlier.enter(folder, {name: plan.config for name, plan in plans.items()})
         jobs: dict[str, Job] = {}
         for number, (name, plan) in enumerate(plans.items(), 1):
-            if name not in done:
+            if name not in previous:
                 label = f"{name}, cell {number} of {len(plans)}"
                 label = label if name else plan.config.algorithm.name
                 jobs[name] = plan, folder / name, label, show
@@ -167,54 +167,54 @@ def run_cells(
             ends = _side_by_side(jobs, nullcontext(pool) if pool else processes(parallel))
         else:
             ends = _one_by_one(jobs, grid)
-        summaries, problems = dict(done), dict[str, RunError]()
-        refused: ValueError | None = None
-        for name, ended in ends:
-            if ended.summary is not None:
-                summaries[name] = ended.summary
-            if isinstance(ended.problem, ValueError):
-                refused = ended.problem
-                problems[name] = RunError(str(refused))
+        summaries, problems = dict(previous), dict[str, RunError]()
+        refusal: ValueError | None = None
+        for name, end in ends:
+            if end.summary is not None:
+                summaries[name] = end.summary
+            if isinstance(end.problem, ValueError):
+                refusal = end.problem
+                problems[name] = RunError(str(refusal))
                 if parallel <= 1 and not summaries:
                     break
-            elif ended.problem is not None:
-                problems[name] = ended.problem
-        if refused is not None and not summaries:
-            raise refused
+            elif end.problem is not None:
+                problems[name] = end.problem
+        if refusal is not None and not summaries:
+            raise refusal
         # At the end of the last run, Ctrl-C comes too late.
         interrupted = not {*jobs} <= {*summaries, *problems} or any(
             summaries[name]["stopped"] == "interrupted" for name in jobs if name in summaries
         )
         if any(is_cell(folder / name) for name in plans):
-            drawn = figures and not interrupted  # after Ctrl-C, the user does not wait for them
-            report.write_report(folder, figures=drawn, tell=tell, must_draw=False)
-    return Ran(
+            figures = figures and not interrupted  # after Ctrl-C, the user does not wait for them
+            report.write_report(folder, figures=figures, tell=tell, must_draw=False)
+    return Results(
         {name: summaries[name] for name in plans if name in summaries},
         {name: problems[name] for name in plans if name in problems},
         interrupted,
     )
 
 
-def _run(plan: Plan, folder: Path, label: str, show: bool, grid: "Grid | None" = None) -> Ended:
-    if signals.asked():
-        return Ended(stops=True)
+def _run(plan: Plan, folder: Path, label: str, show: bool, grid: "Grid | None" = None) -> RunEnd:
+    if signals.stop_requested():
+        return RunEnd(stops=True)
     try:
         outcome, summary = run_cell(plan, folder, label=label, grid=grid, show=show)
     except ValueError as error:
-        return Ended(problem=error)
-    ended = Ended(summary, outcome.error, outcome.asked_to_stop)
+        return RunEnd(problem=error)
+    end = RunEnd(summary, outcome.error, outcome.asked_to_stop)
     # The engine and its callbacks refer to each other, and hold all vectors of the run.
     del outcome
     gc.collect()
-    return ended
+    return end
 
 
-def _one_by_one(jobs: Mapping[str, Job], grid: "Grid | None") -> Iterator[tuple[str, Ended]]:
+def _one_by_one(jobs: Mapping[str, Job], grid: "Grid | None") -> Iterator[tuple[str, RunEnd]]:
     """Carry out jobs in this process. After Ctrl-C no further one begins."""
     for name, job in jobs.items():
-        ended = _run(*job, grid)
-        yield name, ended
-        if ended.stops:
+        end = _run(*job, grid)
+        yield name, end
+        if end.stops:
             return
 
 
@@ -226,15 +226,15 @@ def processes(number: int) -> ProcessPoolExecutor:
 
 
 def _side_by_side(
-    jobs: Mapping[str, Job], started: AbstractContextManager[ProcessPoolExecutor]
-) -> Iterator[tuple[str, Ended]]:
+    jobs: Mapping[str, Job], executor: AbstractContextManager[ProcessPoolExecutor]
+) -> Iterator[tuple[str, RunEnd]]:
     """Carry out jobs in processes. Ctrl-C stops those that run, and no further one begins.
 
     Raises:
         OSError: the disk is full or fails.
     """
     stopping = threading.Event()
-    with signals.interruptible(stopping.set) as patient, patient(), started as pool:
+    with signals.interruptible(stopping.set) as patient, patient(), executor as pool:
         # Ctrl-C waits until a process can handle it.
         signal.pthread_sigmask(signal.SIG_BLOCK, signals.HANDLED)
         try:
@@ -258,12 +258,12 @@ def _side_by_side(
             raise
 
 
-def _end_of(future: "Future[Ended]") -> Ended:
+def _end_of(future: "Future[RunEnd]") -> RunEnd:
     try:
         return future.result()
     except BrokenProcessPool:
-        _send(signal.SIGKILL)  # the others would wait for what is broken
-        return Ended(problem=RunError(KILLED))
+        _send(signal.SIGKILL)  # the others would wait for the broken pool
+        return RunEnd(problem=RunError(KILLED))
 
 
 def _begin(levels: Mapping[str, int]) -> None:

@@ -97,7 +97,7 @@ class RunSettings(Checked):
 
 @dataclass(kw_only=True)
 class TaskSettings(Checked):
-    """Keys of every task; those of each one are in conf/task/.
+    """Keys of every task; conf/task/ has those of a single one.
 
     Attributes:
         holdout: share of every client's examples kept for validation, in [0, 1).
@@ -126,7 +126,7 @@ class TaskSettings(Checked):
 
 @dataclass(kw_only=True)
 class Runtime(Checked):
-    """What all runtimes have.
+    """Keys of all runtimes.
 
     Attributes:
         device: of torch: cpu; cuda = the first visible GPU; cuda:1 = the second; auto = the first
@@ -160,7 +160,7 @@ class OnRay(Runtime):
     Attributes:
         address: HOST:PORT of a cluster's head; auto = the cluster of this machine; None = one is
             started for the run.
-        workers: on all machines together; auto = as many as there is room for.
+        workers: on all machines together; auto = as many as fit.
         gpus_per_worker: GPUs that a worker reserves; 0.25 lets four workers share one.
         patience: real seconds one order may take before its worker is replaced.
     """

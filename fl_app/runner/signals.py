@@ -15,13 +15,13 @@ HANDLED = (signal.SIGINT, signal.SIGTERM)
 Undisturbed = Callable[[], AbstractContextManager[None]]
 
 received: int | None = None  # the last signal that this process received, for its exit status
-_follows = False  # whether the runs of this process are those of a main process
+_follows = False  # whether a main process decides about the runs of this process
 
 
 def _nothing() -> None: ...
 
 
-_stop = _nothing  # what a signal calls in such a process
+_stop = _nothing  # a signal calls it in such a process
 
 
 def follow() -> None:
@@ -44,8 +44,8 @@ def follow() -> None:
     threading.Thread(target=_end_with_parent, args=(os.getppid(),), daemon=True).start()
 
 
-def asked() -> bool:
-    """Whether this process follows another one, and is not to begin a further run."""
+def stop_requested() -> bool:
+    """Whether this process follows another one and must not begin another run."""
     return _follows and received is not None
 
 
@@ -88,14 +88,14 @@ def interruptible(stop: Callable[[], None], patience: float = PATIENCE) -> Itera
         return
     main = threading.get_ident()
     timer: threading.Timer | None = None
-    asked = patient = False
+    stop_requested = patient = False
 
     def handle(number: int, frame: FrameType | None) -> None:
-        nonlocal asked, timer
+        nonlocal stop_requested, timer
         global received
-        if asked:
+        if stop_requested:
             raise KeyboardInterrupt
-        asked, received = True, number
+        stop_requested, received = True, number
         if not patient:
             # To the thread itself, so that a blocking call of the thread ends.
             timer = threading.Timer(patience, signal.pthread_kill, (main, signal.SIGINT))
@@ -117,10 +117,10 @@ def interruptible(stop: Callable[[], None], patience: float = PATIENCE) -> Itera
         finally:
             patient = False
 
-    before = [signal.signal(number, handle) for number in HANDLED]
+    old_handlers = [signal.signal(number, handle) for number in HANDLED]
     try:
         yield undisturbed
     finally:
-        for number, previous in zip(HANDLED, before, strict=True):
-            signal.signal(number, previous)
+        for number, old_handler in zip(HANDLED, old_handlers, strict=True):
+            signal.signal(number, old_handler)
         cancel()

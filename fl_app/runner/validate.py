@@ -31,7 +31,7 @@ from fl_app.devices.table import read_table
 from fl_app.engine.client_evaluation import ClientEvaluation
 from fl_app.engine.guard import Guard
 from fl_app.report import require_target
-from fl_app.runner.cells import compose_cells, given_keys
+from fl_app.runner.cells import compose_cells, override_keys
 from fl_app.runner.earlier import own_code
 from fl_app.runner.settings import RUNTIMES, RunSettings, TaskSettings
 from fl_app.schedule import Buffered, Schedule
@@ -48,7 +48,7 @@ SLOW_ARE_NAMED = ("Boards", "TwoSpeed")  # devices that say which clients are sl
 PARTS = ("network", "availability", "energy", "server")  # of the devices, each with its own target
 
 
-class Given(NamedTuple):
+class UserObjects(NamedTuple):
     """Objects in place of parts of the configuration; None = the configuration decides.
 
     A run works on copies of strategy and schedule, so the same objects serve several runs.
@@ -67,7 +67,7 @@ class Given(NamedTuple):
     trainer: "Callable[..., LocalTrainer] | None" = None
 
 
-NOTHING = Given()
+NO_OBJECTS = UserObjects()
 
 
 def checked_cells(config: DictConfig, overrides: Sequence[str]) -> dict[str, DictConfig]:
@@ -81,27 +81,27 @@ def checked_cells(config: DictConfig, overrides: Sequence[str]) -> dict[str, Dic
     """
     cells = {name: inline_schema(cell) for name, cell in compose_cells(config, overrides).items()}
     for cell in cells.values():
-        count_owners(cell, given_keys(overrides))
+        count_owners(cell, override_keys(overrides))
         validate_config(cell)
     return cells
 
 
-def count_owners(config: DictConfig, given: Collection[str]) -> None:
-    """Make the owners that the data name the clients, if nothing else says how many there are.
+def count_owners(config: DictConfig, user_keys: Collection[str]) -> None:
+    """Make each owner that the data name a client, unless the user sets the number of clients.
 
-    Each of them has its own data, and the files say so.
+    Each client then has its owner's data.
 
     Args:
         config: of a run; changed.
-        given: keys that the user gave.
+        user_keys: keys that the user gave.
 
     Raises:
         ValueError: the task is refused, or the user chose another partition.
     """
-    # A column is named; whether files have owners, only they say.
-    owned = isinstance(config.task.get("client"), str) and "_target_" in config.partition
-    if owned and not getattr(instantiate(config.partition), "by_owner", False):
-        for key in given:
+    # A configured column has owners; whether files have owners, only the files say.
+    by_owner = isinstance(config.task.get("client"), str) and "_target_" in config.partition
+    if by_owner and not getattr(instantiate(config.partition), "by_owner", False):
+        for key in user_keys:
             if key.partition(".")[0] == "partition":
                 raise ValueError(
                     f"{key} must be left out with task.client={config.task.client}, whose owners "
@@ -113,12 +113,12 @@ def count_owners(config: DictConfig, given: Collection[str]) -> None:
         config.num_clients = build_task(config).num_clients
 
 
-def validate_config(config: DictConfig, given: Given = NOTHING) -> None:
+def validate_config(config: DictConfig, objects: UserObjects = NO_OBJECTS) -> None:
     """Refuse a bad configuration before torch and data are loaded.
 
     Args:
         config: of a run.
-        given: objects in place of parts of it.
+        objects: objects in place of parts of it.
 
     Raises:
         ValueError: naming key, value, bound and consequence.
@@ -131,22 +131,22 @@ def validate_config(config: DictConfig, given: Given = NOTHING) -> None:
     _check(RUNTIMES[config.runtime.name], config.runtime)
     if config.runtime.device != AUTO:
         chosen(str(config.runtime.device))  # refuses what torch cannot use
-    if given.task is None:
+    if objects.task is None:
         instantiate(config.task, leave_out=COMMON_KEYS)
         if "schema" in config.task and config.task.get("path") is None and not real:
             raise ValueError(
                 f"task.path=null must be the data with runtime={config.runtime.name}: only real "
                 "nodes, with runtime=deployment, have data of their own"
             )
-    strategy, schedule = build_strategy(config, given), build_schedule(config, given)
+    strategy, schedule = build_strategy(config, objects), build_schedule(config, objects)
     # Every version takes at least one update, and some schedules always take K.
-    each = schedule.buffer_size if isinstance(schedule, Buffered) else 1
-    fits, told = (config.max_updates or each) >= each, "no version would be published"
-    bound = f"at least {each}, the updates of a version (algorithm.schedule.buffer_size)"
-    require(fits, "max_updates", config.max_updates, bound, told)
-    limits = (config.num_versions, config.max_updates and config.max_updates // each)
-    most = min((limit for limit in limits if limit is not None), default=math.inf)
-    strategy.validate_run(most, schedule)
+    size = schedule.buffer_size if isinstance(schedule, Buffered) else 1
+    fits, effect = (config.max_updates or size) >= size, "no version would be published"
+    bound = f"at least {size}, the updates of a version (algorithm.schedule.buffer_size)"
+    require(fits, "max_updates", config.max_updates, bound, effect)
+    limits = (config.num_versions, config.max_updates and config.max_updates // size)
+    max_versions = min((limit for limit in limits if limit is not None), default=math.inf)
+    strategy.validate_run(max_versions, schedule)
     upload = config.algorithm.client.upload
     require(
         upload in strategy.takes,
@@ -160,23 +160,23 @@ def validate_config(config: DictConfig, given: Given = NOTHING) -> None:
     evaluates, share = config.client_eval_every is not None, config.client_eval_fraction
     bound = "1.0 without client_eval_every"
     require(evaluates or share == 1.0, "client_eval_fraction", share, bound, "no client evaluates")
-    held, bound = config.task.holdout, "0 without client_eval_every"
-    require(evaluates or not held, "task.holdout", held, bound, "nobody would use what is kept")
-    asked = [key for key in ("target_accuracy", "client_eval_every", "metrics") if config[key]]
-    decides, name = (
-        decides_work(strategy, schedule, config.algorithm.client),
+    holdout, bound = config.task.holdout, "0 without client_eval_every"
+    require(evaluates or not holdout, "task.holdout", holdout, bound, "nobody would use it")
+    uses = [key for key in ("target_accuracy", "client_eval_every", "metrics") if config[key]]
+    decider, name = (
+        work_decider(strategy, schedule, config.algorithm.client),
         type(strategy).__name__,
     )
-    asked += [name] * (RESIDUAL in strategy.takes or decides == name)
-    fits, bound = config.runtime.get("train", True) or not asked, f"true with {', '.join(asked)}"
-    told = "untrained clients have nothing to measure, and no loss or change to send"
-    require(fits, "runtime.train", "false", bound, told)
+    uses += [name] * (RESIDUAL in strategy.takes or decider == name)
+    fits, bound = config.runtime.get("train", True) or not uses, f"true with {', '.join(uses)}"
+    effect = "untrained clients have nothing to measure, and no loss or change to send"
+    require(fits, "runtime.train", "false", bound, effect)
     kept = OmegaConf.select(config, "compare.kept")
-    if decides and kept is not None and "local work" not in kept:
+    if decider and kept is not None and "local work" not in kept:
         kept.append("local work")
     build_guard(config).validate_kinds(strategy.takes)
     if asks_for_masks(config):
-        from fl_app.secure.run import validate_secure  # a leaf, which few runs need
+        from fl_app.secure.run import validate_secure  # imported late, because few runs need it
 
         validate_secure(config, strategy, schedule)
     if "_target_" in config.partition:  # else a given task has clients of its own
@@ -194,70 +194,70 @@ def validate_config(config: DictConfig, given: Given = NOTHING) -> None:
             "algorithm/schedule=routed must be another one with runtime=deployment: its "
             "probabilities are those of simulated devices"
         )
-    if not real:  # there, as many clients as nodes connect
+    if not real:  # real nodes: as many clients as connect
         schedule.validate_population(config.num_clients)
-    if code := own_code(*_own(config, given, strategy, schedule)):
+    if code := own_code(*_user_code(config, objects, strategy, schedule)):
         OmegaConf.update(config, "code", code, merge=False, force_add=True)  # to resume the same
 
 
 def check_settings(config: DictConfig) -> None:
-    """Refuse what devices can judge, too: values of every run, of its task and of its clients."""
+    """Check the settings of run, task and clients; devices can check these, too."""
     if config.num_clients is not None or config.runtime.name != "deployment":
-        told = "there would be nothing to run; with runtime=deployment real nodes are the clients"
-        COUNT.check("num_clients", config.num_clients, told)
-    if other := set(config.algorithm) ^ {"name", "strategy", "client", "schedule"}:
+        effect = "there would be nothing to run; with runtime=deployment real nodes are the clients"
+        COUNT.check("num_clients", config.num_clients, effect)
+    if difference := set(config.algorithm) ^ {"name", "strategy", "client", "schedule"}:
         raise ValueError(
             f"algorithm={config.algorithm.get('name')} must have name, strategy, client and "
-            f"schedule: of its YAML, {', '.join(sorted(other))} is missing or unknown"
+            f"schedule: of its YAML, {', '.join(sorted(difference))} is missing or unknown"
         )
     _check(RunSettings, config)
     _check(TaskSettings, config.task)
     _check(TrainingSettings, config.algorithm.client)
 
 
-def decides_work(strategy: Algorithm, schedule: Schedule, client: DictConfig) -> str:
+def work_decider(strategy: Algorithm, schedule: Schedule, client: DictConfig) -> str:
     """The class whose orders say how much clients train; "" = their settings do."""
     if client.upload == "gradient":
         return ""
     if type(schedule).work is not Schedule.work:
         return type(schedule).__name__
-    chosen = strategy.chooses_epochs and client.local_steps is None
-    return type(strategy).__name__ if chosen else ""
+    chooses = strategy.chooses_epochs and client.local_steps is None
+    return type(strategy).__name__ if chooses else ""
 
 
-def _own(
-    config: DictConfig, given: Given, strategy: AsyncStrategy, schedule: Schedule
+def _user_code(
+    config: DictConfig, objects: UserObjects, strategy: AsyncStrategy, schedule: Schedule
 ) -> Iterator[object]:
     """Objects, classes and functions that may be the user's."""
     yield from (strategy, schedule)
-    trainer = given.trainer or config.algorithm.client.get("_target_")
+    trainer = objects.trainer or config.algorithm.client.get("_target_")
     if not str(trainer).startswith("fl_app."):
         yield locate(trainer) if isinstance(trainer, str) else trainer
-    if given.task is not None:
-        yield from (given.task.architecture, given.task.objective.criterion)
+    if objects.task is not None:
+        yield from (objects.task.architecture, objects.task.objective.criterion)
         return
     for path in (config.task.get("model"), config.task.get("loss")):
         if path and ":" in path:
-            with suppress(Exception):  # who builds the task tells what is wrong
+            with suppress(Exception):  # building the task reports the error
                 yield pkgutil.resolve_name(path)
 
 
 def _check_widths(config: DictConfig, strategy: AsyncStrategy, schedule: Schedule) -> None:
-    """Refuse sub-models where they cannot be dealt, measured or aggregated."""
-    algorithm, every = config.algorithm.name, config.client_eval_every
+    """Refuse sub-models where they cannot be assigned, measured or aggregated."""
+    algorithm, period = config.algorithm.name, config.client_eval_every
     devices = config.devices.get("_target_", "").rpartition(".")[2]
     real, number = config.runtime.name == "deployment", config.num_clients
     ways, unknown = "fedbuff, fedhist or cana", "nobody knows which clients are slow"
     unopened = "the server does not know which entries are in a sum of uploads"
-    for holds, key, value, bound, why in (
+    for fits, key, value, bound, effect in (
         (strategy.cuts, "algorithm", algorithm, ways, "others take every entry from every update"),
         (schedule.devices is None, "algorithm.schedule", "random_k", "another one", unknown),
         (devices in SLOW_ARE_NAMED or not real, "devices", devices, "boards or two_speed", unknown),
         (number is not None, "num_clients", number, "a number", unknown),
-        (every is None, "client_eval_every", every, "null", "clients have a part of the model"),
+        (period is None, "client_eval_every", period, "null", "clients have a part of the model"),
         (not asks_for_masks(config), "secure_aggregation", "helper", "null", unopened),
     ):
-        require(holds, key, value, f"{bound} with algorithm.client.widths", why)
+        require(fits, key, value, f"{bound} with algorithm.client.widths", effect)
 
 
 def _check_devices(config: DictConfig) -> None:
@@ -274,18 +274,18 @@ def _check_devices(config: DictConfig) -> None:
 
 def _check(settings: type[Any], node: DictConfig) -> None:
     """Construct (and so check) settings from the keys that they know."""
-    known = signature_of(settings).parameters
-    settings(**{key: node[key] for key in known if key in node})
+    parameters = signature_of(settings).parameters
+    settings(**{key: node[key] for key in parameters if key in node})
 
 
-def build_strategy(config: DictConfig, given: Given = NOTHING) -> AsyncStrategy:
+def build_strategy(config: DictConfig, objects: UserObjects = NO_OBJECTS) -> AsyncStrategy:
     """The server half of the algorithm: a copy of the given one, or the configured one."""
-    return deepcopy(given.strategy) or cast(AsyncStrategy, instantiate(config.algorithm.strategy))
+    return deepcopy(objects.strategy) or cast(AsyncStrategy, instantiate(config.algorithm.strategy))
 
 
-def build_schedule(config: DictConfig, given: Given = NOTHING) -> Schedule:
+def build_schedule(config: DictConfig, objects: UserObjects = NO_OBJECTS) -> Schedule:
     """A copy of the given schedule, or the configured one."""
-    return deepcopy(given.schedule) or cast(Schedule, instantiate(config.algorithm.schedule))
+    return deepcopy(objects.schedule) or cast(Schedule, instantiate(config.algorithm.schedule))
 
 
 def build_guard(config: DictConfig) -> Guard:

@@ -14,12 +14,12 @@ Searches for the best setting of every cell of an experiment.
   python -m fl_app.search experiment=quickstart search.trials=10 search.updates=1000 \\
       'search.space=algorithm.client.local_lr=tag(log,interval(0.01,1))'
 
-The same command with search.folder=FOLDER resume=auto goes on with the search in a folder. Other
-words are those of python -m fl_app, --config-dir=FOLDER among them. docs/search.md tells more.
+The same command with search.folder=FOLDER resume=auto resumes the search in a folder. Other
+arguments are those of python -m fl_app, such as --config-dir=FOLDER. docs/search.md has more.
 """
 
 
-def main(words: Sequence[str]) -> int:
+def main(arguments: Sequence[str]) -> int:
     """Carry out a search; return the exit status, as of ``python -m fl_app``."""
     from hydra.errors import HydraException
 
@@ -31,40 +31,40 @@ def main(words: Sequence[str]) -> int:
     folder = Path("outputs") / time.strftime("%Y-%m-%d/%H-%M-%S-search")
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     parser.add_argument("--config-dir", "-cd", action="append", default=[])
-    own, others = parser.parse_known_args(words)
+    options, overrides = parser.parse_known_args(arguments)
     try:
         with told_if_missing():
             from fl_app.search.search import search
             from fl_app.search.settings import Settings, split
 
-        if not words or {"-h", "--help"} & {*words}:
+        if not arguments or {"-h", "--help"} & {*arguments}:
             keys = (Settings.__doc__ or "").partition("Attributes:\n")[2].rstrip()
             defaults = ", ".join(f"{key}={value}" for key, value in vars(Settings()).items())
             print(f"{USAGE}\nKeys, after search.\n{keys}\n\nDefaults: {defaults}")
             return 0
-        settings, others = split(others)
-        resume = "resume=auto" in others
-        others = [word for word in others if word != "resume=auto"]
-        for word in others:
+        settings, overrides = split(overrides)
+        resume = "resume=auto" in overrides
+        overrides = [word for word in overrides if word != "resume=auto"]
+        for word in overrides:
             if word.startswith(("-", "resume=", "hydra.")):
                 raise ValueError(f"{word} has no meaning here: use search.folder=... resume=auto")
         if resume and not settings.folder:
             raise ValueError("resume=auto needs search.folder=...: a new folder holds no search")
         folder = Path(settings.folder or folder)
-        if own.config_dir:
-            others.insert(0, search_path(own.config_dir))
-        search(settings, others, folder, resume)
+        if options.config_dir:
+            overrides.insert(0, search_path(options.config_dir))
+        search(settings, overrides, folder, resume)
     except (Interrupted, KeyboardInterrupt):
-        kept = [word for word in words if not word.startswith(("search.folder=", "resume="))]
-        again = shlex.join([*kept, f"search.folder={folder}", "resume=auto"])
-        print(f"interrupted; to go on: python -m fl_app.search {again}", file=sys.stderr)
+        parts = [word for word in arguments if not word.startswith(("search.folder=", "resume="))]
+        command = shlex.join([*parts, f"search.folder={folder}", "resume=auto"])
+        print(f"interrupted; to go on: python -m fl_app.search {command}", file=sys.stderr)
         return 128 + (signals.received or SIGINT)
     except RunError as error:
         print(f"error: {type(error).__name__}: {error}", file=sys.stderr)
         return 1
     except (ValueError, HydraException) as error:
-        told = explain(error, words) if isinstance(error, HydraException) else error
-        print(f"error: {told}", file=sys.stderr)
+        message = explain(error, arguments) if isinstance(error, HydraException) else error
+        print(f"error: {message}", file=sys.stderr)
         return 2
     return 0
 

@@ -26,12 +26,12 @@ from fl_app.search.space import Space, grid, override, parse
 from fl_app.search.study import CellStudy, open_journal
 
 JOURNAL, SETTINGS, LOCK, TRIALS = "study.jsonl", "search.json", "search.lock", "trials.csv"
-MAY_CHANGE = ("parallel", "folder", "trials", "test_seeds")  # when a search goes on
+MAY_CHANGE = ("parallel", "folder", "trials", "test_seeds")  # keys with which a search may resume
 ATTRS = ("number", "state", "value", "params", "user_attrs")  # columns of trials.csv
-ENDED = ("updates", "seconds", "num_versions")  # why a run ends that was not disturbed
-HEAVY = ("events.jsonl", "model.npz", "checkpoints")  # files of a run that nobody reads after it
+ENDS = ("updates", "seconds", "num_versions")  # values of `stopped` of a complete run
+HEAVY = ("events.jsonl", "model.npz", "checkpoints")  # files removed after a trial
 # The search sets these keys, or trials would have other lengths.
-OWN = (
+SEARCH_KEYS = (
     *("seed", "max_updates", "max_seconds", "num_versions", "target_accuracy", "experiment"),
     *("resume", "checkpoint_every"),
 )
@@ -39,26 +39,26 @@ REFUSED = ("seed", "experiment.seeds", "experiment.parallel")
 
 
 def search(settings: Settings, words: Sequence[str], folder: Path, resume: bool) -> None:
-    """Search, write ``trials.csv`` and ``best.yaml``, and judge the best settings.
+    """Search, write ``trials.csv`` and ``best.yaml``, and test the best settings.
 
     Args:
         settings: of the search.
         words: overrides that describe the experiment.
         folder: for all files.
-        resume: whether to go on with the search that the folder holds, if it holds one.
+        resume: whether to resume the search that the folder holds, if any.
 
     Raises:
-        ValueError: a key is refused before anything runs; or a trial's values are, or
-            `num_versions` ended a run early, after other runs.
+        ValueError: a key is refused before anything runs; or, after other runs, a trial's values
+            are refused or `num_versions` ended a run early.
         RunError: a run failed for another reason than its setting, such as a killed process; the
-            same search goes on with ``resume=auto``.
-        Interrupted: Ctrl-C; the same search goes on with ``resume=auto``.
+            search can resume with ``resume=auto``.
+        Interrupted: Ctrl-C; the search can resume with ``resume=auto``.
     """
-    compose(words)  # which explains a mistyped key
+    compose(words)  # explains a mistyped key
     with hydra.initialize_config_dir(str(CONF), version_base="1.3"):
-        own = [*words, "experiment.seeds=null", f"experiment.parallel={settings.parallel}"]
-        own += [] if settings.updates is None else [f"max_updates={settings.updates}"]
-        cells = cells_of(words, own)
+        all_words = [*words, "experiment.seeds=null", f"experiment.parallel={settings.parallel}"]
+        all_words += [] if settings.updates is None else [f"max_updates={settings.updates}"]
+        cells = cells_of(words, all_words)
         budget = budget_of(settings, cells)
         spaces = {name: space_of(settings, name, cell) for name, cell in cells.items()}
         with disk_errors_as_run_errors(folder), require_writable(folder):
@@ -71,43 +71,43 @@ def search(settings: Settings, words: Sequence[str], folder: Path, resume: bool)
                     configured = {key: OmegaConf.select(cells[name], key) for key in space}
                     first = grid(space, settings.grid, configured) if settings.grid else []
                     if len(space) > 1 and settings.trials <= len(first):
-                        key, *others = space
-                        told = f"{name}: all trials are of the grid over {key}, and none tries"
-                        print(told, ", ".join(others), "(give more search.trials)")
+                        key, *keys = space
+                        note = f"{name}: all trials are of the grid over {key}, and none tries"
+                        print(note, ", ".join(keys), "(give more search.trials)")
                     study = CellStudy(journal, name, space, first, settings.trials, settings.seed)
                     studies.append(study)
                 with processes(settings.parallel) as pool:
-                    begun = _Search(studies, settings, own, folder, pool, *budget)
+                    trials = _Search(studies, settings, all_words, folder, pool, *budget)
                     try:
                         for number in range(settings.trials):
-                            begun.try_each(number)
+                            trials.try_each(number)
                     finally:
-                        begun.write()
-                    begun.judge()
+                        trials.write()
+                    trials.judge()
 
 
-def cells_of(words: Sequence[str], own: Sequence[str]) -> dict[str, DictConfig]:
+def cells_of(words: Sequence[str], all_words: Sequence[str]) -> dict[str, DictConfig]:
     """The cells of the experiment, before a trial's values.
 
     Args:
         words: the user's.
-        own: these, and the search's.
+        all_words: these, and the search's.
 
     Raises:
         ValueError: there is no experiment, or a word is refused.
     """
     for word in words:
         key = word.lstrip("+").partition("=")[0]
-        told = "left out: there are search.seeds and search.parallel"
-        require(key not in REFUSED, key, "...", told, "the search has values of its own")
-    config = hydra.compose("config", overrides=list(own))
-    told = "the name of an experiment, such as experiment=quickstart"
-    some = bool(config.experiment.cells)
-    require(some, "experiment", "null", told, "there are no cells to search")
+        bound = "left out: there are search.seeds and search.parallel"
+        require(key not in REFUSED, key, "...", bound, "the search has values of its own")
+    config = hydra.compose("config", overrides=list(all_words))
+    bound = "the name of an experiment, such as experiment=quickstart"
+    has_cells = bool(config.experiment.cells)
+    require(has_cells, "experiment", "null", bound, "there are no cells to search")
     for name in config.experiment.spaces:
-        known = name.partition("@")[0] in config.experiment.cells
-        require(known, f"experiment.spaces.{name}", "...", "of a cell", "it would have no effect")
-    return checked_cells(config, own)
+        is_cell = name.partition("@")[0] in config.experiment.cells
+        require(is_cell, f"experiment.spaces.{name}", "...", "of a cell", "it would have no effect")
+    return checked_cells(config, all_words)
 
 
 def budget_of(settings: Settings, cells: Mapping[str, DictConfig]) -> tuple[str, float]:
@@ -132,47 +132,47 @@ def budget_of(settings: Settings, cells: Mapping[str, DictConfig]) -> tuple[str,
 
 
 def space_of(settings: Settings, name: str, cell: DictConfig) -> Space:
-    """What is tried in a cell.
+    """The space of a cell.
 
     Raises:
-        ValueError: nothing, or a key that the cell lacks or the search sets.
+        ValueError: it is empty, or has a key that the cell lacks or the search sets.
     """
     words = shlex.split(settings.space)
     if not words:
         words = list(cell.experiment.space)
-        for each in dict.fromkeys((name.partition("@")[0], name)):
-            words += cell.experiment.spaces.get(each) or []
+        for pattern in dict.fromkeys((name.partition("@")[0], name)):
+            words += cell.experiment.spaces.get(pattern) or []
     space = parse(words)
     require(bool(space), "search.space", "''", f"given for cell {name}", "there is nothing to try")
-    plain = pd.json_normalize(OmegaConf.to_container(cell)).columns
+    keys = pd.json_normalize(OmegaConf.to_container(cell)).columns
     for key in space:
-        if key not in plain:
+        if key not in keys:
             raise ValueError(
-                f"search.space: unknown key {key!r} of cell {name}{nearest(key, plain)}"
+                f"search.space: unknown key {key!r} of cell {name}{nearest(key, keys)}"
             )
-        free = key.partition(".")[0] not in OWN
-        told = f"none of {', '.join(OWN)}"
-        require(free, "search.space", key, told, "the search sets it, or compares by it")
+        free = key.partition(".")[0] not in SEARCH_KEYS
+        bound = f"none of {', '.join(SEARCH_KEYS)}"
+        require(free, "search.space", key, bound, "the search sets it, or compares by it")
     return space
 
 
 def _enter(settings: Settings, words: Sequence[str], folder: Path, resume: bool) -> None:
-    """Write what the search was given; refuse to go on with another one."""
-    given = {key: value for key, value in asdict(settings).items() if key not in MAY_CHANGE}
-    now = {"search": given, "words": list(words)}
+    """Write the keys and words of the search; refuse to resume another search."""
+    keys = {key: value for key, value in asdict(settings).items() if key not in MAY_CHANGE}
+    request = {"search": keys, "words": list(words)}
     path = folder / SETTINGS
     if path.exists():
-        told = "a new folder, or one to go on with by resume=auto"
-        require(resume, "search.folder", folder, told, "it holds a search")
-        same = json.loads(path.read_text()) == now
-        told = f"the folder of a search with the same words and keys, which are in {path}"
-        require(same, "search.folder", folder, told, "trials could not be compared")
-    write_text(path, json.dumps(now, indent=2))
+        bound = "a new folder, or one to go on with by resume=auto"
+        require(resume, "search.folder", folder, bound, "it holds a search")
+        matches = json.loads(path.read_text()) == request
+        bound = f"the folder of a search with the same words and keys, which are in {path}"
+        require(matches, "search.folder", folder, bound, "trials could not be compared")
+    write_text(path, json.dumps(request, indent=2))
 
 
 @dataclass
 class _Search:
-    """What a search consists of.
+    """The state of a search.
 
     Attributes:
         studies: of the cells.
@@ -194,19 +194,19 @@ class _Search:
 
     def try_each(self, number: int) -> None:
         """Carry out one trial of every cell."""
-        due = [study for study in self.studies if study.begin(number)]
+        studies = [study for study in self.studies if study.begin(number)]
         runs = self.folder / "runs" / str(number)
         seeds = self.settings.seeds
-        summaries = self._run([self._plans(study, study.words, seeds) for study in due], runs)
-        for study in due:
-            own = {seed: summaries[f"{study.name}-seed{seed}"] for seed in seeds}
-            scores = {seed: score_of(each, self.settings.measure) for seed, each in own.items()}
-            known = {seed: score for seed, score in scores.items() if score is not None}
-            if len(known) == len(own):
-                study.complete(known)
+        summaries = self._run([self._plans(study, study.words, seeds) for study in studies], runs)
+        for study in studies:
+            results = {seed: summaries[f"{study.name}-seed{seed}"] for seed in seeds}
+            scores = {seed: score_of(each, self.settings.measure) for seed, each in results.items()}
+            valid = {seed: score for seed, score in scores.items() if score is not None}
+            if len(valid) == len(results):
+                study.complete(valid)
             else:
-                seed = next(iter({*own} - {*known}))
-                study.fail(f"seed {seed}: {own[seed]['stopped']}")
+                seed = next(iter({*results} - {*valid}))
+                study.fail(f"seed {seed}: {results[seed]['stopped']}")
         for path in (path for name in HEAVY for path in runs.glob(f"*/{name}")):
             shutil.rmtree(path) if path.is_dir() else path.unlink()
         best = [f"{study.name} {study.best.value:.4g}" for study in self.studies if study.best]
@@ -219,7 +219,7 @@ class _Search:
     ) -> dict[str, Plan]:
         """The runs of a cell with some values, one per seed, by the names of their folders."""
         words = [*self.words, f"experiment.only=['{study.name}']", "resume=auto"]
-        # Not with the values: the cell may have keys that the experiment's own algorithm lacks.
+        # Without the values: the experiment's own algorithm may lack keys of the cell.
         config = hydra.compose("config", overrides=words)
         words += values
         try:
@@ -228,31 +228,31 @@ class _Search:
             raise ValueError(f"{study.name}: {error}") from None
         plans = {}
         for seed in seeds:
-            own = deepcopy(cell)
-            own.seed = seed
-            plans[f"{study.name}-seed{seed}"] = Plan(own, [*words, f"seed={seed}"])
+            config_of_seed = deepcopy(cell)
+            config_of_seed.seed = seed
+            plans[f"{study.name}-seed{seed}"] = Plan(config_of_seed, [*words, f"seed={seed}"])
         return plans
 
     def _run(self, plans: Sequence[Mapping[str, Plan]], folder: Path) -> dict[str, dict[str, Any]]:
-        """The summaries of runs, each of the same length, or with an error of its setting.
+        """The summaries of runs; each has the full length, or an error of its setting.
 
         Raises:
             ValueError: a configuration is refused, or `num_versions` ended a run early.
-            RunError: a run failed, and not because of its setting.
+            RunError: a run failed for another reason than its setting.
             Interrupted: Ctrl-C.
         """
-        every = {name: plan for own in plans for name, plan in own.items()}
-        if not every:
+        runs = {name: plan for cell_plans in plans for name, plan in cell_plans.items()}
+        if not runs:
             return {}
         parallel = self.settings.parallel
-        ran = run_cells(every, folder, parallel=parallel, pool=self.pool, show=False, figures=False)
-        if ran.interrupted:
+        out = run_cells(runs, folder, parallel=parallel, pool=self.pool, show=False, figures=False)
+        if out.interrupted:
             raise Interrupted(f"interrupted; what was tried so far lies in {self.folder}")
-        for name, problem in ran.problems.items():
+        for name, problem in out.problems.items():
             if not isinstance(problem, Diverged | Stalled):
                 raise RunError(f"{name}: {type(problem).__name__}: {problem}")
         unit = "client_updates" if self.key == "max_updates" else "virtual_seconds"
-        for name, summary in ran.summaries.items():
+        for name, summary in out.summaries.items():
             require(
                 summary[unit] >= self.limit or summary["stopped"] != "num_versions",
                 "num_versions",
@@ -260,14 +260,14 @@ class _Search:
                 f"larger, for {name}: it ended the run before {self.key}={self.limit}",
                 "cells would be compared that learn for different times",
             )
-        return ran.summaries
+        return out.summaries
 
     def write(self) -> None:
         """Write all trials, and the best setting of every cell as overrides."""
         tables = [
             study.study.trials_dataframe(ATTRS).assign(cell=study.name) for study in self.studies
         ]
-        table = pd.concat([each for each in tables if len(each)] or tables)
+        table = pd.concat([t for t in tables if len(t)] or tables)
         write_text(self.folder / TRIALS, table.set_index(["cell", "number"]).to_csv())
         cells = {study.name: study.setting or None for study in self.studies}
         best = OmegaConf.create({"seeds": self.settings.seeds, "cells": cells})
@@ -290,9 +290,9 @@ class _Search:
 def _remove_others(folder: Path, study: CellStudy, seeds: Iterable[int]) -> None:
     """Remove judged runs of other seeds or of settings that were the best before."""
     for path in folder.glob(f"{glob.escape(study.name)}-seed*/config.yaml"):
-        before = OmegaConf.load(path)
-        same = [override(key, OmegaConf.select(before, key)) for key in study.space]
-        if same != study.setting or before.seed not in seeds:
+        config = OmegaConf.load(path)
+        setting = [override(key, OmegaConf.select(config, key)) for key in study.space]
+        if setting != study.setting or config.seed not in seeds:
             print(f"{path.parent} is removed: another setting or other seeds are judged now")
             shutil.rmtree(path.parent)
 
@@ -305,6 +305,6 @@ def score_of(summary: Mapping[str, Any], measure: str) -> float | None:
         measure: beginning of the key, such as "last10".
     """
     value = summary.get(f"{measure}_{summary.get('score')}")
-    if value is None or summary["stopped"] not in ENDED:
+    if value is None or summary["stopped"] not in ENDS:
         return None
     return float(value if summary["higher_is_better"] else -value)

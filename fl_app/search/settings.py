@@ -26,12 +26,12 @@ class Settings(Checked):
         updates: client updates of a run; None = the experiment's ``max_updates``, else its
             ``max_seconds``.
         grid: first trials, with values of a cell's first key evenly spread over its range, >= 0.
-        seeds: with each of which every trial runs; its score is the mean over them.
-        test_seeds: with each of which the best setting of every cell runs at the end; none of
+        seeds: every trial runs with each of them; its score is the mean.
+        test_seeds: the best setting of every cell runs with each of them at the end; none of
             `seeds`.
         measure: of a run: the mean of the last ten evaluations, the last or the best one.
         parallel: runs at a time, each in a process, >= 1.
-        seed: from which the trials follow.
+        seed: of the sampler that draws the trials.
         folder: for all files; empty = ``outputs/DATE/TIME-search``.
     """
 
@@ -52,12 +52,12 @@ class Settings(Checked):
         super().__post_init__()
         for key in ("seeds", "test_seeds"):
             seeds = getattr(self, key)
-            good = len({*seeds}) == len(seeds) and (len(seeds) > 0 or key == "test_seeds")
-            good = good and all(map(SEED.holds, seeds))
-            told = "seeds >= 0 and < 2^63, each once"
-            self._require(good, key, told, "runs would be equal, or none")
-        fits, told = not {*self.seeds} & {*self.test_seeds}, f"none of search.seeds={self.seeds}"
-        self._require(fits, "test_seeds", told, "a setting is not judged on what it was chosen by")
+            valid = len({*seeds}) == len(seeds) and (len(seeds) > 0 or key == "test_seeds")
+            valid = valid and all(map(SEED.holds, seeds))
+            bound = "seeds >= 0 and < 2^63, each once"
+            self._require(valid, key, bound, "runs would be equal, or none")
+        fits, bound = not {*self.seeds} & {*self.test_seeds}, f"none of search.seeds={self.seeds}"
+        self._require(fits, "test_seeds", bound, "a setting is not judged on what it was chosen by")
 
 
 def split(words: Sequence[str]) -> tuple[Settings, list[str]]:
@@ -66,16 +66,16 @@ def split(words: Sequence[str]) -> tuple[Settings, list[str]]:
     Raises:
         ValueError: a key is unknown or a value is refused.
     """
-    own = [word.removeprefix("search.") for word in words if word.startswith("search.")]
-    known = [f"search.{each.name}" for each in fields(Settings)]
-    for word in own:
+    search_words = [word.removeprefix("search.") for word in words if word.startswith("search.")]
+    keys = [f"search.{item.name}" for item in fields(Settings)]
+    for word in search_words:
         key, equals, _ = f"search.{word}".partition("=")
-        if key not in known or not equals:
-            raise ValueError(f"unknown key {key!r}{nearest(key, known)}")
-    plain = [word for word in own if not word.startswith("space=")]  # which is no YAML
+        if key not in keys or not equals:
+            raise ValueError(f"unknown key {key!r}{nearest(key, keys)}")
+    values = [word for word in search_words if not word.startswith("space=")]  # space is no YAML
     with explaining("search"):
-        given = OmegaConf.merge(OmegaConf.structured(Settings), OmegaConf.from_dotlist(plain))
-        given.space = "".join(word.removeprefix("space=") for word in own if word not in plain)
-        settings = OmegaConf.to_object(given)
+        config = OmegaConf.merge(OmegaConf.structured(Settings), OmegaConf.from_dotlist(values))
+        config.space = "".join(w.removeprefix("space=") for w in search_words if w not in values)
+        settings = OmegaConf.to_object(config)
     assert isinstance(settings, Settings)
     return settings, [word for word in words if not word.startswith("search.")]

@@ -1,4 +1,4 @@
-"""What a search tries: keys with the values that they may have."""
+"""The space of a search: keys with the values that they may take."""
 
 from collections.abc import Mapping, Sequence
 from math import inf
@@ -35,7 +35,7 @@ def parse(words: Sequence[str]) -> Space:
     ``int(interval(a,b))`` is an integer. ``KEY=null`` leaves a key out.
 
     Raises:
-        ValueError: a word says nothing of the kind.
+        ValueError: a word is none of these.
     """
     space: Space = {}
     for word in words:
@@ -52,8 +52,8 @@ def _distribution(override: Override) -> BaseDistribution:
     sweep: Any = override.value()
     kind = type(sweep)
     if kind is ChoiceSweep:
-        values = [each.text if isinstance(each, QuotedString) else each for each in sweep.list]
-        if all(isinstance(each, str | int | float) for each in values):
+        values = [value.text if isinstance(value, QuotedString) else value for value in sweep.list]
+        if all(isinstance(value, str | int | float) for value in values):
             return CategoricalDistribution(values)
     if kind is IntervalSweep and sweep.start < sweep.end < inf:
         numbers = IntDistribution if isinstance(sweep.start, int) else FloatDistribution
@@ -78,16 +78,16 @@ def grid(
         configured: values of the cell's configuration. Other keys than the first have these, where
             they lie in their range.
     """
-    key, first = next(iter(space.items()))
+    key, distribution = next(iter(space.items()))
     others = {
         other: configured[other]
-        for other, each in space.items()
-        if other != key and _holds(each, configured.get(other))
+        for other, other_range in space.items()
+        if other != key and _contains(other_range, configured.get(other))
     }
-    return [{key: value, **others} for value in dict.fromkeys(_spread(first, points))]
+    return [{key: value, **others} for value in dict.fromkeys(_spread(distribution, points))]
 
 
-def _holds(distribution: BaseDistribution, value: Any) -> bool:
+def _contains(distribution: BaseDistribution, value: Any) -> bool:
     if isinstance(distribution, CategoricalDistribution):
         return value in distribution.choices
     number = isinstance(value, int | float)
@@ -98,11 +98,11 @@ def _spread(first: BaseDistribution, points: int) -> list[Any]:
     if isinstance(first, CategoricalDistribution):
         return list(first.choices[:points])
     assert isinstance(first, FloatDistribution | IntDistribution)
-    spread = np.geomspace if first.log else np.linspace
-    values = [float(value) for value in spread(first.low, first.high, points)]
+    spaced = np.geomspace if first.log else np.linspace
+    values = [float(value) for value in spaced(first.low, first.high, points)]
     if isinstance(first, IntDistribution):
-        return [first.low + round((each - first.low) / first.step) * first.step for each in values]
-    # As a person would write them. The ends stay as they are given.
+        return [first.low + round((v - first.low) / first.step) * first.step for v in values]
+    # Rounded to four digits. The ends stay as they are.
     return [v if v in (first.low, first.high) else float(f"{v:.4g}") for v in values]
 
 
@@ -118,6 +118,6 @@ def suggest(trial: Trial, key: str, distribution: BaseDistribution) -> Any:
 
 
 def override(key: str, value: Any) -> str:
-    """The word that sets a key."""
-    quoted = QuotedString(value, Quote.single).with_quotes() if isinstance(value, str) else value
-    return f"{key}={quoted}"
+    """The override that sets a key."""
+    text = QuotedString(value, Quote.single).with_quotes() if isinstance(value, str) else value
+    return f"{key}={text}"

@@ -1,4 +1,4 @@
-"""One study of Optuna for each cell, all in one journal that outlives a kill."""
+"""One study of Optuna for each cell, all in one journal that survives a kill."""
 
 import logging
 import zlib
@@ -18,9 +18,9 @@ from fl_app.search.space import Space, override, suggest
 
 
 def open_journal(path: Path) -> JournalStorage:
-    """The storage of a search, whose only process this is.
+    """The storage of a search; no other process may use it.
 
-    A kill may have left a torn line, and Optuna's lock, for which it would wait.
+    A kill may have left a torn line, and a lock of Optuna, which would block: both are removed.
     """
     if path.exists():
         with path.open("r+b") as file:
@@ -32,16 +32,16 @@ def open_journal(path: Path) -> JournalStorage:
 
 @dataclass(eq=False)
 class CellStudy:
-    """The trials of one cell, which follow one another.
+    """The trials of one cell, one after the other.
 
     A trial depends on the seed and on the trials before it, and not on interruptions.
 
     Args:
         storage: of the search.
         name: of the cell.
-        space: what is tried.
+        space: of the cell.
         first: values of the first trials.
-        trials: how many there are to be.
+        trials: total number of trials.
         seed: of the search.
     """
 
@@ -66,22 +66,22 @@ class CellStudy:
         return self.study.get_trials(deepcopy=False)
 
     def begin(self, number: int) -> bool:
-        """Begin a trial, or go on with it; False = it has ended."""
-        known = self._trials()
-        state = known[number].state if number < len(known) else TrialState.WAITING
+        """Begin or resume a trial; False = it has ended."""
+        trials = self._trials()
+        state = trials[number].state if number < len(trials) else TrialState.WAITING
         if state.is_finished():
             return False
         running = state == TrialState.RUNNING
-        self._trial = Trial(self.study, known[number]._trial_id) if running else self.study.ask()
-        for key, each in self.space.items():
-            # A sampler remembers how often it has drawn. After an interruption it would not know.
+        self._trial = Trial(self.study, trials[number]._trial_id) if running else self.study.ask()
+        for key, distribution in self.space.items():
+            # A new sampler for each key: its number of draws would be lost in an interruption.
             self.study.sampler = TPESampler(
                 seed=zlib.crc32(f"{self.seed} {self.name} {number} {key}".encode()),
                 n_startup_trials=max(len(self.first), 1),
                 multivariate=False,
                 constant_liar=False,
             )
-            suggest(self._trial, key, each)
+            suggest(self._trial, key, distribution)
         return True
 
     @property
@@ -90,19 +90,19 @@ class CellStudy:
         return [override(key, self._trial.params[key]) for key in self.space]
 
     def complete(self, scores: Mapping[int, float]) -> None:
-        """End the trial with what it has come to with every seed; the higher, the better."""
-        self._trial.set_user_attr("scores", {str(seed): each for seed, each in scores.items()})
+        """End the trial with its score for every seed; the higher, the better."""
+        self._trial.set_user_attr("scores", {str(seed): score for seed, score in scores.items()})
         self.study.tell(self._trial, fmean(scores.values()))
 
     def fail(self, reason: str) -> None:
-        """End the trial, since a run of it failed. The estimator ranks it below all others."""
+        """End the trial because a run failed. The estimator ranks it below all others."""
         self._trial.set_user_attr("error", reason)
         self.study.tell(self._trial, state=TrialState.PRUNED)
 
     @property
     def best(self) -> FrozenTrial | None:
-        """The complete trial of the highest score, of equal ones the first; None = none."""
-        complete = [each for each in self._trials() if each.state == TrialState.COMPLETE]
+        """The completed trial with the highest score, the first of equal ones; None = none."""
+        complete = [trial for trial in self._trials() if trial.state == TrialState.COMPLETE]
         return max(complete, key=lambda trial: trial.value or 0.0, default=None)
 
     @property

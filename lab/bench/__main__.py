@@ -22,8 +22,8 @@ def main() -> None:
     with ProcessPoolExecutor(1, spawn, max_tasks_per_child=1) as fresh:
         for race in races(options.batch):
             if race.name in options.only:
-                told = fresh.submit(compare, race, options.repeats, options.seconds).result()
-                print(json.dumps(told), flush=True)
+                result = fresh.submit(compare, race, options.repeats, options.seconds).result()
+                print(json.dumps(result), flush=True)
 
 
 if __name__ == "__main__":

@@ -1,8 +1,7 @@
-"""Sides that are compared: each is alive all the time, and runs in turns of half a second.
+"""Sides of a comparison: each stays alive, and runs in turns of half a second.
 
-Whoever is not measured is frozen. So background load affects all sides alike, nothing is warmed up
-twice, and an update that a turn interrupts goes on in the next one: what is counted are
-completions.
+A side that is not measured is frozen. So background load affects all sides alike, nothing is warmed
+up twice, and an update that a turn interrupts continues in the next one. Completed updates count.
 """
 
 import ctypes
@@ -31,7 +30,7 @@ class Side:
     """Processes that do client updates, each forked with all data.
 
     Args:
-        jobs: what each of them does until it is killed.
+        jobs: one for each process, which carries it out until it is killed.
     """
 
     def __init__(self, jobs: Sequence[Callable[[Count], None]]) -> None:
@@ -49,9 +48,9 @@ class Side:
 
     @property
     def pids(self) -> list[int]:
-        """Of the processes, and of all that they have started."""
-        own = [psutil.Process(process.pid) for process in self._processes if process.is_alive()]
-        return [each.pid for one in own for each in (one, *one.children(recursive=True))]
+        """Ids of the processes and of all their descendants."""
+        parents = [psutil.Process(process.pid) for process in self._processes if process.is_alive()]
+        return [each.pid for one in parents for each in (one, *one.children(recursive=True))]
 
     def updates(self) -> float:
         """Client updates so far.
@@ -73,12 +72,12 @@ class Side:
 
 
 def count_uploads(mailbox: Mailbox, count: Count) -> None:
-    """Let a mailbox tell of uploads as soon as they come in, however late their virtual time."""
+    """Let a mailbox count uploads as soon as they come in, however late their virtual time."""
     pull = mailbox.pull
 
     def counting(timeout: float | None) -> list[Reply | Joined | Left]:
         replies = list(pull(timeout))
-        count(sum(isinstance(each, Reply) and each.upload is not None for each in replies))
+        count(sum(isinstance(reply, Reply) and reply.upload is not None for reply in replies))
         return replies
 
     mailbox.pull = counting  # type: ignore[method-assign]
@@ -88,7 +87,7 @@ def race(sides: Sequence[Side], warm_up: int, repeats: int, seconds: float) -> l
     """Client updates per second of all sides for each repeat; the others are frozen meanwhile.
 
     Args:
-        sides: that are compared.
+        sides: to compare.
         warm_up: client updates of each side before anything is measured.
         repeats: of the measurement.
         seconds: of each side in one of them.
@@ -101,24 +100,24 @@ def race(sides: Sequence[Side], warm_up: int, repeats: int, seconds: float) -> l
     for _ in range(repeats):
         turns: list[list[tuple[float, float]]] = [[] for _ in sides]
         for _ in range(math.ceil(seconds / TURN)):
-            for side, taken in zip(sides, turns, strict=True):
-                taken.append(_turn(side))
-        sums = [[sum(part) for part in zip(*taken, strict=True)] for taken in turns]
-        speeds.append([updates / passed for updates, passed in sums])
+            for side, own_turns in zip(sides, turns, strict=True):
+                own_turns.append(_turn(side))
+        sums = [[sum(values) for values in zip(*own, strict=True)] for own in turns]
+        speeds.append([updates / elapsed for updates, elapsed in sums])
     return speeds
 
 
 def _turn(side: Side) -> tuple[float, float]:
     """Let one side run for a while; returns its updates, and the seconds that passed."""
     pids = side.pids
-    before, began = side.updates(), time.perf_counter()
+    updates, start = side.updates(), time.perf_counter()
     send(signal.SIGCONT, pids)
     time.sleep(TURN)
     send(signal.SIGSTOP, pids)
-    return side.updates() - before, time.perf_counter() - began
+    return side.updates() - updates, time.perf_counter() - start
 
 
 def send(interruption: signal.Signals, pids: Iterable[int]) -> None:
-    """Freeze processes where they are (SIGSTOP), or let them go on (SIGCONT)."""
+    """Freeze processes (SIGSTOP), or continue them (SIGCONT)."""
     for pid in pids:
         os.kill(pid, interruption)

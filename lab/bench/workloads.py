@@ -1,4 +1,4 @@
-"""What is measured: client updates of several sorts on made-up data.
+"""The workloads: client updates of several kinds on synthetic data.
 
 W is a run against a bare loop, B clients trained together against one at a time, R workers of a
 Ray cluster (this machine's) against those of ``runtime=inprocess``.
@@ -29,7 +29,7 @@ from fl_app.tasks.task import Task
 from lab.bench.sides import Count, Side, count_uploads, race
 
 # Small steps and loud noise: no loss comes near 0 however long the measurement takes, for numbers
-# next to 0 (denormal ones) would slow down whoever trained more.
+# next to 0 (denormal ones) would slow down the side that trained more.
 NOISE = 5.0
 LOCAL_LR = 1e-3
 NUM_CLASSES = 10
@@ -37,7 +37,7 @@ NUM_CLASSES = 10
 
 @dataclass(frozen=True)
 class Workload:
-    """One sort of client update, and the federation that it is part of.
+    """One kind of client update, and its federation.
 
     Attributes:
         model: in `fl_app.tasks.models.MODELS`.
@@ -71,7 +71,7 @@ class Workload:
         return task.with_clients(Iid(), self.num_clients, seed=0)
 
     def words(self) -> list[str]:
-        """A run without end, on devices whose slowest is 5 times slower."""
+        """Overrides of a run without end; the slowest device is 5 times slower than the fastest."""
         client = {
             "upload": self.upload,
             "batch_size": self.batch_size,
@@ -95,7 +95,7 @@ TOGETHER = {
     "B1": Workload("logistic", (1, 8, 8), 100, 160, 16, 10, "delta", 1000),
     "B2": Workload("mlp", (1, 8, 8), 100, 160, 16, 10, "delta", 1000),
 }
-# Of K-async averaging all clients are at work, and K = 10.
+# In K-async averaging, all clients are at work, and K = 10.
 ALGORITHMS = {
     "fedavg_k": [f"algorithm.strategy.server_lr={LOCAL_LR}"],
     "fedasync": ["algorithm.schedule.concurrency=32", "algorithm.client.proximal=0"],
@@ -104,7 +104,7 @@ ALGORITHMS = {
 
 
 def cores() -> int:
-    """Of this machine, those that this process may use."""
+    """Number of cores that this process may use."""
     return len(os.sched_getaffinity(0))
 
 
@@ -134,8 +134,8 @@ def races(batch: int) -> list[Race]:
     return [
         *(Race(f"W{number}", each, "fedavg_k", engine) for number, each in WORKLOADS.items()),
         *(
-            Race(name, each, algorithm, batches)
-            for name, each in TOGETHER.items()
+            Race(name, workload, algorithm, batches)
+            for name, workload in TOGETHER.items()
             for algorithm in ("fedasync", "fedbuff")
         ),
         *(Race(f"R{number}", each, "fedavg_k", cluster) for number, each in WORKLOADS.items()),
@@ -143,7 +143,7 @@ def races(batch: int) -> list[Race]:
 
 
 def compare(run: Race, repeats: int, seconds: float) -> dict[str, Any]:
-    """Updates per second of each side, and how many times as many the first has.
+    """Updates per second of each side, and the ratios of the first to the others.
 
     Args:
         run: its sides.
@@ -162,28 +162,28 @@ def compare(run: Race, repeats: int, seconds: float) -> dict[str, Any]:
             sides.append(Side(jobs))
         speeds = race(sides, run.workload.warm_up, repeats, seconds)
     finally:
-        for each in sides:
-            each.close()
-    ours, *others = zip(*speeds, strict=True)
-    told = {
+        for side in sides:
+            side.close()
+    ours, *rivals = zip(*speeds, strict=True)
+    result = {
         "work": run.name,
         "algorithm": run.algorithm,
         "updates_per_second": round(median(ours), 2),
     }
-    for other, theirs in zip([*run.sides][1:], others, strict=True):
-        ratios = [one / two for one, two in zip(ours, theirs, strict=True)]
-        told[f"{other}_updates_per_second"] = round(median(theirs), 2)
-        told[f"ratio_to_{other}"] = round(median(ratios), 3)
-        told[f"spread_to_{other}"] = [round(min(ratios), 3), round(max(ratios), 3)]
-    return told | {"repeats": repeats, "seconds": seconds, "cores": cores()}
+    for rival, theirs in zip([*run.sides][1:], rivals, strict=True):
+        ratios = [a / b for a, b in zip(ours, theirs, strict=True)]
+        result[f"{rival}_updates_per_second"] = round(median(theirs), 2)
+        result[f"ratio_to_{rival}"] = round(median(ratios), 3)
+        result[f"spread_to_{rival}"] = [round(min(ratios), 3), round(max(ratios), 3)]
+    return result | {"repeats": repeats, "seconds": seconds, "cores": cores()}
 
 
 def train(run: Race, task: Task, words: Sequence[str], count: Count) -> None:
     """Carry out a run until this process is killed; for `Side`."""
     logging.disable(logging.WARNING)  # that no version is evaluated
     prepare_process()
-    own = [f"algorithm={run.algorithm}", *ALGORITHMS[run.algorithm], *run.workload.words()]
-    engine = build_engine(build_components(compose([*own, *words]), task), sinks=())
+    overrides = [f"algorithm={run.algorithm}", *ALGORITHMS[run.algorithm], *run.workload.words()]
+    engine = build_engine(build_components(compose([*overrides, *words]), task), sinks=())
     assert isinstance(engine.clock, VirtualClock)
     count_uploads(engine.clock.mailbox, count)
     outcome = engine.run()

@@ -1,7 +1,7 @@
 """``python -m lab.boards [PART...]``: try boards and containers on an ordinary machine.
 
-A line for each thing that was tried is printed at once. What this machine lacks is "impossible",
-with how to get it. Exits with 1 if something failed.
+It prints a line for each step at once. A step that needs something this machine lacks is
+"impossible", and the line says how to get it. Exits with 1 if a step failed.
 """
 
 import argparse
@@ -44,16 +44,16 @@ def carry_out(parts: Iterable[str]) -> int:
         for part in parts:
             shutil.rmtree(work, ignore_errors=True)
             work.mkdir(parents=True)
-            for what, verdict, seconds, detail in attempt(PARTS[part](work)):
-                print(f"{part}: {what}: {verdict}, {seconds:.0f} s: {detail}", flush=True)
-                verdicts[f"{part}: {what}"] = verdict
+            for step, verdict, seconds, detail in attempt(PARTS[part](work)):
+                print(f"{part}: {step}: {verdict}, {seconds:.0f} s: {detail}", flush=True)
+                verdicts[f"{part}: {step}"] = verdict
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         return 130
     finally:
         shutil.rmtree(work, ignore_errors=True)
-    if lacking := [what for what, verdict in verdicts.items() if verdict == "impossible"]:
-        print("NOT TRIED, as this machine lacks something (see above):", *lacking, sep="\n  ")
+    if missing := [step for step, verdict in verdicts.items() if verdict == "impossible"]:
+        print("NOT TRIED, as this machine lacks something (see above):", *missing, sep="\n  ")
     return int("failed" in verdicts.values())
 
 

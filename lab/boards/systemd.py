@@ -1,8 +1,8 @@
 """Part ``systemd``: a server and a device, as docs/edge.md says.
 
-They have a real service manager. Every command is typed as the page has it, by a user with sudo.
-Then the power is cut in the middle of a run, first of the device, then of the server, and nobody
-types anything any more.
+They have a real service manager. A user with sudo types every command as the page has it. Then the
+power is cut in the middle of a run, first of the device, then of the server, and the run must go on
+without further commands.
 """
 
 import os
@@ -17,7 +17,7 @@ from fl_app.core.errors import RunError
 from fl_app.core.events import Arrived, Event
 from fl_app.record.log import read_events
 from lab.boards.podman import SUITE, USER, Machine, Podman, make_base
-from lab.boards.steps import PROJECT, Steps, ask, change, told
+from lab.boards.steps import PROJECT, Steps, ask, change, run_summary
 from lab.demo import wait_for
 
 PAGE = PROJECT / "docs" / "edge.md"
@@ -27,8 +27,8 @@ TYPING = 1800.0  # seconds that a command may take: one installs everything
 LONG = "num_versions=40"  # added to the kit's OVERRIDES, whose run would take longer
 RUN = "/opt/fl-app/server/run"
 END = 900.0  # seconds from the start of the run to its end, with two power failures
-# What Raspberry Pi OS Lite has of what the pages use, and a user as it has: sudo needs no password,
-# and the journal may be read.
+# The packages of Raspberry Pi OS Lite that the pages use, and a user like its own: sudo needs no
+# password, and the user may read the journal.
 PACKAGES = (
     *("systemd", "systemd-sysv", "dbus", "sudo", "python3", "ca-certificates"),
     *("procps", "iproute2", "curl"),
@@ -38,7 +38,7 @@ HOOKS = (
     f'echo "{USER} ALL=(ALL) NOPASSWD: ALL" >"$1/etc/sudoers.d/010_{USER}"',
 )
 MEANINGS = {"server": ADDRESS, "device": DEVICE, "user": USER}
-# What is typed where: heading, number of the block below it, machine.
+# Commands to type: heading, number of the block below it, machine.
 Stop = tuple[str, int, str]
 STEPS: dict[str, Sequence[Stop]] = {
     "make the kit and copy its folders": [
@@ -53,7 +53,7 @@ STEPS: dict[str, Sequence[Stop]] = {
 
 @contextmanager
 def steps(work: Path) -> Iterator[Steps]:
-    """What is tried, while Podman is there.
+    """The steps, while Podman runs.
 
     Args:
         work: empty folder for the files of this run.
@@ -71,7 +71,7 @@ def steps(work: Path) -> Iterator[Steps]:
 
 
 class Boards:
-    """A server and a device, which know each other by name.
+    """A server and a device, which find each other by name.
 
     Args:
         podman: that runs them.
@@ -94,49 +94,49 @@ class Boards:
 
     def follow(self, stops: Sequence[Stop]) -> str:
         """Type the commands of some blocks, each after a new login."""
-        said = ""
+        output = ""
         for section, number, machine in stops:
             commands = re.sub(
                 r"<(\w+)>", lambda name: MEANINGS[name[1]], block(PAGE, section, number)
             )
             try:
                 if machine != MAKER:
-                    said = self._machines[machine].type(commands, TYPING)
+                    output = self._machines[machine].type(commands, TYPING)
                 elif commands.startswith("scp "):
-                    said = self._copy(commands)
+                    output = self._copy(commands)
                 else:
-                    said = self._make(commands)
+                    output = self._make(commands)
             except RunError as error:
                 raise RunError(f"{section}, on {machine}: {error}") from None
-        return said.splitlines()[-1] if said else "nothing is printed"
+        return output.splitlines()[-1] if output else "nothing is printed"
 
     def begin(self) -> str:
         """Wait for the first updates."""
-        seconds = wait_for(lambda: len(self._arrived()) > 2, "three updates arrived", 400.0)
+        seconds = wait_for(lambda: len(self._arrivals()) > 2, "three updates arrived", 400.0)
         return f"three updates after {seconds:.0f} s"
 
     def cut(self, name: str) -> str:
         """Cut a machine's power for a moment."""
         self._machines[name].cut()
-        before = len(self._arrived())
-        if self._ended():
+        count = len(self._arrivals())
+        if self._has_ended():
             raise RunError("the run had ended before the power failed: it is too short")
-        seconds = wait_for(lambda: len(self._arrived()) > before, "an update arrived", 400.0)
+        seconds = wait_for(lambda: len(self._arrivals()) > count, "an update arrived", 400.0)
         return f"an update arrived {seconds:.0f} s after the boot"
 
     def end(self) -> str:
         """Wait for the end of the run."""
-        wait_for(self._ended, "the run ends", END, every=5.0)
-        return told(self._machines[SERVER].fetch(RUN, self._work))
+        wait_for(self._has_ended, "the run ends", END, interval=5.0)
+        return run_summary(self._machines[SERVER].fetch(RUN, self._work))
 
     def _make(self, commands: str) -> str:
         """Type commands on the machine that makes the kit: this one."""
         path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
         environment = {**os.environ, "PATH": path, "PYTHONPATH": str(PROJECT)}
         words = ["bash", "-e", "-c", commands]
-        said = ask(words, environment=environment, cwd=self._work, seconds=TYPING)
+        output = ask(words, environment=environment, cwd=self._work, seconds=TYPING)
         change(self._work / "out/server/server.env", 'OVERRIDES="', f'OVERRIDES="{LONG} ')
-        return said
+        return output
 
     def _copy(self, commands: str) -> str:
         """Copy folders to machines' users as ``scp -r`` does, without a network."""
@@ -146,12 +146,12 @@ class Boards:
             self._machines[SERVER if host == ADDRESS else host].receive(self._work / source)
         return commands
 
-    def _arrived(self) -> list[Event]:
+    def _arrivals(self) -> list[Event]:
         log = self._work / "events.jsonl"
         log.write_text(self._file("events.jsonl"))
         return [event for event in read_events(log) if isinstance(event, Arrived)]
 
-    def _ended(self) -> bool:
+    def _has_ended(self) -> bool:
         return self._file("summary.json") != ""
 
     def _file(self, name: str) -> str:
@@ -165,10 +165,10 @@ def block(page: Path, section: str, number: int) -> str:
     """A block with commands, by its section's heading and its number in the section, from 0.
 
     Raises:
-        RunError: the page has none there.
+        RunError: the page has no such block.
     """
     _, _, text = page.read_text().partition(f"# {section}\n")
-    found = re.findall(r"^```sh\n(.*?)^```", text.partition("\n#")[0], re.MULTILINE | re.DOTALL)
-    if number >= len(found):
-        raise RunError(f"{page.name} has {len(found)} blocks of commands below {section!r}")
-    return str(found[number])
+    blocks = re.findall(r"^```sh\n(.*?)^```", text.partition("\n#")[0], re.MULTILINE | re.DOTALL)
+    if number >= len(blocks):
+        raise RunError(f"{page.name} has {len(blocks)} blocks of commands below {section!r}")
+    return str(blocks[number])

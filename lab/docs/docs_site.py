@@ -1,8 +1,8 @@
-"""A hook of MkDocs, for files from outside of docs/ as pages of the site, and one of Griffe.
+"""A hook of MkDocs, which adds files outside docs/ to the site, and an extension of Griffe.
 
-README, CONTRIBUTING and CHANGELOG lie where hosts of repositories show them, and examples where
-they run. Their links, and those to them, are changed to links within the site. The signatures that
-`lab.docs.signatures` wrote into the pages of the API are left out: the site has them in full.
+README, CONTRIBUTING and CHANGELOG lie where repository hosts show them, and examples where they
+run. Their links, and links to them, are changed to links within the site. The signatures that
+`lab.docs.signatures` wrote into the pages of the API are removed: the site has them in full.
 """
 
 import re

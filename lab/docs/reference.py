@@ -1,10 +1,10 @@
-"""Writes docs/reference.md: every group, option, key and default, and what it is.
+"""Writes docs/reference.md: every group, option, key and default, with descriptions.
 
     python -m lab.docs.reference
 
 `make reference` does so; a test compares the page with what is generated. A key that several
-options of a group share stands once, at the head of the group; an option names the keys that it
-has of these, and what differs.
+options of a group share is described once, at the head of the group; an option lists which of these
+keys it has, and what differs.
 """
 
 import json
@@ -17,7 +17,7 @@ import yaml
 
 from fl_app.cli import CONF, groups, options
 from fl_app.help import heading, package, purpose
-from fl_app.targets import explained, keys, named
+from fl_app.targets import keys, parameter_docs, references
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference.md"
 LINKS = {
@@ -35,12 +35,12 @@ LINKS = {
     "Real nodes: [edge.md](edge.md).",
     "task": "Where data come from: [data.md](data.md).",
 }
-# What every algorithm chooses is said above.
-USUAL = {"algorithm/client=sgd", "algorithm/lr_schedule=linear"}
-# They mean the same in every option; an option is named that has another default.
-ALIKE = {"strategy.clip_norm", "strategy.lr_schedule"}
-SHORT = 3  # words of a meaning that needs no line of its own, such as a symbol
-REASON = re.compile(r"\[A\]|class default")  # of a value: no meaning of its key
+# Choices of every algorithm; LINKS describes them.
+DEFAULTS = {"algorithm/client=sgd", "algorithm/lr_schedule=linear"}
+# Keys with the same meaning in every option; an option names them if its default differs.
+SAME = {"strategy.clip_norm", "strategy.lr_schedule"}
+SHORT = 3  # maximum words of a meaning that needs no line of its own, such as a symbol
+REASON = re.compile(r"\[A\]|class default")  # comments on a value, not on the meaning of its key
 INTRODUCTION = """\
 # Reference
 
@@ -58,19 +58,19 @@ Groups:
 
 """
 
-Rows = Mapping[str, tuple[str, str]]  # key -> its default, and what it is
+Rows = Mapping[str, tuple[str, str]]  # key -> default and meaning
 
 
 def page() -> str:
     """The whole page."""
-    ordered = sorted(groups())
-    contents = "".join(f"- [`{group}=`](#{_anchor(group)})\n" for group in ordered)
-    return "\n".join([INTRODUCTION + contents, _general(), *map(_group, ordered)])
+    names = sorted(groups())
+    contents = "".join(f"- [`{group}=`](#{_anchor(group)})\n" for group in names)
+    return "\n".join([INTRODUCTION + contents, _general(), *map(_group, names)])
 
 
 def _general() -> str:
     text = (CONF / "config.yaml").read_text()
-    by_default = ", ".join(f"`{each}`" for each in chosen("", text))
+    by_default = ", ".join(f"`{choice}`" for choice in choices("", text))
     lines = ["## Keys of every run", "", f"Chosen by default: {by_default}.", ""]
     lines += [_line(key, *row) for key, row in rows(text).items()]
     return "\n".join([*lines, ""])
@@ -83,20 +83,20 @@ def _group(group: str) -> str:
     if group == "experiment":  # its options have no keys of their own
         return "\n".join(lines)
     paths = [CONF / group / f"{option}.yaml" for option in options(group)]
-    tables = {path: own_rows(path) for path in paths}
+    tables = {path: option_rows(path) for path in paths}
     shared = common(tables.values())
     notes = reasons(tables.values())
     lines += [f"Keys begin with `{package(group)}.`. Several options have:", ""] if shared else []
     lines += [*(_line(key, *row) for key, row in shared.items()), ""] if shared else []
-    lines += [f"- ({number}): {_flat(told)}" for told, number in notes.items()]
+    lines += [f"- ({number}): {_flat(reason)}" for reason, number in notes.items()]
     lines += [""] if notes else []
     for path in paths:
         lines += [*_option(group, path, tables[path], shared, notes), ""]
     return "\n".join(lines)
 
 
-def chosen(group: str, text: str) -> Iterator[str]:
-    """What the ``defaults`` of a file of options choose, as a user would write it."""
+def choices(group: str, text: str) -> Iterator[str]:
+    """The choices in the ``defaults`` of a file of options, as a user would write them."""
     prefix = f"{group}/" if group else ""
     for entry in (yaml.safe_load(text) or {}).get("defaults", []):
         if isinstance(entry, str):
@@ -111,22 +111,23 @@ def chosen(group: str, text: str) -> Iterator[str]:
 def rows(text: str) -> dict[str, tuple[str, str]]:
     """Default and meaning of every key of a file of options, and of the targets that it names.
 
-    The meaning is the comment behind a key, or above it, or what the target's docstring says.
+    The meaning is the comment after a key, or above it, or the description in the target's
+    docstring.
     """
-    found: dict[str, tuple[str, str]] = {}
-    told: dict[str, str] = {}
-    for place, target in named((yaml.safe_load(text) or {}).get("defaults", [])):
-        told |= {f"{place}{key}": words for key, words in explained(target).items()}
+    table: dict[str, tuple[str, str]] = {}
+    docs: dict[str, str] = {}
+    for place, target in references((yaml.safe_load(text) or {}).get("defaults", [])):
+        docs |= {f"{place}{key}": doc for key, doc in parameter_docs(target).items()}
         for key, value in keys(target).items():
-            shown = value if isinstance(value, str) else json.dumps(value)
-            found[f"{place}{key}"] = (shown, told.get(f"{place}{key}", ""))
+            default = value if isinstance(value, str) else json.dumps(value)
+            table[f"{place}{key}"] = (default, docs.get(f"{place}{key}", ""))
     node = yaml.compose(text)
-    for key, shown, comment in _own_rows(node, text) if node else ():
-        found[key] = (shown, comment or told.get(key, ""))
-    return found
+    for key, default, comment in _file_rows(node, text) if node else ():
+        table[key] = (default, comment or docs.get(key, ""))
+    return table
 
 
-def _own_rows(
+def _file_rows(
     mapping: yaml.MappingNode, text: str, prefix: str = ""
 ) -> Iterator[tuple[str, str, str]]:
     for key, value in mapping.value:
@@ -136,49 +137,49 @@ def _own_rows(
         if isinstance(value, yaml.MappingNode) and value.value:
             if comment:
                 yield f"{name}.*", "", comment
-            yield from _own_rows(value, text, f"{name}.")
+            yield from _file_rows(value, text, f"{name}.")
         else:
             yield name, text[value.start_mark.index : value.end_mark.index], comment
 
 
 def _comment(text: str, line: int) -> str:
-    """Behind a key, or above it, but for the one at the top of the file, which is about it all."""
+    """The comment after a key or above it, but not the file's first, which is about all of it."""
     lines = text.splitlines()
     if behind := re.search(r"\s# (.*)$", lines[line]):
         return behind[1]
     above = line
     while above > 0 and lines[above - 1].lstrip().startswith("# "):
         above -= 1
-    return " ".join(words.strip(" #") for words in lines[above:line]) if above > 0 else ""
+    return " ".join(text.strip(" #") for text in lines[above:line]) if above > 0 else ""
 
 
-def own_rows(path: Path) -> dict[str, tuple[str, str]]:
+def option_rows(path: Path) -> dict[str, tuple[str, str]]:
     """The keys of an option, without the classes."""
-    found = rows(path.read_text())
-    return {key: row for key, row in found.items() if not key.endswith("_target_")}
+    table = rows(path.read_text())
+    return {key: row for key, row in table.items() if not key.endswith("_target_")}
 
 
 def common(tables: Iterable[Rows]) -> dict[str, tuple[str, str]]:
     """Keys that mean the same in two or more options of a group, with the commonest default."""
-    found: dict[str, list[tuple[str, str]]] = {}
+    rows_of: dict[str, list[tuple[str, str]]] = {}
     for table in tables:
         for key, row in table.items():
-            found.setdefault(key, []).append(row)
+            rows_of.setdefault(key, []).append(row)
     shared = {}
-    for key, each in found.items():
-        meanings = Counter(told for _, told in each if told and not REASON.match(told))
-        of_client = key.startswith("client.")  # whose keys algorithm/client= explains
-        if meanings and not of_client and (meanings.most_common(1)[0][1] > 1 or key in ALIKE):
-            value = Counter(value for value, _ in each).most_common(1)[0][0]
+    for key, values in rows_of.items():
+        meanings = Counter(text for _, text in values if text and not REASON.match(text))
+        of_client = key.startswith("client.")  # algorithm/client= describes these
+        if meanings and not of_client and (meanings.most_common(1)[0][1] > 1 or key in SAME):
+            value = Counter(value for value, _ in values).most_common(1)[0][0]
             shared[key] = (value, meanings.most_common(1)[0][0])
     return shared
 
 
 def reasons(tables: Iterable[Rows]) -> dict[str, int]:
     """Reasons that several options give for a value, numbered."""
-    told = Counter(told for table in tables for _, told in table.values() if REASON.match(told))
-    often = [each for each, times in told.items() if times > 1 and each != "[A]"]
-    return {each: number for number, each in enumerate(often, start=1)}
+    counts = Counter(text for table in tables for _, text in table.values() if REASON.match(text))
+    frequent = [reason for reason, times in counts.items() if times > 1 and reason != "[A]"]
+    return {reason: number for number, reason in enumerate(frequent, start=1)}
 
 
 def _option(group: str, path: Path, own: Rows, shared: Rows, notes: Mapping[str, int]) -> list[str]:
@@ -189,29 +190,29 @@ def _option(group: str, path: Path, own: Rows, shared: Rows, notes: Mapping[str,
     parts = [f"### {group}={path.stem}"]
     first = "" if is_for in _flat(comment) else f"{_flat(is_for)}. "
     parts += [(first + _flat(comment)).rstrip()]
-    brief = [f"`{each}`" for each in chosen(group, text) if each not in USUAL]
+    brief = [f"`{choice}`" for choice in choices(group, text) if choice not in DEFAULTS]
     short, keys = [], []
-    for key, (value, told) in own.items():
-        usual, meaning = shared.get(key, (None, ""))
-        if key in ALIKE and value == usual:
+    for key, (value, doc) in own.items():
+        default, shared_doc = shared.get(key, (None, ""))
+        if key in SAME and value == default:
             continue
-        if told in ("", "[A]", meaning) or told in notes or key in ALIKE:
-            name = f"`{key}`" if value == usual else f"`{key}={_flat(value)}`"
-            note = f" ({notes[told]})" if told in notes else " [A]" if told == "[A]" else ""
+        if doc in ("", "[A]", shared_doc) or doc in notes or key in SAME:
+            name = f"`{key}`" if value == default else f"`{key}={_flat(value)}`"
+            note = f" ({notes[doc]})" if doc in notes else " [A]" if doc == "[A]" else ""
             brief.append(name + note)
-        elif len(told.split()) <= SHORT:
-            short.append(f"`{key}={_flat(value)}` ({_flat(told).rstrip('.')})")
+        elif len(doc.split()) <= SHORT:
+            short.append(f"`{key}={_flat(value)}` ({_flat(doc).rstrip('.')})")
         else:
-            keys.append(_line(key, value, told))
+            keys.append(_line(key, value, doc))
     parts += [f"With {', '.join(brief)}."] if brief else []
     parts += [f"{', '.join(short)}."] if short else []
     parts += ["\n".join(keys)] if keys else []
     return ["\n\n".join(parts)]
 
 
-def _line(key: str, value: str, told: str) -> str:
-    shown = f"`{key}={_flat(value)}`" if value else f"`{key}`"
-    return f"- {shown}: {_flat(told)}" if told else f"- {shown}"
+def _line(key: str, value: str, meaning: str) -> str:
+    text = f"`{key}={_flat(value)}`" if value else f"`{key}`"
+    return f"- {text}: {_flat(meaning)}" if meaning else f"- {text}"
 
 
 def _flat(text: str) -> str:

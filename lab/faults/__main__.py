@@ -1,6 +1,6 @@
 """``python -m lab.faults``: inject faults, one at a time, into a federation of real processes.
 
-Prints a table with what was observed of each fault, and a verdict. Exits with 1 if one failed.
+Prints a table with the observation and the verdict on each fault. Exits with 1 if one failed.
 """
 
 import argparse
@@ -26,13 +26,13 @@ from lab.faults.field import NODES, PATIENCE, SECONDS, Field
 from lab.faults.injections import FAULTS, Fault, random_kills
 
 SILENCE = 3 * SECONDS + 6.0  # seconds that a client without a fault may be without an update
-ESTIMATE = 100.0  # seconds of a fault, from which the number of versions follows
-CYCLE = 8.5  # least seconds of an order: the client sleeps for 8
-EACH = 2  # updates in a version
+ESTIMATE = 100.0  # seconds of a fault; the number of versions follows from it
+CYCLE = 8.5  # minimum seconds of an order: the client sleeps for 8
+BUFFER = 2  # updates in a version
 OVERRIDES = (
     *("algorithm=fedbuff", "runtime=deployment", "partition=iid", "deadline=80"),
     *("task=digits", "task.model=logistic", f"num_clients={NODES}"),
-    *(f"algorithm.schedule.concurrency={NODES}", f"algorithm.schedule.buffer_size={EACH}"),
+    *(f"algorithm.schedule.concurrency={NODES}", f"algorithm.schedule.buffer_size={BUFFER}"),
     *("algorithm.client.local_epochs=1", "eval_every=1000", "checkpoint_every=1"),
 )
 
@@ -43,13 +43,13 @@ class Row:
 
     Attributes:
         fault: name.
-        seen: what the injection observed.
+        observation: what the injection observed.
         problems: why it did not pass.
         seconds: that it lasted.
     """
 
     fault: str
-    seen: str = ""
+    observation: str = ""
     problems: list[str] = field(default_factory=list)
     seconds: float = 0.0
 
@@ -62,8 +62,8 @@ def withstand(faults: Mapping[str, Fault], folder: Path) -> list[Row]:
         folder: new; for logs and the run's files.
     """
     rows: list[Row] = []
-    ended = ""
-    versions = round(ESTIMATE * len(faults) * NODES / CYCLE / EACH)
+    error_text = ""
+    versions = round(ESTIMATE * len(faults) * NODES / CYCLE / BUFFER)
     folder.mkdir(parents=True)
     try:
         with Field(folder, [*OVERRIDES, f"num_versions={versions}"]) as federation:
@@ -71,13 +71,13 @@ def withstand(faults: Mapping[str, Fault], folder: Path) -> list[Row]:
             for name, fault in faults.items():
                 row = observe(name, fault, federation)
                 rows.append(row)
-                print(f"  {name}: {'; '.join([row.seen, *row.problems])}", flush=True)
+                print(f"  {name}: {'; '.join([row.observation, *row.problems])}", flush=True)
             federation.finish(ESTIMATE * len(faults) + PATIENCE)
     except (RunError, OSError, ValueError) as error:
-        ended = str(error)
+        error_text = str(error)
         traceback.print_exc()
     rows += [Row(name, problems=["never injected"]) for name in [*faults][len(rows) :]]
-    problems = [f"the run: {ended}"] if ended else problems_of(folder / "run")
+    problems = [f"the run: {error_text}"] if error_text else problems_of(folder / "run")
     for row in rows:
         row.problems += problems
     return rows
@@ -85,43 +85,43 @@ def withstand(faults: Mapping[str, Fault], folder: Path) -> list[Row]:
 
 def observe(name: str, fault: Fault, federation: Field) -> Row:
     """Inject a fault; returns its row."""
-    published = [event for event in federation.events() if isinstance(event, Aggregated)]
-    row, start, began = Row(name), federation.history().t, time.monotonic()
+    versions = [event for event in federation.events() if isinstance(event, Aggregated)]
+    row, start, start_time = Row(name), federation.history().t, time.monotonic()
     try:
-        row.seen = fault.inject(federation, fault.node)
+        row.observation = fault.inject(federation, fault.node)
     except (RunError, psutil.Error) as error:
         row.problems.append(str(error))
-    row.seconds = time.monotonic() - began
+    row.seconds = time.monotonic() - start_time
     events = federation.events()
     end = events[-1].t
-    row.problems += [f"version {e.version} was rolled back" for e in published if e not in events]
+    row.problems += [f"version {e.version} was rolled back" for e in versions if e not in events]
     for client in set() if fault.node is None else {*range(NODES)} - {fault.node}:
-        if (silent := silence(events, client, start, end)) > SILENCE:
-            row.problems.append(f"client {client} had no update for {silent:.0f} s")
+        if (seconds := silence(events, client, start, end)) > SILENCE:
+            row.problems.append(f"client {client} had no update for {seconds:.0f} s")
     return row
 
 
 def silence(events: Iterable[Event], client: int, start: float, end: float) -> float:
     """The longest time without an arrival of a client in an interval, seconds."""
-    arrived = [e.t for e in events if isinstance(e, Arrived) and e.client == client]
-    moments = [start, *(t for t in arrived if start < t < end), end]
+    arrivals = [e.t for e in events if isinstance(e, Arrived) and e.client == client]
+    moments = [start, *(t for t in arrivals if start < t < end), end]
     return max(later - earlier for earlier, later in pairwise(moments))
 
 
 def problems_of(run: Path) -> list[str]:
-    """What is wrong in the files of a run that has ended."""
+    """The problems in the files of a run that has ended."""
     problems = []
-    arrived: set[int] = set()
-    made: list[int] = []
+    waiting: set[int] = set()
+    versions: list[int] = []
     for event in read_events(run / "events.jsonl"):
         if isinstance(event, Arrived):
-            arrived.add(event.order)
+            waiting.add(event.order)
         elif isinstance(event, Aggregated):
-            made.append(event.version)
-            if not arrived.issuperset(event.order):
+            versions.append(event.version)
+            if not waiting.issuperset(event.order):
                 problems.append(f"version {event.version} holds an update that was not there")
-            arrived.difference_update(event.order)
-    if made != [*range(1, len(made) + 1)]:
+            waiting.difference_update(event.order)
+    if versions != [*range(1, len(versions) + 1)]:
         problems.append("the log does not hold every version once")
     stopped = Result(run).summary["stopped"]
     return problems + ([] if stopped == "num_versions" else [f"the run stopped with {stopped}"])
@@ -147,7 +147,7 @@ def main() -> int:
     table = Table("fault", "verdict", "what was seen", "s")
     for row in rows:
         verdict = "[red]failed[/]" if row.problems else "[green]passed[/]"
-        text = "; ".join(filter(None, [row.seen, *row.problems]))
+        text = "; ".join(filter(None, [row.observation, *row.problems]))
         table.add_row(row.fault, verdict, text.replace("[", "\\["), f"{row.seconds:.0f}")
     Console(width=None if sys.stdout.isatty() else 200).print(table)
     print(f"Files: {folder}")

@@ -1,4 +1,4 @@
-"""A federation on one machine whose processes are kept running, and a run on it."""
+"""A federation on one machine that restarts its processes, and a run on it."""
 
 import math
 import threading
@@ -24,7 +24,7 @@ PATIENCE = 240.0  # seconds to wait for anything
 class Field(Federation):
     """A federation whose processes are started again when they end; every node has a link.
 
-    A supervisor in a thread submits its run until that has ended.
+    A supervisor in a thread submits the run until it has ended.
 
     Args:
         folder: a new one.
@@ -57,21 +57,21 @@ class Field(Federation):
         self._thread.start()
         self.until(lambda: len(self.history().arrivals) == NODES, "every node has answered")
 
-    def processes(self, where: str, name: str) -> list[psutil.Process]:
+    def processes(self, role: str, name: str) -> list[psutil.Process]:
         """Processes of ``server`` or ``node-<i>`` whose command line holds `name`."""
-        found = []
-        for process in psutil.Process(self._processes[where].pid).children(recursive=True):
+        matches = []
+        for process in psutil.Process(self._processes[role].pid).children(recursive=True):
             with suppress(psutil.NoSuchProcess):
                 if any(name in word for word in process.cmdline()):
-                    found.append(process)
-        return found
+                    matches.append(process)
+        return matches
 
     def events(self) -> list[Event]:
         """The event log so far."""
         return list(read_events(self.output / "events.jsonl"))
 
     def history(self) -> History:
-        """What the event log adds up to so far."""
+        """The history of the event log so far."""
         history = History(keep_orders=True)
         for event in self.events():
             history.emit(event)
@@ -81,21 +81,21 @@ class Field(Federation):
         """The orders of one client so far, in the sequence in which they were given."""
         return [order for order in self.history().orders if order.client == client]
 
-    def until(self, true: Callable[[], bool], what: str, seconds: float = PATIENCE) -> None:
+    def until(self, condition: Callable[[], bool], name: str, seconds: float = PATIENCE) -> None:
         """Wait until a condition is true.
 
         Raises:
             RunError: it is not true in time, or the run failed.
         """
 
-        def settled() -> bool:
-            if true():
+        def check() -> bool:
+            if condition():
                 return True
             if not self._thread.is_alive():
-                raise RunError(f"the run ended before {what}: {self._problem}")
+                raise RunError(f"the run ended before {name}: {self._problem}")
             return False
 
-        wait_for(settled, what, seconds)
+        wait_for(check, name, seconds)
 
     def finish(self, seconds: float) -> None:
         """Wait for the end of the run.

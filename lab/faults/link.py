@@ -1,6 +1,6 @@
-"""A bad link in user space: a proxy that delays, throttles or cuts what passes through.
+"""A bad link in user space: a proxy that delays, throttles or cuts the traffic.
 
-It forwards streams, above TCP, so it cannot lose packets: that needs netem in the kernel.
+It forwards TCP streams, so it cannot lose packets: that needs netem in the kernel.
 """
 
 import asyncio
@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 HOST = "127.0.0.1"
 CHUNK = 4096  # bytes
-UNDER_WAY = 1024  # most chunks that a delayed line holds
+UNDER_WAY = 1024  # maximum number of chunks that a delayed line holds
 
 
 def free_ports(count: int) -> list[int]:
@@ -71,7 +71,7 @@ class Link:
         self._loop.call_soon_threadsafe(self._whole.clear)
 
     def restore(self) -> None:
-        """Resume the traffic, also what was held back."""
+        """Resume the traffic, including what was held back."""
         self._loop.call_soon_threadsafe(self._whole.set)
 
     def close(self) -> None:
@@ -87,16 +87,16 @@ class Link:
         self.port: int = server.sockets[0].getsockname()[1]
         listens.set()
         await self._closed.wait()
-        server.close()  # whoever is connected is cancelled with the loop
+        server.close()  # connections are cancelled with the loop
 
     async def _connect(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        # Cancelled by `close`, or the server is down.
+        # `close` cancels it, or the server is down.
         with closing(writer), suppress(asyncio.CancelledError, ConnectionRefusedError):
             await self._whole.wait()
-            there, back = await asyncio.open_connection(HOST, self._to, limit=CHUNK)
+            source, sink = await asyncio.open_connection(HOST, self._to, limit=CHUNK)
             await asyncio.gather(
-                self._forward(self.up, reader, back),
-                self._forward(self.down, there, writer),
+                self._forward(self.up, reader, sink),
+                self._forward(self.down, source, writer),
                 return_exceptions=True,  # an aborted connection must not end the others
             )
 

@@ -41,7 +41,7 @@ RATE, MOMENTUM = "algorithm.client.local_lr", "algorithm.strategy.momentum"
 
 
 def cycle(trainer: LocalTrainer, num_clients: int) -> Callable[[Vector], Vector]:
-    """D: the mean displacement by examples, with the same batches whenever it is asked."""
+    """D: the mean displacement by examples, with the same batches in every call."""
 
     def displacement(model: Vector) -> Vector:
         total = np.zeros(model.shape, np.float64)
@@ -63,36 +63,36 @@ def contraction(displacement: Callable[[Vector], Vector], model: Vector, seed: i
         model: where the derivative is taken, shape ``(d,)``.
         seed: of the first direction.
     """
-    here = displacement(model)
+    base = displacement(model)
     direction = np.random.default_rng(seed).standard_normal(model.size).astype(np.float32)
     value = 0.0
     for _ in range(ITERATIONS):
         direction /= np.linalg.norm(direction)
-        change = (here - displacement(model + LENGTH * direction)) / LENGTH
+        change = (base - displacement(model + LENGTH * direction)) / LENGTH
         value = float(change @ direction)
         direction = change
     return value
 
 
-def measured(cells: Sequence[Cell]) -> dict[float, float]:
+def contractions(cells: Sequence[Cell]) -> dict[float, float]:
     """The contraction for every local rate of a sweep, after `CYCLES` of FedAvg."""
-    found: dict[float, float] = {}
+    result: dict[float, float] = {}
     for cell in cells:
         config, rate = cell.settings, float(cell.get(RATE))
         config.algorithm.client.upload = "model"
-        if rate in found:
+        if rate in result:
             continue
         task = build_task(config)
         displacement = cycle(build_trainer(config, task), int(config.num_clients))
         model = build_model(task, int(config.seed)).read()
         for _ in range(CYCLES):
             model = model + displacement(model)
-        found[rate] = contraction(displacement, model)
-        print(f"rate {rate:g}: contraction {found[rate]:.3g}", flush=True)
-    return dict(sorted(found.items()))
+        result[rate] = contraction(displacement, model)
+        print(f"rate {rate:g}: contraction {result[rate]:.3g}", flush=True)
+    return dict(sorted(result.items()))
 
 
-def draw(path: Path, sweep: Sequence[Cell], found: dict[float, float]) -> None:
+def draw(path: Path, sweep: Sequence[Cell], by_rate: dict[float, float]) -> None:
     """The accuracies over rate and momentum, with the bound 1 - c of a rate as a red line.
 
     A rate whose contraction lies outside of [0, 1] has no line.
@@ -105,12 +105,12 @@ def draw(path: Path, sweep: Sequence[Cell], found: dict[float, float]) -> None:
     bounds = pd.DataFrame(
         [
             (column, column + 1, np.interp(1 - contracts, momenta, range(len(momenta))) + 0.5)
-            for column, contracts in enumerate(found.values())
+            for column, contracts in enumerate(by_rate.values())
             if 0 <= contracts <= 1
         ],
         columns=["left", "right", "height"],
     )
-    across, up = (alt.Scale(domain=[0, n], nice=False) for n in (len(found), len(momenta)))
+    across, up = (alt.Scale(domain=[0, n], nice=False) for n in (len(by_rate), len(momenta)))
     lines = alt.Chart(data(bounds)).mark_rule(color="red", strokeWidth=2)
     lines = lines.encode(
         x=alt.X("left:Q", scale=across, axis=None),
@@ -131,19 +131,19 @@ def main(words: Sequence[str] | None = None) -> None:
     """Read the command line, measure, print a table and draw."""
     parser = argparse.ArgumentParser(prog="python -m lab.rack.contraction")
     parser.add_argument("folder", type=Path, help="of a sweep over rate and momentum")
-    given = parser.parse_args(words)
+    args = parser.parse_args(words)
     try:
-        cells = read_run(given.folder)
+        cells = read_run(args.folder)
     except ValueError as error:
         parser.error(str(error))
-    found = measured(cells)
+    by_rate = contractions(cells)
     print("\n| local rate | contraction c of a cycle | stable below the momentum 1 - c |")
     print("|---|---|---|")
-    for rate, value in found.items():
+    for rate, value in by_rate.items():
         bound = f"{1 - value:.2f}" if 0 <= value <= 1 else "-"
         print(f"| {rate:g} | {value:.3g} | {bound} |")
-    figure = given.folder / "stability.png"
-    draw(figure, cells, found)
+    figure = args.folder / "stability.png"
+    draw(figure, cells, by_rate)
     print(f"figure: {figure}", file=sys.stderr)
 
 

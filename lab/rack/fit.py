@@ -3,7 +3,7 @@
     python -m lab.rack.fit outputs/.../events.jsonl --output mine.json
     python -m fl_app devices=boards devices.table=mine.json num_clients=8
 
-A LOG is the ``events.jsonl`` of a run on real nodes, which also tells what its server's work took.
+A LOG is the ``events.jsonl`` of a run on real nodes, which also has the times of the server's work.
 Every client is a kind of its own, unless ``--kinds`` puts several into one. Transfers are part of
 the seconds, for the server sees only when an order left and when its update came.
 """
@@ -36,16 +36,16 @@ WORK = {  # what a server does between two events
 def read_log(
     path: Path, kinds: Mapping[int, str], since: float, until: float
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """What a log tells of orders and of a server's work.
+    """The orders and the server's work in a log.
 
     Args:
         path: of the log.
         kinds: of clients that are not a kind of their own.
-        since: orders that were given earlier are left out, seconds.
-        until: so are orders that ended later.
+        since: orders given earlier are left out, seconds.
+        until: orders that ended later are left out, seconds.
 
     Returns:
-        Rows with `kind`, `client`, `seconds` and `first`, which a client's first order is; and rows
+        Rows with `kind`, `client`, `seconds` and `first`, true for a client's first order; and rows
         with `what` and `seconds`.
 
     Raises:
@@ -58,7 +58,7 @@ def read_log(
     columns = ["order", "client", "t"]
     sent = events.loc[events.kind == "dispatch", columns]
     sent["first"] = ~sent.client.duplicated()
-    # An order whose dispatch a damaged log lacks tells nothing.
+    # An order whose dispatch is missing in a damaged log is left out.
     orders = events.loc[events.kind == "arrival", columns].merge(sent, on=columns[:2])
     orders["seconds"] = orders.t_x - orders.t_y
     orders["kind"] = [kinds.get(client, f"client-{client}") for client in orders.client]
@@ -72,16 +72,16 @@ def fit(orders: pd.DataFrame, work: pd.DataFrame, about: str) -> dict[str, Any]:
     """The contents of a device file.
 
     `seconds` is the mean over a kind's orders, `interval` its 95 % interval under independent
-    orders, `spread` their standard deviation over the mean. `first` is by how much a client's first
-    order is longer, in the mean. Of the server's work it has medians: some pieces of work are
-    interrupted by other processes.
+    orders, `spread` their standard deviation over the mean. `first` is the mean by which a client's
+    first order is longer. The server's work has medians, since other processes interrupt some of
+    it.
 
     Raises:
         ValueError: a kind has no order but first ones.
     """
     kinds = {}
-    for kind, own in orders.groupby("kind"):
-        seconds, first = own.seconds[~own["first"]], own.seconds[own["first"]]
+    for kind, group in orders.groupby("kind"):
+        seconds, first = group.seconds[~group["first"]], group.seconds[group["first"]]
         if seconds.empty:
             raise ValueError(
                 f"kind {kind} has no order but its clients' first ones: record a longer run"
@@ -113,15 +113,15 @@ def parse_kinds(texts: Sequence[str]) -> dict[int, str]:
     """
     kinds: dict[int, str] = {}
     for text in texts:
-        if not (form := KIND.fullmatch(text)):
+        if not (match := KIND.fullmatch(text)):
             raise ValueError(f"--kinds {text} must be like rpi5=0-9,12")
-        for first, last in RANGE.findall(form[2]):
+        for first, last in RANGE.findall(match[2]):
             clients = range(int(first), int(last or first) + 1)
             if not clients or kinds.keys() & clients:
                 raise ValueError(
                     f"--kinds {text} must name each client once, and have no empty range"
                 )
-            kinds |= dict.fromkeys(clients, form[1])
+            kinds |= dict.fromkeys(clients, match[1])
     return kinds
 
 
@@ -136,22 +136,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--since", type=float, default=0.0, help="leave out orders given earlier")
     parser.add_argument("--until", type=float, default=math.inf, help="and those that ended later")
     parser.add_argument("--output", type=Path, help="file to write; default: print it")
-    given = parser.parse_args(arguments)
+    args = parser.parse_args(arguments)
     try:
-        kinds = parse_kinds(given.kinds)
-        paths = [path.resolve() for path in given.logs]
-        if twice := [path for path in given.logs if paths.count(path.resolve()) > 1]:
-            raise ValueError(f"{twice[0]} is given twice: its orders would count twice")
-        read = [read_log(path, kinds, given.since, given.until) for path in given.logs]
-        orders, work = map(pd.concat, zip(*read, strict=True))
+        kinds = parse_kinds(args.kinds)
+        paths = [path.resolve() for path in args.logs]
+        if duplicates := [path for path in args.logs if paths.count(path.resolve()) > 1]:
+            raise ValueError(f"{duplicates[0]} is given twice: its orders would count twice")
+        tables = [read_log(path, kinds, args.since, args.until) for path in args.logs]
+        orders, work = map(pd.concat, zip(*tables, strict=True))
         if orders.empty:
             raise ValueError("the logs hold no order of this time: there is nothing to fit")
-        table = fit(orders, work, f"fitted to {', '.join(path.name for path in given.logs)}")
+        table = fit(orders, work, f"fitted to {', '.join(path.name for path in args.logs)}")
         text = json.dumps(table, indent=2)
-        if given.output is None:
+        if args.output is None:
             print(text)
         else:
-            given.output.write_text(text + "\n")
+            args.output.write_text(text + "\n")
     except (ValueError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2

@@ -1,17 +1,16 @@
-"""A certificate that a simulation tells the truth: ``make twin ALGORITHM=fedbuff``.
+"""A certificate that a simulation is accurate: ``make twin ALGORITHM=fedbuff``.
 
     python -m lab.rack.twin fedbuff [--seconds 600]
 
 Eight SuperNodes on this machine train on digits under one of five algorithms. They wait for known,
 unequal seconds in every order, and each has a link of known delay and bandwidth. A device file is
-fitted to the first half of the log, without its start; neither the waits nor the links are told to
-the fit. With this file, theory plans the run and the simulator repeats it. Both are compared with
+fitted to the first half of the log, without its start; the fit does not know the waits and the
+links. With this file, theory plans the run and the simulator repeats it. Both are compared with
 the second half: updates a second, their ages, and every node's share. Accuracy at equal updates and
-the seconds to a target, at which the mean of five evaluations is there for the first time, are
-those of the whole.
+the seconds until the mean of five evaluations first reaches a target are those of the whole run.
 
-What a version learns depends on the sequence of arrivals, and a few hundredths of a second change
-it. So the run is simulated several times: with the fitted seconds, and with seconds drawn from
+The accuracy of a version depends on the sequence of arrivals, which a few hundredths of a second
+change. So the run is simulated several times: with the fitted seconds, and with seconds drawn from
 their intervals. The prediction is the mean; a further run lies in its 95 % interval.
 """
 
@@ -50,7 +49,7 @@ SETTINGS = {
     "eafl": [f"strategy.{word}" for word in ("num_clusters=3", "participation=0.5")],
 }
 TARGETS = {each: f"seconds to {each:.0%}" for each in (0.8, 0.9)}
-SMOOTHED = 5  # evaluations whose mean has to reach one
+WINDOW = 5  # evaluations whose mean has to reach a target
 SIMULATIONS = 5
 ONLINE = 240.0  # seconds that starting and ending may take
 RATE, ACCURACY, AGE, DISTANCE = (
@@ -61,8 +60,8 @@ SHARES = [f"share of node {i}" for i in range(len(NODES))]
 CLOSE, FAR = 0.05, 0.05  # largest relative error of rate and shares, and largest distance
 
 
-def words_of(algorithm: str) -> list[str]:
-    """The overrides of a run, real or simulated, but what ends it."""
+def overrides_of(algorithm: str) -> list[str]:
+    """The overrides of a run, real or simulated, except those that end it."""
     return [
         *(f"algorithm={algorithm}", "task=digits", "partition=dirichlet", "num_versions=null"),
         *(f"num_clients={len(NODES)}", "eval_every=1", "seed=0"),
@@ -71,7 +70,7 @@ def words_of(algorithm: str) -> list[str]:
 
 
 def record(folder: Path, words: Sequence[str], seconds: float) -> None:
-    """Run the federation for so many seconds.
+    """Run the federation for a number of seconds.
 
     Raises:
         RunError: a process or the run failed.
@@ -85,8 +84,8 @@ def record(folder: Path, words: Sequence[str], seconds: float) -> None:
         federation.run(folder / "run", [*words, "runtime=deployment", f"max_seconds={seconds}"])
 
 
-def drawn(table: dict[str, Any], number: int) -> dict[str, Any]:
-    """A device file like `table` with seconds drawn from their intervals; itself for number 0."""
+def draw_table(table: dict[str, Any], number: int) -> dict[str, Any]:
+    """A device file like `table` with seconds drawn from their intervals; number 0 is `table`."""
     rng = random.Random(number)
     kinds = {}
     for name, kind in table["kinds"].items():
@@ -100,70 +99,70 @@ def simulate(
     folder: Path, words: Sequence[str], table: dict[str, Any], seconds: float
 ) -> list[pd.DataFrame]:
     """Simulate the run with the fitted table and with draws from it; the runs' events."""
-    found = []
+    results = []
     for number in range(SIMULATIONS):
-        here = folder / f"simulated-{number}"
+        output = folder / f"simulated-{number}"
         path = folder / f"drawn-{number}.json"
-        path.write_text(json.dumps(drawn(table, number)))
+        path.write_text(json.dumps(draw_table(table, number)))
         boards = ["devices=boards", f"devices.table={path}", "runtime.workers=0"]
         config = compose([*words, *boards, f"max_seconds={seconds}"])
-        run_cell(Plan(config), here, label=here.name)
-        found.append(Result(here).events)
-    return found
+        run_cell(Plan(config), output, label=output.name)
+        results.append(Result(output).events)
+    return results
 
 
 def ages(events: pd.DataFrame, since: float) -> "pd.Series[float]":
-    """The ages of the updates that were aggregated from a second on."""
+    """The ages of the updates that were aggregated from a time on."""
     return events.age[(events.kind == "aggregate") & (events.t >= since)].explode().astype(float)
 
 
 def measures(events: pd.DataFrame, since: float, until: float, updates: int) -> dict[str, float]:
-    """What happened between two seconds, by name; of the whole run, accuracies and `TARGETS`."""
-    arrived = events[events.kind == "arrival"]
-    who = arrived.client[(arrived.t >= since) & (arrived.t < until)]
-    shares = who.value_counts(normalize=True)
-    tested = events[events.kind == "evaluate"].dropna(subset="accuracy")
-    smoothed = tested.accuracy.rolling(SMOOTHED).mean()
+    """Measures between two times, by name; accuracies and `TARGETS` are of the whole run."""
+    arrivals = events[events.kind == "arrival"]
+    clients = arrivals.client[(arrivals.t >= since) & (arrivals.t < until)]
+    shares = clients.value_counts(normalize=True)
+    evaluations = events[events.kind == "evaluate"].dropna(subset="accuracy")
+    accuracy = evaluations.accuracy.rolling(WINDOW).mean()
     return {
-        RATE: len(who) / (until - since),
+        RATE: len(clients) / (until - since),
         AGE: ages(events, since).mean(),
         **{name: shares.get(node, 0.0) for node, name in enumerate(SHARES)},
-        ACCURACY: smoothed[tested.t <= arrived.t.iloc[updates - 1]].iloc[-1],
-        **{name: tested.t[smoothed >= target].min() for target, name in TARGETS.items()},
+        ACCURACY: accuracy[evaluations.t <= arrivals.t.iloc[updates - 1]].iloc[-1],
+        **{name: evaluations.t[accuracy >= target].min() for target, name in TARGETS.items()},
     }
 
 
-def planned(words: Sequence[str], table: Path) -> dict[str, float]:
-    """What theory says, by name; nothing of a schedule that it does not cover."""
+def prediction(words: Sequence[str], table: Path) -> dict[str, float]:
+    """The predictions of theory, by name; none for a schedule that it does not cover."""
     try:
-        found = plan(*words, "devices=boards", f"devices.table={table}", "max_seconds=1")
+        result = plan(*words, "devices=boards", f"devices.table={table}", "max_seconds=1")
     except ValueError as error:
         print(f"Not planned: {error}")
         return {}
-    shares = [found.classes.share[f"client-{node}"] for node in range(len(NODES))]
+    shares = [result.classes.share[f"client-{node}"] for node in range(len(NODES))]
     return {
-        RATE: found.measures["updates_per_second"],
-        AGE: found.measures["mean_age"],
+        RATE: result.measures["updates_per_second"],
+        AGE: result.measures["mean_age"],
         **dict(zip(SHARES, shares, strict=True)),
     }
 
 
-def compared(
+def compare(
     real: pd.DataFrame, simulated: Sequence[pd.DataFrame], plans: dict[str, float], seconds: float
 ) -> pd.DataFrame:
-    """A row for each measure, with whether it is as near as it must be; None = nothing is asked."""
+    """A row for each measure; `good` = it is close enough, None = not required."""
     half = seconds / 2
     updates = min((events.kind == "arrival").sum() for events in (real, *simulated))
     true = measures(real, half, seconds, updates)
-    told = pd.DataFrame([measures(each, half, seconds, updates) for each in simulated])
+    runs = pd.DataFrame([measures(each, half, seconds, updates) for each in simulated])
     size = len(simulated)
-    spread = t.ppf(0.975, size - 1) * math.sqrt(1 + 1 / size) * told.std()
+    spread = t.ppf(0.975, size - 1) * math.sqrt(1 + 1 / size) * runs.std()
     rows = pd.DataFrame(
         {
             "planned": pd.Series(plans, dtype=float),
-            "simulated": told.mean(skipna=False),
-            "low": told.mean() - spread,
-            "high": told.mean() + spread,
+            "simulated": runs.mean(skipna=False),
+            "low": runs.mean() - spread,
+            "high": runs.mean() + spread,
             "measured": pd.Series(true),
         }
     ).loc[[*true]]
@@ -199,11 +198,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m lab.rack.twin")
     parser.add_argument("algorithm", choices=SETTINGS)
     parser.add_argument("--seconds", type=float, default=600.0, help="length of the run (600)")
-    given = parser.parse_args(arguments)
-    if not 0 < given.seconds < math.inf:
-        parser.error(f"--seconds {given.seconds:g} must be a number > 0: nothing would be recorded")
-    words, seconds = words_of(given.algorithm), given.seconds
-    folder = new_folder(f"twin-{given.algorithm}")
+    args = parser.parse_args(arguments)
+    if not 0 < args.seconds < math.inf:
+        parser.error(f"--seconds {args.seconds:g} must be a number > 0: nothing would be recorded")
+    words, seconds = overrides_of(args.algorithm), args.seconds
+    folder = new_folder(f"twin-{args.algorithm}")
     try:
         record(folder, words, seconds)
     except RunError as error:
@@ -211,16 +210,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 1
     table, log = folder / "fitted.json", folder / "run/events.jsonl"
     # While nodes start, they take the cores from each other.
-    part = ["--since", str(seconds / 5), "--until", str(seconds / 2)]
-    if fit([str(log), *part, "--output", str(table)]):
+    interval = ["--since", str(seconds / 5), "--until", str(seconds / 2)]
+    if fit([str(log), *interval, "--output", str(table)]):
         return 2
-    fitted = json.loads(table.read_text())
-    if given.algorithm == "fedasmu":  # between two dispatches its clock waits, and does no work
-        fitted["server"].pop("dispatch", None)
-        table.write_text(json.dumps(fitted, indent=2))
-    simulated = simulate(folder, words, fitted, seconds)
+    contents = json.loads(table.read_text())
+    if args.algorithm == "fedasmu":  # between two dispatches its clock waits, and does no work
+        contents["server"].pop("dispatch", None)
+        table.write_text(json.dumps(contents, indent=2))
+    simulated = simulate(folder, words, contents, seconds)
     real = Result(folder / "run").events
-    rows = compared(real, simulated, planned(words, table), seconds)
+    rows = compare(real, simulated, prediction(words, table), seconds)
     show(rows)
     certificate = folder / "certificate.json"
     certificate.write_text(rows.to_json(orient="index", indent=2))

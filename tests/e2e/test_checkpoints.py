@@ -141,7 +141,7 @@ def test_a_full_disk_ends_a_run_with_its_reason_and_with_room_it_goes_on(tmp_pat
         with pytest.raises(RunError, match="No space left on device; the run's folder"):
             run({"": composed(*overrides)}, overrides, folder)
     assert not (folder / "summary.json").exists()
-    assert earlier.finished(composed(*overrides), folder) is None
+    assert earlier.ended_summary(composed(*overrides), folder) is None
     federation("fedbuff", folder, "resume=auto")
     assert outcome(folder) == outcome(whole)
 

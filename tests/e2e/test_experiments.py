@@ -15,7 +15,7 @@ from fl_app.cli import CONF, refuse_surplus
 from fl_app.client.build import COMMON_KEYS, instantiate
 from fl_app.runner.cell import Plan, run_cell
 from fl_app.runner.cells import compose_cells
-from fl_app.runner.validate import Given, validate_config
+from fl_app.runner.validate import UserObjects, validate_config
 
 QUICKSTART = ("fedbuff", "wkafl", "fedhist", "fedasmu", "overlap_fedavg", "eafl")  # and fedavg
 NAMES = sorted(path.stem for path in (CONF / "experiment").glob("*.yaml"))
@@ -101,7 +101,7 @@ def run_small(cell, folder, versions=2):
     task = instantiate(cell.task, leave_out=COMMON_KEYS)(seed=cell.seed)
     tests = (task.test_inputs, task.test_targets)
     inputs, targets = (None if test is None else test[:MOST_TESTS] for test in tests)
-    plan = Plan(cell, given=Given(replace(task, test_inputs=inputs, test_targets=targets)))
+    plan = Plan(cell, objects=UserObjects(replace(task, test_inputs=inputs, test_targets=targets)))
     outcome, summary = run_cell(plan, folder, label=folder.name)
     assert outcome.error is None
     assert summary["stopped"] == "num_versions"

@@ -126,7 +126,7 @@ def test_ctrl_c_and_a_killed_process_lose_nothing(tmp_path):
         wait_for(process, lambda: any(folder.glob("wkafl/*/*.checkpoint")) and workers(process))
         workers(process)[0].kill()
         _, err = ended(process, 1)
-    assert "a process was killed, most likely since memory ran short: resume=auto goes on" in err
+    assert "a process was killed, most likely because memory ran short: resume=auto goes on" in err
     with quickstart(folder, "experiment.parallel=2", "resume=auto") as process:
         finished(process)
     assert files(folder) == files(whole)

@@ -128,7 +128,7 @@ def test_a_search_needs_an_experiment_and_a_folder_to_go_on_with(capsys):
     assert main(["experiment=quickstart", "resume=auto"]) == 2
     assert "error: resume=auto needs search.folder=" in capsys.readouterr().err
     assert main(["--help"]) == 0
-    assert "test_seeds: with each of which" in capsys.readouterr().out
+    assert "test_seeds: the best setting of every cell" in capsys.readouterr().out
 
 
 def test_what_ends_it_early_is_in_its_status(monkeypatch, capsys):

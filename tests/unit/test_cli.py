@@ -14,7 +14,7 @@ from fl_app.cli import CONF, compose, explain, groups, refuse_dots, search_path
 from fl_app.client.build import instantiate
 from fl_app.help import help_on, options
 from fl_app.runner.validate import build_schedule
-from fl_app.targets import explained, keys
+from fl_app.targets import keys, parameter_docs
 from lab.docs.reference import rows
 
 
@@ -55,7 +55,7 @@ def test_a_key_that_some_options_of_a_sweep_have_is_not_suggested_for_itself():
     cause = refused.value.__context__
     assert isinstance(cause, HydraException)
     told = explain(cause, ["algorithm=fedbuff,fedavg", key])
-    assert told.endswith("with one of the options that are swept: sweep that one apart")
+    assert told.endswith("with one of the swept options: sweep that option separately")
 
 
 @pytest.mark.parametrize("schedule", ["buffered", "k_async", "fully_async", "synchronous"])
@@ -222,7 +222,7 @@ def test_defaults_are_the_keys_of_a_users_own_class(own, monkeypatch):
         "rate": 0.5,
         "names": ("a",),
     }
-    assert explained("target/mine_of_test.Mine") == {
+    assert parameter_docs("target/mine_of_test.Mine") == {
         "rate": "of the steps, above 0.",
         "names": "what it is called.",
     }

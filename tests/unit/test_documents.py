@@ -18,7 +18,7 @@ from fl_app.cli import CONF
 from fl_app.client.build import chain
 from fl_app.schedule import Buffered
 from lab.docs import reference, signatures
-from lab.docs.signatures import public, resolved
+from lab.docs.signatures import public, resolve
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -145,7 +145,7 @@ FOR_USERS = [
 
 def shown():
     """Classes and functions on the pages."""
-    return [each for name in NAMED for each in signatures.shown(name)]
+    return [each for name in NAMED for each in signatures.documented(name)]
 
 
 @pytest.mark.parametrize("page", API_PAGES, ids=lambda page: page.stem)
@@ -160,7 +160,7 @@ def test_a_page_has_the_signatures_of_its_names(page):
 
 @pytest.mark.parametrize("name", sorted(FOR_USERS))
 def test_public_names_are_on_a_page(name):
-    missing = {each.path for each in public(resolved(name))} - {each.path for each in shown()}
+    missing = {each.path for each in public(resolve(name))} - {each.path for each in shown()}
     assert not missing
 
 
@@ -198,7 +198,7 @@ def test_what_is_on_the_pages_is_explained():
     for each in found:
         if isinstance(each, griffe.Class):
             missing += undocumented(each, protocols)
-    missing += [each.path for each in map(resolved, NAMED) if not each.docstring]
+    missing += [each.path for each in map(resolve, NAMED) if not each.docstring]
     assert not missing
 
 

@@ -162,7 +162,7 @@ def course(every, old, rate):
 def certificate(every=1.0, old=1, rate=0.01):
     """Of a run with an arrival each second, one step older in a quarter, and 1 % a version."""
     simulated = [course(every, old, rate + each) for each in (-0.0001, 0.0, 0.0001)]
-    return twin.compared(course(1.0, 1, 0.01), simulated, {twin.RATE: 1.0}, 160.0)
+    return twin.compare(course(1.0, 1, 0.01), simulated, {twin.RATE: 1.0}, 160.0)
 
 
 def test_a_certificate_says_what_was_simulated_as_it_was():

@@ -1,4 +1,4 @@
-"""The project's own ClientApp, which in every order waits for ``wait`` seconds of the node's."""
+"""The project's own ClientApp; in every order it waits for ``wait`` seconds (node config)."""
 
 import time
 
@@ -7,23 +7,23 @@ from flwr.clientapp import ClientApp
 
 from fl_app.client_app import app as real
 
-WAITED = "waited"  # for this share of an order, before its client paused
+WAITED = "waited"  # for the share of an order that was done when its client paused
 
 app = ClientApp()
 
 
 @app.query()
 def query(message: Message, context: Context) -> Message:
-    """As the real one."""
+    """Answer as the real app."""
     return real(message, context)
 
 
 @app.train()
 def train(message: Message, context: Context) -> Message:
-    """Train, and wait; up to a pause for a share of the seconds as large as that of the work."""
+    """Train, and wait; before a pause, for the same share of the seconds as of the work."""
     reply = real(message, context)
-    done = float(str(reply.content["upload"]["progress"])) if reply.has_content() else 1.0
-    before = float(str(context.state[WAITED]["share"])) if WAITED in context.state else 0.0
-    context.state[WAITED] = ConfigRecord({"share": done % 1.0})
-    time.sleep(float(str(context.node_config.get("wait", 0.0))) * (done - before))
+    progress = float(str(reply.content["upload"]["progress"])) if reply.has_content() else 1.0
+    previous = float(str(context.state[WAITED]["share"])) if WAITED in context.state else 0.0
+    context.state[WAITED] = ConfigRecord({"share": progress % 1.0})
+    time.sleep(float(str(context.node_config.get("wait", 0.0))) * (progress - previous))
     return reply

@@ -97,8 +97,8 @@ def test_a_kit_that_could_not_work_is_not_written(tmp_path, arguments, refusal):
 @pytest.mark.parametrize(
     ("arguments", "refusal"),
     [
-        ({"least": 1}, "--min-clients=1 must be between 2 and the 3 devices of the kit"),
-        ({"least": 4}, "--min-clients=4 must be between 2 and the 3 devices"),
+        ({"min_clients": 1}, "--min-clients=1 must be between 2 and the 3 devices of the kit"),
+        ({"min_clients": 4}, "--min-clients=4 must be between 2 and the 3 devices"),
         ({"port": 0}, "--port=0 must be between 1 and 65535: no helper can listen there"),
         ({"hosts": ["a b"]}, "--host=a b must be an IP address or a host name"),
     ],

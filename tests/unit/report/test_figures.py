@@ -74,8 +74,8 @@ def test_curve_of_seeds_is_their_mean_and_range_interpolated_where_every_seed_ha
     np.testing.assert_allclose(line["mean"], [0.5, 0.7, 0.85])
     np.testing.assert_allclose(line.low, [0.4, 0.6, 0.7])
     np.testing.assert_allclose(line.high, [0.6, 0.8, 1.0])
-    assert figures.reached(line, 0.8) == 3.0
-    assert figures.reached(line, 0.95) is None
+    assert figures.first_at(line, 0.8) == 3.0
+    assert figures.first_at(line, 0.95) is None
     assert figures.curve(group(cells[2:])[0], "t", "accuracy").empty
 
 
@@ -96,14 +96,14 @@ def test_timeline_shows_training_waiting_losses_and_versions(series):
     found = tables(chart)
     bars = [
         (row["colour"], row["client"], float(row["start"]), float(row["end"]))
-        for row in found["kind client low high start end colour opacity told"]
+        for row in found["kind client low high start end colour opacity note"]
     ]
     of = series[0].look.colour
     assert sorted(bar[1:] for bar in bars if bar[0] == of) == [
         ("0", 0, 1), ("0", 3, 4), ("1", 0, 3), ("1", 3, 6),
     ]  # fmt: skip
     assert [bar[1:] for bar in bars if bar[0] == WAITING] == [("0", 1, 3), ("0", 4, 6)]
-    marks = [(row["kind"], row["start"]) for row in found["kind client low start told"]]
+    marks = [(row["kind"], row["start"]) for row in found["kind client low start note"]]
     assert marks == [*(("new version", t) for t in ("3", "6", "1", "2", "3")), ("update lost", "3")]
 
 
@@ -117,12 +117,12 @@ def test_timeline_has_transfers_below_the_training_and_every_sign(tmp_path):
     series = group(read_run(tmp_path))
     found = tables(timeline(series))
     carries = [
-        row for row in found["kind client low high start end colour opacity told"]
+        row for row in found["kind client low high start end colour opacity note"]
         if row["kind"] == "transfers"
     ]  # fmt: skip
     assert (carries[0]["start"], carries[0]["end"]) == ("0", "0.1")
     assert all(float(row["high"]) % 1 == pytest.approx(0.8) for row in carries)
-    kinds = {row["kind"] for row in found["kind client low start told"]}
+    kinds = {row["kind"] for row in found["kind client low start note"]}
     assert kinds == {
         "update lost", "gets a fresh model", "checkpoint", "clusters formed", "new version",
         "late or duplicate reply", "recalled",
@@ -141,11 +141,11 @@ def test_lanes_are_sorted_by_the_last_clusters_and_marks_say_what_the_event_says
     found = tables(chart)
     lanes_of = {
         row["client"]: float(row["high"]) - 0.42
-        for row in found["kind client low high start end colour opacity told"]
+        for row in found["kind client low high start end colour opacity note"]
     }
     assert lanes_of == pytest.approx({"1": 0, "0": 1, "2": 2})
     assert "cluster 2" in str(figures.specification(chart))
-    told = [row["told"] for row in found["kind client low start told"]]
+    told = [row["note"] for row in found["kind client low start note"]]
     assert told == ["version 0, clusters of 2, 1 clients"]
 
 

@@ -20,11 +20,11 @@ from fl_app.api.settings import plan_of
 from fl_app.cli import CONF, compose
 from fl_app.client import LocalTrainer
 from fl_app.core.errors import ClientError, Interrupted, RunError, ServerError
-from fl_app.record.summary import told_of_trouble
+from fl_app.record.summary import trouble_message
 from fl_app.runner.cell import Plan, run_cell
 from fl_app.runner.cells import compose_cells
-from fl_app.runner.run import Ran, run_cells
-from fl_app.runner.validate import Given, checked_cells, validate_config
+from fl_app.runner.run import Results, run_cells
+from fl_app.runner.validate import UserObjects, checked_cells, validate_config
 from fl_app.schedule import k_async
 from fl_app.schedule.compass import Compass
 
@@ -33,7 +33,7 @@ ONE = "algorithm.client.local_steps=1"
 
 def plan(*words, **objects):
     words = ("algorithm=fedbuff", "max_updates=20", "runtime.workers=0", ONE, *words)
-    return Plan(composed(*words), given=Given(**objects))
+    return Plan(composed(*words), objects=UserObjects(**objects))
 
 
 class InterruptedAtTheEnd(FedAvgK):
@@ -57,7 +57,7 @@ def test_ctrl_c_at_the_end_of_the_last_run_came_too_late(others, tmp_path):
 
 def test_ctrl_c_hides_no_failure(tmp_path, capsys):
     """Such as of the checkpoint that Ctrl-C asks for."""
-    ran = Ran({}, {"a": RunError("the disk is full")}, True)
+    ran = Results({}, {"a": RunError("the disk is full")}, True)
     with pytest.raises(Interrupted):
         ran.refuse_incomplete(tmp_path)
     assert capsys.readouterr().err == "error: a: the disk is full\n"
@@ -102,7 +102,7 @@ def test_a_picture_that_fails_costs_the_run_nothing(tmp_path, monkeypatch, caplo
     assert (run.summaries[""]["stopped"], run.problems) == ("updates", {})
     assert (tmp_path / "table.csv").is_file()
     assert [r.getMessage() for r in caplog.records] == [
-        "The report has not all pictures: RuntimeError: no font"
+        "Pictures are missing in the report: RuntimeError: no font"
     ]
 
 
@@ -133,7 +133,7 @@ class Mistaken(LocalTrainer):
 
 
 def run_alone(folder, *words):
-    plan = Plan(composed(*SMALL, *words), given=Given(trainer=Mistaken))
+    plan = Plan(composed(*SMALL, *words), objects=UserObjects(trainer=Mistaken))
     return run_cell(plan, folder, label="run", show=False)
 
 
@@ -184,15 +184,15 @@ def test_a_run_that_tolerates_them_tells_how_many_at_its_end(tmp_path, caplog, c
 def test_a_model_that_collapsed_is_told():
     help_ = "a tenth of algorithm.client.local_lr may help"
     told = f"the model predicts no better than a constant ({help_})"
-    assert told_of_trouble({"": {"collapsed": True}}) == told
-    gradients = told_of_trouble({"": {"collapsed": True, "work_per_update": "1 mini-batch"}})
+    assert trouble_message({"": {"collapsed": True}}) == told
+    gradients = trouble_message({"": {"collapsed": True, "work_per_update": "1 mini-batch"}})
     assert gradients == told.replace("client.local_lr", "strategy.server_lr")
     several = {"one": {"collapsed": True}, "two": {"collapsed": False}, "three": {}}
-    assert told_of_trouble(several) == f"{told}: one"
-    private = told_of_trouble({"": {"collapsed": True, "private": ["3.*"]}})
+    assert trouble_message(several) == f"{told}: one"
+    private = trouble_message({"": {"collapsed": True, "private": ["3.*"]}})
     assert private.startswith("the server has the first values of private layers")
     silent = {"one": {"without_update": [2, 7]}, "two": {"without_update": []}}
-    assert told_of_trouble(silent) == "one, NO UPDATE from clients 2, 7"
+    assert trouble_message(silent) == "one, NO UPDATE from clients 2, 7"
 
 
 def test_an_error_in_a_strategy_is_told_with_its_traceback(tmp_path, caplog, monkeypatch):

@@ -24,7 +24,7 @@ from fl_app.algorithms.fedbuff import FedBuff
 from fl_app.algorithms.scaffold import SCAFFOLD
 from fl_app.algorithms.zeno import Zeno
 from fl_app.asynchronous import Asynchronous
-from fl_app.benchmark.conformance import TRIALS, Tried, Verdict, conformance
+from fl_app.benchmark.conformance import TRIALS, Subject, Verdict, conformance
 from fl_app.benchmark.entry import LOCAL_LR, enter, of_app
 from fl_app.benchmark.page import NUMBERS, PAGE, read, write
 from fl_app.cli import compose, search_path
@@ -332,7 +332,7 @@ DIVERGES = returning(lambda model: model.params * np.float32(math.nan))
 
 def check(others, told, make, size=4, upload="delta", rated=False):
     """All trials hold but `others`, and one of them says what is `told`."""
-    found = conformance(Tried(make, upload, size, rated))
+    found = conformance(Subject(make, upload, size, rated))
     assert {each.name: each.holds for each in found} == dict.fromkeys(TRIALS, True) | others
     assert any(told in each.told for each in found)
 

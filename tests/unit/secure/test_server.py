@@ -144,7 +144,7 @@ def kit(tmp_path):
 def port(kit):
     """Of the helper."""
     (port,) = free_ports(1)
-    add_helper(kit, ["localhost"], port=port, least=3)
+    add_helper(kit, ["localhost"], port=port, min_clients=3)
     words = ["helper", "--host", "127.0.0.1", "--port", str(port), "--min-clients", "3"]
     process = subprocess.Popen([sys.executable, "-m", "fl_app.field", *words, str(kit / "helper")])
     yield port
