@@ -19,7 +19,7 @@ from fl_app.core.errors import RunError, said
 from fl_app.core.types import Order, Reply
 from fl_app.engine.clock import Mailbox
 from fl_app.engine.worker import pack
-from fl_app.engine.workers import sealed
+from fl_app.engine.workers import read_only_reply
 
 if TYPE_CHECKING:
     from fl_app.runner.components import Components
@@ -335,7 +335,7 @@ class ClusterMailbox(Mailbox):
                     worker.calls.popleft()
                     self._queue.done(orders, seconds)
                     # Copies, since arrays of the result would stay in the cluster's store.
-                    self._replies.extend(map(sealed, deepcopy(replies)))
+                    self._replies.extend(map(read_only_reply, deepcopy(replies)))
 
     def _reference(self, vector: Any) -> Any:
         """What travels in place of an array, which the cluster's store has only once.
