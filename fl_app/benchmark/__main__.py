@@ -111,7 +111,7 @@ def main(words: Sequence[str]) -> int:
         Ctrl-C or SIGTERM, else 0.
     """
     from fl_app.core.errors import Interrupted, RunError
-    from fl_app.core.extras import told_if_missing
+    from fl_app.core.extras import explaining_imports
     from fl_app.runner import signals
 
     parser = argparse.ArgumentParser(
@@ -131,7 +131,7 @@ def main(words: Sequence[str]) -> int:
     parser.add_argument("--parallel", type=int, default=os.cpu_count(), help="runs at a time")
     given = parser.parse_intermixed_args(words)
     try:
-        with told_if_missing():
+        with explaining_imports():
             command = shlex.join(["python", "-m", "fl_app.benchmark", *words])
             return 0 if benchmark(given, command) else 1
     except (Interrupted, KeyboardInterrupt):

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from fl_app.client.flat import FlatModel
-from fl_app.core.errors import said
+from fl_app.core.errors import error_text
 
 if TYPE_CHECKING:
     from fl_app.tasks.task import Task
@@ -76,7 +76,7 @@ def read_weights(file: str) -> dict[str, Tensor]:
         raise ValueError(
             f"task.weights={file} must be a .safetensors file, a .npz file, or what "
             "torch.save(model.state_dict(), ...) wrote, with nothing but tensors by name: nothing "
-            f"else is read, since pickled objects can run code ({said(error)[:200]})"
+            f"else is read, since pickled objects can run code ({error_text(error)[:200]})"
         ) from error
 
 
@@ -92,7 +92,7 @@ def _with_weights(
     try:
         module.load_state_dict({**weights, **tied})  # of what is tied one name will do
     except RuntimeError as error:
-        wrong.append(said(error)[:SHOWN])
+        wrong.append(error_text(error)[:SHOWN])
     if wrong:
         raise ValueError(
             f"task.weights={file} must hold the tensors of the model of task.model, all of them "

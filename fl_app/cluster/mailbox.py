@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from fl_app.client.build import Recipe
 from fl_app.cluster.connection import connect, disconnect, resources, room
 from fl_app.cluster.worker import ClusterWorker, NotReady
-from fl_app.core.errors import RunError, said
+from fl_app.core.errors import RunError, error_text
 from fl_app.core.types import Order, Reply
 from fl_app.engine.clock import Mailbox
 from fl_app.engine.worker import pack
@@ -270,7 +270,7 @@ class ClusterMailbox(Mailbox):
             RunError: it never came up, and the run has not begun.
         """
         restarts = worker.ready
-        self._last_reason = said(error)[:MOST_LETTERS]
+        self._last_reason = error_text(error)[:MOST_LETTERS]
         log.warning("runtime=ray: a worker is lost: %s", self._last_reason)
         worker.ready = False
         self._calls = {ref: call for ref, call in self._calls.items() if call[0] is not worker}
@@ -324,7 +324,7 @@ class ClusterMailbox(Mailbox):
                 # be on a machine that lacks something.
                 own = isinstance(error, errors.RayTaskError) and not isinstance(cause, NotReady)
                 if own and (orders is not None or self._starting):
-                    told = f"a worker of the cluster failed: {said(cause or error)}"
+                    told = f"a worker of the cluster failed: {error_text(cause or error)}"
                     raise RunError(told) from error
                 self._lose(worker, cause or error)
             else:
@@ -349,8 +349,8 @@ class ClusterMailbox(Mailbox):
                 self._versions[key] = self._ray.put(vector)
             except self._ray.exceptions.RayError as error:
                 raise RunError(
-                    f"the object store of this machine is full ({said(error)[:MOST_LETTERS]}): "
-                    "start Ray with a larger --object-store-memory"
+                    f"the object store of this machine is full ({error_text(error)[:MOST_LETTERS]})"
+                    ": start Ray with a larger --object-store-memory"
                 ) from error
             weakref.finalize(vector, self._versions.pop, key, None).atexit = False
         return self._versions[key]

@@ -11,7 +11,7 @@ from fl_app.client.gpus import AUTO, CPU, chosen, prepare
 from fl_app.core.algorithm import Algorithm
 from fl_app.core.errors import require
 from fl_app.core.types import Vector
-from fl_app.core.width import Widths, dealt
+from fl_app.core.width import Widths, assign_widths
 from fl_app.devices.fleet import Fleet, Overlapping
 from fl_app.runner.validate import NOTHING, PARTS, Given, build_schedule, build_strategy
 from fl_app.schedule import Schedule
@@ -118,7 +118,7 @@ def build_components(
         require(fits, "algorithm.client.widths", list(trainer.widths), bound, why)
         trainer.model.narrowed(min(trainer.widths))  # refuses other layers
         assert isinstance(devices, Fleet)
-        shares = dealt(trainer.widths, devices.compute.mean_seconds)
+        shares = assign_widths(trainer.widths, devices.compute.mean_seconds)
         rolling = trainer.width_window == "rolling"
         strategy.widths = Widths(trainer.model.layout, shares, rolling)
         devices.entries = strategy.widths.parts

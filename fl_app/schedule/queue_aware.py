@@ -1,4 +1,4 @@
-"""Work is measured out by what a batch queue leaves of a round: FedQueue's schedule."""
+"""Clients train for the time of a round that their queue leaves: FedQueue's schedule."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -10,13 +10,13 @@ from fl_app.core.types import Config, Parts, Rng, Update, Updates
 from fl_app.schedule.base import Ids, not_waiting
 from fl_app.schedule.timed import Timed
 
-LEAST_BUDGET = 0.5  # seconds of training that every order has
-LEAST_PACE = 1e-9  # seconds a step
+MIN_BUDGET = 0.5  # seconds of training that every order has
+MIN_PACE = 1e-9  # seconds a step
 
 
 @dataclass(eq=False)
 class QueueAware(Timed):
-    """Rounds of T seconds, of which each client trains what its queue is expected to leave.
+    """Rounds of T seconds; each client trains for the time that its queue is expected to leave.
 
     The scheduler of FedQueue (Li et al. 2026, arXiv:2605.02125), as in its authors' code. With
     q_i the smoothed seconds before client i's training begins and c_i those of one of its steps,
@@ -77,10 +77,10 @@ class QueueAware(Timed):
     def start(self, idle: ClientPool, busy: Ids, buffer: Updates, rng: Rng) -> Sequence[int]:
         """Idle clients whose update does not wait."""
         begin = not_waiting(idle, buffer)
-        least = min(map(self._budget, self._pace), default=self.warm_up_steps) if begin else 0
+        fewest = min(map(self._budget, self._pace), default=self.warm_up_steps) if begin else 0
         for client_id in begin:
             steps, sequence = self._budget(client_id), self._given.get(client_id, (-1,))[0] + 1
-            factor = least / steps if client_id in self._pace else 1.0
+            factor = fewest / steps if client_id in self._pace else 1.0
             self._orders[client_id] = {"local_steps": steps, "local_lr_factor": factor}
             limit = self._expected(client_id) + self.admission * self.period
             self._given[client_id] = sequence, self._round, limit
@@ -97,11 +97,11 @@ class QueueAware(Timed):
             self._learn(update)
         if not buffer or self._over or (self._began and self._now < self.due()):
             return ()
-        ripe = [u for u in buffer if self._late.get(u.order, -1) < self._round] or list(buffer)
-        for update in ripe:
+        ready = [u for u in buffer if self._late.get(u.order, -1) < self._round] or list(buffer)
+        for update in ready:
             self._late.pop(update.order, None)
         self._round, self._opened, self._over = self._round + 1, self._now, True
-        return ripe
+        return ready
 
     def _expected(self, client_id: int) -> float:
         return self._queue.get(client_id, self.first_queue)
@@ -110,19 +110,19 @@ class QueueAware(Timed):
         """H_i."""
         if client_id not in self._pace:
             return self.warm_up_steps
-        seconds = max(LEAST_BUDGET, self.period - self._expected(client_id) - self.margin)
+        seconds = max(MIN_BUDGET, self.period - self._expected(client_id) - self.margin)
         return max(math.floor(seconds / self._pace[client_id] + 1e-9), self.warm_up_steps)
 
     def _learn(self, update: Update) -> None:
         client_id = update.client_id
-        sequence, given, limit = self._given[client_id]
-        queued = 0.0 if self._parts is None else self._parts(client_id, sequence, 0.0).download
-        queued = float(update.metrics.get("queue_seconds", queued))
-        if queued > limit:
-            self._late[update.order] = given
-        share, known = self.queue_smoothing, self._expected(client_id)
-        self._queue[client_id] = share * queued + (1 - share) * known
+        sequence, own_round, limit = self._given[client_id]
+        wait = 0.0 if self._parts is None else self._parts(client_id, sequence, 0.0).download
+        wait = float(update.metrics.get("queue_seconds", wait))
+        if wait > limit:
+            self._late[update.order] = own_round
+        share, previous = self.queue_smoothing, self._expected(client_id)
+        self._queue[client_id] = share * wait + (1 - share) * previous
         steps = update.steps or self.warm_up_steps
-        share, pace = self.pace_smoothing, max((update.seconds - queued) / steps, LEAST_PACE)
-        known = self._pace.get(client_id, pace)
-        self._pace[client_id] = share * pace + (1 - share) * known
+        share, pace = self.pace_smoothing, max((update.seconds - wait) / steps, MIN_PACE)
+        previous = self._pace.get(client_id, pace)
+        self._pace[client_id] = share * pace + (1 - share) * previous
