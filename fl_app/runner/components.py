@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from omegaconf import DictConfig
 
 from fl_app.client.build import asks_for_masks, build_task, build_trainer, instantiate
-from fl_app.client.gpus import AUTO, CPU, chosen, prepare
+from fl_app.client.gpus import AUTO, CPU, prepare, resolve_device
 from fl_app.core.algorithm import Algorithm
 from fl_app.core.errors import require
 from fl_app.core.types import Vector
@@ -36,7 +36,7 @@ def placement(config: DictConfig) -> tuple[str, int]:
         return CPU, 0
     if runtime.name != "inprocess":
         return str(runtime.device), 0
-    device, workers = chosen(str(runtime.device)), runtime.workers
+    device, workers = resolve_device(str(runtime.device)), runtime.workers
     if workers == AUTO:
         # Cells side by side share the cores; with one core a cell needs no worker.
         share = len(os.sched_getaffinity(0)) // config.experiment.parallel
