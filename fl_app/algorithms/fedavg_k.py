@@ -57,9 +57,9 @@ class FedAvgK(WeightedGradients, AveragesVersions):
     )
 
     def validate_run(self, num_versions: float, schedule: Schedule) -> None:
-        drawn = self.weighting != "unbiased" or bool(schedule.shares)
-        told = "nobody knows how often each client is drawn"
-        self._require(drawn, "weighting", "used with algorithm/schedule=routed", told)
+        fits = self.weighting != "unbiased" or bool(schedule.shares)
+        reason = "nobody knows how often each client is drawn"
+        self._require(fits, "weighting", "used with algorithm/schedule=routed", reason)
 
     def public_weights(self) -> Weighting:
         return Weighting(by_examples=self.weighting == "examples")

@@ -31,12 +31,12 @@ from fl_app.strategy import AsyncStrategy
 
 @dataclass(kw_only=True)
 class MRAsyncFL(AsyncStrategy):
-    """A mean of the clients' last models, in which a client's weight falls until it is heard again.
+    """A mean of the clients' last models; a client's weight falls until its next upload.
 
     The server keeps the last model of every client: 4 N d bytes.
 
     Args:
-        discount: gamma, what is left of the others' weights after an arrival.
+        discount: gamma, by which an arrival multiplies the others' weights.
         num_clients: N; None = nobody has a share of w_0.
         max_staleness: tau, versions; an older upload is refused. None = any age.
 
@@ -66,11 +66,11 @@ class MRAsyncFL(AsyncStrategy):
         for update in updates:
             client, local = update.client_id, model.local(update)
             shared = self.num_clients is not None and len(weights) < self.num_clients
-            unheard = state["left"] / self.num_clients if shared else 0.0
-            kept = gamma * weights.get(client, unheard)
-            before = models.get(client, state["initial"])
-            new = kept + 1 - gamma
-            params = weighted_sum([gamma, new, -kept], [params, local, before])
+            first = state["left"] / self.num_clients if shared else 0.0
+            old = gamma * weights.get(client, first)
+            last = models.get(client, state["initial"])
+            new = old + 1 - gamma
+            params = weighted_sum([gamma, new, -old], [params, local, last])
             for other in weights:
                 weights[other] *= gamma
             state["left"] *= gamma

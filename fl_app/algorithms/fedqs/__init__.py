@@ -63,8 +63,8 @@ class FedQS(AveragesVersions):
     Examples:
         >>> model = GlobalModel(np.zeros(2, np.float32), version=3)
         >>> plain = Update(1, 3, np.array([3, 0], np.float32), "delta", 10, 0.5)
-        >>> told = {"angle": 90.0, "feedback": 1.0}
-        >>> asks = Update(2, 3, np.array([0, 3], np.float32), "delta", 10, 0.5, metrics=told)
+        >>> metrics = {"angle": 90.0, "feedback": 1.0}
+        >>> asks = Update(2, 3, np.array([0, 3], np.float32), "delta", 10, 0.5, metrics=metrics)
         >>> FedQS(expected_share=0.5).aggregate(model, [plain, asks]).tolist()  # p = 1, 1 + 1
         [1.0, 2.0]
     """
