@@ -53,7 +53,7 @@ Deviations: none, there is no paper. (1 + age)^(-p) of a memory is a sum of expo
 gradients; p = 1 and beta = 0 is DynSGD; p = 0, any age and beta = 1 is CA2FL once everybody was
 heard (before, a memory stands in only for uploads whose clients have one). Both uploads of a client
 that is in a buffer twice are compared with the memory from before. A memory that was once older
-than A stays out of M until its client is heard again, also where A grows because K or N changes. A
+than A stays out of M until its client's next upload, also where A grows because K or N changes. A
 v shorter than 1e-12 is not normalised. Buffers such as BatchNorm's are not remembered: they take
 the weighted mean of the uploads.
 """

@@ -84,7 +84,7 @@ class DPFedBuff(Stepped):
         if self.max_epsilon is None:
             return
         bound = "null with num_versions=null and max_updates=null"
-        reason = "what the run will spend would be unknown"
+        reason = "the epsilon that the run will spend would be unknown"
         self._require(math.isfinite(num_versions), "max_epsilon", bound, reason)
         spent = self.epsilon(int(num_versions))
         bound = (

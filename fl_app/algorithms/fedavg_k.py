@@ -58,7 +58,7 @@ class FedAvgK(WeightedGradients, AveragesVersions):
 
     def validate_run(self, num_versions: float, schedule: Schedule) -> None:
         fits = self.weighting != "unbiased" or bool(schedule.shares)
-        reason = "nobody knows how often each client is drawn"
+        reason = "it is unknown how often each client is drawn"
         self._require(fits, "weighting", "used with algorithm/schedule=routed", reason)
 
     def public_weights(self) -> Weighting:

@@ -3,7 +3,7 @@
 "MR.AsyncFL: Staleness-Aware Aggregation for Asynchronous Federated Learning via Model Replacement",
 TMLR submission 8556 (2026), openreview iwdvaRbrnU, section 3.
 
-Server, on every arrival w_i of client i, whose last model was v_i (w_0 before it was heard):
+Server, on every arrival w_i of client i, whose last model was v_i (w_0 before its first):
 
     w_{t+1} = gamma w_t + (1 - gamma) w_i + gamma c_i (w_i - v_i)
     c_i <- gamma c_i + 1 - gamma,    c_j <- gamma c_j  (j != i),    c = 1 / N at first
@@ -37,7 +37,7 @@ class MRAsyncFL(AsyncStrategy):
 
     Args:
         discount: gamma, by which an arrival multiplies the others' weights.
-        num_clients: N; None = nobody has a share of w_0.
+        num_clients: N; None = no client has a share of w_0.
         max_staleness: tau, versions; an older upload is refused. None = any age.
 
     Examples:

@@ -285,7 +285,7 @@ class Sink(Protocol):
         """Write what is left; called once, also after errors."""
 
 
-# The field whose entries are keys of their own in the log.
+# The field whose entries become keys of the event in the log.
 OPEN = {Aggregated: "report", Evaluated: "metrics", ClientsEvaluated: "metrics"}
 # All classes above that have a kind.
 CLASSES = {each.kind: each for each in [*vars().values()] if hasattr(each, "kind")}

@@ -36,7 +36,7 @@ def disk_errors_as_run_errors(folder: Path, advice: str = RESUME) -> Iterator[No
     except OSError as error:
         if error.errno not in DISK:
             raise
-        condition = "once there is room, " if error.errno in FULL else "once that is mended, "
+        condition = "once there is room, " if error.errno in FULL else "once the disk works again, "
         raise RunError(
             f"{error}; the run's folder is {folder}, and its files end where that happened: "
             f"{condition}{advice}"

@@ -161,7 +161,7 @@ class Update:
         seconds: float = 0,
         steps: int = 0,
     ) -> "Update":
-        """The update of an upload; the server knows the other values."""
+        """An update from an upload; the server knows the other values."""
         values: dict[str, Any] = {name: getattr(upload, name) for name in UPLOAD_FIELDS}
         return cls(client_id, base_version, order=order, seconds=seconds, steps=steps, **values)
 
@@ -188,7 +188,7 @@ class Scores:
 
 @dataclass(frozen=True, slots=True)
 class Reply(_CompactPickle):
-    """What came back for an order: an upload, scores, or the reason why there is neither.
+    """The result of an order: an upload, scores, or the reason why there is neither.
 
     Attributes:
         number: of the order.
@@ -347,4 +347,4 @@ class Devices(Protocol):
     """How long every client's orders take, in virtual time (`fl_app.devices`)."""
 
     def parts(self, client_id: int, sequence: int, now: float) -> Parts:
-        """Parts of the client's order `sequence`, given at `now`; asked once per order."""
+        """Parts of the client's order `sequence`, given at `now`; called once per order."""

@@ -10,7 +10,7 @@ A client with share s that starts from version o has k = ceil(s n) of the n unit
     HeteroFL: 0, ..., k - 1        FedRolex: (o + j) mod n, j = 0, ..., k - 1,
 
 the weights between these, and all inputs and outputs. In an aggregation, an entry e of the vector
-moves as if only the updates C_e had come whose clients had it, and not at all if nobody had it:
+moves by the updates C_e of the clients that had it alone, and not at all if no client had it:
 
     v_e = (sum_i p_i / sum_{i in C_e} p_i) sum_{i in C_e} a_i g_{i,e}
 
@@ -140,7 +140,7 @@ class Widths:
             updates: K of them.
 
         Returns:
-            sum_i p_i / sum_{i in C_e} p_i, shape ``(d,)``; 0 in entries that nobody had.
+            sum_i p_i / sum_{i in C_e} p_i, shape ``(d,)``; 0 in entries that no client had.
         """
         p, mass = np.asarray(weights, float), np.zeros(self.layout.size)
         for weight, update in zip(p, updates, strict=True):

@@ -44,7 +44,7 @@ class Returned:
 
 @dataclass(frozen=True, slots=True)
 class Stray:
-    """A reply to an order that was answered before, or whose `number` was never given."""
+    """A reply to an order that was answered before, or of an unknown `number`."""
 
     number: int
 
@@ -71,7 +71,7 @@ class Left:
 
 @dataclass(frozen=True, slots=True)
 class Alarm:
-    """The time has come at which the schedule wants to be asked again."""
+    """It is the time at which the schedule is to be asked again (`Schedule.wake`)."""
 
 
 ClockEvent: TypeAlias = Replied | Expired | Returned | Stray | Joined | Left | Alarm

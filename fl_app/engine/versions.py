@@ -230,7 +230,7 @@ class Versions:
         label, place = f"client {order.client_id}, order {order.number}", place_of(traceback)
         if place not in self._places and len(self._places) < MAX_LOGGED_ERRORS:
             self._places.add(place)
-            log.error("%s, made an error:\n%s", label, traceback)
+            log.error("%s: the client's code raised an error:\n%s", label, traceback)
         if not self.tolerates:
             raise ClientError(
                 f"{label}: {reason}. With failures=tolerate such an order has failed, and the run "

@@ -21,16 +21,16 @@ class Compass(Timed):
 
     The scheduler of FedCompass (Li et al., ICLR 2024, arXiv:2309.14675), as in its authors' code.
     With c_i the smoothed seconds of a step of client i, transfers included, a client that begins
-    at t joins the group g for which its steps are most,
+    at t joins the group g for which it has the most steps,
 
         Q_i = floor((T_g - t) / c_i),    Q_min <= Q_i <= Q_max
 
-    or founds one, with the most such steps of all groups g that still wait,
+    or founds one, with the greatest such number over all groups g that still wait,
 
         Q_i = floor((L_g + Q_max min_{j in g} c_j - t) / c_i) <= Q_max,    at least Q_min
 
     or Q_max if there are none. It expects the group at T = t + Q_i c_i, and waits for it until
-    L = t + lambda Q_i c_i. A group is aggregated when all of it is there, at L at the latest. An
+    L = t + lambda Q_i c_i. A group is aggregated when it is complete, at L at the latest. An
     update that comes later begins no version: it joins the next group's (the general buffer), and
     its client begins again at once. A client's first order has Q_max steps; its update is
     aggregated alone. Of clients that begin together the fastest comes first.

@@ -23,9 +23,9 @@ class QueueAware(Timed):
 
         H_i = max(floor(max(1/2, T - q_i - theta) / c_i), H_0),    rate factor min_j H_j / H_i
 
-    The buffer is aggregated when nobody is at work, at the latest (1 + epsilon) T seconds after the
-    last aggregation. An update whose order waited longer than q_i + alpha T, with the q_i of its
-    dispatch, is not admitted to its own round: it waits for the next one, unless there is no other.
+    The buffer is aggregated when no client is at work, at the latest (1 + epsilon) T seconds after
+    the last aggregation. An update whose order waited longer than q_i + alpha T, with the q_i of
+    its dispatch, is not admitted to its own round: it waits for the next one, unless all are late.
     All clients take part; one begins again when its update has been aggregated. A client's first
     order has H_0 steps.
 
@@ -50,7 +50,7 @@ class QueueAware(Timed):
     cutoff: float = bounded(0.15, NON_NEGATIVE, "a round would end before its orders are due")
     admission: float = bounded(0.2, NON_NEGATIVE, "orders that waited as expected would be late")
     margin: float = bounded(60.0, NON_NEGATIVE, "orders would be late on purpose")
-    first_queue: float = bounded(2.0, NON_NEGATIVE, "nobody waits less than no time")
+    first_queue: float = bounded(2.0, NON_NEGATIVE, "a wait cannot be negative")
     queue_smoothing: float = bounded(0.5, SHARE, "queues would never be learned")
     pace_smoothing: float = bounded(0.5, SHARE, "speeds would never be learned")
     warm_up_steps: int = bounded(20, COUNT, "nothing would be trained")
@@ -62,11 +62,11 @@ class QueueAware(Timed):
         self._parts: Callable[..., Parts] | None = None
         self._queue: dict[int, float] = {}  # client -> q_i
         self._pace: dict[int, float] = {}  # client -> c_i
-        self._orders: dict[int, Config] = {}  # client -> what it is told of its last order
+        self._orders: dict[int, Config] = {}  # client -> config values of its last order
         self._given: dict[int, tuple[int, int, float]] = {}  # client -> sequence, round, limit
         self._late: dict[int, int] = {}  # order that waits and is late -> its round
         self._round, self._opened = 0, 0.0
-        self._over = False  # whether the round has ended, and nobody has begun again
+        self._over = False  # whether the round has ended, and no client has begun again
 
     def settle(self, parts: Callable[..., Parts], joules: Callable[..., float] | None) -> None:
         self._parts = parts

@@ -27,7 +27,7 @@ class Routed(Schedule):
     Sources: Leconte, Jonckheere, Samsonov, Moulines, arXiv:2405.00017; Alahyane, Comte,
     Jonckheere, Moulines, arXiv:2502.08206. Deviations: in both, a waiting order keeps the model of
     its draw. The aims are X, and X over the mean joules of an order [A]; theirs are bounds on
-    convergence, whose constants nobody knows before a run. No p_i is below 0.1 / N [A].
+    convergence, whose constants are unknown before a run. No p_i is below 0.1 / N [A].
 
     Args:
         num_clients: N.
@@ -56,9 +56,9 @@ class Routed(Schedule):
         """Choose p_i for devices, before the first order.
 
         Raises:
-            ValueError: the aim is energy, and nobody knows what an order costs.
+            ValueError: the aim is energy, and the cost of an order is unknown.
         """
-        reason = "nobody knows what an order costs"
+        reason = "the cost of an order is unknown"
         fits = self.aim != "energy" or joules is not None
         self._require(fits, "aim", "used with devices/energy", reason)
         numbers = range(1, 1 + max(50, DRAWS // self.num_clients))

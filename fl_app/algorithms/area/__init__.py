@@ -27,7 +27,7 @@ A client that begins at version o has never seen w_0: it uploads w_end - w_o, an
 what was not sent is part of the next upload.
 
 Deviations: the paper's clients send whenever they like; here they have orders. A client that lost
-its memory fails its orders, and its last model stays in the mean: nobody else has that model. Its
+its memory fails its orders, and its last model stays in the mean: no one else has that model. Its
 uploads are a kind of their own, ``"residual"``, neither displacements nor gradients. Other
 strategies refuse them, and a run with a norm bound of `fl_app.engine.guard` is refused.
 """
@@ -94,7 +94,7 @@ class AREA(AsyncStrategy):
             return f"kind {update.kind!r} is not {RESIDUAL!r}, of which AREA's model is the mean"
         if update.client_id not in accepted and len(accepted) >= self.num_clients:
             return (
-                f"strategy.num_clients={self.num_clients} other clients have been heard, and the "
+                f"strategy.num_clients={self.num_clients} other clients have uploaded, and the "
                 "mean is over no more"
             )
         after, last = update.metrics.get(AFTER, 0), accepted.get(update.client_id, 0)

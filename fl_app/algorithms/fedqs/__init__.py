@@ -4,7 +4,7 @@ Li, Gui, Deng, Meng, Wu: "FedQS: Optimizing Gradient and Model Aggregation for S
 Federated Learning", NeurIPS 2025, arXiv:2510.07664, in the form of its authors' code
 (github.com/bkjod/FedQS_).
 
-Client i, of which n_i uploads were aggregated, nbar on average of the clients heard. It compares
+n_i uploads of client i were aggregated, and nbar on average of the clients heard. Client i compares
 its last displacement with how the global model moved between its last two orders: theta_i is the
 angle, thetabar the mean of those reported. With F = min(nbar / n_i, 9):
 
