@@ -20,7 +20,7 @@ from fl_app.client.flat import to_tensors, to_vector
 from fl_app.client.initial import build_model
 from fl_app.client.pauses import EXTRA, NOTHING, PAUSED, RECEIVED, Progress, without_pause
 from fl_app.client.settings import TrainingSettings
-from fl_app.client.transform import Compressed, strip_prefix
+from fl_app.client.transform import Compressed, below
 from fl_app.core.bugs import warn_of_misspelt
 from fl_app.core.types import NO_EXTRA, Array, Config, Indices, Order, Rng, Scores, Upload, Vector
 
@@ -371,7 +371,7 @@ class LocalTrainer(TrainingSettings):
                 f"client {self.client_id} is to continue an order, but has none that paused"
             )
         saved, self.state = self.state, without_pause(self.state)
-        self.extra = self.extra or strip_prefix(EXTRA, saved)
+        self.extra = self.extra or below(EXTRA, saved)
         self.model.load(saved[PAUSED])
         metrics = self.merge(order.vector, order.config, rng) if order.vector.size else {}
         remaining = replace(order, vector=saved[RECEIVED])

@@ -85,7 +85,7 @@ class Private(Transformation):
         self._model = model
 
     def receive(self, order: Order) -> Order:
-        self._model.load_private(strip_prefix(PRIVATE, order.state))
+        self._model.load_private(below(PRIVATE, order.state))
         state = {name: array for name, array in order.state.items() if not name.startswith(PRIVATE)}
         return replace(order, state=state)
 
@@ -94,7 +94,7 @@ class Private(Transformation):
         return replace(upload, state={**upload.state, **private})
 
 
-def strip_prefix(prefix: str, state: State) -> State:
+def below(prefix: str, state: State) -> State:
     """The arrays of a client's state whose names begin with a prefix, under the remaining name."""
     return {k.removeprefix(prefix): v for k, v in state.items() if k.startswith(prefix)}
 

@@ -35,7 +35,7 @@ class Algorithm(Remembers, Checked, ABC):
     Attributes:
         clip_norm: largest norm of an upload's trainable part in `clip`, > 0; None = any. It is a
             field of `fl_app.strategy.weighted.Stepped`, as is the next one.
-        lr_schedule: how the server's rate falls in `step`; None = constant.
+        lr_schedule: how the server's learning rate falls in `step`; None = constant.
         cites_forgotten: whether an update may have a base version that the server no longer keeps.
             Only its displacement can then be used.
         order_extra: names of the vectors, of the model's shape, that every order carries beside the

@@ -48,7 +48,7 @@ class SCAFFOLD(AsyncStrategy):
     """A server step along the mean displacement; sends and collects control variates.
 
     Args:
-        server_lr: the server's rate.
+        server_lr: the server's learning rate.
         num_clients: number of clients; None = those that have reported so far.
 
     Examples:
