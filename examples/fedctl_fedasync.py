@@ -1,15 +1,15 @@
-"""FedAsync as fedctl has it, as a plain strategy of Flower, which enters the benchmark.
+"""FedAsync as fedctl implements it: a plain Flower strategy for the benchmark.
 
     python -m fl_app.benchmark examples.fedctl_fedasync.FedCtlAsync
 
-github.com/Haoran-Jie/fedctl runs what it calls FedAsync as FedBuff with a buffer of one update:
+What github.com/Haoran-Jie/fedctl calls FedAsync is FedBuff with a buffer of one update:
 
     w_{t+1} = w_t + eta (1 + age)^(-a) (w_i - w_o)
 
 Xie et al. (2019) instead mix the local model itself into the global one (`algorithm=fedasync`),
-which pulls w_t back to the old version that w_i started from.
+which pulls w_t back towards the old version that w_i started from.
 
-Deviations: none known; the values of eta and a are those of its configurations for CIFAR-10.
+Deviations: none known. eta and a have the values of fedctl's configurations for CIFAR-10.
 """
 
 import numpy as np
@@ -20,7 +20,7 @@ from flwr.serverapp.strategy import FedAvg
 class FedCtlAsync(FedAvg):
     """Adds each displacement with a weight that falls with its age."""
 
-    buffer_size = 1  # updates of a version
+    buffer_size = 1  # updates per version
 
     def __init__(self, server_learning_rate=0.5, exponent=0.5, **settings):
         super().__init__(**settings)
@@ -32,7 +32,7 @@ class FedCtlAsync(FedAvg):
         return super().configure_train(server_round, arrays, config, grid)
 
     def aggregate_train(self, server_round, replies):
-        (reply,) = replies  # as fl_app.asynchronous shows it: w_t + (w_i - w_o)
+        (reply,) = replies  # its arrays are w_t + (w_i - w_o), see fl_app.asynchronous
         age = server_round - int(reply.metadata.group_id)
         rate = np.float32(self.server_learning_rate * (1 + age) ** -self.exponent)
         mixed = {

@@ -1,18 +1,18 @@
-"""FedSaSync as a plain strategy of Flower, which enters the benchmark.
+"""FedSaSync: a plain Flower strategy for the benchmark.
 
     python -m fl_app.benchmark examples.fedsasync.FedSaSync
 
 Hidalgo-Izquierdo, Carrion, Caminero: "Semi-asynchronous Federated Learning in Flower: Framework
-Extension and Performance Assessment", 2026, arXiv:2606.24230, as in pull request 7503 of Flower. A
-round takes the first M replies of all clients, and these start again from the new model:
+Extension and Performance Assessment", 2026, arXiv:2606.24230, as in Flower's pull request 7503. A
+round takes the first M replies of all clients. Their clients start again from the new model:
 
     w_{t+1} = sum_i n_i w_i / sum_i n_i
 
-The local models w_i may have started from old versions: the mean replaces the global model, and
-with it what other clients brought in the meantime.
+The local models w_i may have started from old versions. Their mean replaces the global model, so
+the updates that other clients contributed in the meantime are lost.
 
-Deviations: exactly M replies, where the original takes all that have come by its next look; no wait
-for all clients in the last round.
+Deviations: a round takes exactly M replies; the original takes all that have arrived when it polls
+again. The last round does not wait for all clients.
 """
 
 from flwr.app import Array, ArrayRecord
@@ -20,17 +20,17 @@ from flwr.serverapp.strategy import FedAvg
 
 
 class FedSaSync(FedAvg):
-    """The mean of the first M local models takes the place of the global one.
+    """The mean of the first M local models replaces the global model.
 
-    `fl_app.asynchronous` shows a reply as w_t + (w_i - w_o), and its group as the round in which it
-    was sent: with the models of the rounds this becomes w_i again.
+    `fl_app.asynchronous` gives a reply the arrays w_t + (w_i - w_o) and, as its group, the round in
+    which its order was sent. The models of both rounds turn these arrays into w_i again.
     """
 
     buffer_size = 10  # M
 
     def __init__(self, **settings):
         super().__init__(**settings)
-        self.sent = {}  # round -> the arrays that its clients start from
+        self.sent = {}  # round -> arrays from which its clients start
 
     def configure_train(self, server_round, arrays, config, grid):
         self.sent[server_round] = {name: array.numpy() for name, array in arrays.items()}

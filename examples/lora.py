@@ -1,14 +1,15 @@
-"""Fine-tune adapters of a transformer, and compare the bytes with those of training all of it.
+"""Fine-tune adapters of a transformer, and compare the traffic with that of full training.
 
     pip install -e '.[llm]'
     python examples/lora.py
 
 Ten clients learn which chapter of Python's documentation a passage is from. The text comes with
-Python. The transformer is built from its configuration, so nothing is downloaded, and its weights
-are random. For real work, replace `DistilBertModel(...)` by `DistilBertModel.from_pretrained(...)`.
+Python. The transformer is built from its configuration with random weights, so nothing is
+downloaded. For real work, replace `DistilBertModel(...)` by `DistilBertModel.from_pretrained(...)`.
 
-LoRA (Hu et al. 2022, arXiv:2106.09685) adds to a frozen matrix W a product B A of low rank, and
-trains A and B alone. `peft` freezes all other parameters, and what is frozen is not sent.
+LoRA (Hu et al. 2022, arXiv:2106.09685) adds a product B A of low rank to a frozen matrix W, and
+trains only A and B. `peft` freezes all other parameters of the transformer. Frozen parameters are
+not sent.
 """
 
 import re
@@ -27,8 +28,8 @@ from transformers import DistilBertConfig, DistilBertModel
 import fl_app
 
 CHAPTERS = ("compound", "debugger", "formatstrings", "specialnames", "string-methods", "types")
-LENGTH, VOCABULARY = 24, 2000  # words per passage; words that have a number of their own
-SIZE = 96  # of a word's vector
+LENGTH, VOCABULARY = 24, 2000  # words per passage; word numbers, including UNKNOWN
+SIZE = 96  # dimension of a word's vector
 UNKNOWN = 0
 
 
@@ -59,9 +60,9 @@ class Transformer(nn.Module):
 
 
 def passages() -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Passages of all chapters as numbers of words ``(n, LENGTH)``, and their chapters ``(n,)``."""
+    """Passages of all chapters as word numbers ``(n, LENGTH)``, and their chapters ``(n,)``."""
     words = [re.findall(r"[a-z_]+", topics[name].lower()) for name in CHAPTERS]
-    most = min(map(len, words))  # as much text of each
+    most = min(map(len, words))  # equal amounts of text
     counts = Counter(word for chapter in words for word in chapter[:most])
     frequent = sorted(counts, key=lambda word: (-counts[word], word))[: VOCABULARY - 1]
     number = {word: place for place, word in enumerate(frequent, UNKNOWN + 1)}
@@ -74,11 +75,11 @@ def passages() -> tuple[NDArray[np.int64], NDArray[np.int64]]:
 
 
 def compare(output: Path, *overrides: str) -> dict[str, dict[str, Any]]:
-    """Train all parameters, and adapters alone; the summaries by what was trained.
+    """Train all parameters, then only adapters and head; return both summaries by name.
 
     Args:
         output: folder for the files of both runs.
-        overrides: of both runs, as on the command line.
+        overrides: for both runs, as on the command line.
     """
     inputs, targets = passages()
     tested = np.arange(len(targets)) % 4 == 0

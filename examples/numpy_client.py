@@ -3,9 +3,9 @@
     pip install -e '.[simulation]' scikit-learn
     python examples/numpy_client.py
 
-Ten clients learn handwritten digits by logistic regression in NumPy. Nodes need Flower and the
-client's own packages alone; the server also needs this project, and none of them needs torch.
-`Asynchronous(FedAdam())` of `fl_app.asynchronous` takes the place of `FedBuff()` as it is.
+Ten clients learn handwritten digits by logistic regression in NumPy. Nodes need only Flower and the
+client's own packages. The server also needs this project. Neither needs torch.
+`Asynchronous(FedAdam())` of `fl_app.asynchronous` can replace `FedBuff()` without other changes.
 """
 
 import numpy as np
@@ -26,7 +26,7 @@ client_app, server_app = ClientApp(), ServerApp()
 
 
 def probabilities(weights, bias, images):
-    """Of the ten classes, shape ``(n, 10)``."""
+    """Probabilities of the ten classes, shape ``(n, 10)``."""
     logits = images @ weights + bias
     exponentials = np.exp(logits - logits.max(1, keepdims=True))
     return exponentials / exponentials.sum(1, keepdims=True)
@@ -66,7 +66,7 @@ def main(grid: Grid, context: Context) -> None:
     result = FedBuff().start(
         grid,
         initial_arrays=ArrayRecord([np.zeros((64, 10), np.float32), np.zeros(10, np.float32)]),
-        num_rounds=20,  # published versions, of the first three updates each
+        num_rounds=20,  # published versions, each of three updates
         train_config=ConfigRecord({"lr": 0.5, "steps": 20}),
         schedule=Buffered(concurrency=8, buffer_size=3),
         evaluate_fn=evaluate,

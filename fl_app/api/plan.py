@@ -11,7 +11,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from fl_app.api.settings import Setting, plan_of
-from fl_app.api.theory import LATER, Orders, Planned, Steady, orders_of, steady
+from fl_app.api.theory import LATER, Orders, Planned, Steady, ages_of_updates, orders_of, steady
 from fl_app.client.build import asks_for_masks, instantiate
 from fl_app.core.errors import require
 from fl_app.devices.fleet import Churn
@@ -20,6 +20,7 @@ from fl_app.engine.server import Server
 from fl_app.runner.components import Components, build_components, message_bytes
 from fl_app.runner.validate import decides_work
 from fl_app.schedule.buffered import Buffered
+from fl_app.schedule.periodic import Periodic
 from fl_app.schedule.routed import Routed
 
 if TYPE_CHECKING:
@@ -102,7 +103,7 @@ def plan(*settings: Setting, task: "Task | None" = None, aim: str = "age=10") ->
     )
     stop = server.dispatch + server.receipt + server.aggregation + server.evaluation
     uneven = stop - orders.work(getattr(schedule, "buffer_size", 1)) > orders.seconds.mean() / 10
-    if uneven and (stays or not isinstance(schedule, Buffered)):
+    if uneven and (stays or isinstance(schedule, Periodic)):
         reason = f"devices.server: it stops for {stop:g} s at times, and arrivals pile up"
         raise ValueError(f"{reason}; {INSTEAD}")
     long_run = steady(orders, schedule)
@@ -121,7 +122,7 @@ def plan(*settings: Setting, task: "Task | None" = None, aim: str = "age=10") ->
     else:
         thirds = np.argsort(np.argsort(orders.seconds)) * 3 // size
         names = np.array(["fast third", "middle third", "slow third"])[thirds]
-    classes = _classes(orders, long_run, names)
+    classes = _classes(orders, schedule, long_run, names)
     if components.trainer.overlaps:  # displacements from the version before
         for each in (measures, grid, classes):
             each["mean_age"] += 1
@@ -144,9 +145,8 @@ def _planned(components: Components, stays: object, server: Server) -> Planned:
     config, schedule = components.config, components.schedule
     bounds = [key for key in ("max_norm", "max_norm_ratio") if config.guard[key] is not None]
     norms = "".join(f" guard.{key}={config.guard[key]:g}" for key in bounds)
-    routed = isinstance(schedule, Routed)
-    waits = routed or getattr(schedule, "refill", "") == LATER
-    slack = 0.0 if routed else getattr(schedule, "period", math.inf) / 10  # seconds of a poll
+    waits = isinstance(schedule, Routed) or getattr(schedule, "refill", "") == LATER
+    slack = getattr(schedule, "period", math.inf) / 10  # seconds of a poll
     if getattr(schedule, "burst", 1) > 1:
         reason = "algorithm.schedule.burst: several clients start at a time"
     elif server.poll > slack:
@@ -201,23 +201,17 @@ def _best(grid: pd.DataFrame, aim: str, age: float) -> "pd.Series[float] | None"
     return good.sort_values(["clients_at_work", "buffer_size"]).iloc[0]
 
 
-def _classes(orders: Orders, long_run: Steady, names: NDArray[np.str_]) -> pd.DataFrame:
+def _classes(
+    orders: Orders, schedule: Planned, long_run: Steady, names: NDArray[np.str_]
+) -> pd.DataFrame:
     """A row for each class of clients; `names` are the classes of all clients."""
-    buffer = round(long_run.measures["buffer_size"])
-    rows = {}
-    for name in np.unique(names):
-        who = names == name
-        updates = long_run.updates[who]
-        # The others' arrivals during an order are Poisson [A]; the buffer's place is uniform.
-        rng = np.random.default_rng(0)
-        mean = (long_run.ages[who] / orders.seconds[who])[:, None] * orders.draws[who]
-        ages = np.floor(rng.poisson(mean * buffer) / buffer + rng.random(mean.shape))
-        weights = np.broadcast_to(updates[:, None], mean.shape)
-        rows[name] = {
-            "clients": who.sum(),
-            "seconds": orders.seconds[who].mean(),
-            "share": updates.sum() / long_run.updates.sum(),
-            "mean_age": updates @ long_run.ages[who] / updates.sum(),
-            "age_95": np.quantile(ages, 0.95, weights=weights, method="inverted_cdf"),
-        }
-    return pd.DataFrame.from_dict(rows, orient="index")
+    columns = {"clients": 1, "seconds": orders.seconds, "share": long_run.updates}
+    clients = pd.DataFrame(columns | {"mean_age": long_run.updates * long_run.ages})
+    rows = clients.groupby(names).sum()
+    rows["seconds"] /= rows["clients"]
+    rows["mean_age"] /= rows["share"]
+    rows["share"] /= rows["share"].sum()
+    heard, ages = ages_of_updates(orders, schedule, long_run)
+    by_class = pd.Series(ages).groupby(names[heard])
+    rows["age_95"] = by_class.quantile(0.95, interpolation="higher")
+    return rows

@@ -15,11 +15,13 @@ so that, with e_k the elementary symmetric polynomials of s, and e_k^i those wit
     X^i = (N - M + 1) e_{M-2}^i / e_{M-1}^i          (the others' updates while i is at work)
     age of i = s_i X^i / K,                          mean age = (M - 1) / K
 
-The others' arrivals during an order are taken as Poisson for the 95 % of ages [A].
+The 95 % of ages are those of a loop of drawn seconds. Where clients come and go, or start by the
+clock, the others' arrivals during an order are taken as Poisson instead [A].
 
 **Freed places are refilled after the aggregation.** The mean age is (M - K) / K. There is no closed
 form for X, since it depends on the distribution: a loop of drawn seconds and the server's work
-stands for it. With K = M these are rounds, each as long as the largest of M draws.
+stands for it. With K = M these are rounds, each as long as the largest of M draws. `Routed` is in
+the loop, too: its product form holds for exponential seconds alone.
 
 **A server whose work takes seconds** is in the loop, too. Where clients come and go, or start by
 the clock, it is one station of M/M/1 type among M orders (mean value analysis). If it looks for
@@ -38,11 +40,13 @@ clients are at work after an arrival as a start finds that finds a place.
 """
 
 import heapq
+import itertools
 import math
 from copy import copy
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy.optimize import brentq
 from scipy.special import expit, gammaln, logsumexp
 from scipy.stats import binom
@@ -54,6 +58,7 @@ from fl_app.schedule.buffered import Buffered
 from fl_app.schedule.periodic import Periodic
 from fl_app.schedule.routed import Routed
 
+Integers: TypeAlias = NDArray[np.int64]
 Planned: TypeAlias = Buffered | Periodic | Routed
 
 DRAWS = 40_000  # seconds drawn, of all clients together
@@ -125,12 +130,14 @@ def steady(orders: Orders, schedule: Planned, arrivals: int = LOOP) -> Steady:
     serves = work + orders.server.poll > 0 and orders.online == 1
     if isinstance(schedule, Routed):
         schedule.route(orders.seconds, orders.joules)
-        attempts, ages = schedule.long_run(orders.seconds, work)
-        updates, waiting = attempts, 0.0
-        at_work = float(attempts @ orders.seconds)
-    elif isinstance(schedule, Buffered) and (later or serves):
-        attempts, ages, waiting = looped(orders, schedule, concurrency, arrivals)
-        updates, at_work = attempts, concurrency - later * waiting * float(attempts.sum())
+    if isinstance(schedule, Routed) or (isinstance(schedule, Buffered) and (later or serves)):
+        clients, of_each, duration, waiting = looped(orders, schedule, concurrency, arrivals)
+        counts = np.bincount(clients, minlength=size)
+        ages = np.bincount(clients, of_each, size) / np.maximum(counts, 1)
+        attempts = updates = counts / duration
+        at_work = concurrency - later * waiting * float(attempts.sum())
+        if isinstance(schedule, Routed):
+            at_work = float(attempts @ orders.seconds)
     else:
         numbers, chances = numbers_online(size, orders.online, concurrency)
         parts = [refilled(orders, schedule, buffer, there) for there in numbers]
@@ -257,49 +264,80 @@ def loss(period: float, seconds: float, places: int) -> float:
 
 
 def looped(
-    orders: Orders, schedule: Buffered, concurrency: int, arrivals: int
-) -> tuple[Numbers, Numbers, float]:
+    orders: Orders, schedule: Buffered | Routed, concurrency: int, arrivals: int
+) -> tuple[Integers, Integers, float, float]:
     """A loop of drawn seconds and the server's work, of clients that are always online.
 
     Args:
         orders: of every client.
-        schedule: K, and when freed places are refilled.
-        concurrency: M, K <= M <= N.
+        schedule: K, and when freed places are refilled; or p_i.
+        concurrency: M >= K; at most N, unless orders are routed.
         arrivals: counted, and at least those of two versions. As many as two for each order under
             way come before, while the ages grow.
 
     Returns:
-        Of every client updates a second and their mean age, and mean seconds in the buffer.
+        Clients and ages of the updates, each of shape ``(arrivals,)``; the seconds in which they
+        arrived; and their mean seconds in the buffer.
     """
-    (size, each), buffer_size = orders.draws.shape, schedule.buffer_size
+    (size, each), buffer_size = orders.draws.shape, getattr(schedule, "buffer_size", 1)
+    refills_later = getattr(schedule, "refill", "") == LATER
     first = 2 * concurrency // buffer_size  # version that counts
     last = first + max(arrivals // buffer_size, 2)
-    place = np.random.default_rng(0).random(concurrency + last * buffer_size)
-    idle, under_way = [*range(size)], list[tuple[float, int, int]]()  # a heap
-    updates, ages, waited = np.zeros(size), np.zeros(size), 0.0
+    rng, total, turns = (
+        np.random.default_rng(0),
+        concurrency + last * buffer_size,
+        itertools.count(),
+    )
+    if routed := isinstance(schedule, Routed):
+        routes = rng.choice(size, total, p=np.divide(schedule.shares, size)).tolist()
+    place, idle = rng.random(total), [*range(size)]
+    queues, begin, under_way = [0] * size, list[int](), list[tuple[float, int, int]]()  # a heap
+    clients, ages, waited = list[int](), list[int](), 0.0
     now, given, server = 0.0, 0, copy(orders.server)  # which remembers when it is free
     for version in range(last):
         if version == first:
-            began, updates[:], ages[:], waited = now, 0, 0, 0.0
+            began, clients, ages, waited = now, [], [], 0.0
         received = 0.0
         for number in range(buffer_size):
-            while len(under_way) < concurrency and (number == 0 or schedule.refill != LATER):
-                client = idle.pop(int(place[given] * len(idle)))
-                now = server.work("dispatch", now)
-                done = now + orders.draws[client, given % each]
-                heapq.heappush(under_way, (done, client, version))
+            ended = version * buffer_size + number
+            while given - ended < concurrency and (number == 0 or not refills_later):
+                client = routes[given] if routed else idle.pop(int(place[given] * len(idle)))
                 given += 1
+                queues[client] += 1
+                if queues[client] == 1:
+                    begin.append(client)
+            while begin:
+                client = begin.pop(0)
+                now = server.work("dispatch", now)
+                done = now + orders.draws[client, next(turns) % each]
+                heapq.heappush(under_way, (done, client, version))
             arrival, client, base = heapq.heappop(under_way)
             now = server.receive(arrival)
             received += now
-            updates[client] += 1
-            ages[client] += version - base
-            idle.append(client)
+            clients.append(client)
+            ages.append(version - base)
+            queues[client] -= 1
+            (begin if queues[client] else idle).append(client)
         waited += buffer_size * now - received
         now = server.work("aggregation", now)
         if version % orders.eval_every == 0:
             now = server.work("evaluation", now)
-    return updates / (now - began), ages / np.maximum(updates, 1), waited / float(updates.sum())
+    return np.array(clients), np.array(ages), now - began, waited / len(clients)
+
+
+def ages_of_updates(
+    orders: Orders, schedule: Planned, long_run: Steady
+) -> tuple[Integers, Numbers | Integers]:
+    """The clients and the ages of `LOOP` updates of the long run."""
+    size, each = orders.draws.shape
+    if not isinstance(schedule, Periodic) and orders.online == 1:
+        return looped(orders, schedule, schedule.concurrency or size, LOOP)[:2]
+    # The others' arrivals during an order are Poisson [A]; the buffer's place is uniform.
+    rng, buffer = np.random.default_rng(0), long_run.measures["buffer_size"]
+    clients = rng.choice(size, LOOP, p=long_run.updates / long_run.updates.sum())
+    means = (long_run.ages / orders.seconds)[clients]
+    means *= orders.draws[clients, rng.integers(each, size=LOOP)]
+    return clients, np.floor(rng.poisson(means * buffer) / buffer + rng.random(LOOP))
 
 
 def server_waits(orders: Orders, shares: Numbers, work: float, places: int) -> Numbers:

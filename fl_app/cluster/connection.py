@@ -13,7 +13,7 @@ from typing import Any
 from fl_app.core.errors import RunError, error_text
 from fl_app.core.extras import require_installed
 
-PROBE_SECONDS = 5.0  # for an answer at the address; Ray itself would wait for minutes
+PROBE_SECONDS = 5.0  # until a server answers at the address; Ray itself waits for minutes
 
 
 def connect(address: str | None, num_cpus: int) -> bool:
@@ -26,7 +26,7 @@ def connect(address: str | None, num_cpus: int) -> bool:
 
     Raises:
         ValueError: Ray is not installed, or this process is connected to another cluster.
-        RunError: there is no cluster at the address, or one of another Ray or Python.
+        RunError: no cluster is at the address, or its Ray or Python is another version.
     """
     require_installed("ray")
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
@@ -35,11 +35,11 @@ def connect(address: str | None, num_cpus: int) -> bool:
     import ray
 
     if ray.is_initialized():
-        there = ray.get_runtime_context().gcs_address
-        if address not in (None, "auto", there):
+        current = ray.get_runtime_context().gcs_address
+        if address not in (None, "auto", current):
             raise ValueError(
-                f"runtime.address={address} must be {there} or null: this process is connected to "
-                "that cluster, and Ray connects to one at a time"
+                f"runtime.address={address} must be {current} or null: this process is connected "
+                "to that cluster, and Ray connects to one at a time"
             )
         return False
     settings: dict[str, Any] = {
@@ -56,7 +56,7 @@ def connect(address: str | None, num_cpus: int) -> bool:
         if address != "auto":
             _require_server(address)
     try:
-        with _handlers_kept(), nullcontext() if address else _children_ignore_sigterm():
+        with _keep_sigterm_handler(), nullcontext() if address else _children_ignore_sigterm():
             ray.init(**settings)
     except (RuntimeError, OSError, ValueError) as error:
         raise RunError(
@@ -70,12 +70,12 @@ def disconnect() -> None:
     """End the connection, and a cluster that was started for it."""
     import ray
 
-    with _handlers_kept():
+    with _keep_sigterm_handler():
         ray.shutdown()
 
 
 def resources() -> list[dict[str, float]]:
-    """What each machine that is connected now offers, by the names of Ray."""
+    """The resources of each connected machine, by Ray's names."""
     import ray
 
     nodes = ray.nodes()  # type: ignore[no-untyped-call]
@@ -83,7 +83,7 @@ def resources() -> list[dict[str, float]]:
 
 
 def room(gpus: float) -> int:
-    """For how many workers of one processor the machines have room.
+    """The number of workers of one processor for which the machines have room.
 
     Args:
         gpus: of a worker, >= 0.
@@ -94,10 +94,10 @@ def room(gpus: float) -> int:
 
 
 def _require_server(address: str) -> None:
-    """Refuse an address at which nobody listens: Ray would try for minutes.
+    """Refuse an address at which no server listens: Ray would try for minutes.
 
     Raises:
-        RunError: nobody does.
+        RunError: no server listens there.
     """
     host, _, port = address.rpartition(":")
     try:
@@ -111,22 +111,22 @@ def _require_server(address: str) -> None:
 
 
 @contextmanager
-def _handlers_kept() -> Iterator[None]:
-    """A context after which SIGTERM is handled as before: Ray handles it anew."""
+def _keep_sigterm_handler() -> Iterator[None]:
+    """A context that restores the handler of SIGTERM, which Ray replaces."""
     try:
-        before = signal.getsignal(signal.SIGTERM)
+        handler = signal.getsignal(signal.SIGTERM)
         yield
     finally:
         with suppress(ValueError):  # not in the main thread, where Ray leaves it alone, too
-            signal.signal(signal.SIGTERM, before)
+            signal.signal(signal.SIGTERM, handler)
 
 
 @contextmanager
 def _children_ignore_sigterm() -> Iterator[None]:
     """A context whose processes are not ended by SIGTERM.
 
-    A batch system sends it to all processes of a job. Without its cluster, this one would end
-    before it has saved a checkpoint. Ray's processes end with it all the same.
+    A batch system sends it to all processes of a job. Without its cluster, this process would end
+    before it has saved a checkpoint. Ray's processes end with this one in any case.
     """
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
     try:

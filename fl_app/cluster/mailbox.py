@@ -1,4 +1,4 @@
-"""The mailbox over workers of a Ray cluster: gives them orders in calls, and takes the replies."""
+"""The mailbox over workers of a Ray cluster: sends them orders in calls, and takes the replies."""
 
 import logging
 import math
@@ -26,20 +26,20 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-CALLS = 2  # that a worker has at most: one at work, one waiting, so that it never waits for us
-REFRESH = 1.0  # seconds between two looks for machines that joined
-NO_WORKER_SECONDS = 120.0  # that a run waits while nobody can train
-INLINE_BYTES = 90 << 10  # of a vector that travels within a call; Ray's own limit is 100 KiB
-MOST_LETTERS = 300  # of Ray's reasons
-CALL_SECONDS = 0.1  # of training that a call is worth, against some milliseconds for itself
-MOST_ORDERS = 32  # of a call
-# A worker that dies takes its call along. An order that has lost so many workers has failed: it is
-# the likely reason, since it travels alone from the second worker on.
+CALLS = 2  # at most of a worker: one at work and one waiting, so that it never idles
+REFRESH = 1.0  # seconds between two checks for new machines
+NO_WORKER_SECONDS = 120.0  # that a run waits while no worker can train
+INLINE_BYTES = 90 << 10  # at most of a vector within a call; Ray's own limit is 100 KiB
+MOST_LETTERS = 300  # of Ray's error messages
+CALL_SECONDS = 0.1  # of training in a call, whose overhead is some milliseconds
+MOST_ORDERS = 32  # in a call
+# A worker that dies loses its call. An order fails after so many lost workers: it is the likely
+# reason, since from the second worker on it is sent alone.
 MOST_DEATHS = 3
 
 
 class OrderQueue(deque[Order]):
-    """Orders that wait for a worker, in calls of as many as are worth `CALL_SECONDS`."""
+    """Orders that wait for a worker, grouped into calls of about `CALL_SECONDS`."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -54,7 +54,7 @@ class OrderQueue(deque[Order]):
         """
         count = min(math.ceil(len(self) / places), self.call_size)
         orders = [self.popleft()]
-        # An order that has lost a worker travels alone, for it may be the reason.
+        # An order that has lost a worker is sent alone, since it may be the reason.
         while (
             len(orders) < count
             and not self._deaths[orders[0].number]
@@ -64,14 +64,14 @@ class OrderQueue(deque[Order]):
         return orders
 
     def done(self, orders: Sequence[Order], seconds: float) -> None:
-        """Note that a call was carried out, in so many seconds of a worker."""
+        """Record that a worker carried out a call in `seconds`."""
         for order in orders:
             self._deaths.pop(order.number, None)
         each = max(seconds / len(orders), 1e-6)
         self.call_size = max(1, min(int(CALL_SECONDS / each), MOST_ORDERS))
 
     def lost(self, calls: Iterable[Sequence[Order]], reason: str) -> list[Reply]:
-        """Let orders of a lost worker wait again, before all others.
+        """Put the orders of a lost worker back, before all others.
 
         Args:
             calls: of the worker, oldest first. It was at work on the oldest.
@@ -83,15 +83,15 @@ class OrderQueue(deque[Order]):
         calls = list(calls)
         for order in calls[0] if calls else ():
             self._deaths[order.number] += 1
-        failed, again = [], []
+        failed, retries = [], []
         for order in (order for call in calls for order in call):
             if self._deaths[order.number] < MOST_DEATHS:
-                again.append(order)
+                retries.append(order)
             else:
                 del self._deaths[order.number]
                 text = f"{MOST_DEATHS} workers died with this order, the last one: {reason}"
                 failed.append(Reply(order.number, error=text))
-        self.extendleft(reversed(again))
+        self.extendleft(reversed(retries))
         return failed
 
 
@@ -114,13 +114,13 @@ class _Worker:
 class ClusterMailbox(Mailbox):
     """Mailbox for virtual time: any worker of the cluster serves any client.
 
-    Ray starts a lost worker again, where there is room. An order is a function of its content
-    alone. So others get the orders of a lost worker at once, and the replies are the same.
+    Ray restarts a lost worker where there is room. A reply depends only on the order's content. So
+    other workers get the orders of a lost worker at once, and the replies are the same.
 
     This process is connected to the cluster. `close` ends the workers.
 
     Args:
-        recipe: what workers make their trainers from.
+        recipe: from which workers build their trainers.
         num_workers: on all machines, >= 1; None = as many as there is room for, also on machines
             that join later.
         gpus: GPUs of a worker, >= 0.
@@ -129,7 +129,7 @@ class ClusterMailbox(Mailbox):
 
     Raises:
         ValueError: no machine has room for a worker, or the recipe cannot be sent.
-        RunError: no worker came up.
+        RunError: no worker started.
     """
 
     recipe: Recipe
@@ -145,12 +145,12 @@ class ClusterMailbox(Mailbox):
         self._ray = ray
         self._queue = OrderQueue()
         self._workers: list[_Worker] = []
-        # By reference of a call's result: its worker and orders; None = it is to become ready.
+        # Reference of a call's result -> its worker and orders; None = the call of `ready`.
         self._calls: dict[Any, tuple[_Worker, list[Order] | None]] = {}
-        self._versions: dict[int, Any] = {}  # references by the id of the vector
+        self._versions: dict[int, Any] = {}  # id of a vector -> its reference
         self._replies: list[Reply] = []
         self._starting = True
-        self._next_look = -math.inf
+        self._next_check = -math.inf
         self._last_ready = time.monotonic()
         self._last_reason = ""
         self._actor = ray.remote(ClusterWorker).options(
@@ -173,8 +173,8 @@ class ClusterMailbox(Mailbox):
 
     def capacity(self) -> int:
         ready = sum(worker.ready for worker in self._workers)
-        given = sum(len(call) for worker in self._workers for call in worker.calls)
-        return max(ready, 1) * CALLS * self._queue.call_size - given - len(self._queue)
+        assigned = sum(len(call) for worker in self._workers for call in worker.calls)
+        return max(ready, 1) * CALLS * self._queue.call_size - assigned - len(self._queue)
 
     def push(self, order: Order) -> None:
         self._queue.append(order)
@@ -182,7 +182,7 @@ class ClusterMailbox(Mailbox):
     def pull(self, timeout: float | None) -> Iterable[Reply]:
         until = math.inf if timeout is None else time.monotonic() + timeout
         while True:
-            self._look()
+            self._add_workers()
             self._flush()
             self._receive(min(max(until - time.monotonic(), 0.0), REFRESH))
             if self._replies or time.monotonic() >= until:
@@ -210,17 +210,17 @@ class ClusterMailbox(Mailbox):
 
         Raises:
             ValueError: no machine has room for a worker.
-            RunError: no worker came up.
+            RunError: no worker started.
         """
         if not room(self.gpus):
             raise ValueError(
                 "runtime.gpus_per_worker is more than any machine of the cluster has, so no worker "
                 f"can be placed ({self._offers()}): lower it, or let a larger machine join"
             )
-        self._look()
+        self._add_workers()
         while not any(worker.ready for worker in self._workers):
             self._receive(REFRESH)
-            self._look()
+            self._add_workers()
         self._starting = False
         log.info("runtime=ray: %d workers: %s", len(self._workers), self._offers())
 
@@ -230,18 +230,18 @@ class ClusterMailbox(Mailbox):
             for each in resources()
         )
 
-    def _look(self) -> None:
+    def _add_workers(self) -> None:
         """Start workers where there is new room.
 
         Raises:
-            RunError: nobody can train.
+            RunError: no worker can train.
         """
         now = time.monotonic()
-        if now < self._next_look:
+        if now < self._next_check:
             return
-        self._next_look = now + REFRESH
-        wanted = self.num_workers or max(room(self.gpus), 1)
-        for _ in range(len(self._workers), wanted):
+        self._next_check = now + REFRESH
+        target = self.num_workers or max(room(self.gpus), 1)
+        for _ in range(len(self._workers), target):
             worker = _Worker(self._actor.remote(self.patience))
             self._workers.append(worker)
             self._await_ready(worker)
@@ -256,9 +256,9 @@ class ClusterMailbox(Mailbox):
             )
 
     def _await_ready(self, worker: _Worker) -> None:
-        """Let a worker take part as soon as it can train.
+        """Make a worker ready to train.
 
-        Ray repeats the call until it has started the worker where there is room.
+        Ray repeats the call until there is room and the worker has started.
         """
         repeated = worker.handle.ready.options(max_task_retries=-1)
         self._calls[repeated.remote(self._recipe)] = worker, None
@@ -267,7 +267,7 @@ class ClusterMailbox(Mailbox):
         """Give the orders of a worker to others; it takes part again when Ray has restarted it.
 
         Raises:
-            RunError: it never came up, and the run has not begun.
+            RunError: it never started, and the run has not begun.
         """
         restarts = worker.ready
         self._last_reason = error_text(error)[:MOST_LETTERS]
@@ -284,7 +284,7 @@ class ClusterMailbox(Mailbox):
     # -- calls ------------------------------------------------------------------------------------
 
     def _flush(self) -> None:
-        """Give orders to workers with room, the first ones to whoever has least to do."""
+        """Send orders to workers with room, always to the one with the fewest calls."""
         ready = [worker for worker in self._workers if worker.ready]
         for places in range(sum(CALLS - len(worker.calls) for worker in ready), 0, -1):
             if not self._queue:
@@ -320,12 +320,12 @@ class ClusterMailbox(Mailbox):
                 result = self._ray.get(reference)
             except errors.RayError as error:
                 cause = getattr(error, "cause", None)
-                # An error of the worker's own code would come again. But one that cannot begin may
-                # be on a machine that lacks something.
-                own = isinstance(error, errors.RayTaskError) and not isinstance(cause, NotReady)
-                if own and (orders is not None or self._starting):
-                    told = f"a worker of the cluster failed: {error_text(cause or error)}"
-                    raise RunError(told) from error
+                # An error of the worker's own code would recur on others. But a worker that cannot
+                # start may be on a machine that lacks something.
+                fatal = isinstance(error, errors.RayTaskError) and not isinstance(cause, NotReady)
+                if fatal and (orders is not None or self._starting):
+                    message = f"a worker of the cluster failed: {error_text(cause or error)}"
+                    raise RunError(message) from error
                 self._lose(worker, cause or error)
             else:
                 if orders is None:
@@ -338,10 +338,10 @@ class ClusterMailbox(Mailbox):
                     self._replies.extend(map(read_only_reply, deepcopy(replies)))
 
     def _reference(self, vector: Any) -> Any:
-        """What travels in place of an array, which the cluster's store has only once.
+        """A reference to an array, of which the cluster's store has one copy.
 
         Raises:
-            RunError: it has no room there.
+            RunError: the store has no room for it.
         """
         key = id(vector)
         if key not in self._versions:
@@ -361,7 +361,7 @@ def build_cluster_mailbox(components: "Components") -> ClusterMailbox:
 
     Raises:
         ValueError: a value is not possible on this cluster.
-        RunError: there is no such cluster, or no worker came up.
+        RunError: there is no such cluster, or no worker started.
     """
     runtime = components.config.runtime
     num_workers = None if runtime.workers == "auto" else int(runtime.workers)

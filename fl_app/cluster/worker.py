@@ -13,14 +13,13 @@ if TYPE_CHECKING:
 
 
 class NotReady(Exception):
-    """The process was started again, and has no trainer yet."""
+    """The process was restarted, and has no trainer yet."""
 
 
 class ClusterWorker:
     """One long-lived process, as an actor of Ray. Its methods are called one after the other.
 
-    Ray starts it again when it is lost, perhaps on another machine. Then it must be made `ready`
-    again.
+    Ray restarts it when it is lost, perhaps on another machine. Then it must be made `ready` again.
 
     Args:
         patience: seconds that one order may take. Then the process ends.
@@ -42,7 +41,7 @@ class ClusterWorker:
 
         Args:
             packed: the orders (`fl_app.engine.worker.pack`).
-            vectors: that are beside them, of the store.
+            vectors: of the orders, from the cluster's store.
 
         Returns:
             The replies, and the seconds that all of them took.
@@ -55,7 +54,7 @@ class ClusterWorker:
         began = time.perf_counter()
         replies: list[Reply] = []
         for order in pickle.loads(packed, buffers=vectors):
-            for vector in (order.vector, *order.extra.values()):  # other orders may have them, too
+            for vector in (order.vector, *order.extra.values()):  # other orders may share them
                 vector.flags.writeable = False
             faulthandler.dump_traceback_later(self._patience, exit=True, file=2)
             replies.extend(carry_out(self._trainer, [order]))

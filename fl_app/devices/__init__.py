@@ -1,5 +1,5 @@
 """Devices: the duration and the energy of orders on each client, and when clients are online.
 
 `fleet.Fleet` combines training times (`compute`), transfer times (`network`) and energy.
-`fleet.Churn` says when clients are online. All of it is a function of (seed, client, number).
+`fleet.Churn` decides when clients are online. All are functions of (seed, client, number).
 """

@@ -1,4 +1,4 @@
-"""How many seconds the training of an order takes on each client.
+"""Training times of orders on each client, in seconds.
 
 A duration is a function of (seed, client, sequence number). So every algorithm meets the same
 devices, and there is no state to save.
@@ -156,8 +156,8 @@ class MeasuredPhones(MeanSeconds, _Scaled):
         counts = np.array([phone["count"] for phone in phones])
         relative = np.array([phone["relative_seconds"] for phone in phones])
         rng = np.random.default_rng((self.seed, STREAM))
-        drawn = rng.choice(len(phones), self.num_clients, p=counts / counts.sum())
-        return self.base_seconds * relative[drawn]
+        types = rng.choice(len(phones), self.num_clients, p=counts / counts.sum())
+        return self.base_seconds * relative[types]
 
 
 @dataclass(kw_only=True, eq=False)
@@ -212,10 +212,10 @@ class Boards(Times):
         num_clients: N.
         num_examples: n_i of every client, all > 0.
         table: a device file, or its name in ``fl_app/devices/tables`` (`fl_app.devices.table`).
-        boards: kind -> how many; None = as the table says.
+        boards: kind -> how many; None = as in the table.
 
     Attributes:
-        kinds: of every client, its name.
+        kinds: name of each client's kind.
 
     Raises:
         ValueError: there is no such table or kind, or not N boards.
@@ -227,17 +227,17 @@ class Boards(Times):
     boards: Mapping[str, int] | None = None
 
     def _means(self) -> Any:
-        self.kinds, self._found = boards_of(self.table, self.boards, self.num_clients)
+        self.kinds, self._specs = boards_of(self.table, self.boards, self.num_clients)
         number: Counter[str] = Counter()  # of a kind's next board
         means = []
-        for name, kind, examples in zip(self.kinds, self._found, self.num_examples, strict=True):
+        for name, kind, examples in zip(self.kinds, self._specs, self.num_examples, strict=True):
             share = 1.0 if kind.examples is None else examples / kind.examples
             means.append(kind.seconds[number[name] % len(kind.seconds)] * share)
             number[name] += 1
         return means
 
     def seconds(self, client_id: int, sequence: int, now: float) -> float:
-        kind = self._found[client_id]
+        kind = self._specs[client_id]
         sigma = math.sqrt(math.log1p(kind.spread**2))
         factor = log_normal(sigma, uniform(self.seed, client_id, sequence))
         return self.mean_seconds[client_id] * factor + (0.0 if sequence else kind.first)

@@ -203,7 +203,7 @@ class Arrivals(Checked):
         return self.mean_stay * exponential(uniform(self.seed, client_id, 0, b"leaves"))
 
 
-# Messages of FLASH's phones, which are ready when all of `READY` hold, and what each one ends.
+# Messages of FLASH's phones, which are ready when all of `READY` hold; each of `ENDS` ends one.
 READY = {"battery_charged_on", "wifi", "screen_lock"}
 ENDS = {"battery_charged_off": "battery_charged_on", "screen_unlock": "screen_lock"}
 ENDS |= dict.fromkeys(("unknown", "2g", "3g", "4g", "5g"), "wifi")
@@ -213,17 +213,17 @@ SECOND_0 = datetime(2020, 1, 2)  # of FLASH
 
 @dataclass(kw_only=True, eq=False)
 class Traces:
-    """Clients are online when phones were ready to train, as was recorded.
+    """Clients are online when recorded phones were ready to train.
 
     The file is a JSON of users by name: FLASH's ``state_traces.json`` (``messages``, each a time
     and a state), or ``cached_timers.json`` of FLASH and FLHetBench (``trace_start``, ``trace_end``,
-    ``ready_time``, in seconds). The seed deals the users to the clients, again from the first if
-    they are fewer. Those that were never ready are left out. As in FLASH's ``Timer``, a trace
+    ``ready_time``, in seconds). The seed assigns the users to the clients, again from the first if
+    they are fewer. Users that were never ready are left out. As in FLASH's ``Timer``, a trace
     repeats: at second t a user does what it did at start + (t - start) mod (end - start). A stay
-    whose end was not seen is none.
+    without a recorded end does not count.
 
     Args:
-        path: of the file; it has to be given.
+        path: of the file; required.
         seed: seed of the run.
 
     Raises:
@@ -235,14 +235,14 @@ class Traces:
 
     def __post_init__(self) -> None:
         key, path = "devices.availability.path", Path(self.path or "").expanduser()
-        told = "when clients are online is unknown"
-        require(path.is_file(), key, self.path, "a JSON file of recorded users", told)
+        consequence = "when clients are online is unknown"
+        require(path.is_file(), key, self.path, "a JSON file of recorded users", consequence)
         users = list[tuple[bool, float, list[float]]]()
         with explaining(f"{key}={path}"):
             for name, user in json.loads(path.read_text(encoding="utf-8")).items():
                 with explaining(f"user {name}"):
                     users += _stays(user)
-        require(len(users) > 0, key, path, "a file with a user that was ready", told)
+        require(len(users) > 0, key, path, "a file with a user that was ready", consequence)
         order = sorted(range(len(users)), key=lambda user: uniform(self.seed, user, 0, b"user"))
         self._users = [users[user] for user in order]
 
@@ -259,27 +259,27 @@ class Traces:
 def _stays(user: Mapping[str, Any]) -> Iterator[tuple[bool, float, list[float]]]:
     """Whether a user is ready at second 0, until when, and its stays in a circle; or nothing."""
     if "messages" in user:
-        times = _heard(user["messages"])
+        times = _ready_times(user["messages"])
     else:
         times = [user["trace_start"], *chain.from_iterable(user["ready_time"]), user["trace_end"]]
     if len(times) <= 2:  # never ready
         return
     start, *changes, end = times
-    wrong = [two for two in pairwise(times) if not two[0] <= two[1]]
+    wrong = [pair for pair in pairwise(times) if not pair[0] <= pair[1]]
     holds = start < end and len(changes) % 2 == 0 and not wrong
     bound = "pairs of ascending seconds, from trace_start to a later trace_end"
     require(holds, "ready_time", wrong or (start, end), bound, "it says when the user was ready")
     length = end - start
     online = bisect_right(changes, start + -start % length) % 2 == 1
     turns = set[float]()
-    for change in changes:  # two at a time are none, also where the trace ends and begins anew
+    for change in changes:  # two at the same time cancel, also where the trace ends and restarts
         turns ^= {change % length or length}
-    if at := sorted(turns) or [math.inf] * online:
-        yield online, at[0], [after - before for before, after in pairwise([at[-1] - length, *at])]
+    if ends := sorted(turns) or [math.inf] * online:
+        yield online, ends[0], [b - a for a, b in pairwise([ends[-1] - length, *ends])]
 
 
-def _heard(messages: str) -> list[float]:
-    """A user's first second, those in which it turns ready and unready by turns, and its last."""
+def _ready_times(messages: str) -> list[float]:
+    """A user's first second, those in which it turns ready and unready in turn, and its last."""
     seconds, changes, now = list[float](), list[float](), set[str]()
     bound = f"a time, none before the last, a tab and a percentage or one of {', '.join(STATES)}"
     for number, line in enumerate(filter(str.strip, messages.split("\n")), 1):
@@ -298,12 +298,12 @@ def _heard(messages: str) -> list[float]:
 
 
 class MeasuredServer(Server):
-    """A server with the seconds of a device file; a value that is given replaces the file's.
+    """A server with the seconds of a device file; arguments replace the file's values.
 
     Args:
         table: a device file, as of `fl_app.devices.compute.Boards`;
-            None = what is not given takes no time.
-        dispatch: as of `Server`, and so are those that follow.
+            None = arguments left out take no time.
+        dispatch: see `Server`.
         receipt: see `Server`.
         aggregation: see `Server`.
         evaluation: see `Server`.
@@ -323,7 +323,7 @@ class MeasuredServer(Server):
         evaluation: float | None = None,
         poll: float | None = None,
     ) -> None:
-        given = (dispatch, receipt, aggregation, evaluation, poll)
+        values = (dispatch, receipt, aggregation, evaluation, poll)
         settings = {} if table is None else dict(read_table(table, "devices.server.table").server)
-        own = {key: value for key, value in zip(SERVER, given, strict=True) if value is not None}
-        super().__init__(**settings | own)
+        arguments = {key: v for key, v in zip(SERVER, values, strict=True) if v is not None}
+        super().__init__(**settings | arguments)

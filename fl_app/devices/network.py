@@ -1,4 +1,4 @@
-"""How many seconds the download and the upload of a model take."""
+"""Times of downloads and uploads of a model, in seconds."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -44,7 +44,7 @@ class Links(Checked):
         return self._seconds("up", client_id, sequence, self.upload_share * part)
 
     def _seconds(self, way: Way, client_id: int, sequence: int, share: float) -> float:
-        """Seconds of a transfer of `share` of a model: of every client in proportion to it."""
+        """Seconds of a transfer of `share` of a model; by default in proportion to the share."""
         return self._mean * share
 
 
@@ -153,9 +153,9 @@ class MeasuredLinks(Links):
 
 @dataclass(kw_only=True, eq=False)
 class BoardLinks(Links):
-    """The links of `fl_app.devices.compute.Boards`, as their device file has them.
+    """The links of `fl_app.devices.compute.Boards`, from their device file.
 
-    A transfer takes ``latency + num_bytes / speed``, and no time on a board without a link there.
+    A transfer takes ``latency + num_bytes / speed``, and no time if the file has no link.
 
     Args:
         num_bytes: size of a model.

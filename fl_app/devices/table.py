@@ -1,4 +1,4 @@
-"""Device files: what kinds of boards take for an order, and a server for its work.
+"""Device files: the seconds that kinds of boards take for an order, and a server for its work.
 
 A device file is JSON (Flower leaves other tables out when it bundles the app for the nodes):
 
@@ -52,7 +52,7 @@ MEANS = several("a number > 0, or one for each board", POSITIVE.holds)
 
 @dataclass(frozen=True)
 class Link(Checked):
-    """What joins a board to the server.
+    """The link between a board and the server.
 
     Attributes:
         down: bytes per second to the board, > 0.
@@ -69,7 +69,7 @@ class Link(Checked):
 
 @dataclass(frozen=True)
 class Kind(Checked):
-    """What the orders of one kind of board take.
+    """The duration of orders on one kind of board.
 
     Attributes:
         seconds: mean of an order on each of its boards in turn, > 0, without the transfers of
@@ -114,18 +114,18 @@ def read_table(name: str, key: str = "devices.table") -> Table:
     Raises:
         ValueError: there is no such file, or a value in it is missing or out of its bounds.
     """
-    own = resources.files("fl_app.devices") / "tables" / f"{name}.json"
+    table = resources.files("fl_app.devices") / "tables" / f"{name}.json"
     path = Path(name).expanduser()
-    is_own = "/" not in name and own.is_file()
+    is_table = "/" not in name and table.is_file()
     require(
-        is_own or path.is_file(),
+        is_table or path.is_file(),
         key,
         name,
         "a file, or the name of a table of fl_app/devices/tables",
         "the boards' seconds are unknown",
     )
     with explaining(f"{key}={name} is no device file", "; python -m lab.rack.fit writes one"):
-        text = own.read_text(encoding="utf-8") if is_own else path.read_text(encoding="utf-8")
+        text = table.read_text(encoding="utf-8") if is_table else path.read_text(encoding="utf-8")
         content = json.loads(text)
         kinds = content["kinds"].items()
         return Table(
@@ -137,29 +137,29 @@ def read_table(name: str, key: str = "devices.table") -> Table:
 
 def _kind(name: str, values: Mapping[str, Any]) -> Kind:
     """A kind of boards; further keys are for readers."""
-    own = {field.name: values[field.name] for field in fields(Kind) if field.name in values}
-    means = own.get("seconds", ())
-    own["seconds"] = tuple(means) if isinstance(means, list | tuple) else (means,)
+    settings = {field.name: values[field.name] for field in fields(Kind) if field.name in values}
+    means = settings.get("seconds", ())
+    settings["seconds"] = tuple(means) if isinstance(means, list | tuple) else (means,)
     with explaining(f"kinds.{name}"):
-        if own.get("network") is not None:
-            own["network"] = Link(**own["network"])
-        return Kind(**own)
+        if settings.get("network") is not None:
+            settings["network"] = Link(**settings["network"])
+        return Kind(**settings)
 
 
 def boards_of(
     table: str, boards: Mapping[str, int] | None, num_clients: int
 ) -> tuple[list[str], list[Kind]]:
-    """Of every client, the name of its kind and the kind."""
-    read = read_table(table)
-    counts = read.boards if boards is None else boards
+    """The name of each client's kind, and the kind of each client."""
+    file = read_table(table)
+    counts = file.boards if boards is None else boards
     fits = isinstance(counts, Mapping) and all(map(count(0).holds, counts.values()))
     bound = "kinds with numbers such as {rpi5:10,rpi4:5}, or null"
     require(fits, "devices.boards", counts, bound, "it says which board every client is")
-    known = ", ".join(read.kinds)
+    known = ", ".join(file.kinds)
     for kind in counts:
         bound = f"of {known} with devices.table={table}"
-        told = "what an order takes on another board is unknown"
-        require(kind in read.kinds, "devices.boards", kind, bound, told)
+        consequence = "what an order takes on another board is unknown"
+        require(kind in file.kinds, "devices.boards", kind, bound, consequence)
     names = [kind for kind, number in counts.items() for _ in range(number)]
     require(
         len(names) == num_clients,
@@ -168,7 +168,7 @@ def boards_of(
         f"num_clients={num_clients} boards of {known}",
         "every client is one board",
     )
-    return names, [read.kinds[name] for name in names]
+    return names, [file.kinds[name] for name in names]
 
 
 def table_4(num_bytes: int) -> tuple[float, float]:

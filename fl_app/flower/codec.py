@@ -9,7 +9,7 @@
 | | ``metrics`` | ``num-examples``, ``loss`` and what else the client measured |
 | | ``upload`` | the other fields of an `Upload` but its records, and who trained it |
 | both | ``extra.<name>`` | a vector beside the model, where the algorithm exchanges more |
-| both | ``state`` | what the client keeps, where any node serves any client |
+| both | ``state`` | the client's state, where any node serves any client |
 | introduction (`query`) | ``metrics`` | ``partition-id``, if the node has one |
 
 ``arrays``, ``config`` and ``metrics`` follow Flower's own convention: the model travels as named
@@ -51,7 +51,7 @@ from fl_app.core.vector import read_only
 from fl_app.core.width import Places, part_of
 from fl_app.flower import names
 
-RECENT = 8  # serialised vectors kept
+RECENT = 8  # serialised vectors in the cache
 NOTHING: Vector = np.empty(0, np.float32)
 # Fields of an `Upload` in the record of that name. A ClientApp that does not know this project has
 # none, and the defaults are true of it.
@@ -69,7 +69,7 @@ def record_of(arrays: Arrays) -> ArrayRecord:
 
 
 def config_record(config: Mapping[str, object]) -> ConfigRecord:
-    """What an order says, with NumPy's numbers as plain ones."""
+    """An order's settings, with NumPy's numbers as Python's."""
     plain = {k: v.item() if isinstance(v, np.generic) else v for k, v in config.items()}
     return ConfigRecord(plain)  # type: ignore[arg-type]
 
@@ -102,8 +102,8 @@ def from_arrays(record: ArrayRecord, layout: Layout) -> Vector:
     arrays = arrays_of(record)
     missing, unexpected = layout.slices.keys() - arrays.keys(), arrays.keys() - layout.slices.keys()
     if missing or unexpected:
-        told = [names_of(sorted(odd)) or "none" for odd in (missing, unexpected)]
-        raise ValueError(f"arrays do not fit the model: missing {told[0]}; unexpected {told[1]}")
+        lists = [names_of(sorted(odd)) or "none" for odd in (missing, unexpected)]
+        raise ValueError(f"arrays do not fit the model: missing {lists[0]}; unexpected {lists[1]}")
     for entry in layout.entries:
         dtype = arrays[entry.name].dtype
         if dtype.kind != np.dtype(entry.dtype).kind:
@@ -118,7 +118,7 @@ def encode(vector: Vector, split: int, dtype: str) -> Arrays:
     Args:
         vector: shape ``(d,)``.
         split: number of trainable entries, which lead.
-        dtype: of these; they were rounded to it.
+        dtype: of these entries, which were rounded to it.
     """
     if dtype == "float32":
         return {names.VECTOR: vector}
@@ -136,7 +136,7 @@ def decode(
         record: of the arrays.
         layout: of the vector.
         part: places in the vector that the arrays hold, of a model without buffers; None = all.
-        base: what the other places hold; None = 0.
+        base: values of the other places; None = 0.
 
     Raises:
         ValueError: the arrays do not fit the model.
@@ -161,8 +161,8 @@ def decode(
 def _fitting(arrays: Arrays, name: str, dtype: str, size: int) -> NDArray[Any]:
     array = arrays[name]
     if array.dtype.str[1:] != dtype or array.shape != (size,):
-        found = f"{array.dtype}{list(array.shape)}"
-        raise ValueError(f"arrays do not fit the model: {name} is {found}, expected [{size}]")
+        actual = f"{array.dtype}{list(array.shape)}"
+        raise ValueError(f"arrays do not fit the model: {name} is {actual}, expected [{size}]")
     return array
 
 
@@ -173,8 +173,8 @@ def _fitting(arrays: Arrays, name: str, dtype: str, size: int) -> NDArray[Any]:
 class OrderPacker:
     """Packs orders; may be called from several threads.
 
-    An Array is serialised when it is made. So the last few are kept, and shared by all orders that
-    carry the same vector.
+    An Array is serialised when it is made. So the last few are cached, and shared by all orders
+    with the same vector.
 
     Args:
         layout: of the vectors.
@@ -192,9 +192,9 @@ class OrderPacker:
 
     def pack(self, order: Order) -> RecordDict:
         """Content of an order's message; its arrays are shared and must not be changed."""
-        own = self.evaluate_config if order.evaluates else None
+        override = self.evaluate_config if order.evaluates else None
         config = {
-            **(self.config if own is None else own),
+            **(self.config if override is None else override),
             **order.config,
             # The model of version t is that of Flower's round t; round t + 1 trains from it.
             names.SERVER_ROUND: order.base_version + (0 if order.evaluates else 1),
@@ -216,8 +216,8 @@ class OrderPacker:
         if not vector.size:  # the client continues with what it has
             return ArrayRecord({})
         with self._lock:
-            for known, as_whole, record in self._recent:
-                if known() is vector and as_whole is whole:
+            for reference, as_whole, record in self._recent:
+                if reference() is vector and as_whole is whole:
                     return record
             record = record_of({names.VECTOR: vector} if whole else self.layout.named(vector))
             self._recent.append((weakref.ref(vector), whole, record))
@@ -236,20 +236,20 @@ def read_upload(
         message: a reply with content.
         layout: of the model that was sent.
         needs: full name of the class that must have trained; "" = any class.
-        order: that of the client, where it may have a part of the model.
+        order: of the upload, where it may have had a part of the model.
 
     Raises:
         ValueError: the reply is malformed.
         RunError: the client did not train with `needs`. All clients run the same app.
     """
     content, ours = message.content, names.UPLOAD in message.content.config_records
-    told = dict(content.config_records[names.UPLOAD]) if ours else {}
-    if needs and needs.rpartition(".")[2] not in str(told.pop(names.TRAINER, "")).split():
+    values = dict(content.config_records[names.UPLOAD]) if ours else {}
+    if needs and needs.rpartition(".")[2] not in str(values.pop(names.TRAINER, "")).split():
         raise RunError(
             f"the ClientApp must train with {needs}: the algorithm is one of client and server, "
             "and without its half the run would be one of another algorithm"
         )
-    fields: dict[str, Any] = {"kind": "model", **{n: told[n] for n in FIELDS if n in told}}
+    fields: dict[str, Any] = {"kind": "model", **{n: values[n] for n in FIELDS if n in values}}
     if wrong := [name for name, value in fields.items() if type(value) is not FIELDS[name]]:
         raise ValueError(f"{names.UPLOAD} holds {wrong[0]}={fields[wrong[0]]!r}")
     scores = read_scores(message)
@@ -258,7 +258,7 @@ def read_upload(
         arrays = content.array_records.get(names.ARRAYS, ArrayRecord({}))
         part = part_of(order.config, layout) if order else None
         base = order.vector if order and fields["kind"] == "model" else None
-        fields |= {"vector": decode(arrays, layout, part, base), **_beside(content, layout)}
+        fields |= {"vector": decode(arrays, layout, part, base), **_side_fields(content, layout)}
     else:
         fields["vector"] = from_arrays(_only(content.array_records, "ArrayRecord"), layout)
         fields["records"] = {
@@ -284,12 +284,12 @@ def read_scores(message: Message) -> Scores:
     numbers = {name: float(v) for name, v in record.items() if isinstance(v, int | float)}
     num_examples = numbers.pop(names.NUM_EXAMPLES, None)
     if num_examples is None or not math.isfinite(num_examples):
-        found = "no" if num_examples is None else num_examples
-        raise ValueError(f"metrics hold {found} {names.NUM_EXAMPLES}, expected a finite number")
+        actual = "no" if num_examples is None else num_examples
+        raise ValueError(f"metrics hold {actual} {names.NUM_EXAMPLES}, expected a finite number")
     return Scores(numbers, int(num_examples))
 
 
-def _beside(content: RecordDict, layout: Layout) -> dict[str, Any]:
+def _side_fields(content: RecordDict, layout: Layout) -> dict[str, Any]:
     """`state` and `extra` of an order or an upload."""
     state, extra = {}, {}
     for name, record in content.array_records.items():
@@ -333,7 +333,7 @@ def read_order(message: Message, layout: Layout) -> Order:
         vector=vector,
         config=config,
         sent_at=0.0,
-        **_beside(content, layout),
+        **_side_fields(content, layout),
         evaluates=message.metadata.message_type == MessageType.EVALUATE,
     )
 
@@ -356,14 +356,14 @@ def pack_upload(
         lineage: names of the classes that trained, of an algorithm with clients of its own.
     """
     values = {name: getattr(upload, name) for name in FIELDS}
-    told = {name: FIELDS[name](value) for name, value in values.items() if value is not None}
+    fields = {name: FIELDS[name](value) for name, value in values.items() if value is not None}
     content = RecordDict(
         {
             names.ARRAYS: ArrayRecord({}),
             names.METRICS: MetricRecord(
                 {**upload.metrics, names.NUM_EXAMPLES: upload.num_examples, names.LOSS: upload.loss}
             ),
-            names.UPLOAD: ConfigRecord({**told, names.TRAINER: lineage}),
+            names.UPLOAD: ConfigRecord({**fields, names.TRAINER: lineage}),
         }
     )
     part = part_of(order_config(message), layout)
@@ -388,8 +388,8 @@ def pack_scores(message: Message, scores: Scores) -> Message:
 def pack_error(message: Message, error: Exception) -> Message:
     """The reply to an order that failed, worded as in the other runtimes.
 
-    The errors that it was raised from stay on the node: they may tell of its data.
+    The errors that caused it stay on the node, since they may quote its data.
     """
-    told = [f"{type(error).__name__}: {error}", bugs.traceback_of(error, chain=False)]
-    reason = "\n".join(filter(None, told))
+    parts = [f"{type(error).__name__}: {error}", bugs.traceback_of(error, chain=False)]
+    reason = "\n".join(filter(None, parts))
     return Message(Error(ErrorCode.CLIENT_APP_RAISED_EXCEPTION, reason), reply_to=message)

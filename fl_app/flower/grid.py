@@ -17,7 +17,7 @@ from fl_app.engine.clock import Joined, Left, Mailbox
 from fl_app.flower import names, nodes
 from fl_app.flower.codec import OrderPacker
 from fl_app.flower.nodes import NO_NODES, Nodes
-from fl_app.flower.orders import LOST, MALFORMED, Found, Orders, kind_of, pause, read_reply, send
+from fl_app.flower.orders import LOST, MALFORMED, Finding, Orders, kind_of, pause, read_reply, send
 
 log = logging.getLogger("flwr")
 
@@ -47,8 +47,8 @@ class AnyNode(Mailbox):
         train_config: sent with every order.
 
     Raises:
-        RunError: no node came; or a process of Flower's engine died, and an order with it: as a
-            failure of a client it would make another run of the same seed.
+        RunError: no node connected, or a process of Flower's engine died with its order: as a
+            client's failure, this would change the results of the seed.
     """
 
     grid: Grid
@@ -61,11 +61,11 @@ class AnyNode(Mailbox):
         self._packer = OrderPacker(self.layout, config)
         self._free: list[int] = []  # nodes
         self._under_way: dict[str, tuple[Order, int]] = {}  # by message id: order, node
-        self._looked = -math.inf
+        self._last_look = -math.inf
         self._wait_for_a_node(NO_NODES.format(nodes.PATIENCE))
 
     def capacity(self) -> int:
-        if time.monotonic() - self._looked >= LOOK:
+        if time.monotonic() - self._last_look >= LOOK:
             self._look()
         return len(self._free)
 
@@ -82,9 +82,9 @@ class AnyNode(Mailbox):
         while self._under_way:
             replies = []
             for message in self.grid.pull_messages(list(self._under_way)):
-                # A reply that comes twice finds nothing under way.
-                if known := self._under_way.pop(message.metadata.reply_to_message_id, None):
-                    order, node = known
+                # The second copy of a reply finds no order under way.
+                if entry := self._under_way.pop(message.metadata.reply_to_message_id, None):
+                    order, node = entry
                     self._free.append(node)
                     if message.has_error() and message.error.code in LOST:
                         lines = (message.error.reason or "").splitlines()
@@ -101,17 +101,17 @@ class AnyNode(Mailbox):
         self._under_way.clear()
 
     def _look(self) -> None:
-        """Add nodes that joined, drop nodes that left; orders on the latter end as errors."""
-        self._looked = time.monotonic()
+        """Add nodes that joined and drop nodes that left, whose orders end as errors."""
+        self._last_look = time.monotonic()
         busy = {node for _, node in self._under_way.values()}
         self._free = [node for node in self.grid.get_node_ids() if node not in busy]
 
-    def _wait_for_a_node(self, otherwise: str) -> None:
+    def _wait_for_a_node(self, problem: str) -> None:
         began = time.monotonic()
         while not self.capacity():
             waited = time.monotonic() - began
             if waited >= nodes.PATIENCE:
-                raise RunError(otherwise)
+                raise RunError(problem)
             time.sleep(pause(waited, 0.02, 1.0))
             self._look()
 
@@ -119,9 +119,9 @@ class AnyNode(Mailbox):
 class GridMailbox(Mailbox):
     """Mailbox for the wall clock: every node is a client, known by its partition id or its node id.
 
-    Other threads look for nodes and await replies. What they find goes through one inbox, and
-    nothing changes but in `pull`: so an order is never given to a client of which the caller does
-    not know yet that it has left.
+    Other threads look for nodes and await replies. Their findings go through one inbox, and only
+    `pull` changes the state. So no order is given to a client that has left before the caller
+    knows of it.
 
     Args:
         grid: reaches the nodes; used from several threads.
@@ -144,21 +144,21 @@ class GridMailbox(Mailbox):
         deadline: float = math.inf,
         needs: str = "",
     ) -> None:
-        self._inbox: SimpleQueue[Found] = SimpleQueue()
+        self._inbox: SimpleQueue[Finding] = SimpleQueue()
         config = train_config or {}
         packer = OrderPacker(layout, config, evaluate_config)
         ttl = 2.0 * deadline if math.isfinite(deadline) else None
-        tell = self._inbox.put
-        self._orders = Orders(grid, packer, layout, tell, self._answered, ttl=ttl, needs=needs)
-        self._nodes = Nodes(grid, tell, introduce=names.APP_CONFIG in config)
-        self._told: set[str] = set()
+        report = self._inbox.put
+        self._orders = Orders(grid, packer, layout, report, self._on_replies, ttl=ttl, needs=needs)
+        self._nodes = Nodes(grid, report, introduce=names.APP_CONFIG in config)
+        self._warned: set[str] = set()
 
     def capacity(self) -> int:
         return len(self._nodes.clients.keys() - self._orders.busy())
 
     def push(self, order: Order) -> None:
         node = self._nodes.clients.get(order.client_id)
-        if node is not None:  # else its `Left` is on the way, and takes this order along
+        if node is not None:  # else its `Left` is on the way, and ends this order
             self._orders.give(order, node)
 
     def pull(self, timeout: float | None) -> Iterable[Reply | Joined | Left]:
@@ -171,16 +171,16 @@ class GridMailbox(Mailbox):
             # In short waits: Flower ends a ServerApp without a SuperLink by a signal that it raises
             # in a thread of its own, which the main thread notices only when it wakes.
             try:
-                found = self._inbox.get(timeout=min(max(left, 0.0), HEED))
+                finding = self._inbox.get(timeout=min(max(left, 0.0), HEED))
             except Empty:
                 if left <= 0.0:
                     return []
                 if time.monotonic() - began >= nodes.PATIENCE:
-                    self._tell_of_waiting()
+                    self._warn_of_waiting()
                 continue
-            if isinstance(found, RunError):
-                raise found
-            if events := found():
+            if isinstance(finding, RunError):
+                raise finding
+            if events := finding():
                 for event in events:
                     if isinstance(event, Left):
                         self._orders.drop(event.client_id)
@@ -190,23 +190,23 @@ class GridMailbox(Mailbox):
         self._nodes.close()
         self._orders.close()
 
-    def _answered(self, order: Order, replies: list[Reply]) -> list[Any]:
-        """The replies; or that their client leaves for some time, with its order that failed."""
+    def _on_replies(self, order: Order, replies: list[Reply]) -> list[Any]:
+        """The replies; or, of an order that failed, that its client leaves for some time."""
         if not self._orders.end(order.number):
             return []
         if order.evaluates:  # a client that cannot evaluate may well train
             return replies
-        # A malformed reply is one all the same: such a client takes its time, and needs no rest.
+        # A malformed reply counts as a reply: its client has taken its time, and needs no rest.
         for reply in replies:
             if reply.error and not reply.error.startswith(MALFORMED):
                 return self._nodes.fail(order.client_id, reply) or replies
         self._nodes.succeed(order.client_id)
         return replies
 
-    def _tell_of_waiting(self) -> None:
-        """Warn, once of either kind, of a wait that may never end."""
+    def _warn_of_waiting(self) -> None:
+        """Warn, once of each kind, of a wait that may never end."""
         busy = len(self._orders.busy())
-        told, count = (NO_REPLY, busy) if busy else (NO_ORDER, len(self._nodes.present))
-        if count and told not in self._told:
-            self._told.add(told)
-            log.warning(told, nodes.PATIENCE, count)
+        message, count = (NO_REPLY, busy) if busy else (NO_ORDER, len(self._nodes.present))
+        if count and message not in self._warned:
+            self._warned.add(message)
+            log.warning(message, nodes.PATIENCE, count)

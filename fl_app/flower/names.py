@@ -27,4 +27,4 @@ TRAINER = "trainer"  # names of the classes that trained, of algorithms with cli
 VECTOR, ENTRIES, BUFFERS = "vector", "entries", "buffers"
 
 PARTITION_ID = "partition-id"
-DATA = "data"  # of a node's own configuration: path of the data that it has and no other node
+DATA = "data"  # of a node's own configuration: path of its own data

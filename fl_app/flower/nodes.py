@@ -1,4 +1,4 @@
-"""Who is there: Flower's nodes, and the clients that they are."""
+"""The connected nodes of Flower, and the client of each."""
 
 import logging
 import threading
@@ -14,7 +14,7 @@ from fl_app.core.errors import RunError
 from fl_app.core.types import Reply
 from fl_app.engine.clock import Joined, Left
 from fl_app.flower import names
-from fl_app.flower.orders import TRANSPORT_ERRORS, Found, pause, send, start_thread, wait_for
+from fl_app.flower.orders import TRANSPORT_ERRORS, Finding, pause, send, start_thread, wait_for
 from fl_app.flower.patches import SIMULATION_GRID
 
 log = logging.getLogger("flwr")
@@ -34,18 +34,18 @@ NO_NODES = (
 
 
 class Nodes:
-    """Which clients are there, and the node of each. All methods are called in one thread.
+    """The connected clients, and the node of each. All methods are called in one thread.
 
-    Two other threads look and ask, and `tell` what they find. So nothing changes but when the
-    caller passes that on.
+    Other threads look for nodes and query them, and `report` their findings. The state changes only
+    when the caller runs a finding.
 
     A client whose orders fail again and again rests: it leaves for some time. A node whose data
-    cannot be read fails within seconds. It would be given orders all the time, and its failures
-    would fill the log and end the run as stalled.
+    cannot be read fails within seconds. It would get orders all the time, and its failures would
+    fill the log and end the run as stalled.
 
     Args:
         grid: reaches the nodes; used from several threads.
-        tell: called with what was found.
+        report: called in another thread with a finding.
         introduce: ask every new node for its partition id, which becomes its client id. A node
             that has none is known by its node id.
 
@@ -54,8 +54,8 @@ class Nodes:
         present: node -> when it connected.
     """
 
-    def __init__(self, grid: Grid, tell: Callable[[Found], None], *, introduce: bool) -> None:
-        self._grid, self._tell, self._introduces = grid, tell, introduce
+    def __init__(self, grid: Grid, report: Callable[[Finding], None], *, introduce: bool) -> None:
+        self._grid, self._report, self._introduces = grid, report, introduce
         self._closed = threading.Event()
         self.present: dict[int, str] = {}
         self.clients: dict[int, int] = {}
@@ -64,22 +64,22 @@ class Nodes:
         start_thread(self._watch)
 
     def see(self, nodes: Mapping[int, str]) -> list[Joined | Left]:
-        """Take note of who is connected; returns which clients left or joined.
+        """Record the connected nodes; returns which clients left or joined.
 
-        A SuperNode that was killed may be back before anybody saw that it was away. It has left:
-        it has lost its order, for which Flower has no error any more.
+        A SuperNode that was killed may be back before its absence was seen. It counts as left: it
+        has lost its order, and Flower reports no error of it.
 
         Args:
             nodes: each with the time at which it connected; "" = unknown.
         """
-        stay = {node for node, since in self.present.items() if nodes.get(node) == since}
+        staying = {node for node, since in self.present.items() if nodes.get(node) == since}
         self.present = dict(nodes)
-        gone = [client for client, node in self.clients.items() if node not in stay]
+        gone = [client for client, node in self.clients.items() if node not in staying]
         for client in gone:
             del self.clients[client]
-        self._resting = {c: each for c, each in self._resting.items() if each[0] in stay}
+        self._resting = {c: each for c, each in self._resting.items() if each[0] in staying}
         events: list[Joined | Left] = [Left(client) for client in gone]
-        for node in sorted(nodes.keys() - stay):
+        for node in sorted(nodes.keys() - staying):
             if self._introduces:
                 start_thread(self._ask, node)
             else:
@@ -87,13 +87,13 @@ class Nodes:
         return events
 
     def introduce(self, node: int, client: int | None) -> list[Joined | Left]:
-        """Take note of who a node is; returns which client left or joined.
+        """Record the client of a node; returns which client left or joined.
 
         Args:
-            node: that was asked.
-            client: that it is; None = it did not hear the question.
+            node: that was queried.
+            client: of the node; None = the query did not reach it.
         """
-        if client is None:  # to be asked again when it is next seen
+        if client is None:  # to be queried again when it is next seen
             self.present.pop(node, None)
         if client is None or node not in self.present:
             return []
@@ -103,7 +103,7 @@ class Nodes:
             why = SAME.format(node, client, self.clients.pop(client))
             log.warning(why)
             # It joins once the caller knows that it has left.
-            self._tell(partial(self.introduce, node, client))
+            self._report(partial(self.introduce, node, client))
             return [Left(client, reason=why)]
         self._resting.pop(client, None)
         self._failures.pop(client, None)
@@ -111,13 +111,13 @@ class Nodes:
         return [Joined(client)]
 
     def succeed(self, client: int) -> None:
-        """Take note of a training order that did not fail."""
+        """Record a training order that did not fail."""
         self._failures.pop(client, None)
 
     def fail(self, client: int, problem: Reply) -> list[Joined | Left]:
-        """Take note of a training order that failed; returns whether its client leaves to rest.
+        """Record a training order that failed; returns whether its client leaves to rest.
 
-        Nobody rests if all clients fail: the fault is not theirs, and the run is to end soon.
+        No client rests if all fail: the fault is not theirs, and the run is to end soon.
         """
         self._failures[client] += 1
         failures, others = self._failures[client], self.clients.keys() - {client}
@@ -131,10 +131,10 @@ class Nodes:
     def rested(self) -> list[Joined | Left]:
         """Clients that have rested, and join again."""
         now = time.monotonic()
-        back = [client for client, (_, until) in self._resting.items() if until <= now]
-        for client in back:
+        returning = [client for client, (_, until) in self._resting.items() if until <= now]
+        for client in returning:
             self.clients[client], _ = self._resting.pop(client)
-        return [Joined(client) for client in back]
+        return [Joined(client) for client in returning]
 
     def close(self) -> None:
         """End the threads."""
@@ -142,25 +142,25 @@ class Nodes:
         self.present = {}
 
     def _watch(self) -> None:
-        began = seen = time.monotonic()
+        began = last_seen = time.monotonic()
         nodes: dict[int, str] = {}
-        anybody = False  # a node that was there once may come back
+        any_node = False  # a node that has connected once may come back
         while not self._closed.is_set():
             now = time.monotonic()
             try:
                 nodes = {each.node_id: each.last_activated_at for each in self._grid.get_nodes()}
-                seen, anybody = now, anybody or bool(nodes)
-                self._tell(partial(self.see, nodes))
+                last_seen, any_node = now, any_node or bool(nodes)
+                self._report(partial(self.see, nodes))
             except Exception as error:
                 # A Grid tries again by itself, but not after every error that passes.
                 log.warning("cannot see which nodes are connected: %r", error)
-                if now - seen >= PATIENCE:
-                    self._tell(RunError(f"cannot see which nodes are connected: {error!r}"))
+                if now - last_seen >= PATIENCE:
+                    self._report(RunError(f"cannot see which nodes are connected: {error!r}"))
                     return
-            if not anybody and now - began > PATIENCE:
-                self._tell(RunError(NO_NODES.format(PATIENCE)))
+            if not any_node and now - began > PATIENCE:
+                self._report(RunError(NO_NODES.format(PATIENCE)))
                 return
-            # Look more often until a node is there: the run has not begun.
+            # Look more often until a node has connected: the run has not begun.
             self._closed.wait(POLL if nodes else pause(now - began, 0.02, min(1.0, POLL)))
 
     def _ask(self, node: int) -> None:
@@ -169,19 +169,19 @@ class Nodes:
             message_id = send(self._grid, RecordDict(), node, MessageType.QUERY, PATIENCE)
             for reply in wait_for(self._grid, message_id, lambda: node in self.present):
                 if reply.has_content():
-                    told = reply.content.metric_records[names.METRICS].get(names.PARTITION_ID)
-                    client = told if isinstance(told, int) and told >= 0 else node
+                    partition = reply.content.metric_records[names.METRICS].get(names.PARTITION_ID)
+                    client = partition if isinstance(partition, int) and partition >= 0 else node
                 elif reply.error.code in TRANSPORT_ERRORS:
                     client = None
         except Exception as error:  # it may still train
             log.warning("node %d could not be asked for its introduction: %r", node, error)
-        self._tell(partial(self.introduce, node, client))
+        self._report(partial(self.introduce, node, client))
 
 
 def count_nodes(grid: Grid) -> tuple[int, bool]:
     """How many nodes are connected, and whether no more can come: those of a simulation are fixed.
 
-    Flower starts them beside the ServerApp. They are waited for, and all there are counted.
+    Flower starts these beside the ServerApp, so this waits until their number stops growing.
     """
     if type(grid).__name__ != SIMULATION_GRID:
         return len(list(grid.get_node_ids())), False

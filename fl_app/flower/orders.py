@@ -1,4 +1,4 @@
-"""What is under way on Flower's nodes: orders, each awaited in a thread of its own.
+"""Orders under way on Flower's nodes, each awaited in a thread of its own.
 
 A single thread would block while one node uploads, because a Grid returns a reply only once it is
 complete.
@@ -23,8 +23,8 @@ from fl_app.core.types import Order, Reply
 from fl_app.flower import codec
 from fl_app.flower.patches import PUSH_ERROR
 
-MALFORMED = "malformed reply"  # how the error of a reply begins that could not be read
-# Transport errors, and that of a process that was killed; no ClientApp has raised them.
+MALFORMED = "malformed reply"  # the beginning of the error of an unreadable reply
+# Errors of the transport and of a killed process; no ClientApp has raised them.
 TRANSPORT_ERRORS = (
     ErrorCode.MESSAGE_UNAVAILABLE,
     ErrorCode.REPLY_MESSAGE_UNAVAILABLE,
@@ -32,13 +32,13 @@ TRANSPORT_ERRORS = (
     ErrorCode.CLIENT_APP_CRASHED,
 )
 LOST = (ErrorCode.UNKNOWN, *TRANSPORT_ERRORS)  # also with an actor of Flower's engine
-# What a ClientApp with `client_fn` looks for: records that only Flower's old servers send.
+# Records that a ClientApp with `client_fn` reads and only Flower's old servers send.
 OLD_RECORDS = ("fitins.parameters", "evaluateins.parameters")
 
 
-# What another thread found: a call for the mailbox's thread, which takes note of it and returns
-# the events that come of it; or the error that ends the run.
-Found: TypeAlias = Callable[[], list[Any]] | RunError
+# A finding of another thread: a call for the mailbox's thread, which records it and returns the
+# events that follow; or the error that ends the run.
+Finding: TypeAlias = Callable[[], list[Any]] | RunError
 
 
 @dataclass(eq=False)
@@ -49,9 +49,9 @@ class Orders:
         grid: reaches the nodes; used from several threads.
         packer: of the orders.
         layout: of the model.
-        tell: called in another thread with what was found.
-        answered: takes an order and the replies to it: one, none if it is lost, or more if a
-            message came twice. Returns the events that come of them.
+        report: called in another thread with a finding.
+        on_replies: takes an order and its replies: one, none if it is lost, or more if a message
+            came twice. Returns the events that follow.
         ttl: seconds that a message lives; None = Flower's default, 12 hours.
         needs: see `codec.read_upload`.
     """
@@ -59,14 +59,14 @@ class Orders:
     grid: Grid
     packer: codec.OrderPacker
     layout: Layout
-    tell: Callable[[Found], None]
-    answered: Callable[[Order, list[Reply]], list[Any]]
+    report: Callable[[Finding], None]
+    on_replies: Callable[[Order, list[Reply]], list[Any]]
     _: KW_ONLY
     ttl: float | None
     needs: str
 
     def __post_init__(self) -> None:
-        # Number of an order -> client, and when its message comes to its end.
+        # Number of an order -> client, and the time at which its message expires.
         self._awaited: dict[int, tuple[int, float]] = {}
 
     def busy(self) -> set[int]:
@@ -80,17 +80,17 @@ class Orders:
         start_thread(self._exchange, order, node)
 
     def end(self, number: int) -> bool:
-        """Await an order no longer; returns whether it was awaited."""
+        """Stop awaiting an order; returns whether it was awaited."""
         return self._awaited.pop(number, None) is not None
 
     def drop(self, client_id: int) -> None:
-        """Await no order of a client any longer."""
+        """Stop awaiting a client's orders."""
         self._awaited = {n: each for n, each in self._awaited.items() if each[0] != client_id}
 
     def overdue(self) -> list[Reply]:
-        """Orders whose messages have timed out, as replies; so their clients can be given others.
+        """Orders whose messages have timed out, as replies, so that their clients get others.
 
-        Else an upload that was interrupted would be waited for, which a Grid does for hours.
+        Otherwise a Grid would wait for an interrupted upload for hours.
         """
         now = time.monotonic()
         late = [number for number, (_, until) in self._awaited.items() if until <= now]
@@ -99,18 +99,18 @@ class Orders:
         return [Reply(n, error="lost: no reply within twice its deadline") for n in late]
 
     def close(self) -> None:
-        """Await nothing any longer."""
+        """Stop awaiting all orders."""
         self._awaited = {}
 
     def _exchange(self, order: Order, node: int) -> None:
         try:
             replies = self._ask(order, node)
         except RunError as error:
-            self.tell(error)
+            self.report(error)
             return
         except Exception as error:  # else the order would be lost with its thread
             replies = [Reply(order.number, error=f"grid: {error!r}")]
-        self.tell(partial(self.answered, order, replies))
+        self.report(partial(self.on_replies, order, replies))
 
     def _ask(self, order: Order, node: int) -> list[Reply]:
         message_id = send(self.grid, self.packer.pack(order), node, kind_of(order), self.ttl)
@@ -129,13 +129,13 @@ def kind_of(order: Order) -> str:
 def send(grid: Grid, content: RecordDict, node: int, kind: str, ttl: float | None = None) -> str:
     """The id under which the reply will come, or "" if the node cannot be reached.
 
-    A SuperLink keeps an object, such as a model, once for all messages that hold it, and until the
-    nodes have all of them. Two things happen when messages with one model are sent at a time:
+    A SuperLink stores an object, such as a model, once for all messages that hold it, and until the
+    nodes have all of them. Two failures occur when messages with one model are sent at a time:
 
-    - The first message brings the model, both nodes have taken theirs, and the model is refused
-      when the second message brings it. That node has its message: only its reply is missing.
-    - The model goes while the second message is registered, which fails. Sent again, the message
-      has the same id, and the node has it once.
+    - The first message brings the model, both nodes have pulled their messages, and the SuperLink
+      refuses the model of the second message. That node lacks nothing, and will reply.
+    - The SuperLink removes the model while the second message is registered, which fails. Sent
+      again, the message has the same id, and the node gets it once.
     """
     message = Message(content, dst_node_id=node, message_type=kind, ttl=ttl)
     for last in (False, True):
@@ -143,7 +143,7 @@ def send(grid: Grid, content: RecordDict, node: int, kind: str, ttl: float | Non
             return next(iter(grid.push_messages([message])), "") or ""
         except Exception as error:
             if type(error).__name__ == PUSH_ERROR:
-                # If the node does not have it after all, the SuperLink answers with an error.
+                # If the node does not have the message, the SuperLink answers with an error.
                 return str(message.metadata.message_id)
             if last:
                 raise
@@ -161,25 +161,25 @@ def wait_for(grid: Grid, message_id: str, wanted: Callable[[], bool]) -> list[Me
 
 
 def read_reply(message: Message, order: Order, layout: Layout, needs: str = "") -> Reply:
-    """What a node's message says about an order.
+    """The reply to an order in a node's message.
 
     Raises:
         RunError: the ClientApp can carry out no order of this run.
     """
     if message.has_error():
-        words, traceback = read_error(message)
-        return Reply(order.number, error=words, traceback=traceback)
+        summary, traceback = read_error(message)
+        return Reply(order.number, error=summary, traceback=traceback)
     try:
         if order.evaluates:
             return Reply(order.number, scores=codec.read_scores(message))
         return Reply(order.number, codec.read_upload(message, layout, needs, order))
     except ValueError as error:
-        told = f"{MALFORMED}: {error}"
-        return Reply(order.number, error=told, traceback=told)
+        problem = f"{MALFORMED}: {error}"
+        return Reply(order.number, error=problem, traceback=problem)
 
 
 def read_error(message: Message) -> tuple[str, str]:
-    """The error of a reply without content, in words; and its traceback.
+    """The error message of a reply without content, and its traceback.
 
     Returns:
         The traceback is "" unless an error in the client's code is the reason.
@@ -194,10 +194,10 @@ def read_error(message: Message) -> tuple[str, str]:
             "and fails with Flower's own FedAvg, too: register a function with @app.train() and "
             "call your NumPyClient in it (docs/flower.md, Your ClientApp)"
         )
-    words, header, lines = reason.partition(f"\n{bugs.HEADER}")
+    summary, header, lines = reason.partition(f"\n{bugs.HEADER}")
     if not header and message.error.code == ErrorCode.CLIENT_APP_RAISED_EXCEPTION:
-        return (words.strip().splitlines() or [""])[-1], words  # as Flower's own nodes tell it
-    return words or f"Flower's error {message.error.code}", (header + lines).strip()
+        return (summary.strip().splitlines() or [""])[-1], summary  # as from Flower's own nodes
+    return summary or f"Flower's error {message.error.code}", (header + lines).strip()
 
 
 def pause(waited: float, shortest: float, longest: float) -> float:
@@ -206,5 +206,5 @@ def pause(waited: float, shortest: float, longest: float) -> float:
 
 
 def start_thread(target: Callable[..., None], *args: object) -> None:
-    """Run a function beside; it may hang in the grid for hours, so nobody waits for it."""
+    """Run a function in a thread; it may hang in the grid for hours, so nothing waits for it."""
     threading.Thread(target=target, args=args, daemon=True).start()

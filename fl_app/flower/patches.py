@@ -1,10 +1,10 @@
 """The private parts of Flower that this project replaces; the only file that names them.
 
-On a node they are names in modules: `time` and `_pull_and_store_message` of
-`start_client_internal`, whose messages are read, too, `get_executor` of `run_superexec`,
-`flwr_exit` and `install_from_fab` of `run_clientapp`. On both sides, it is how long the two
-functions of `inflatable_utils` wait that pull the parts of a message. They are replaced in the
-versions of Flower that were tried, `TRIED`.
+On a node they are attributes of modules: `time` and `_pull_and_store_message` of
+`start_client_internal`, whose stored messages are read as well, `get_executor` of `run_superexec`,
+`flwr_exit` and `install_from_fab` of `run_clientapp`. On both sides, they are the waiting times of
+the two functions of `inflatable_utils` that pull the parts of a message. They are replaced only in
+the versions of Flower that were tried, `TRIED`.
 """
 
 import logging
@@ -46,7 +46,7 @@ def tried() -> bool:
 
 
 def pull_sooner() -> None:
-    """Let this process ask sooner again for what is still being uploaded."""
+    """Let this process poll more often for objects that are still being uploaded."""
     for name in PULLS:
         function = getattr(import_module(INFLATABLE), name)
         function.__kwdefaults__ = {**(function.__kwdefaults__ or {}), **SOON}
@@ -59,21 +59,21 @@ def wait_with(sleep: Callable[[float], None]) -> None:
 
 
 def push_late_replies() -> None:
-    """Let a SuperNode of this process send replies to orders whose run ended as they came, too.
+    """Let a SuperNode of this process also send replies to orders whose run has ended.
 
-    Flower sends one reply for each order that it pulled in full. A late one would be sent in place
-    of the next, and from then on the node would be one order behind: it trains no more.
+    Flower sends one reply for each order that it pulled in full. A late reply would be sent in
+    place of the next one. From then on, the node would be one order behind and would train no more.
     """
     node = vars(import_module(NODE))
     pull = node["_pull_and_store_message"]
 
     def pull_or_push(**options: Any) -> int | None:
         run_id: int | None = pull(**options)
-        held = [*options["state"].msg_store.values()]
-        late = any(m.message.metadata.reply_to_message_id and not m.is_retrieved for m in held)
+        messages = [*options["state"].msg_store.values()]
+        late = any(m.message.metadata.reply_to_message_id and not m.is_retrieved for m in messages)
         if run_id is None and late:
             log.warning("a reply to an order of a run that has ended is sent now")
-            return 0  # the id of no run: the caller sends what there is
+            return 0  # the id of no run: the caller sends the replies that it has
         return run_id
 
     node["_pull_and_store_message"] = pull_or_push

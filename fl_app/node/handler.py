@@ -30,8 +30,8 @@ log = logging.getLogger("flwr")
 class MessageHandler:
     """Handles train and evaluate messages; keeps data, model and client state between them.
 
-    On a real node, the node's own configuration says which client it is (its partition id), and may
-    name data of the node's own. Under virtual time any node serves any client, and the order names
+    On a real node, the node's own configuration states its client (its partition id), and may name
+    the node's own data. Under virtual time any node serves any client, and the order names
     the client.
     """
 
@@ -59,20 +59,20 @@ class MessageHandler:
                     "model"
                 )
             order = replace(codec.read_order(message, client.layout), client_id=client_id)
-            done = _carry_out(client, order, folder)
+            result = _carry_out(client, order, folder)
             if folder is not None:
-                _tell(order, done, time.monotonic() - began)
-            if isinstance(done, Scores):
-                return codec.pack_scores(message, done)
+                _log_result(order, result, time.monotonic() - began)
+            if isinstance(result, Scores):
+                return codec.pack_scores(message, result)
             return codec.pack_upload(
                 message,
-                done,
+                result,
                 client.layout,
                 dtype=trainer.upload_dtype,
                 lineage=" ".join(trainer.lineage),
             )
         except Exception as error:
-            if not any_node:  # a simulated node: the server tells it, once
+            if not any_node:  # of a simulated node, the server logs it, once
                 log.exception("the order could not be carried out")
             if isinstance(error, OSError) and error.errno in FULL:
                 error = OSError(f"the disk of this node is full: {error}")
@@ -92,7 +92,7 @@ class MessageHandler:
             log.exception("training ahead of the next order failed")
 
     def _prepare(self, config: dict[str, Any], context: Context) -> "TrainerClient":
-        """The client that the order's configuration describes; the latest one is kept."""
+        """The client that the order's configuration describes; built anew only if that changes."""
         any_node = names.ANY_NODE in config
         data = None if any_node else _own_data(context)
         run = "" if data is None else _run_of(context, config)  # own data may change between runs
@@ -119,28 +119,28 @@ def _carry_out(client: "TrainerClient", order: Order, folder: Path | None) -> Up
     upload = client.train(order)
     if path is None:
         return upload
-    # A client that diverged keeps its earlier state: with the new one it would diverge for ever.
+    # A client that diverged keeps its earlier state: with the new one it would always diverge.
     # After a pause the state is always saved: the rest of the order needs it.
     if not upload.done or all_finite(upload.state.values()):
         memory.save(path, upload.state)
     return replace(upload, state={})
 
 
-def _tell(order: Order, done: Upload | Scores, seconds: float) -> None:
-    """Log what was done for an order, in a line."""
-    loss = done.metrics.get(names.LOSS, math.nan) if isinstance(done, Scores) else done.loss
+def _log_result(order: Order, result: Upload | Scores, seconds: float) -> None:
+    """Log the result of an order, in a line."""
+    loss = result.metrics.get(names.LOSS, math.nan) if isinstance(result, Scores) else result.loss
     log.info(
         "client %s: %s order from version %s done in %.1f s: %s examples, loss %.4g",
         order.client_id,
         "evaluate" if order.evaluates else "train",
         order.base_version,
         seconds,
-        done.num_examples,
+        result.num_examples,
         loss,
     )
 
 
-# -- what an order and the node's own configuration say -------------------------------------------
+# -- settings of an order and of the node ----------------------------------------------------------
 
 
 def _run_of(context: Context, config: dict[str, Any]) -> str:
@@ -164,8 +164,8 @@ def _client_of(context: Context, config: dict[str, Any]) -> int:
 def _own_data(context: Context) -> str | None:
     """Path of the node's own data; None = it has none.
 
-    What goes wrong with them is told to the server without quoting the data. The node's log has the
-    whole reason, as the cause of the error.
+    Errors that the server gets do not quote the data. The node's log has the whole reason, as the
+    cause of the error.
     """
     path = context.node_config.get(names.DATA)
     if path is None:
@@ -193,7 +193,7 @@ def _build(app_config: str, data: str | None, *, any_node: bool) -> "TrainerClie
         prepare_process()
     weights = config.task.get("weights")
     if weights is not None and not Path(weights).expanduser().exists():
-        config.task.weights = None  # what is trained comes with the orders
+        config.task.weights = None  # orders bring the trained parameters
     task = build_task(config) if data is None else _task_of(config, data)
     if data is None and (task.num_clients == 0 or config.num_clients is None):
         raise ValueError(
@@ -209,7 +209,7 @@ def _task_of(config: "DictConfig", path: str) -> "Task":
     from fl_app.client.build import build_task
     from fl_app.client.node_data import kind_of, own_config, too_few
 
-    own_config(config, path)  # what it refuses quotes the run's configuration alone
+    own_config(config, path)  # its errors quote only the run's configuration
     try:
         task = build_task(config, path)
     except Exception as error:

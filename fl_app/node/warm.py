@@ -15,10 +15,10 @@ never later than Flower.
 
 ``flower-supernode`` gives up at the first TLS handshake that fails, as one does while the server
 goes down. Its main thread then ends, but not its process, because another thread still listens for
-ClientApps, and no supervisor would start it again. So this ends the process with status 1.
+ClientApps, and no supervisor would restart it. So this module ends the process with status 1.
 
-``WARM=0`` of the environment starts Flower's SuperNode as it is. So does a Flower that was not
-tried (`fl_app.flower.patches`), which the log says.
+``WARM=0`` in the environment starts Flower's SuperNode unchanged. So does a version of Flower that
+was not tried (`fl_app.flower.patches`), with a warning in the log.
 """
 
 import argparse
@@ -50,7 +50,7 @@ log = logging.getLogger("flwr")
 VARIABLE = "WARM"
 POLL_INTERVAL = "FLWR_SUPEREXEC_TASK_POLL_INTERVAL"  # seconds, of Flower's SuperExec
 SHORTEST = 0.03  # seconds between two looks
-SHARE = 0.1  # of the time waited already: the loss is small at any scale
+SHARE = 0.1  # of the time waited already: a look is late by at most this share
 WORK = 1.0  # seconds between two looks for work, as in Flower
 GRACE = 10.0  # seconds that the next order waits for the end of the one before it
 
@@ -65,21 +65,21 @@ class Pace:
     """Sleeps between two looks: briefly at first, and never longer than requested."""
 
     def __init__(self) -> None:
-        self._asked, self._since = math.nan, 0.0
+        self._requested, self._since = math.nan, 0.0
 
     def renew(self) -> None:
         """Start a new wait."""
-        self._asked = math.nan
+        self._requested = math.nan
 
     def sleep(self, seconds: float) -> None:
         """Replace `time.sleep`. A request for another duration starts a new wait."""
-        if seconds != self._asked:
-            self._asked, self._since = seconds, time.monotonic()
+        if seconds != self._requested:
+            self._requested, self._since = seconds, time.monotonic()
         time.sleep(min(seconds, max(SHORTEST, SHARE * (time.monotonic() - self._since))))
 
 
 class StayingExecutor(SubprocessExecutor):
-    """Flower's interface to what starts ClientApps: one worker carries out all orders of an app.
+    """Flower's interface for starting ClientApps: one worker carries out all orders of an app.
 
     Apps whose dependencies Flower installs have processes of their own, as in Flower.
     """
@@ -93,8 +93,8 @@ class StayingExecutor(SubprocessExecutor):
     def launch(self, spec: ExecutionSpec) -> LaunchResult:
         """Let the worker carry out an order.
 
-        A SuperNode has one order at a time. So a worker that is still busy has one that was given
-        up, and is replaced.
+        A SuperNode has one order at a time. So a worker that is still busy works on an abandoned
+        one, and is replaced.
         """
         if spec.task_type is not TaskType.CLIENT_APP or spec.runtime_dependency_install:
             return super().launch(spec)
@@ -115,7 +115,7 @@ class StayingExecutor(SubprocessExecutor):
         if not self._busy:
             self._pace.sleep(WORK)
         elif self._is_free(WORK):
-            self._pace.renew()  # the next order may be there soon
+            self._pace.renew()  # the next order may come soon
 
     def close(self) -> None:
         """Kill the worker; its files are written atomically."""
@@ -133,7 +133,7 @@ class StayingExecutor(SubprocessExecutor):
             return subprocess.Popen(command, pass_fds=[orders.fileno()]), ours
 
     def _is_free(self, seconds: float) -> bool:
-        """Whether there is no order under way after some seconds; a dead worker has none.
+        """Whether no order is under way after some seconds; a dead worker has none.
 
         Raises:
             SystemExit: the worker was killed. It may have announced a reply, for whose content the
@@ -165,19 +165,19 @@ def run_executor(runtime: dict[str, Any], node: int) -> None:
 
 
 def runtime_of(arguments: Sequence[str]) -> dict[str, Any]:
-    """What `run_superexec` must know of a SuperNode with these arguments."""
+    """The arguments of `run_superexec` for a SuperNode with these arguments."""
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     parser.add_argument("--host", default=UVICORN_DEFAULT_HOST)
     parser.add_argument("--port", default=SUPERNODE_UVICORN_DEFAULT_PORT)
     parser.add_argument("--ssl-ca-certfile")
     parser.add_argument("--allow-runtime-dependency-installation", action="store_true")
-    found, _ = parser.parse_known_args(arguments)
-    host = f"[{found.host}]" if ":" in found.host else found.host
+    options, _ = parser.parse_known_args(arguments)
+    host = f"[{options.host}]" if ":" in options.host else options.host
     return {
-        "runtime_api_address": resolve_bind_address(f"{host}:{found.port}"),
-        "insecure": not found.ssl_ca_certfile,
-        "root_certificates_path": found.ssl_ca_certfile,
-        "runtime_dependency_install": found.allow_runtime_dependency_installation,
+        "runtime_api_address": resolve_bind_address(f"{host}:{options.port}"),
+        "insecure": not options.ssl_ca_certfile,
+        "root_certificates_path": options.ssl_ca_certfile,
+        "runtime_dependency_install": options.allow_runtime_dependency_installation,
     }
 
 
@@ -213,8 +213,8 @@ def supernode() -> None:
     flower_supernode()
 
 
-def tells(record: logging.LogRecord) -> bool:
-    """Whether a record tells more than Flower's nine lines about each message.
+def is_informative(record: logging.LogRecord) -> bool:
+    """Whether a record says more than Flower's nine lines about each message.
 
     An order has a line of its own (`fl_app.node.handler`), and an error names its message.
     """
@@ -230,7 +230,7 @@ def main(node: Callable[[], None] = supernode) -> NoReturn:
     Args:
         node: runs the SuperNode. If it raises ``SystemExit``, the process ends with that status.
     """
-    log.addFilter(tells)
+    log.addFilter(is_informative)
     try:
         node()
     except Exception:

@@ -2,8 +2,8 @@
 
 Flower starts a process for each order. It would have to import torch and load the data each time,
 and could not train while models travel (P_com and P_pro of Overlap-FedAvg). So a warm node
-(`fl_app.node.warm`) tells this process of each order, and Flower's own `run_clientapp` carries it
-out here. The process ends with the executor that started it, and after an order that failed.
+(`fl_app.node.warm`) sends each order to this process, in which Flower's own `run_clientapp` carries
+it out. The process ends with the executor that started it, and after an order that failed.
 """
 
 import logging
@@ -23,7 +23,7 @@ from fl_app.flower.patches import OrderDone, pull_sooner, stay
 log = logging.getLogger("flwr")
 
 APP = "fl_app.client_app"
-VICTIM = 500  # of 1000: the kernel should rather end this process than the device's own work
+VICTIM = 500  # of 1000: the kernel should end this process before the device's own work
 SIGNALS = signal.SIGINT, signal.SIGTERM, signal.SIGQUIT  # for which Flower has handlers
 
 
@@ -31,7 +31,7 @@ def serve(orders: Connection) -> None:
     """Carry out orders until the connection's other end closes, and train ahead between them.
 
     Args:
-        orders: brings the arguments of `carry_out`, and is told of the order's end.
+        orders: receives the arguments of `carry_out`, and sends None at the order's end.
     """
     with suppress(EOFError):
         while True:
@@ -51,7 +51,7 @@ def carry_out(address: str, token: str, insecure: bool, root_certificates: str |
     handlers = {number: signal.getsignal(number) for number in SIGNALS}
     with suppress(OrderDone):
         run_clientapp(address, token, insecure, certificates)
-    for number, handler in handlers.items():  # Flower's keep all that the order had
+    for number, handler in handlers.items():  # Flower's keep the order's objects
         signal.signal(number, handler)
 
 

@@ -74,18 +74,6 @@ class Routed(Schedule):
             costs = joules if self.aim == "energy" else np.ones_like(seconds)
             self.shares = (self.num_clients * best(seconds, costs, self.concurrency)).tolist()
 
-    def long_run(self, seconds: Numbers, work: float = 0.0) -> tuple[Numbers, Numbers]:
-        """Of every client updates a second, X p_i, and their mean age, (1 - p_i) s_i X_{M-1}.
-
-        While i is at work, the others' updates are those of M - 1 orders [exponential times]. The
-        server, which works `work` seconds for an order, is one more queue, of all clients.
-        """
-        p = np.array(self.shares) / self.num_clients
-        loads = np.append(p * seconds, work)
-        throughput, _, _ = queues(loads, self.concurrency)
-        others, waiting, _ = queues(loads, self.concurrency - 1)
-        return throughput * p, (1 - p) * seconds * others + waiting[-1]
-
     def start(self, idle: ClientPool, busy: Ids, buffer: Updates, rng: Rng) -> Sequence[int]:
         free = self.concurrency - len(busy) - len(self._waiting)
         bounds = np.cumsum(self.shares)

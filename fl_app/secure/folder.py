@@ -1,6 +1,6 @@
 """Keys in the folders of the edge kit: of a device, of the helper, and of the server.
 
-A process finds its folder by the environment variable FL_APP_KIT, which ``start.sh`` sets.
+The environment variable FL_APP_KIT names a process's folder; ``start.sh`` sets it.
 """
 
 import logging
@@ -19,7 +19,7 @@ from fl_app.secure.seals import DeviceKey, DevicePublicKey, check_curve, device_
 KIT = "FL_APP_KIT"
 PUBLIC_KEY = "helper.pub"  # of the helper, PEM, in every device's folder
 CLIENT = "helper-client"  # certificate and key with which the server asks the helper
-RECORD = "helper.db"  # of the helper: its private key and the seeds that were used
+RECORD = "helper.db"  # of the helper: its private key and the used seeds
 
 log = logging.getLogger("flwr")
 
@@ -83,11 +83,11 @@ def helper_key_pem(key: X25519PublicKey) -> bytes:
 class RegisteredDevices:
     """The devices whose public keys lie in a folder as ``*.pub``, in OpenSSH's format.
 
-    The folder is read again when an unknown device appears. A key that is taken out of it counts
-    until the process ends.
+    The folder is read again when an unknown device appears. A key that is removed from it stays
+    valid until the process ends.
 
     Args:
-        folder: of the keys; a file that holds none is passed over.
+        folder: of the keys; a file that holds none is skipped.
     """
 
     def __init__(self, folder: Path) -> None:

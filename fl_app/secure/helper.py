@@ -1,6 +1,6 @@
-"""The helper: opens sealed seeds, and tells the server the weighted sum of their masks.
+"""The helper: opens sealed seeds, and gives the server the weighted sum of their masks.
 
-It never sees an upload. It tells a sum only if that hides every device's upload: see `Helper`.
+It never sees an upload. It gives a sum only if the sum hides every device's upload: see `Helper`.
 """
 
 from collections.abc import Sequence
@@ -27,40 +27,40 @@ class Registry(Protocol):
 
         Args:
             device: its id (`fl_app.secure.seals.device_id`).
-            client: the client that it says it is.
+            client: the client id that it claims.
         """
         ...
 
 
 @dataclass
 class Helper:
-    """Tells sums of masks, each after these checks.
+    """Gives sums of masks, each after these checks.
 
-    - At least `least` different registered devices take part.
+    - At least `min_devices` different registered devices take part.
     - Every device has signed its client id, sequence, base version, number of examples, and the
       terms of the run; the seal opens with the same statement.
     - Weights are integers from 1 to 16, computed here from what devices have signed and from the
       version that the server states, and they decode no upload (`fl_app.secure.integers`).
-    - A seed is used for one request, ever. That is on disk before the sum is told.
+    - A seed is used for one request only. This is on disk before the sum is returned.
 
     Args:
         private_key: opens the seals.
         registry: the devices that may take part.
-        ledger: of the seeds that were used.
-        least: T >= 2, fewest different devices of a sum.
+        ledger: record of the used seeds.
+        min_devices: T >= 2, fewest different devices of a sum.
 
     Raises:
-        ValueError: `least` is out of its bounds.
+        ValueError: `min_devices` is out of its bounds.
     """
 
     private_key: X25519PrivateKey
     registry: Registry
     ledger: Ledger
-    least: int
+    min_devices: int
 
     def __post_init__(self) -> None:
-        key, shown = "--min-clients", "the sum over one client would be its upload"
-        at_least(LEAST).check(key, self.least, shown)
+        key, consequence = "--min-clients", "the sum over one client would be its upload"
+        at_least(LEAST).check(key, self.min_devices, consequence)
 
     def sum(self, request: Request) -> Integers:
         """sum_i a_i PRG(seed_i) modulo 2^32, shape ``(d,)``.
@@ -69,18 +69,18 @@ class Helper:
             Refused: a check failed.
         """
         members, terms = request.members, request.terms
-        if not self.least <= len(members) <= MOST:
+        if not self.min_devices <= len(members) <= MOST:
             raise Refused(
-                f"{len(members)} uploads must be between {self.least} and {MOST}: fewer would "
-                "show too much of a single one"
+                f"{len(members)} uploads must be between {self.min_devices} and {MOST}: fewer "
+                "would show too much of a single one"
             )
         if terms.size < 1:
             raise Refused(f"size={terms.size} must be at least 1: there is nothing to sum")
         self._refuse(members, self._unsigned(request))
         devices = [member.seal.device for member in members]
-        if len(set(devices)) < self.least:
+        if len(set(devices)) < self.min_devices:
             raise Refused(
-                f"{len(set(devices))} different devices must be at least {self.least}: fewer "
+                f"{len(set(devices))} different devices must be at least {self.min_devices}: fewer "
                 "would show too much of a single one"
             )
         weights = integer_weights(request.exact_weights())
@@ -99,7 +99,7 @@ class Helper:
         return sum_of_masks(seeds, weights, terms.size)
 
     def _unsigned(self, request: Request) -> dict[int, str]:
-        """Place -> why this member is not what a registered device has signed."""
+        """Place -> the reason why no registered device has signed this member."""
         faults = {}
         for place, member in enumerate(request.members):
             key = self.registry.find(member.seal.device, member.client)
@@ -124,5 +124,5 @@ class Helper:
     @staticmethod
     def _refuse(members: Sequence[Member], faults: dict[int, str]) -> None:
         if faults:
-            listed = (f"client {members[place].client}: {why}" for place, why in faults.items())
-            raise Refused("; ".join(listed), faults)
+            reasons = (f"client {members[place].client}: {why}" for place, why in faults.items())
+            raise Refused("; ".join(reasons), faults)

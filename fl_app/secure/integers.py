@@ -7,20 +7,20 @@
 
 of an upload v_i with d entries. Rounding is random, so that the mean of many uploads has no bias.
 An entry changes by less than 1 / s, and so does every entry of a weighted mean. C is reduced by
-what rounding can add, so ||q_i|| <= s C always holds. That bounds sums, and what one
-client can change of them.
+the most that rounding can add, so ||q_i|| <= s C always holds. This bounds the sums, and the
+influence of one client on them.
 
 A sum of at most K uploads with weights of at most 16 does not overflow if 16 K C s < 2^31.
 
 **Masks** are the key stream of AES-256 in counter mode. PRG(seed) is the encryption of zeros with
 the seed as key and a counter that starts at 0. A seed is used for one upload, so the counter needs
-no nonce. Four bytes are one integer, least byte first.
+no nonce. Four bytes are one little-endian integer.
 
 **Weights** can decode a sum. With weights 1, 2^10 and 2^20, small integers are read off digit by
 digit. If a number g > 1 divides all weights but one, the sum modulo g shows that one's low digits.
 So weights are integers from 1 to 16. For every prime number below 16, the weights that it does not
-divide must belong to at least two devices. That is the same as: the greatest common divisor of the
-weights without those of any one device is 1.
+divide must belong to at least two devices. Equivalently, the greatest common divisor of the weights
+without those of any one device is 1.
 """
 
 import math
@@ -126,7 +126,7 @@ class FixedPoint:
             vector: v, shape ``(d,)``, finite.
             rng: of the rounding.
             out: for the result, shape ``(d,)``; it may be the memory of `vector`.
-            mask: added.
+            mask: added to the integers.
 
         Raises:
             FloatingPointError: the length of the upload is not finite.
@@ -157,8 +157,8 @@ def largest_scale(clip_norm: float, members: int) -> float:
         clip_norm: C > 0.
         members: K >= 1.
     """
-    most = (LIMIT - 1) / (LARGEST * clip_norm * members)
-    return 2.0 ** math.floor(math.log2(most))
+    limit = (LIMIT - 1) / (LARGEST * clip_norm * members)
+    return 2.0 ** math.floor(math.log2(limit))
 
 
 def integer_weights(exact: ArrayLike) -> list[int]:
@@ -201,7 +201,7 @@ def hides_all(weights: Sequence[int], devices: Sequence[Hashable]) -> bool:
 
     Args:
         weights: integers, K of them.
-        devices: whose uploads they belong to, K of them.
+        devices: the device of each upload, K of them.
     """
     pairs = [*zip(weights, devices, strict=True)]
     return all(len({d for weight, d in pairs if weight % prime}) > 1 for prime in PRIMES)
@@ -209,7 +209,7 @@ def hides_all(weights: Sequence[int], devices: Sequence[Hashable]) -> bool:
 
 def rounding(exact: ArrayLike, weights: Sequence[int]) -> float:
     """The largest relative change of an update's share by `integer_weights`."""
-    wanted = np.asarray(exact, np.float64)
-    wanted = wanted / wanted.sum()
-    given = np.asarray(weights, np.float64)
-    return float(np.max(np.abs(given / given.sum() / wanted - 1.0)))
+    expected = np.asarray(exact, np.float64)
+    expected = expected / expected.sum()
+    actual = np.asarray(weights, np.float64)
+    return float(np.max(np.abs(actual / actual.sum() / expected - 1.0)))

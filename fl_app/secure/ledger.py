@@ -1,7 +1,7 @@
 """The helper's durable record: its private key, and every seed that it has used.
 
 Both are in one SQLite file, so a helper that has lost the record has lost the key as well, and
-opens no seal of before. SQLite flushes every transaction to the disk before it returns.
+cannot open earlier seals. SQLite flushes every transaction to the disk before it returns.
 """
 
 import hashlib
@@ -71,34 +71,32 @@ class Ledger:
             ValueError: the record has none.
         """
         with self._lock:
-            found = self._database.execute("SELECT private FROM key").fetchall()
-        if len(found) != 1:
-            raise ValueError(f"the helper's record holds {len(found)} keys, expected 1")
-        return X25519PrivateKey.from_private_bytes(found[0][0])
+            rows = self._database.execute("SELECT private FROM key").fetchall()
+        if len(rows) != 1:
+            raise ValueError(f"the helper's record holds {len(rows)} keys, expected 1")
+        return X25519PrivateKey.from_private_bytes(rows[0][0])
 
     def use(self, seeds: Sequence[bytes], request: bytes) -> list[int]:
-        """Note that seeds are used for a request, on disk before this returns.
+        """Record on disk that seeds are used for a request.
 
         The same request may come again, because a helper may be killed before it has answered.
 
         Args:
-            seeds: of the masks; only their hashes are kept.
+            seeds: of the masks; only their hashes are stored.
             request: digest of the request.
 
         Returns:
-            The places of seeds that another request has used, or that occur twice; then nothing
-            was noted.
+            The places of seeds that another request has used, or that occur twice; if there are
+            any, nothing is recorded.
         """
         marks = [hashlib.sha256(seed).digest() for seed in seeds]
         with self._lock, self._database as database:  # undone if anything is raised
             database.execute("BEGIN IMMEDIATE")
             spent, first = [], dict[bytes, int]()
             for place, mark in enumerate(marks):
-                asked = "SELECT request FROM used WHERE seed = ?"
-                found = database.execute(asked, (mark,)).fetchone()
-                if first.setdefault(mark, place) < place or (
-                    found is not None and found[0] != request
-                ):
+                query = "SELECT request FROM used WHERE seed = ?"
+                row = database.execute(query, (mark,)).fetchone()
+                if first.setdefault(mark, place) < place or (row is not None and row[0] != request):
                     spent.append(place)
             if not spent:
                 rows = [(mark, request) for mark in marks]

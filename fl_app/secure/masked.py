@@ -19,7 +19,7 @@ from fl_app.secure.seals import DeviceKey, new_seal
 
 Keys = Callable[[int], tuple[X25519PublicKey, DeviceKey]]
 
-ROUNDING = 0x5EC0  # of the generator that rounds, which no other draw uses
+ROUNDING = 0x5EC0  # keeps the random numbers of rounding apart from all others
 
 
 @dataclass
@@ -29,10 +29,10 @@ class Masked(Transformation):
     The upload's vector then holds the bits of integers modulo 2^32 (``vector.view(np.uint32)``).
 
     Args:
-        terms: of the run, but for its ``run``, which orders tell.
-        seed: of the run, which decides the rounding in a simulation, so that results can be
-            repeated; None = rounding is nobody's to predict, as on real devices.
-        losses: whether clients tell their mean training loss.
+        terms: of the run, except ``run``, which comes with each order.
+        seed: of the run, which determines the rounding of a simulation, so that its results can be
+            repeated; None = nobody can predict the rounding, as on real devices.
+        losses: whether clients report their mean training loss.
         keys: gives the helper's public key and the device's key of a client.
     """
 
@@ -77,7 +77,7 @@ class Masked(Transformation):
 
 
 def masked(config: Mapping[str, Any], size: int) -> Masked:
-    """The transformation that masks uploads as the configuration says.
+    """The transformation that masks uploads, as configured.
 
     Args:
         config: of the run, with clip norm and scale filled in.

@@ -1,7 +1,7 @@
 """The connection of a server to the helper: HTTPS, each with a certificate of the kit.
 
 It uses httpx and, on the helper's side, Starlette and uvicorn, which come with Flower. The answer
-is as long as a model, which gRPC would have to be told; HTTP sends it as it is.
+is as long as a model. gRPC would need a higher limit of message sizes; HTTP has none.
 """
 
 import logging
@@ -28,7 +28,7 @@ PATIENCE = 600.0  # seconds that the server waits for a helper that does not ans
 class RemoteHelper:
     """A helper in another process.
 
-    While it does not answer, the server waits; it goes on when the helper is back.
+    While it does not answer, the server waits, and continues when the helper is back.
 
     Args:
         address: host:port.
@@ -74,10 +74,10 @@ def _sum_in(response: httpx.Response, request: Request) -> Integers:
     size = 4 * request.terms.size
     if response.status_code == HTTPStatus.CONFLICT:
         with suppress(ValueError, TypeError, KeyError, AttributeError):
-            told = response.json()
-            members = {int(place): str(why) for place, why in told["members"].items()}
+            content = response.json()
+            members = {int(place): str(why) for place, why in content["members"].items()}
             if members.keys() <= set(range(len(request.members))):
-                raise Refused(str(told["reason"]), members)
+                raise Refused(str(content["reason"]), members)
     elif response.status_code == HTTPStatus.OK and len(response.content) == size:
         return np.frombuffer(response.content, "<u4").astype(np.uint32, copy=False)
     raise RunError(

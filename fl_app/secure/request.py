@@ -1,4 +1,4 @@
-"""What uploads of one sum have in common, and what the server asks the helper about them."""
+"""The common terms of the uploads of one sum, and the server's request to the helper."""
 
 import hashlib
 import json
@@ -16,12 +16,12 @@ PROTOCOL = "fl-app secure aggregation 1"
 
 
 class Refused(Exception):
-    """The helper does not tell the sum of masks that was asked for.
+    """The helper refuses a sum of masks.
 
     Args:
         reason: why.
-        members: place in the request -> why, of the uploads that are at fault; empty if the request
-            as a whole is.
+        members: place in the request -> reason, for each upload at fault; empty if the whole
+            request is.
     """
 
     def __init__(self, reason: str, members: Mapping[int, str] | None = None) -> None:
@@ -90,18 +90,18 @@ class Terms:
             base_version: that the client started from.
             examples: number of training examples.
         """
-        own = {
+        upload = {
             "protocol": PROTOCOL,
             "client": client,
             "sequence": sequence,
             "base_version": base_version,
             "examples": examples,
         }
-        return json.dumps({**asdict(self), **own}, sort_keys=True).encode()
+        return json.dumps({**asdict(self), **upload}, sort_keys=True).encode()
 
 
 class Member(NamedTuple):
-    """One masked upload, as the helper learns of it.
+    """What the helper gets of one masked upload.
 
     Attributes:
         client: client id.
@@ -117,7 +117,7 @@ class Member(NamedTuple):
 
     @classmethod
     def of(cls, update: Update) -> "Member":
-        """The member that a masked update is.
+        """The member for a masked update.
 
         Raises:
             ValueError: its seal is malformed.
@@ -186,7 +186,7 @@ class Request:
 
 
 class Summer(Protocol):
-    """Tells sums of masks: a helper in this process, or a connection to one."""
+    """Gives sums of masks: a helper in this process, or a connection to one."""
 
     def sum(self, request: Request) -> Integers:
         """The sum of the masks modulo 2^32, shape ``(d,)``.

@@ -44,7 +44,7 @@ def validate_secure(config: DictConfig, strategy: Algorithm, schedule: Schedule)
         "algorithm.client.upload",
         client.upload,
         f"{' or '.join(kinds)} with algorithm={name} and {ON}",
-        "only of these does it use a weighted sum alone",
+        "it uses only a weighted sum of these",
     )
     clipped = "the server sees no upload; clients clip theirs to secure_aggregation.clip_norm"
     for key, only, consequence in (
@@ -71,7 +71,7 @@ def settled(config: DictConfig, strategy: Algorithm, schedule: Schedule) -> Dict
     """A copy of the configuration in which the clip norm is a number, with `scale`.
 
     Raises:
-        ValueError: it does not go together with the algorithm or its schedule.
+        ValueError: it does not fit the algorithm or its schedule.
     """
     config = deepcopy(config)
     secure = config.secure_aggregation
@@ -82,8 +82,8 @@ def settled(config: DictConfig, strategy: Algorithm, schedule: Schedule) -> Dict
         )
     members, clip = schedule.buffer_size, strategy.clip_norm
     if secure.clip_norm is not None:
-        key, lost = "secure_aggregation.clip_norm", "nothing would be left of an upload"
-        POSITIVE.check(key, secure.clip_norm, lost)
+        key, consequence = "secure_aggregation.clip_norm", "nothing would be left of an upload"
+        POSITIVE.check(key, secure.clip_norm, consequence)
     require(
         members >= LEAST,
         "algorithm.schedule.buffer_size",
@@ -114,10 +114,10 @@ def settled(config: DictConfig, strategy: Algorithm, schedule: Schedule) -> Dict
 def build_intake(
     config: DictConfig, strategy: Algorithm, schedule: Schedule, size: int, run: str
 ) -> SecureAggregation:
-    """What opens the sums of masked uploads.
+    """The engine's intake, which opens the sums of masked uploads.
 
     Args:
-        config: as `settled` gives it.
+        config: as `settled` returns it.
         strategy: of the run.
         schedule: of the run.
         size: d, entries of an upload.
@@ -150,13 +150,13 @@ def refuse_buffers(layout: Layout) -> None:
 def linear_kinds(strategy: Algorithm) -> tuple[str, ...]:
     """Kinds of uploads of which an algorithm uses a weighted sum alone.
 
-    What a class declares holds for its own `aggregate`, and for no subclass with another one.
+    The declaration of a class holds for its own `aggregate`, not for a subclass that overrides it.
     """
     for cls in type(strategy).__mro__:
-        own = vars(cls)
-        if "linear_in" in own:
-            return tuple(own["linear_in"])
-        if {"aggregate", "weights", "gradients", "average", "step", "clip"} & own.keys():
+        attributes = vars(cls)
+        if "linear_in" in attributes:
+            return tuple(attributes["linear_in"])
+        if {"aggregate", "weights", "gradients", "average", "step", "clip"} & attributes.keys():
             return ()
     return ()
 

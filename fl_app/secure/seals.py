@@ -58,7 +58,7 @@ class Seal:
         """The inverse of `to_bytes`.
 
         Raises:
-            ValueError: the length is another one.
+            ValueError: the length is not `SEAL_BYTES`.
         """
         if len(data) != SEAL_BYTES:
             raise ValueError(f"a seal has {SEAL_BYTES} bytes, got {len(data)}")

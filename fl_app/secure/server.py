@@ -20,7 +20,7 @@ class OpenedSum(Opened):
     """Updates whose vectors are all the weighted mean of the uploads.
 
     Attributes:
-        shares: of every update in that mean, relative to its exact weight's.
+        shares: share of each update in that mean, its integer weight over the divisor.
         report: numbers for the aggregation's event.
     """
 
@@ -37,7 +37,7 @@ class SecureAggregation(Intake):
     p_i. So its own equation gives (sum_i p_i) m, which is that sum.
 
     Args:
-        helper: tells sums of masks.
+        helper: gives sums of masks.
         terms: of the run.
         weighting: of the algorithm.
         members: K, updates of an aggregation.
@@ -53,7 +53,7 @@ class SecureAggregation(Intake):
         self._point = FixedPoint(self.terms.clip_norm, self.terms.scale, self.terms.size)
 
     def refuse(self, model: GlobalModel, update: Update) -> str:
-        # Masked integers are finite, and those of an upload that was not do not exist.
+        # Masked integers are finite, and a client masks no upload that is not.
         if len(update.seal) != SEAL_BYTES:
             return "the upload is not masked, and secure_aggregation=helper takes no other"
         if update.kind != self.terms.kind:
@@ -100,7 +100,7 @@ class SecureAggregation(Intake):
         for update, weight in zip(updates, weights, strict=True):
             total += update.vector.view(np.uint32) * np.uint32(weight)
         total -= masks
-        # The mean's divisor; larger where rounding would let an update count for more than it may.
+        # The mean's divisor; larger if rounding would give an update more than its capped weight.
         divisor = float(sum(weights))
         if self.weighting.capped:
             divisor = max(divisor, float(exact.sum() / exact.max() * max(weights)))
@@ -117,8 +117,8 @@ class SecureAggregation(Intake):
         )
 
     def complete(self, report: dict[str, Any], opened: Opened) -> None:
-        # The weights become those with which uploads count. What the algorithm computed from the
-        # length of single uploads is left out: it saw their mean.
+        # The weights become the shares of the uploads in their mean. The algorithm saw only the
+        # mean, so the number that it computed from the norms of single uploads is removed.
         assert isinstance(opened, OpenedSum)
         report.pop("effective_clients", None)
         if "weight" in report:

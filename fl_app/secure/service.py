@@ -20,24 +20,24 @@ from fl_app.secure.request import Refused, Request
 LARGEST_REQUEST = 16 << 20  # bytes; 10,000 members take 6 MB
 
 
-def configured(folder: Path, host: str, port: int, least: int) -> uvicorn.Config:
+def configured(folder: Path, host: str, port: int, min_devices: int) -> uvicorn.Config:
     """A server for the helper of a folder of the kit: ``POST /sum`` and ``GET /health``.
 
-    Only a server with a certificate of the kit's authority is answered.
+    It answers only a server with a certificate of the kit's authority.
 
     Args:
         folder: of the kit, with certificates, ``helper.db`` and ``keys/``.
         host: to listen on.
         port: to listen on.
-        least: T, fewest different devices of a sum.
+        min_devices: T, fewest different devices of a sum.
 
     Raises:
         ValueError: a file is missing, or an argument is out of its bounds.
     """
     ledger, devices = Ledger(folder / RECORD), RegisteredDevices(folder / "keys")
-    helper = Helper(ledger.private_key, devices, ledger, least)
+    helper = Helper(ledger.private_key, devices, ledger, min_devices)
 
-    async def tell_sum(http: HttpRequest) -> Response:
+    async def post_sum(http: HttpRequest) -> Response:
         body = b""
         try:
             async for chunk in http.stream():
@@ -50,15 +50,15 @@ def configured(folder: Path, host: str, port: int, least: int) -> uvicorn.Config
         try:
             total = await run_in_threadpool(helper.sum, request)
         except Refused as error:
-            told = {"reason": str(error), "members": error.members}
-            return JSONResponse(told, HTTPStatus.CONFLICT)
+            content = {"reason": str(error), "members": error.members}
+            return JSONResponse(content, HTTPStatus.CONFLICT)
         return Response(total.astype("<u4", copy=False).tobytes())
 
-    async def tell_health(http: HttpRequest) -> Response:
+    async def get_health(http: HttpRequest) -> Response:
         return Response()
 
     return uvicorn.Config(
-        Starlette(routes=[Route(SUM, tell_sum, methods=["POST"]), Route(HEALTH, tell_health)]),
+        Starlette(routes=[Route(SUM, post_sum, methods=["POST"]), Route(HEALTH, get_health)]),
         host=host,
         port=port,
         ws="none",

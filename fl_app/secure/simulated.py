@@ -1,7 +1,7 @@
 """The keys of a simulated federation, which follow from the run's seed.
 
 Every process of a simulation derives the same keys, so they are no secret: a simulation protects
-nobody, and shows what a run costs and comes to.
+nobody, but shows the costs and the results of a run.
 """
 
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ from fl_app.secure.seals import DeviceKey, DevicePublicKey, device_id
 @lru_cache(4096)
 def device_key(seed: int, client: int) -> DeviceKey:
     """The private key of a simulated client's device."""
-    # One byte shorter than the order of the group, below which private keys are.
+    # One byte shorter than the order of the group, which bounds private keys.
     number = int.from_bytes(_derived(f"device {client}", seed, 47), "big")
     return ec.derive_private_key(1 + number, ec.SECP384R1())
 

@@ -25,20 +25,20 @@ log = logging.getLogger(__name__)
 
 
 def file_facts(files: Iterable[Path]) -> list[tuple[str, int, int]]:
-    """What tells that one of some files has changed: places, sizes and times of change."""
-    found = [(str(file.resolve()), file.stat()) for file in sorted(files) if file.is_file()]
-    return [(name, stat.st_size, stat.st_mtime_ns) for name, stat in found]
+    """Path, size and time of change of each file, to detect that one has changed."""
+    stats = [(str(file.resolve()), file.stat()) for file in sorted(files) if file.is_file()]
+    return [(name, stat.st_size, stat.st_mtime_ns) for name, stat in stats]
 
 
 def cached(name: str, state: object, make: Callable[[], Arrays]) -> Arrays:
-    """The result of `make`, from the cache if `make` ran with the same `state` the last time.
+    """The result of `make`, from the cache if the last call had the same `state`.
 
     A cache that cannot be written to only costs time. So do processes that need the same arrays at
     the same time: each of them makes them. Only the user can read an entry.
 
     Args:
-        name: first part of the entry's name. The cache keeps one entry of a name: what was there
-            before is removed.
+        name: first part of the entry's name. The cache keeps one entry of a name and removes the
+            one before.
         state: all that the result depends on.
         make: makes the arrays.
     """
@@ -72,15 +72,15 @@ def digest(value: object) -> str:
 
 
 def _store(arrays: Arrays, folder: Path, name: str) -> None:
-    """Write all arrays or none, in place of what there is of the name."""
+    """Write all arrays or none, in place of the entries of this name."""
     folder.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=folder.parent, ignore_cleanup_errors=True) as made:
-        inner = Path(made) / "arrays"
+    with tempfile.TemporaryDirectory(dir=folder.parent, ignore_cleanup_errors=True) as scratch:
+        inner = Path(scratch) / "arrays"
         inner.mkdir(mode=0o700)
         for key, array in arrays.items():
             np.save(inner / f"{key}.npy", array)
         for old in folder.parent.iterdir():
             if old.name.rpartition("-")[0] == name:
                 with suppress(FileNotFoundError):  # another process was faster
-                    old.rename(Path(made) / old.name)  # nobody loads a half
+                    old.rename(Path(scratch) / old.name)  # no process loads a half of it
         inner.rename(folder)

@@ -1,7 +1,7 @@
-"""What must be known of a user's data before they are read: shapes, classes, columns.
+"""What must be known about a user's data before they are read: shapes, classes, columns.
 
-A schema is written from data that have everything (``python -m fl_app.schema``). With it, all
-nodes encode their own data alike, and a server builds the model without any data.
+A schema is written from complete data (``python -m fl_app.schema``). With it, all nodes encode
+their own data alike, and a server builds the model without any data.
 """
 
 import json
@@ -17,7 +17,7 @@ from fl_app.core.errors import explaining, is_number
 
 FORMAT = 1  # of the file
 KINDS = ("classification", "regression")
-MISSING = ("refuse", "median", "drop")  # what becomes of rows of a table that lack a value
+MISSING = ("refuse", "median", "drop")  # treatment of table rows that lack a value
 COMMAND = "python -m fl_app.schema task=... task.path=... > schema.json"
 
 
@@ -31,7 +31,7 @@ class Column:
         deviation: > 0, of a column of numbers.
         categories: the texts of a column of categories, each of them one input of the model; None =
             a column of numbers.
-        fill: what a missing value counts as, a number or a category; None = there is nothing.
+        fill: replaces a missing value, a number or a category; None = nothing does.
 
     Raises:
         ValueError: the values contradict each other.
@@ -75,8 +75,8 @@ class Schema:
         deviation: as `mean`, > 0.
         target_mean: of every number to predict, in the training set; empty = not standardised.
         target_deviation: as `target_mean`, > 0.
-        missing: rows of a table without a value are refused (``"refuse"``), get the columns' `fill`
-            (``"median"``) or are left out (``"drop"``).
+        missing: rows of a table that lack a value are refused (``"refuse"``), get the columns'
+            `fill` (``"median"``) or are left out (``"drop"``).
 
     Raises:
         ValueError: the values contradict each other.
@@ -95,9 +95,9 @@ class Schema:
 
     def __post_init__(self) -> None:
         width = sum(column.width for column in self.columns)
-        least = 2 if self.kind == "classification" else 1
+        minimum = 2 if self.kind == "classification" else 1
         names = isinstance(self.outputs, tuple) and all(isinstance(n, str) for n in self.outputs)
-        distinct = len(set(self.outputs)) == len(self.outputs) >= least
+        distinct = len(set(self.outputs)) == len(self.outputs) >= minimum
         shape = f"[{width}], its columns" if width else "a list of sizes >= 1"
         shaped = self.input_shape == (width,) if width else min(self.input_shape, default=0) >= 1
         means, deviations = self.mean + self.target_mean, self.deviation + self.target_deviation
@@ -108,7 +108,7 @@ class Schema:
             ("kind", self.kind in KINDS, f"one of {', '.join(KINDS)}"),
             ("missing", self.missing in MISSING, f"one of {', '.join(MISSING)}"),
             ("input_shape", shaped, shape),
-            ("outputs", names and distinct, f"{least} or more distinct names"),
+            ("outputs", names and distinct, f"{minimum} or more distinct names"),
             ("deviation", sound and paired, "finite numbers above 0, one for each mean"),
             ("mean", means_fit, "one of each channel or entry"),
         ):
@@ -116,10 +116,10 @@ class Schema:
 
     def to_json(self) -> str:
         """The contents of a schema file, which `read_schema` reads."""
-        told = asdict(
+        fields = asdict(
             self, dict_factory=lambda items: {k: v for k, v in items if v not in ((), None)}
         )
-        return json.dumps({"format": FORMAT, **told}, indent=1)
+        return json.dumps({"format": FORMAT, **fields}, indent=1)
 
 
 def _check(fits: object, key: str, value: object, expected: str) -> None:
@@ -128,50 +128,50 @@ def _check(fits: object, key: str, value: object, expected: str) -> None:
         raise ValueError(f"{key}={shown} must be {expected}")
 
 
-def read_schema(given: str) -> Schema:
+def read_schema(source: str) -> Schema:
     """The schema of the key ``task.schema``.
 
     Args:
-        given: a path, or the contents of a file.
+        source: a path, or the contents of a file.
 
     Raises:
         ValueError: the file cannot be read, or is no schema.
     """
-    text = _is_text(given)
-    name = "task.schema" if text else f"task.schema={given}"
+    text = _is_text(source)
+    name = "task.schema" if text else f"task.schema={source}"
     with explaining(f"{name} must be a schema as `{COMMAND}` writes it"):
-        contents = given if text else Path(given).expanduser().read_text(encoding="utf-8")
+        contents = source if text else Path(source).expanduser().read_text(encoding="utf-8")
         return _parse(json.loads(contents))
 
 
 def inline_schema(config: DictConfig) -> DictConfig:
     """The configuration with the contents of its schema's file instead of the path.
 
-    Nodes get the configuration, and not the server's files. `config` itself is not changed.
+    Nodes get the configuration but not the server's files. `config` itself is not changed.
 
     Raises:
         ValueError: as `read_schema`.
     """
-    given = config.task.get("schema")
-    if not isinstance(given, str) or _is_text(given):
+    source = config.task.get("schema")
+    if not isinstance(source, str) or _is_text(source):
         return config
-    contents = read_schema(given).to_json()
+    contents = read_schema(source).to_json()
     config = deepcopy(config)
     # As text, because a category may look like an interpolation of OmegaConf.
     config.task.schema = json.dumps(json.loads(contents)).replace("$", "\\u0024")
     return config
 
 
-def _is_text(given: str) -> bool:
-    return given.lstrip().startswith("{")
+def _is_text(source: str) -> bool:
+    return source.lstrip().startswith("{")
 
 
 def _parse(contents: Any) -> Schema:
     if not isinstance(contents, Mapping):
         raise ValueError("it must be a mapping")
     values = dict(contents)
-    found = values.pop("format", None)
-    _check(found == FORMAT, "format", found, str(FORMAT))
+    version = values.pop("format", None)
+    _check(version == FORMAT, "format", version, str(FORMAT))
     # Unknown and missing keys are errors of the constructors.
     columns = tuple(Column(**_frozen(column)) for column in values.pop("columns", ()))
     return Schema(**_frozen(values), columns=columns)

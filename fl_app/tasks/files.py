@@ -1,4 +1,4 @@
-"""Files and data sets that users name, read with errors that say what they must be."""
+"""Files and data sets that users name, with errors that say what is expected."""
 
 import io
 from collections.abc import Iterable, Iterator
@@ -25,11 +25,11 @@ def existing(path: str, key: str, what: str) -> Path:
     Raises:
         ValueError: it does not exist, or is something else.
     """
-    found = Path(path).expanduser()
-    fits = found.is_dir() if what == "folder" else found.is_file()
-    problem = "it is something else" if found.exists() else "it does not exist"
+    place = Path(path).expanduser()
+    fits = place.is_dir() if what == "folder" else place.is_file()
+    problem = "it is something else" if place.exists() else "it does not exist"
     require(fits, key, path, f"a {what}", f"{problem} (seen from {Path.cwd()})")
-    return found
+    return place
 
 
 def folder_of(path: str, key: str) -> Path | None:
@@ -49,7 +49,7 @@ def folder_of(path: str, key: str) -> Path | None:
 def loaded(path: str, subset: str | None, key: str) -> Iterator["DatasetDict"]:
     """The parts of a data set, from a folder or from the hub.
 
-    What `datasets` unpacks of a folder is removed at the end of the context.
+    Files that `datasets` unpacks from a folder are removed when the context ends.
 
     Args:
         path: a folder that ``save_to_disk`` has written or that holds files of data, or a name on
@@ -70,21 +70,21 @@ def loaded(path: str, subset: str | None, key: str) -> Iterator["DatasetDict"]:
         problem = "is no folder here, and cannot be loaded from the Hugging Face hub"
         remedy = ". Where there is network, load_dataset(...).save_to_disk(DIR) of `datasets` puts "
         remedy += f"it into a folder, for {key}=DIR"
-    with TemporaryDirectory(prefix="fl_app-") as made:
+    with TemporaryDirectory(prefix="fl_app-") as scratch:
         with explaining(f"{key}={path} {problem}", remedy):
             if folder is None:
                 data = datasets.load_dataset(path, subset)
             elif any((folder / name).exists() for name in ("dataset_dict.json", "state.json")):
                 data = datasets.load_from_disk(folder)
             else:
-                data = datasets.load_dataset(str(folder), subset, cache_dir=made)
+                data = datasets.load_dataset(str(folder), subset, cache_dir=scratch)
         yield data if isinstance(data, dict) else datasets.DatasetDict(train=data)
 
 
 def stored_images(
     data: "Dataset", column: str, where: str, rows: Iterable[int] | None = None
 ) -> list[tuple[str, Path | IO[bytes]]]:
-    """The images of a column as they are stored, each with what messages call it.
+    """The images of a column as they are stored, each with its name in messages.
 
     Args:
         data: has the column.

@@ -1,4 +1,4 @@
-"""What users have as tensors of a task: arrays of any kind, data sets of torch and Hugging Face."""
+"""Users' data as tensors of a task: arrays of any kind, data sets of torch and Hugging Face."""
 
 import warnings
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ from fl_app.tasks.readers import channels_first
 from fl_app.tasks.scaling import moments_of
 from fl_app.tasks.table import encode_targets, fit_targets, in_float32
 
-TESTS = ("test", "validation", "valid", "val")  # the first of these parts is the test set
+TESTS = ("test", "validation", "valid", "val")  # the first of these splits is the test set
 Values: TypeAlias = Any  # what numpy.asarray takes, or a tensor
 
 
@@ -26,7 +26,7 @@ Values: TypeAlias = Any  # what numpy.asarray takes, or a tensor
 
 
 def pair(x: Any, y: Any, x_name: str, y_name: str) -> tuple[Array, Array]:
-    """Inputs, which are finite numbers, and targets: arrays with a row for each example.
+    """Inputs (finite numbers) and targets, as arrays with a row for each example.
 
     Args:
         x: inputs, as NumPy, torch or pandas has them; shape ``(n, ...)``, n >= 1.
@@ -127,22 +127,22 @@ def examples_of(
         test_inputs = _inputs(channels_first(x) if images else x, "x_test", tokens)
         if inputs.dtype == torch.float32 and test_inputs.dtype == torch.int64:
             test_inputs = test_inputs.float()
-        own, others = (
+        test_form, train_form = (
             (*part.shape[1:], part.dtype, *targets.shape[1:])
             for part, targets in ((test_inputs, test_y), (inputs, y))
         )
-        if own != others:
+        if test_form != train_form:
             raise ValueError(
-                f"x_test and y_test have shapes and type {own}, and must have those of x_train and "
-                f"y_train, {others}: one model takes both"
+                f"x_test and y_test have shapes and type {test_form}, and must have those of "
+                f"x_train and y_train, {train_form}: one model takes both"
             )
-    made = objective if isinstance(objective, Objective) else _objective(objective, y, test_y)
+    objective = objective if isinstance(objective, Objective) else _objective(objective, y, test_y)
     if loss is not None:
-        made = made.with_loss(loss)
-    targets = _targets(y, "y_train", made)
-    test_targets = None if test_y is None else _targets(test_y, "y_test", made)
+        objective = objective.with_loss(loss)
+    targets = _targets(y, "y_train", objective)
+    test_targets = None if test_y is None else _targets(test_y, "y_test", objective)
     tests = {"test_inputs": test_inputs, "test_targets": test_targets}
-    return {"objective": made, "inputs": inputs, "targets": targets, **tests}
+    return {"objective": objective, "inputs": inputs, "targets": targets, **tests}
 
 
 def _inputs(array: Array, name: str, tokens: bool) -> Tensor:
@@ -161,7 +161,7 @@ def _tensor(array: Array) -> Tensor:
 
 
 def _objective(kind: str | None, y: Array, test_y: Array | None) -> Objective:
-    """The objective of a kind, as large as the targets need it."""
+    """The objective of a kind, with as many outputs as the targets need."""
     if kind not in (None, *KINDS):
         raise ValueError(f"objective={kind} must be one of {', '.join(KINDS)}, or an Objective")
     if kind is None:  # an array has a type, which says more than its values
@@ -201,7 +201,7 @@ def partition_of(clients: Any, num_examples: int) -> list[Indices]:
         num_examples: n.
 
     Raises:
-        ValueError: the number of ids is another, or an id is missing.
+        ValueError: the number of ids is not `num_examples`, or an id is missing.
     """
     ids = owners_of(np.asarray(clients), num_examples, "clients")
     return by_owner(ids.astype(str) if ids.dtype.kind == "O" else ids)
@@ -216,20 +216,20 @@ def owners_of(ids: Array, num_examples: int, name: str) -> Array:
         name: what messages call them.
 
     Raises:
-        ValueError: the number of ids is another, or an id is missing.
+        ValueError: the number of ids is not `num_examples`, or an id is missing.
     """
     if ids.shape not in ((num_examples,), (num_examples, 1)):
         raise ValueError(
             f"{name} has the shape {ids.shape} and must have ({num_examples},), a client id for "
-            "each training example; without it, the words partition= and num_clients= of a run "
-            "deal the examples out"
+            "each training example; without it, partition= and num_clients= of a run distribute "
+            "the examples"
         )
     ids = ids.reshape(-1)
     missing = pd.isna(ids) | (ids.astype(str) == "")
     if missing.any():
         row = missing.argmax()
-        told = str(ids[row]) or "an empty text"
-        raise ValueError(f"{name}[{row}] is {told}: nobody would have this example")
+        value = str(ids[row]) or "an empty text"
+        raise ValueError(f"{name}[{row}] is {value}: nobody would have this example")
     return ids
 
 
@@ -244,7 +244,7 @@ def read_pairs(data: Any, name: str) -> tuple[Array, Array]:
         name: for messages.
 
     Raises:
-        ValueError: it has no length, its items are no pairs, or its inputs differ in shape.
+        ValueError: it has no length, an item is no pair, or its inputs differ in shape.
     """
     if not hasattr(data, "__len__"):
         raise ValueError(
@@ -280,7 +280,7 @@ def splits_of(data: Any, name: str = "data") -> tuple[Any, Any | None]:
     return splits["train"], tests[0] if tests else None
 
 
-def dealt(partitioner: Any) -> tuple[Any, Indices]:
+def rows_by_client(partitioner: Any) -> tuple[Any, Indices]:
     """The rows of all partitions of a partitioner of flwr-datasets, and the client of each row.
 
     Raises:
@@ -305,7 +305,7 @@ def read_columns(data: Any, inputs: str | Sequence[str], target: str) -> tuple[A
     Args:
         data: the data set.
         inputs: one column, or several whose numbers are put together.
-        target: column of the targets; classes are given by their names.
+        target: column of the targets; classes are returned by name.
 
     Raises:
         ValueError: a column is missing, or its values differ in shape.
@@ -323,10 +323,10 @@ def read_columns(data: Any, inputs: str | Sequence[str], target: str) -> tuple[A
 def column_of(data: Any, name: str) -> Array:
     """A column of a `datasets.Dataset`, shape ``(n, ...)``.
 
-    Classes are given by their names, None where there is none.
+    Classes are returned by name, a missing one as None.
 
     Raises:
-        ValueError: there is none of this name, or its values differ in shape.
+        ValueError: no column has this name, or its values differ in shape.
     """
     if name not in data.column_names:
         raise ValueError(f"there is no column {name!r}: there are {', '.join(data.column_names)}")
@@ -337,8 +337,8 @@ def column_of(data: Any, name: str) -> Array:
         rows = column.with_format(None)[:][name]
         return np.array([*classes, None], object)[[-1 if row is None else row for row in rows]]
     double = getattr(data.features[name], "dtype", "") == "float64"  # else rounded unchecked
-    found = column.with_format("numpy", **{"dtype": "float64"} if double else {})[:][name]
-    values = found if isinstance(found, np.ndarray) else np.asarray(found, object)
+    stored = column.with_format("numpy", **{"dtype": "float64"} if double else {})[:][name]
+    values = stored if isinstance(stored, np.ndarray) else np.asarray(stored, object)
     if values.dtype == object and values.size and np.ndim(values.flat[0]) > 0:
         values = _stacked([np.asarray(v) for v in values], f"values of the column {name!r}")
     return values

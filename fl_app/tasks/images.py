@@ -1,7 +1,7 @@
 """Tasks on images: digits, MNIST, Fashion-MNIST, EMNIST, CIFAR, CelebA, Tiny-ImageNet.
 
-Digits come with the package. torchvision downloads, checks and reads all others but the last, which
-`datasets` does. EMNIST's images are transposed, as in its files.
+Digits come with the package. `datasets` downloads and reads Tiny-ImageNet; torchvision downloads,
+checks and reads all others. EMNIST's images are transposed, as in its files.
 """
 
 import gzip
@@ -40,10 +40,10 @@ class ImageSet(DataSet):
     """A set of images that torchvision knows.
 
     Attributes:
-        kind: torchvision's class.
+        kind: name of torchvision's class.
         shape: shape of one image, (channels, height, width).
         num_classes: C.
-        split: that the class needs.
+        split: argument of the class; "" = it has none.
     """
 
     kind: str = ""
@@ -52,9 +52,9 @@ class ImageSet(DataSet):
     split: str = ""
 
     def fetch(self, root: Path) -> None:
-        self.made(root, download=True)
+        self.make(root, download=True)
 
-    def made(self, root: Path, **settings: Any) -> Any:
+    def make(self, root: Path, **settings: Any) -> Any:
         """An object of torchvision's class."""
         from fl_app.tasks.vision import torchvision
 
@@ -63,7 +63,7 @@ class ImageSet(DataSet):
 
     def read(self, root: Path) -> Split:
         """Training set, test set and owners of the training examples, if they are known."""
-        sets = (self.made(root, train=train) for train in (True, False))
+        sets = (self.make(root, train=train) for train in (True, False))
         train, test = ((np.asarray(part.data), np.asarray(part.targets)) for part in sets)
         if self.shape[0] == 3:
             train, test = ((pixels.transpose(0, 3, 1, 2), t) for pixels, t in (train, test))
@@ -101,7 +101,7 @@ class ImageSet(DataSet):
 
 
 class Mnist(ImageSet):
-    """Digits, and who wrote them where QMNIST's labels are there (Yadav and Bottou 2019)."""
+    """Digits, with their writers if QMNIST's labels exist (Yadav and Bottou 2019)."""
 
     def read(self, root: Path) -> Split:
         train, test, owners = super().read(root)
@@ -120,13 +120,13 @@ class CelebA(ImageSet):
     def read(self, root: Path) -> Split:
         from fl_app.tasks.pictures import decode  # loads PIL
 
-        train, test = (self.made(root, split=split) for split in ("train", "test"))
+        train, test = (self.make(root, split=split) for split in ("train", "test"))
         column = train.attr_names.index(SMILING)
 
         def pair(faces: Any) -> tuple[Any, Any]:
             folder = root / self.folder / "img_align_celeba"
-            named = [(str(folder / name), folder / name) for name in faces.filename]
-            return decode(named, self.shape), faces.attr[:, column]
+            files = [(str(folder / name), folder / name) for name in faces.filename]
+            return decode(files, self.shape), faces.attr[:, column]
 
         return pair(train), pair(test), train.identity
 
@@ -211,7 +211,7 @@ class Digits(TaskKind):
     model: str | None = "mlp"
 
     def __call__(self, *, seed: int = 0) -> "Task":
-        # The file says where they are from.
+        # The file states its source.
         file = resources.files("fl_app.tasks") / "tables" / "digits.json"
         table = json.loads(file.read_text(encoding="utf-8"))
         pixels = np.frombuffer(zlib.decompress(b64decode(table["images"])), np.uint8)

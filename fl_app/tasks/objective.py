@@ -71,7 +71,7 @@ class Objective(ABC):
 
     @abstractmethod
     def _usual(self, output: Tensor, target: Tensor, reduction: str) -> Tensor:
-        """The loss where there is no `criterion`, with torch's ``reduction``."""
+        """The loss without a `criterion`, with torch's ``reduction``."""
 
     @abstractmethod
     def output_shape(self, target: Tensor) -> tuple[int, ...]:
@@ -82,7 +82,7 @@ class Objective(ABC):
         """A class for each example, by which a partition distributes them, shape ``(n,)``."""
 
     def answers(self, output: Tensor) -> Array:
-        """What outputs say in the words or units of the data, shape ``(n, ...)``."""
+        """Predictions as classes or in the unit of the data, shape ``(n, ...)``."""
         return output.numpy()
 
     @abstractmethod

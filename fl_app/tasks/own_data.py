@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from fl_app.tasks.task import Task
 
 Names = str | Sequence[str]
-READER = 13  # of what the cache holds of a user's data; a new number makes old entries invalid
-# What pandas calls columns without a name: numbers of rows, from which classes could be told.
+READER = 13  # format of users' data in the cache; a new number makes old entries invalid
+# Pandas's names of columns without a name: row numbers, which could give the classes away.
 NAMELESS = r"Unnamed: \d+|__index_level_\d+__"
 STREAM = 0x7465_7374_2073_6574  # keeps the test set's random numbers apart from all others
 KIND = one_of("auto", *KINDS)
@@ -45,9 +45,9 @@ class Part:
         inputs: columns of a table, n rows; or an array of shape ``(n, ...)``, whose bytes in four
             dimensions are images.
         targets: target columns, n rows.
-        owners: whose each example is, n values; None = nobody's.
+        owners: owner of each example, n values; None = unknown.
         categories: columns of `inputs` whose numbers are names.
-        notes: what was done to the data, sentences for the user.
+        notes: sentences for the user on changes of the data.
     """
 
     where: str
@@ -68,8 +68,8 @@ class OwnData(TaskKind):
             test set.
         model: a name, a classification model of torchvision, or package.module:callable; None (own
             data) = cnn for images, else mlp.
-        schema: file of `python -m fl_app.schema`, or its contents; None = as the training
-            examples say.
+        schema: file of `python -m fl_app.schema`, or its contents; None = it follows from
+            the training examples.
 
     Attributes:
         known: the schema, once it is read.
@@ -86,26 +86,26 @@ class OwnData(TaskKind):
     def __post_init__(self) -> None:
         super().__post_init__()
         bound = "the place of the data; null needs task.schema"
-        told = "nothing would say what the model's inputs and outputs are"
-        given = self.path is not None or self.schema is not None
-        require(given, "task.path", "null", bound, told)
+        consequence = "the model's inputs and outputs would be unknown"
+        fits = self.path is not None or self.schema is not None
+        require(fits, "task.path", "null", bound, consequence)
         self.known = None if self.schema is None else read_schema(self.schema)
-        suits = self.known is None or self.tabular in (None, bool(self.known.columns))
-        told = f"a schema of task={self.name}"
-        require(suits, "task.schema", "...", told, "it is of data of another form")
+        fits = self.known is None or self.tabular in (None, bool(self.known.columns))
+        bound = f"a schema of task={self.name}"
+        require(fits, "task.schema", "...", bound, "it is of data of another form")
         for key in ("kind", "missing"):
             value, known = getattr(self, key, None), getattr(self.known, key, None)
             fits = known is None or value in (None, "auto", known)
-            told = f"{known} as in task.schema, or left out"
-            require(fits, f"task.{key}", value, told, "nodes and server would differ")
+            bound = f"{known} as in task.schema, or left out"
+            require(fits, f"task.{key}", value, bound, "nodes and server would differ")
 
     @property
     def rule(self) -> str:
-        """What becomes of rows that lack a value, one of `MISSING`."""
+        """How rows that lack a value are treated, one of `MISSING`."""
         return self.known.missing if self.known else getattr(self, "missing", None) or "refuse"
 
     def files(self) -> Sequence[Path]:
-        """What is read, and its folder: if a file changes, the data are read again.
+        """The path and all files below it: if one changes, the data are read again.
 
         Raises:
             ValueError: a place does not exist.
@@ -126,7 +126,7 @@ class OwnData(TaskKind):
         return str(getattr(self, "kind", "classification"))
 
     def encoded(self) -> Arrays:
-        """Arrays of the task, and in bytes its schema and what the user shall be told.
+        """The task's arrays, and as bytes (``about``) its schema and notes for the user.
 
         Raises:
             ValueError: inputs or targets cannot be encoded, or there are too few examples.
@@ -160,12 +160,12 @@ class OwnData(TaskKind):
             arrays["test_targets"] = table.encode_targets(test.targets, kind, outputs, test.where)
         elif tested.any():
             arrays |= {"test_inputs": inputs[tested], "test_targets": targets[tested]}
-        found = table.overview(schema, train.owners, where)
-        about = json.dumps({"schema": schema.to_json(), "notes": notes, "found": found})
+        summary = table.overview(schema, train.owners, where)
+        about = json.dumps({"schema": schema.to_json(), "notes": notes, "found": summary})
         return {**arrays, "about": np.frombuffer(about.encode(), np.uint8)}
 
     def _fitted(self, part: Part, rows: Flags, targets: Array, kind: str, outputs: Any) -> Schema:
-        """The schema of data, whose moments are those of the training rows.
+        """The schema of the data, with the moments of the training rows.
 
         Args:
             part: the data.
@@ -202,9 +202,9 @@ class OwnData(TaskKind):
         entry = f"{name}-{digest(resolved)}"
         arrays = cached(entry, (READER, facts, keys), self.encoded)
         about = json.loads(arrays.pop("about").tobytes())
-        _tell(logging.INFO, about["found"])
+        _log_once(logging.INFO, about["found"])
         for note in about["notes"]:
-            _tell(logging.WARNING, note)
+            _log_once(logging.WARNING, note)
         return self._task(name, read_schema(about["schema"]), arrays)
 
     def _task(self, name: str, schema: Schema, arrays: Arrays) -> "Task":
@@ -224,13 +224,13 @@ class OwnData(TaskKind):
 
 
 def below(folder: Path) -> list[Path]:
-    """All files below a folder, also behind links, where data are read."""
-    found = os.walk(folder, followlinks=True)
-    return [Path(inside) / name for inside, _, names in found for name in names]
+    """All files below a folder where data are read; links are followed."""
+    tree = os.walk(folder, followlinks=True)
+    return [Path(inside) / name for inside, _, names in tree for name in names]
 
 
 @cache  # a run may build its task twice
-def _tell(level: int, note: str) -> None:
+def _log_once(level: int, note: str) -> None:
     log.log(level, note)
 
 
@@ -249,8 +249,8 @@ class ImageKeys(OwnData):
     @property
     def shape(self) -> tuple[int, ...]:
         """(channels, height, width) of the model's images."""
-        given = self.channels, self.size, self.size
-        return given if self.known is None else self.known.input_shape
+        shape = self.channels, self.size, self.size
+        return shape if self.known is None else self.known.input_shape
 
 
 @dataclass(kw_only=True)
@@ -261,13 +261,13 @@ class TableData(OwnData):
         target: column to predict, or several; None = those of the schema.
         inputs: columns to predict from; None = all that have no other role.
         ignore: columns that are no inputs.
-        categories: input columns whose numbers are names, such as postcodes; texts are anyway.
-        client: column that says whose a row is; each value is a client (or num_clients of them),
+        categories: input columns whose numbers are names, such as postcodes; texts always are.
+        client: column of the rows' owners; each owner is a client (or num_clients of them are),
             and partition= has no effect.
         kind: classification, regression, or auto: texts and up to 20 different whole numbers are
             classes.
-        missing: rows without a value: refuse, drop, or median (of the training rows; of texts the
-            commonest one); None = as the schema says, else refuse.
+        missing: rows that lack a value: refuse, drop, or median (fill in the median or the most
+            frequent text of the training rows); None = as in the schema, else refuse.
     """
 
     target: Names | None = None
@@ -280,10 +280,10 @@ class TableData(OwnData):
 
     def texts(self) -> set[str]:
         """Columns whose values are read as texts, so that 01 and 1 remain two names."""
-        own = {*names_of(self.target), *names_of(self.categories), *names_of(self.client)}
+        names = {*names_of(self.target), *names_of(self.categories), *names_of(self.client)}
         if self.known is None:
-            return own
-        return own.union(self.known.targets, (c.name for c in self.known.columns if c.categories))
+            return names
+        return names.union(self.known.targets, (c.name for c in self.known.columns if c.categories))
 
     def part_of(self, table: "pd.DataFrame", where: str) -> Part:
         """The examples in the rows of a table.
@@ -318,8 +318,8 @@ class TableData(OwnData):
         """
         known = self.known
         targets = names_of(self.target) or ([*known.targets] if known else [])
-        there = f"a column of {where}, which has {', '.join(table)}"
-        require(len(targets) > 0, "task.target", "null", there, "nobody could say what to predict")
+        available = f"a column of {where}, which has {', '.join(table)}"
+        require(len(targets) > 0, "task.target", "null", available, "there is nothing to predict")
         if known is not None:
             bound = f"{', '.join(known.targets)} as in task.schema, or null"
             same = (*targets,) == known.targets
@@ -333,8 +333,8 @@ class TableData(OwnData):
                 ("ignore", {*inputs} & {*names_of(self.ignore)}),
                 ("categories", numbers & {*names_of(self.categories)}),
             ):
-                own, why = ", ".join(names_of(getattr(self, key))), "the model has its inputs"
-                require(not differ, f"task.{key}", own, "as in task.schema, or left out", why)
+                value, problem = ", ".join(names_of(getattr(self, key))), "the model has its inputs"
+                require(not differ, f"task.{key}", value, "as in task.schema, or left out", problem)
             roles |= {"a column of task.schema": inputs, "task.inputs": inputs}
         else:
             ignored, inputs = names_of(self.ignore), names_of(self.inputs)
@@ -345,11 +345,11 @@ class TableData(OwnData):
             roles["task.categories"] = names_of(self.categories)
         for key, names in roles.items():
             for name in names:
-                require(name in table, key, name, there, "it cannot be read")
+                require(name in table, key, name, available, "it cannot be read")
         for key, names in (("task.target", targets), ("task.inputs", inputs)):
             twice = ", ".join(name for name in dict.fromkeys(names) if names.count(name) > 1)
             require(not twice, key, twice, "each column once", "it would count twice")
-        require(len(inputs) > 0, "task.inputs", "[]", there, "there is nothing to predict from")
+        require(len(inputs) > 0, "task.inputs", "[]", available, "there is nothing to predict from")
         for key, others, role in (
             ("task.client", targets, "the target"),
             ("task.inputs", [*targets, *roles["task.client"]], "the target or the owner"),
@@ -362,14 +362,14 @@ class TableData(OwnData):
 
 
 def names_of(value: Names | float | None) -> list[str]:
-    """Names of columns; a single one need not be a list, and Hydra reads 2020 as a number."""
+    """Names of columns as a list; a key may hold one name, and Hydra reads 2020 as a number."""
     return [
         str(each) for each in ([value] if isinstance(value, str | int | float) else value or ())
     ]
 
 
 def encoded_inputs(part: Part, schema: Schema) -> Array:
-    """Inputs of the model; bytes of images, which are scaled batch by batch."""
+    """Inputs of the model; images stay bytes, which are scaled batch by batch."""
     from fl_app.tasks.scaling import are_images  # loads torch
     from fl_app.tasks.table import encode_columns  # loads pandas
 
@@ -389,7 +389,7 @@ def encoded_inputs(part: Part, schema: Schema) -> Array:
 
 
 def scaling_of(inputs: Array, schema: Schema) -> "Scaling | None":
-    """What makes inputs of the model of bytes of images; None = they are inputs already."""
+    """The scaling of images to inputs of the model; None = the inputs need none."""
     from fl_app.tasks.scaling import are_images, make_scaling  # loads torch
 
     moments = schema.mean, schema.deviation
@@ -397,7 +397,7 @@ def scaling_of(inputs: Array, schema: Schema) -> "Scaling | None":
 
 
 def choose_test(groups: Indices, share: float, where: str) -> Flags:
-    """Which examples are for testing, shape ``(n,)``; equal arguments give equal examples.
+    """A mask of the test examples, shape ``(n,)``; equal arguments give equal masks.
 
     The share holds in every group up to one example, and every group keeps one for training. The
     choice does not depend on a run's seed, so that all runs are tested on the same examples.
@@ -413,8 +413,8 @@ def choose_test(groups: Indices, share: float, where: str) -> Flags:
     order = np.random.default_rng(STREAM).permutation(groups.size)
     order = order[np.argsort(groups[order], kind="stable")]
     sizes = np.unique(groups, return_counts=True)[1]
-    kept = np.cumsum(sizes) - sizes  # the first of every group
-    free = np.delete(order, kept)
+    firsts = np.cumsum(sizes) - sizes  # one of each group, for training
+    free = np.delete(order, firsts)
     count = min(round(share * groups.size), free.size)
     if share and not count:
         raise ValueError(

@@ -26,8 +26,8 @@ def decode(images: Sequence[tuple[str, Path | IO[bytes]]], shape: Sequence[int])
     """
     channels, height, width = shape
 
-    def pixels(named: tuple[str, Path | IO[bytes]]) -> Array:
-        name, file = named
+    def pixels(entry: tuple[str, Path | IO[bytes]]) -> Array:
+        name, file = entry
         unreadable = explaining(f"{name} must be an image that can be read")
         with unreadable, Image.open(file) as image:
             image.draft(MODES[channels], (2 * width, 2 * height))  # large photos at a fraction

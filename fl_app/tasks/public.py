@@ -23,14 +23,14 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class DataSet:
-    """Where a public data set is; from the Hugging Face hub, unless a subclass fetches it.
+    """A public data set's place; it comes from the Hugging Face hub, unless a subclass fetches it.
 
     Attributes:
         name: for messages and the cache.
         folder: below the root.
         hub: its repository.
         subset: name of the repository's configuration, if it has several.
-        beside: further files below the root, which need not be there.
+        beside: optional further files below the root.
     """
 
     name: str
@@ -52,8 +52,8 @@ class DataSet:
         """The arrays of the files below ``FL_APP_DATA``, or else below the cache folder.
 
         Args:
-            read: gives the arrays of the files below a root; raises errors of any type.
-            random: gives made-up arrays of the same shapes in their place.
+            read: reads the arrays of the files below a root; raises errors of any type.
+            random: makes random arrays of the same shapes instead.
 
         Raises:
             ValueError: the root is no folder, or files cannot be read or downloaded.
@@ -82,10 +82,10 @@ class DataSet:
         folder = root / self.folder
         try:
             root.mkdir(parents=True, exist_ok=True)
-            with TemporaryDirectory(dir=root) as made:
-                self.fetch(Path(made))
+            with TemporaryDirectory(dir=root) as scratch:
+                self.fetch(Path(scratch))
                 folder.parent.mkdir(parents=True, exist_ok=True)
-                (Path(made) / self.folder).rename(folder)
+                (Path(scratch) / self.folder).rename(folder)
         except Exception as error:  # libraries raise errors of any type
             if folder.is_dir():  # by another process
                 return

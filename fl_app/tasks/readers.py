@@ -1,4 +1,4 @@
-"""Where data of the user's own come from: a table, arrays, folders of images, `datasets`."""
+"""Readers of a user's own data: a table, arrays, folders of images, `datasets`."""
 
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
@@ -55,7 +55,7 @@ class Csv(TableData):
         train = self.part_of(self.table(file, "task.path"), f"task.path={file}")
         if not tests:
             return train, None
-        # Nobody owns a row of it, and it needs no other columns.
+        # No client owns its rows, and it needs no other columns.
         assert not isinstance(train.inputs, np.ndarray)
         names = None if self.known else [*train.inputs]
         tester = replace(self, client=None, inputs=names, ignore=(), categories=())
@@ -72,7 +72,7 @@ class Csv(TableData):
             texts: further columns whose values are read as texts.
 
         Raises:
-            ValueError: it is no table, or has a name of a column twice.
+            ValueError: it is no table, or two columns have the same name.
         """
         import pandas as pd
 
@@ -82,21 +82,21 @@ class Csv(TableData):
             # A line with more values than columns.
             warnings.simplefilter("error", pd.errors.ParserWarning)
             options: dict[str, Any] = {"sep": sign, "skipinitialspace": True}
-            with file.open("rb") as opened:
-                start = opened.read(4)
-            found = [form for magic, form in FORMS.items() if start.startswith(magic)]
-            if found and file.suffix.lower() not in (".gz", ".zip"):  # these pandas unpacks
-                raise ValueError(f"it is {found[0]}: write it as CSV (to_csv of pandas)")
+            with file.open("rb") as stream:
+                start = stream.read(4)
+            forms = [form for magic, form in FORMS.items() if start.startswith(magic)]
+            if forms and file.suffix.lower() not in (".gz", ".zip"):  # these pandas unpacks
+                raise ValueError(f"it is {forms[0]}: write it as CSV (to_csv of pandas)")
             first = pd.read_csv(file, header=None, nrows=1, dtype=str, na_filter=False, **options)
             head, *more = names = first.iloc[0].str.strip()
             others = [other for other in OTHERS if other in head and not more]
             if others:
                 raise ValueError(f'its first line is {head!r}: give "task.separator={others[0]!r}"')
-            named = self.texts().union(texts)
+            as_text = self.texts().union(texts)
             options |= {"keep_default_na": False, "na_values": MISSING}
             table = pd.read_csv(
                 file,
-                dtype={n: "str" for n in first.iloc[0] if n.strip() in named},
+                dtype={n: "str" for n in first.iloc[0] if n.strip() in as_text},
                 index_col=False,
                 low_memory=False,  # the types of columns must not depend on the size of a chunk
                 **options,
@@ -142,20 +142,20 @@ class Arrays(OwnData):
         where = f"task.path={file}"
         expected = "a .npz file of numbers or texts (numpy.savez); objects are not read"
         with explaining(f"{where} must be {expected}"), np.load(file) as stored:
-            found = {name: stored[name] for name in stored.files}
-        train, test = _part(found, "train", where), None
-        if unread := ", ".join(sorted({*found} - {*NAMES})):
+            arrays = {name: stored[name] for name in stored.files}
+        train, test = _part(arrays, "train", where), None
+        if unread := ", ".join(sorted({*arrays} - {*NAMES})):
             note = f"{where} has {unread}, which nothing reads, beside {', '.join(NAMES)}"
             train = replace(train, notes=[note])
-        if "x_test" in found:
-            test = _part(found, "test", where)
-        if self.client and "client" in found:
-            owners = owners_of(found["client"], len(train.inputs), f"{where}: client")
+        if "x_test" in arrays:
+            test = _part(arrays, "test", where)
+        if self.client and "client" in arrays:
+            owners = owners_of(arrays["client"], len(train.inputs), f"{where}: client")
             train = replace(train, owners=pd.Series(owners))
         return train, test
 
 
-def _part(found: Mapping[str, Any], name: str, where: str) -> Part:
+def _part(arrays: Mapping[str, Any], name: str, where: str) -> Part:
     """The examples for training, or those for testing.
 
     Raises:
@@ -165,14 +165,14 @@ def _part(found: Mapping[str, Any], name: str, where: str) -> Part:
 
     x, y = f"x_{name}", f"y_{name}"
     for needed in (x, y):
-        if needed not in found:
-            raise ValueError(f"{where} has no {needed}, only {', '.join(found)}")
-    inputs, targets = pair(found[x], found[y], f"{where}: {x}", y)
+        if needed not in arrays:
+            raise ValueError(f"{where} has no {needed}, only {', '.join(arrays)}")
+    inputs, targets = pair(arrays[x], arrays[y], f"{where}: {x}", y)
     return Part(f"{where}: {x}", channels_first(inputs), table_of(targets, y))
 
 
 def channels_first(inputs: Array) -> Array:
-    """Bytes of images as ``(n, channels, height, width)``, other inputs as they are."""
+    """Images in bytes as ``(n, channels, height, width)``; other inputs are unchanged."""
     if inputs.dtype == np.uint8 and inputs.ndim == 3:
         return inputs[:, None]
     if inputs.dtype == np.uint8 and inputs.ndim == 4:
@@ -208,13 +208,13 @@ class ImageFolder(ImageKeys):
         trains = [each for each in folders if each.name.lower() == "train" and _folders(each)]
         if not trains:  # a class may have this name
             return self._part(root, owned=bool(self.client)), None
-        found = {each.name.lower(): each for each in folders}
-        tests = [found[name] for name in TESTS if name in found]
+        by_name = {each.name.lower(): each for each in folders}
+        tests = [by_name[name] for name in TESTS if name in by_name]
         fits = len(tests) == len(folders) - 1 > 0
         bound = f"a folder of train and {', '.join(TESTS[:-1])} or {TESTS[-1]}"
-        told = f"it holds {', '.join(sorted(found))}; rename the test set, move others away, "
-        told += f"or give task.path={trains[0]}"
-        require(fits, "task.path", root, bound, told)
+        problem = f"it holds {', '.join(sorted(by_name))}; rename the test set, move others away, "
+        problem += f"or give task.path={trains[0]}"
+        require(fits, "task.path", root, bound, problem)
         train = self._part(trains[0], owned=bool(self.client))
         return train, self._part(tests[0], owned=False)
 
@@ -239,16 +239,16 @@ class ImageFolder(ImageKeys):
             raise ValueError(
                 f"task.path={root} must hold {LAYOUT}, and {flat} has no folders in it"
             )
-        found = []
+        rows = []
         for owner in folders if deep else [root]:
             images = torchvision().datasets.ImageFolder(owner, allow_empty=True)
-            named = ((file, images.classes[label], owner.name) for file, label in images.samples)
-            found += [row for row in named if "." not in (row[1][0], Path(row[0]).name[0])]
-        if not found:
+            samples = ((file, images.classes[label], owner.name) for file, label in images.samples)
+            rows += [row for row in samples if "." not in (row[1][0], Path(row[0]).name[0])]
+        if not rows:
             raise ValueError(
                 f"task.path={root} holds no images (.png, .jpg, ...): there are no data"
             )
-        table = pd.DataFrame(found, columns=["file", "class", "owner"])
+        table = pd.DataFrame(rows, columns=["file", "class", "owner"])
         inputs = decode([(file, Path(file)) for file in table["file"]], self.shape)
         owners = table["owner"] if deep and owned else None
         return Part(f"task.path={root}", inputs, table[["class"]], owners)
@@ -307,7 +307,7 @@ class Huggingface(ImageKeys, TableData):
         kinds, flat = data.features, (datasets.ClassLabel, datasets.Value)
         ignored = names_of(self.ignore)
         images = [n for n, k in kinds.items() if isinstance(k, datasets.Image) and n not in ignored]
-        # Images and arrays are read when it is known that they are the inputs.
+        # Images and arrays are read only after the inputs are known.
         columns = {n: column_of(data, n) if isinstance(k, flat) else True for n, k in kinds.items()}
         owner = kinds.get(self.client)
         # With gaps, these would become floats, and long ones equal.
@@ -325,9 +325,9 @@ class Huggingface(ImageKeys, TableData):
                 f"task.inputs={names} must be one column of images or of arrays, as {deep!r} is, "
                 f"or columns of numbers and texts; leave others out (task.ignore=[{deep}])"
             )
-        kept = data.select(part.targets.index)
+        examples = data.select(part.targets.index)
         if deep in images:
-            images = stored_images(kept, deep, where, part.targets.index)
+            images = stored_images(examples, deep, where, part.targets.index)
             return replace(part, inputs=decode(images, self.shape))
-        arrays, _ = pair(column_of(kept, deep), part.targets, f"{where}: {deep}", "its targets")
+        arrays, _ = pair(column_of(examples, deep), part.targets, f"{where}: {deep}", "its targets")
         return replace(part, inputs=arrays)

@@ -1,8 +1,8 @@
 """Tables of pandas as inputs and targets of a model.
 
-The encoding is a schema that a person can read and a node can load, which a fitted object of
-scikit-learn is not: it can only be unpickled. The numbers are those of its `SimpleImputer`,
-`StandardScaler` and `OneHotEncoder`.
+The encoding is a schema that a person can read and a node can load. A fitted object of scikit-learn
+could only be unpickled. The results equal those of scikit-learn's `SimpleImputer`, `StandardScaler`
+and `OneHotEncoder`.
 """
 
 from collections import Counter
@@ -20,10 +20,10 @@ from fl_app.core.types import Array, Flags, Indices
 from fl_app.tasks.encoding import Column, Schema
 
 MOST_CATEGORIES = 1000  # of one column: each becomes an input of the model
-FEW = 20  # distinct values that are always taken for categories or classes
+FEW = 20  # up to so many distinct values always count as categories or classes
 SHOWN = 10  # names in a message
-FAR, NARROW = 5.0, 0.01  # deviations of a column, of which other units are suspected [A]
-OUTLYING = 30.0  # deviations of a value, which may be a code for a missing one [A]
+FAR, NARROW = 5.0, 0.01  # deviations of a column that suggest other units [A]
+OUTLYING = 30.0  # deviations of a value that may be a code for a missing one [A]
 FLAGS = {"true": 1, "false": 0}
 
 
@@ -35,8 +35,8 @@ def completed(
     Args:
         table: a row for each example.
         inputs: names of the columns that can be filled.
-        others: those of targets and owners, which cannot.
-        rule: one of `fl_app.tasks.encoding.MISSING`; None = refuse, and say which keys would help.
+        others: names of the target and owner columns, which cannot be filled.
+        rule: one of `fl_app.tasks.encoding.MISSING`; None = refuse, and name the keys that help.
         where: the table, for messages.
 
     Returns:
@@ -73,10 +73,10 @@ def completed(
 
 
 def refuse_commas(table: pd.DataFrame, where: str) -> None:
-    """Refuse columns of numbers with a decimal comma, which would be taken for texts.
+    """Refuse columns of numbers with a decimal comma, which pandas reads as texts.
 
     Raises:
-        ValueError: naming the first one, and how to mend the file.
+        ValueError: there is one; the message names the first and how to correct the file.
     """
     for name, values in table.select_dtypes(exclude="number").items():
         texts = values.dropna().astype(str).str.strip()
@@ -90,42 +90,42 @@ def refuse_commas(table: pd.DataFrame, where: str) -> None:
 
 
 def doubts(part: Any, schema: Schema) -> list[str]:
-    """Sentences on what is most likely a mistake in a table: an identity, a unit, a spelling.
+    """Notes on likely mistakes in a table: an identifier as input, a unit, a spelling.
 
     Args:
-        part: a `fl_app.tasks.own_data.Part`; of an array's inputs there is nothing to say.
+        part: a `fl_app.tasks.own_data.Part`; inputs that are an array give no notes.
         schema: of the data.
     """
-    table, told = part.inputs if isinstance(part.inputs, pd.DataFrame) else pd.DataFrame(), []
+    table, notes = part.inputs if isinstance(part.inputs, pd.DataFrame) else pd.DataFrame(), []
     for name, values in table.drop(columns=[*part.categories], errors="ignore").items():
         texts = values.dropna().astype(str)
         out = f"task.ignore=[{name}] leaves it out"
         if pd.api.types.is_integer_dtype(values) and values.is_unique and len(values) > FEW:
-            told.append(
+            notes.append(
                 f"no two rows have the same whole number in {name}, as in an identity: {out}"
             )
         elif texts.nunique() > FEW and not pd.api.types.is_numeric_dtype(values):
             starts = texts.str.match(r"\s*[-+]?\d").mean()  # as dates, and numbers with a unit, do
             if starts > 0.5:
                 example = f"{texts.nunique()} texts such as {texts.iloc[0]!r}"
-                told.append(f"{name} has {example}, each an input: make numbers of them; {out}")
+                notes.append(f"{name} has {example}, each an input: make numbers of them; {out}")
         elif texts.nunique() == 1:
-            told.append(
+            notes.append(
                 f"{name} is {texts.iloc[0]} in every row: a device where it differs would spoil "
                 f"the model; {out}"
             )
-    named = {f"values of {each.name}": each.categories or () for each in schema.columns}
-    named["classes"] = schema.outputs if schema.kind == "classification" else ()
-    named["owners"] = () if part.owners is None else in_order(texts_of(part.owners))
-    for what, names in named.items():
+    groups = {f"values of {each.name}": each.categories or () for each in schema.columns}
+    groups["classes"] = schema.outputs if schema.kind == "classification" else ()
+    groups["owners"] = () if part.owners is None else in_order(texts_of(part.owners))
+    for group, names in groups.items():
         times = Counter(map(_plain, names))
         if same := [name for name in names if times[_plain(name)] > 1]:
-            told.append(f"{what} differ only in case, accents or zeros: {names_of(same, SHOWN)}")
-    return [f"{part.where}: {each}" for each in told]
+            notes.append(f"{group} differ only in case, accents or zeros: {names_of(same, SHOWN)}")
+    return [f"{part.where}: {each}" for each in notes]
 
 
 def unusual(schema: Schema, inputs: Array, targets: Array) -> list[str]:
-    """Sentences on columns of numbers that lie far from those that the schema was written from.
+    """Notes on columns of numbers that differ strongly from the data of the schema.
 
     Args:
         schema: of the data.
@@ -133,34 +133,34 @@ def unusual(schema: Schema, inputs: Array, targets: Array) -> list[str]:
         targets: encoded by it, shape ``(n,)`` or ``(n, k)``.
     """
     places = np.cumsum([0, *(column.width for column in schema.columns)])[:-1]
-    found = [*zip(schema.columns, inputs.T[places].astype(float), strict=True)]
+    columns = [*zip(schema.columns, inputs.T[places].astype(float), strict=True)]
     predicted = map(Column, schema.outputs, schema.target_mean, schema.target_deviation)
     pairs = zip(predicted, targets.T.astype(float), strict=False)  # none, of classes
-    found += [(column, (own - column.mean) / column.deviation) for column, own in pairs]
-    told = []
-    for column, values in found if len(inputs) else ():  # in deviations from the schema's mean
+    columns += [(column, (own - column.mean) / column.deviation) for column, own in pairs]
+    notes = []
+    for column, values in columns if len(inputs) else ():  # in deviations from the schema's mean
         if column.categories is not None:
             continue
-        least = 2e-7 * (abs(column.mean) + column.deviation)  # float32 tells no less apart
+        step = 2e-7 * (abs(column.mean) + column.deviation)  # float32 has no finer resolution
         ends = column.mean + column.deviation * np.array([values.min(), values.max()])
-        low, high = least * np.rint(ends / least) + 0.0  # which is not -0
-        there = f"{column.name}: {low:.4g} to {high:.4g} here"
+        low, high = step * np.rint(ends / step) + 0.0  # turns -0 into 0
+        span = f"{column.name}: {low:.4g} to {high:.4g} here"
         # A constant that the schema has, too, is 0, with a deviation of 1.
         varies = column.deviation != 1.0 or not np.allclose(values, 0.0)
-        if column.fill is not None and np.allclose((low, high), float(column.fill), atol=least):
-            told.append(f"{there}, which is what the schema takes for missing values")
+        if column.fill is not None and np.allclose((low, high), float(column.fill), atol=step):
+            notes.append(f"{span}, which is what the schema takes for missing values")
         elif (
             abs(values.mean()) > FAR
             or np.abs(values).max() > OUTLYING
             or (values.std() < NARROW and (np.ptp(values) or (varies and len(values) > FEW)))
         ):
             usual = f"{column.mean:.4g} with the deviation {column.deviation:.4g}"
-            told.append(f"{there}, and {usual} in the schema")
-    return told
+            notes.append(f"{span}, and {usual} in the schema")
+    return notes
 
 
 def overview(schema: Schema, owners: "pd.Series | None", where: str) -> str:
-    """What was made of a user's data, in a line."""
+    """A line on a user's data: inputs, outputs and owners."""
     what = "classes" if schema.kind == "classification" else "numbers to predict:"
     shape = "x".join(map(str, schema.input_shape))
     line = f"{where}: {shape} inputs, {what} {names_of(schema.outputs, SHOWN)}"
@@ -183,13 +183,13 @@ def texts_of(values: pd.Series) -> pd.Series:
 
 
 def _plain(name: str) -> str | Decimal:
-    """What names have in common that differ only in how they are written."""
+    """A key that is equal for names that differ only in their spelling."""
     is_number = name.removeprefix("-").replace(".", "", 1).isdecimal()
     return Decimal(name) if is_number else normalize("NFC", name).casefold()
 
 
 def in_order(names: pd.Series) -> tuple[str, ...]:
-    """The distinct names, in the order of numbers if all of them are, else by name."""
+    """The distinct names, in numeric order if all are numbers, else in alphabetical order."""
     distinct = pd.Series(sorted(names.unique()))
     numbers = pd.to_numeric(distinct, errors="coerce")
     order = distinct.index if numbers.isna().any() else numbers.argsort(kind="stable")
@@ -197,10 +197,10 @@ def in_order(names: pd.Series) -> tuple[str, ...]:
 
 
 def codes_of(values: pd.Series, known: Sequence[str], where: str) -> Indices:
-    """Places of the values' names among those that are `known`, shape ``(n,)``.
+    """Indices of the values' names in `known`, shape ``(n,)``.
 
     Raises:
-        ValueError: naming the first row that has another one.
+        ValueError: a name is not in `known`; the message names its first row.
     """
     names = texts_of(values)
     codes = pd.Index(known).get_indexer(names)
@@ -229,10 +229,10 @@ def numbers_of(values: pd.Series, where: str, otherwise: str = "") -> pd.Series:
     Args:
         values: a column.
         where: the table, for messages.
-        otherwise: what else mends it, the end of a message.
+        otherwise: a further remedy, at the end of the message.
 
     Raises:
-        ValueError: naming the first row that has a text or an infinite number.
+        ValueError: a value is a text or infinite; the message names its first row.
     """
     numbers = as_numbers(values)
     wrong = values.notna() & ~np.isfinite(numbers)
@@ -246,26 +246,26 @@ def numbers_of(values: pd.Series, where: str, otherwise: str = "") -> pd.Series:
 
 
 def in_float32(values: Array, name: str) -> Array:
-    """Numbers as a model takes them.
+    """Numbers in float32, as a model takes them.
 
     Args:
         values: finite, n >= 1 rows.
         name: for messages.
 
     Raises:
-        ValueError: one is too large, or lies so far from 0 that differences would be lost.
+        ValueError: one is too large, or so far from 0 that float32 loses the differences.
     """
     low, high = values.min(0).astype(float), values.max(0).astype(float)
     size, span = np.maximum(-low, high), high - low
     doubtful = (span > 1e-10 * size) & (span < 1e-5 * size)  # less is rounding
     for place in np.argwhere(doubtful | (size > np.finfo(np.float32).max)):
-        own = values[:, *place].astype(float)
+        part = values[:, *place].astype(float)
         with np.errstate(all="ignore"):
-            kept = own.astype(np.float32).std(dtype=float) / own.std()
-        if not abs(kept - 1) < 0.01:
+            ratio = part.astype(np.float32).std(dtype=float) / part.std()
+        if not abs(ratio - 1) < 0.01:
             axes = f"[:, {', '.join(map(str, place))}]" if place.size else ""
             raise ValueError(
-                f"{name}{axes} has numbers from {own.min():.12g} to {own.max():.12g}, too large "
+                f"{name}{axes} has numbers from {part.min():.12g} to {part.max():.12g}, too large "
                 "for float32 to tell them apart: subtract the mean, and divide by the deviation"
             )
     return values.astype(np.float32, copy=False)
@@ -274,44 +274,44 @@ def in_float32(values: Array, name: str) -> Array:
 # -- inputs ----------------------------------------------------------------------------------------
 
 
-def fit_column(values: pd.Series, train: Flags, named: bool, where: str, *, fill: bool) -> Column:
-    """How to encode a column, and with `fill` what missing values count as.
+def fit_column(values: pd.Series, train: Flags, nominal: bool, where: str, *, fill: bool) -> Column:
+    """The encoding of a column, with `fill` also the value that replaces missing ones.
 
-    Mean and deviation of numbers are those of the training rows, as are medians and commonest
-    categories. Categories are those of all rows: else a category could not be encoded that only a
-    row of the test set has.
+    Mean and deviation of numbers come from the training rows, as do medians and the most frequent
+    categories. Categories come from all rows, because a category that occurs only in the test set
+    could not be encoded otherwise.
 
     Args:
         values: of all rows.
         train: which rows are for training, shape ``(n,)``.
-        named: whether numbers are names.
+        nominal: whether numbers stand for categories.
         where: the table, for messages.
         fill: whether missing values are filled.
 
     Raises:
-        ValueError: it can hardly be encoded, or has no value.
+        ValueError: the column has too many different texts, a wrong number, or no value.
     """
     name = str(values.name)
     if values[train].isna().all():
         raise ValueError(
             f"{where}: column {name!r} has no value in any training row: task.ignore=[{name}]"
         )
-    there = values.dropna()
-    # A text among numbers is a mistake more often than a name.
-    if not named and as_numbers(there).notna().mean() >= 0.5:
+    present = values.dropna()
+    # A text among numbers is more often a mistake than a category.
+    if not nominal and as_numbers(present).notna().mean() >= 0.5:
         otherwise = f", or take the values as names (task.categories=[{name}])"
         numbers = numbers_of(values, where, otherwise)[train]
         median = float(numbers.median()) if fill else None
         numbers = numbers if median is None else numbers.fillna(median)
         deviation = float(numbers.std(ddof=0)) if np.ptp(numbers) else 1.0  # else it divides by 0
         return Column(name, float(numbers.mean()), deviation, fill=median)
-    names = texts_of(there)
+    names = texts_of(present)
     known = in_order(names)
-    most = MOST_CATEGORIES if named else min(MOST_CATEGORIES, max(FEW, len(names) // 2))
-    if len(known) > most:
+    limit = MOST_CATEGORIES if nominal else min(MOST_CATEGORIES, max(FEW, len(names) // 2))
+    if len(known) > limit:
         raise ValueError(
             f"{where}: column {name!r} has {len(known)} different texts in {len(names)} rows, such "
-            f"as {known[0]!r}, above the bound of {most}: each would be an input of the model; "
+            f"as {known[0]!r}, above the bound of {limit}: each would be an input of the model; "
             f"take them as names with task.categories=[{name}] (at most {MOST_CATEGORIES}), or "
             f"leave the column out with task.ignore=[{name}]"
         )
@@ -331,7 +331,7 @@ def encode_columns(table: pd.DataFrame, columns: Sequence[Column], where: str) -
         Shape ``(n, width)``.
 
     Raises:
-        ValueError: naming the first row whose value cannot be encoded.
+        ValueError: a value cannot be encoded; the message names its first row.
     """
     parts = []
     for column in columns:
@@ -352,8 +352,8 @@ def encode_columns(table: pd.DataFrame, columns: Sequence[Column], where: str) -
 def fit_targets(targets: pd.DataFrame, kind: str, where: str) -> tuple[str, tuple[str, ...]]:
     """The kind of task, and the names of the model's outputs.
 
-    ``"auto"`` takes texts, booleans, and up to `FEW` different whole numbers in one column for
-    classes, and all other numbers for regression.
+    With ``"auto"``, texts, booleans, and up to `FEW` different whole numbers in one column are
+    classes. All other numbers are for regression.
 
     Args:
         targets: target columns, without missing values.
@@ -364,8 +364,8 @@ def fit_targets(targets: pd.DataFrame, kind: str, where: str) -> tuple[str, tupl
         ValueError: the columns do not fit the kind, or there is only one class.
     """
     names = tuple(map(str, targets))
-    told = kind != "auto"
-    kind = kind if told else _kind_of(targets, where)
+    explicit = kind != "auto"
+    kind = kind if explicit else _kind_of(targets, where)
     if kind != "classification":
         return kind, names
     bound = f"regression with the {len(names)} target columns {', '.join(names)}"
@@ -376,7 +376,7 @@ def fit_targets(targets: pd.DataFrame, kind: str, where: str) -> tuple[str, tupl
             f"{where}: column {names[0]!r} has only the class {classes[0]!r}: there would be "
             "nothing to tell apart; give data of two classes or more, or a schema (task.schema)"
         )
-    if not told and len(classes) > max(FEW, len(targets) / 2):
+    if not explicit and len(classes) > max(FEW, len(targets) / 2):
         raise ValueError(
             f"{where}: column {names[0]!r} has {len(classes)} different values in {len(targets)} "
             f"rows, such as {classes[0]!r}, which can hardly be classes: correct it, or say so "
@@ -398,7 +398,7 @@ def _kind_of(targets: pd.DataFrame, where: str) -> str:
 
 
 def encode_targets(targets: pd.DataFrame, kind: str, outputs: Sequence[str], where: str) -> Array:
-    """Targets as a model's objective takes them.
+    """Targets in the form that an objective takes.
 
     Args:
         targets: target columns, without missing values.
@@ -410,8 +410,8 @@ def encode_targets(targets: pd.DataFrame, kind: str, outputs: Sequence[str], whe
         Classes, int64 of shape ``(n,)``, or numbers, float32 of shape ``(n, k)``.
 
     Raises:
-        ValueError: naming the first row whose target has no output or is none, or the column of
-            numbers that float32 cannot hold.
+        ValueError: a target has no output or is no number; the message names its first row. Or
+            float32 cannot hold the numbers of a column, which the message names.
     """
     wanted = 1 if kind == "classification" else len(outputs)
     if targets.shape[1] != wanted:

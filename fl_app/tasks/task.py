@@ -43,13 +43,13 @@ class Task:
             clients follow from the run's configuration (`with_clients`).
         validation: for every client the indices of its examples kept for validation, int64; empty
             = clients evaluate on their training examples.
-        owners: whose each training example is, int64, shape ``(n,)``; None = unknown.
+        owners: owner of each training example, int64, shape ``(n,)``; None = unknown.
         prepare: converts stored inputs to inputs of the model, such as
             `fl_app.tasks.scaling.Scaling`; None if they are the same.
         augment: random change of a training batch before `prepare`; draws from torch's global
             random state, which every order seeds.
         test_chunk: examples per forward pass of a test, >= 1.
-        schema: of a user's data, what must be known to encode other data alike.
+        schema: of a user's data, to encode other data alike.
     """
 
     name: str
@@ -85,9 +85,9 @@ class Task:
         """A task on arrays of NumPy, torch or pandas.
 
         Inputs: floating point becomes float32. Bytes (uint8) with more than two dimensions are
-        pixels and reach the model as numbers in [0, 1]; where `model` is the name of one for
-        images, their channels may come last. Other integers are tokens of a text and reach it as
-        int64, unless `model` is a name.
+        pixels and reach the model as numbers in [0, 1]; if `model` is the name of a model for
+        images, their channels may come last. Other integers are tokens of a text and reach the
+        model as int64, unless `model` is a name.
 
         Args:
             x_train: training inputs, shape ``(n, ...)``, n >= 1.
@@ -111,11 +111,11 @@ class Task:
             name: of the task.
 
         Raises:
-            ValueError: data, clients or model are refused, with what was needed.
+            ValueError: data, clients or model are refused; the message says what is needed.
         """
-        # Models of a user may take tokens; those of a name take numbers here.
-        named = isinstance(model, str) and ":" not in model
-        images = named and model not in (*FLAT_MODELS, *TEXT_MODELS)
+        # A user's own model may take tokens; a model given by name takes numbers.
+        by_name = isinstance(model, str) and ":" not in model
+        images = by_name and model not in (*FLAT_MODELS, *TEXT_MODELS)
         kinds = {"tokens": model not in MODELS, "images": images}
         fields = given.examples_of(x_train, y_train, x_test, y_test, objective, loss, **kinds)
         inputs: Tensor = fields["inputs"]
@@ -184,17 +184,17 @@ class Task:
             # Imported here: it takes seconds.
             from fl_app.tasks.files import loaded
 
-            with loaded(str(data), subset, "data") as found:
+            with loaded(str(data), subset, "data") as splits:
                 if partitioner is not None:  # as a `FederatedDataset` does
-                    found = found.shuffle(seed=42)
-                return cls.from_huggingface(found, inputs=inputs, target=target, **settings)
+                    splits = splits.shuffle(seed=42)
+                return cls.from_huggingface(splits, inputs=inputs, target=target, **settings)
         train, test = given.splits_of(data)
         if clients is None:
             partitioner = getattr(data, "partitioners", {}).get("train")
         if partitioner is not None:
             if not partitioner.is_dataset_assigned():
                 partitioner.dataset = train
-            train, settings["clients"] = given.dealt(partitioner)
+            train, settings["clients"] = given.rows_by_client(partitioner)
         classes = given.class_names(train, target) if target in train.column_names else None
         if classes is not None:
             settings.setdefault("objective", Classification(len(classes), classes=tuple(classes)))
@@ -204,10 +204,10 @@ class Task:
         return cls.from_arrays(*given.read_columns(train, inputs, target), *tests, **settings)
 
     def __repr__(self) -> str:
-        """What is learned, in one line: sizes, and which class has which number."""
+        """One line with the kind of the targets, the sizes, and the number of each class."""
         names = self.objective.classes if isinstance(self.objective, Classification) else ()
-        told = names_of((f"{number} = {name}" for number, name in enumerate(names)), SHOWN)
-        classes = told and f" ({told})"
+        numbered = names_of((f"{number} = {name}" for number, name in enumerate(names)), SHOWN)
+        classes = numbered and f" ({numbered})"
         num_tests = 0 if self.test_targets is None else len(self.test_targets)
         num_clients = f"{self.num_clients} clients" if self.num_clients else "clients of the run"
         return (
@@ -221,19 +221,19 @@ class Task:
         return self.architecture()
 
     def on(self, device: torch.device) -> Self:
-        """This task with its data on a device, where `batch` and all measurements then take them.
+        """This task with its data on a device, on which `batch` and all measurements then work.
 
-        `prepare` and `augment` get tensors that are on the device.
+        `prepare` and `augment` get tensors on this device.
 
         Args:
             device: of the model.
 
         Raises:
-            torch.OutOfMemoryError: they do not fit there.
+            torch.OutOfMemoryError: the data do not fit into its memory.
         """
         parts = {name: getattr(self, name) for name in DATA}
-        there = {name: part.to(device) for name, part in parts.items() if part is not None}
-        return replace(self, **there)
+        moved = {name: part.to(device) for name, part in parts.items() if part is not None}
+        return replace(self, **moved)
 
     def batch(self, indices: Indices) -> tuple[Tensor, Tensor]:
         """Copies of inputs and targets of training examples, ready for the model."""
@@ -244,7 +244,7 @@ class Task:
         return self._ready(inputs), self.targets.index_select(0, places)
 
     def _places(self, indices: Indices) -> Tensor:
-        """Indices where the data are."""
+        """Indices as a tensor on the device of the data."""
         return torch.from_numpy(indices).to(self.inputs.device)
 
     def _ready(self, inputs: Tensor) -> Tensor:
@@ -264,12 +264,12 @@ class Task:
         return self.objective.loss(output, target)
 
     def losses(self, output: Tensor, target: Tensor) -> Tensor:
-        """Loss of every example, shape ``(n,)``, if it is known: `runtime.batch` asks for it."""
+        """Loss of every example, shape ``(n,)``, which ``runtime.batch`` needs."""
         return self.objective.losses(output, target)
 
     @property
     def mixed(self) -> str:
-        """What may mix the examples of a mini-batch, or draw at random; "" = nothing does."""
+        """Why a mini-batch may mix its examples or draw at random; "" = it does not."""
         kind, objective = type(self), self.objective
         own_loss = kind.loss is not Task.loss or type(objective).loss is not Objective.loss
         if own_loss or objective.criterion is not None:
@@ -301,7 +301,7 @@ class Task:
         torch's random state is the same after the call.
 
         Raises:
-            ValueError: naming what was needed and what there was.
+            ValueError: naming what is needed and what was found.
         """
         # A model may need two examples (BatchNorm); a task may have one, or no data.
         inputs, targets = (
@@ -344,7 +344,7 @@ class Task:
     def class_counts(self) -> Indices:
         """Training examples of each class on each client, shape ``(N, C)``."""
         labels, names = self.classes()
-        return np.stack([np.bincount(labels[own], minlength=len(names)) for own in self.partition])
+        return np.stack([np.bincount(labels[ids], minlength=len(names)) for ids in self.partition])
 
     def with_clients(self, partitioner: Partitioner, num_clients: int | None, seed: int) -> Self:
         """This task with its training examples distributed over clients.
@@ -366,7 +366,7 @@ class Task:
         return replace(self, partition=parts, validation=())
 
     def with_holdout(self, share: float, seed: int) -> Self:
-        """This task with a share of every client's training examples kept for validation.
+        """This task with a share of every client's training examples held out for validation.
 
         A client keeps at least one example for validation and at least one for training; one that
         has a single example trains on it and validates on none.
@@ -378,10 +378,10 @@ class Task:
         train, validation = [], []
         for client_id, indices in enumerate(self.partition):
             rng = np.random.default_rng((seed, client_id, STREAM))
-            num_kept = min(max(1, round(share * indices.size)), max(0, indices.size - 1))
-            kept, rest = np.split(rng.permutation(indices), [num_kept])
-            train.append(np.sort(rest))
-            validation.append(np.sort(kept))
+            num_held_out = min(max(1, round(share * indices.size)), max(0, indices.size - 1))
+            held_out, remaining = np.split(rng.permutation(indices), [num_held_out])
+            train.append(np.sort(remaining))
+            validation.append(np.sort(held_out))
         return replace(self, partition=train, validation=validation)
 
     def label_counts(self) -> Indices:
@@ -393,8 +393,8 @@ class Task:
         objective = self.objective
         single = isinstance(objective, Classification) and not objective.sequences
         if self.test_targets is None or not single:
-            told = f"task={self.name} ({objective.kind}) has no test set of single classes"
-            raise ValueError(f"{told}: leave metrics= empty")
+            problem = f"task={self.name} ({objective.kind}) has no test set of single classes"
+            raise ValueError(f"{problem}: leave metrics= empty")
         labels = self.test_targets.cpu()
         counts: Indices = torch.bincount(labels, minlength=objective.num_outputs).numpy()
         return counts
@@ -430,18 +430,18 @@ class Task:
         Without validation examples of any client these are its training examples,
         without augmentation. A client whose only example is for training gives ``({}, 0)``.
         """
-        own = self.evaluation_indices(client_id)
-        if own.size == 0:
+        indices = self.evaluation_indices(client_id)
+        if indices.size == 0:
             return {}, 0
-        places = torch.split(self._places(own), self.test_chunk)
+        places = torch.split(self._places(indices), self.test_chunk)
         chunks = (
             (self.inputs.index_select(0, part), self.targets.index_select(0, part))
             for part in places
         )
-        return self._measure(model, chunks)[0], int(own.size)
+        return self._measure(model, chunks)[0], int(indices.size)
 
     def answers(self, model: nn.Module, inputs: Tensor) -> Array:
-        """What a model says of inputs such as this task's: `Objective.answers`."""
+        """A model's predictions for inputs such as this task's, see `Objective.answers`."""
         model.eval()
         with torch.no_grad():
             outputs = [model(self._ready(chunk)) for chunk in torch.split(inputs, self.test_chunk)]

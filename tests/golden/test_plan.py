@@ -131,12 +131,13 @@ def test_orders_queue_at_a_busy_server():
 # -- against the clock ----------------------------------------------------------------------------
 
 SCHEDULES = {
-    "at once": lambda m, k: Buffered(m, k),
-    "one by one": lambda m, k: fully_async(m),
-    "after": lambda m, k: Buffered(m, k, refill="after_aggregation"),
-    "all": lambda m, k: k_async(k),
-    "rounds": lambda m, k: synchronous(k),
-    "clock": lambda m, k: Periodic(1.5, 1, m),
+    "at once": lambda n, m, k: Buffered(m, k),
+    "one by one": lambda n, m, k: fully_async(m),
+    "after": lambda n, m, k: Buffered(m, k, refill="after_aggregation"),
+    "all": lambda n, m, k: k_async(k),
+    "rounds": lambda n, m, k: synchronous(k),
+    "routed": lambda n, m, k: Routed(n, m, "throughput"),
+    "clock": lambda n, m, k: Periodic(1.5, 1, m),
 }
 ARRIVALS = 3000
 
@@ -168,8 +169,7 @@ def test_the_clock_agrees_with_theory(name, more):
     A server is nearly idle with starts by the clock, where mean values hold for exponential times
     alone.
     """
-    looped = name in ("after", "all", "rounds")
-    if more == "availability" and looped:
+    if more == "availability" and name in ("after", "all", "rounds", "routed"):
         pytest.skip("no theory: places wait for clients that are online")
     if more == "poll" and name == "clock":
         pytest.skip("no theory: a look finds several updates")
@@ -180,7 +180,7 @@ def test_the_clock_agrees_with_theory(name, more):
         devices, size = fleet(rng, 1 if name == "clock" else number)
         most = size if more == "availability" else size // 3
         concurrency = int(rng.integers(2, max(3, most)))
-        schedule = SCHEDULES[name](concurrency, int(rng.integers(1, concurrency + 1)))
+        schedule = SCHEDULES[name](size, concurrency, int(rng.integers(1, concurrency + 1)))
         stays = Churn(mean_online=4, mean_offline=8, seed=number) if "av" in more else None
         server = {
             "server": Server(receipt=0.004)
@@ -211,10 +211,10 @@ def test_the_clock_agrees_with_theory(name, more):
 
 
 def test_classes_are_those_of_a_run(tmp_path):
-    settings = ("algorithm.schedule.buffer_size=2", "devices.ratio=10", "num_clients=30")
+    settings = ("algorithm=fedasync", "devices.ratio=110", "num_clients=30")
     theory = plan(*settings).classes
     ran = fl_app.run(
-        *settings, "num_versions=2000", "runtime.train=false", "eval_every=2000",
+        *settings, "num_versions=6000", "runtime.train=false", "eval_every=2000",
         output=tmp_path / "run", progress=False,
     )  # fmt: skip
     seen = ran.events[ran.events.kind == "arrival"]
@@ -225,7 +225,8 @@ def test_classes_are_those_of_a_run(tmp_path):
         own = seen[seen.client.isin(seconds.index[third == number])]
         assert len(own) / len(seen) == pytest.approx(row.share, abs=0.01)
         assert own.age.mean() == pytest.approx(row.mean_age, rel=0.05)
-        assert own.age.quantile(0.95) == pytest.approx(row.age_95, abs=1)
+        below, up_to = (own.age < row.age_95).mean(), (own.age <= row.age_95).mean()
+        assert below - 0.01 < 0.95 < up_to + 0.01
 
 
 def test_refusals_and_aims():
@@ -236,12 +237,9 @@ def test_refusals_and_aims():
         plan("devices/availability=arrivals")
     with pytest.raises(ValueError, match=r"poll=0\.02: a look often finds several updates"):
         plan("algorithm=fedasmu", "devices/server=measured", "devices.server.poll=0.02")
-    with pytest.raises(ValueError, match="poll=9: a look often finds several updates"):
-        plan("algorithm/schedule=routed", "devices/server=measured", "devices.server.poll=9")
     stops = ("devices.server.table=null", "devices.server.evaluation=1", "eval_every=9")
-    for more in ("algorithm/schedule=routed", "devices/availability=churn"):
-        with pytest.raises(ValueError, match="it stops for 1 s at times, and arrivals pile up"):
-            plan("devices/server=measured", *stops, more)
+    with pytest.raises(ValueError, match="it stops for 1 s at times, and arrivals pile up"):
+        plan("devices/server=measured", *stops, "devices/availability=churn")
     for own in ("guard.max_norm=2", "algorithm=zeno"):
         with pytest.raises(ValueError, match=f"{own}: updates are refused for what they hold"):
             plan(own)
@@ -341,8 +339,6 @@ def test_equal_clients_are_drawn_alike_and_slow_or_costly_ones_less():
     assert queues(found * seconds, 3)[0] >= most
     costly = best(np.ones(2), np.array([1.0, 3.0]), 2)
     assert costly[0] > 0.6
-    # Two orders, of 1 s at the client and 1 s at the server: X = 2 / 3; half of the other waits.
-    assert [v[0] for v in Routed(1, 2).long_run(np.ones(1), 1.0)] == pytest.approx([2 / 3, 1 / 2])
     many = Routed(30, 10, "throughput")  # of equal clients, whose times are drawn
     many.settle(Fleet(Exponential(num_clients=30, seed=3)).parts, None)
     np.testing.assert_allclose(many.shares, 1, atol=0.2)
@@ -369,13 +365,10 @@ def test_a_run_has_the_throughput_and_the_shares_of_theory():
     strategy = MeanDelta()
     ran = run(schedule, num_clients=size, num_versions=20000, devices=Slower(), strategy=strategy)
     arrivals = ran.kind("arrival")
-    updates, expected = schedule.long_run(np.array(factor, float))
-    assert len(arrivals) / arrivals[-1]["t"] == pytest.approx(updates.sum(), rel=0.02)
+    throughput = queues(p * factor, orders)[0]
+    assert len(arrivals) / arrivals[-1]["t"] == pytest.approx(throughput, rel=0.02)
     clients = np.array([each["client"] for each in arrivals])
     np.testing.assert_allclose(np.bincount(clients) / len(arrivals), p, atol=0.01)
-    ages = np.array([each["age"] for each in arrivals])
-    means = [ages[clients == client_id].mean() for client_id in range(size)]
-    np.testing.assert_allclose(means, expected, rtol=0.1)  # the slowest are drawn rarely
     assert strategy.shares == schedule.shares
 
 

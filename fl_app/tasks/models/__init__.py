@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 # a row of a table.
 Shape: TypeAlias = tuple[int, ...]
 
-FLAT_MODELS = ("logistic", "mlp", "mlp_overlap")  # which take inputs of any shape
+FLAT_MODELS = ("logistic", "mlp", "mlp_overlap")  # they take inputs of any shape
 TEXT_MODELS = ("textcnn", "transformer", "char_lstm")
 MODELS = (
     *FLAT_MODELS,
@@ -38,8 +38,8 @@ MODELS = (
     *TEXT_MODELS,
 )
 FORM = "package.module:callable"
-CHUNK = 500  # examples per forward pass of a test: they hide overhead, and caches hold them
-OWN = re.compile(r"[\w.]+:[\w.]+")  # of `FORM`
+CHUNK = 500  # examples per forward pass of a test: they hide overhead and fit into caches
+OWN = re.compile(r"[\w.]+:[\w.]+")  # matches `FORM`
 
 
 def check_model(model: str, *, text: bool) -> None:
@@ -56,9 +56,9 @@ def check_model(model: str, *, text: bool) -> None:
         return
     known = model in MODELS or model in torchvision_models()
     module, _, name = model.rpartition(".")
-    told = f"unknown model; did you mean {module}:{name}?" if module else "unknown model"
+    problem = f"unknown model; did you mean {module}:{name}?" if module else "unknown model"
     bound = f"one of {', '.join(MODELS)}, a classification model of torchvision, or {FORM}"
-    require(known, "task.model", model, bound, told)
+    require(known, "task.model", model, bound, problem)
     kind = "sequences" if model in TEXT_MODELS else "images"
     fits = (kind == "sequences") == text
     require(fits, "task.model", model, "one that fits the task's inputs", f"it takes {kind}")
@@ -66,8 +66,8 @@ def check_model(model: str, *, text: bool) -> None:
 
 def torchvision_models() -> set[str]:
     """Names of torchvision's classification models, from its files: its import loads torch."""
-    found = PathFinder.find_spec("torchvision")
-    folder = Path(found.origin or "").parent / "models" if found else Path()
+    spec = PathFinder.find_spec("torchvision")
+    folder = Path(spec.origin or "").parent / "models" if spec else Path()
     text = "".join(path.read_text(encoding="utf-8") for path in folder.glob("*.py"))
     return {*re.findall(r"@register_model\(\)\n.*?^def (\w+)", text, re.MULTILINE | re.DOTALL)}
 
@@ -128,7 +128,7 @@ def require_shape(name: str, shape: Shape, fits: bool, needed: str) -> None:
 
 
 def if_last(shape: Shape) -> str:
-    """What to do with images whose channels may be last, as the end of an error message."""
+    """The end of an error message: a remedy for images whose channels may be last."""
     last = len(shape) == 3 and shape[2] in (1, 3, 4)
     return "; if channels come last, give x.transpose(0, 3, 1, 2)" if last else ""
 

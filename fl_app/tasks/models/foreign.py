@@ -26,7 +26,7 @@ def imported(key: str, path: str) -> Callable[..., Any]:
         path: its value.
 
     Raises:
-        ValueError: it cannot be imported, or is none.
+        ValueError: it cannot be imported, or cannot be called.
     """
     remedy = (
         f"; a module must lie in the folder where the command is started ({Path.cwd()}), or be "
@@ -34,11 +34,11 @@ def imported(key: str, path: str) -> Callable[..., Any]:
         "is started, or in the server's folder"
     )
     with explaining(f"{key}={path} must be package.module:callable", remedy):
-        found = pkgutil.resolve_name(path)
-    if not callable(found):
-        raise ValueError(f"{key}={path} is a {type(found).__name__}, which cannot be called")
-    called: Callable[..., Any] = found
-    return called
+        value = pkgutil.resolve_name(path)
+    if not callable(value):
+        raise ValueError(f"{key}={path} is a {type(value).__name__}, which cannot be called")
+    function: Callable[..., Any] = value
+    return function
 
 
 def maker_of(model: Any, shape: Shape, num_outputs: int) -> Callable[[], nn.Module]:
@@ -61,8 +61,8 @@ def maker_of(model: Any, shape: Shape, num_outputs: int) -> Callable[[], nn.Modu
             "torch.nn.Module, or the name of a model"
         )
     parameters = inspect.signature(model).parameters.values()
-    several = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
-    needed = [p.name for p in parameters if p.default is p.empty and p.kind not in several]
+    variadic = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    needed = [p.name for p in parameters if p.default is p.empty and p.kind not in variadic]
     if not needed:
         return partial(model)
     if len(needed) == 2:
@@ -87,7 +87,7 @@ def require_fit(
         objective: of the task.
 
     Raises:
-        ValueError: naming what was needed and what there was.
+        ValueError: naming what is needed and what was found.
     """
     with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of the model, on two examples
@@ -106,14 +106,14 @@ def require_fit(
         what += "" if inputs.is_floating_point() else "; integers are taken for tokens"
         with explaining(f"the model cannot process {what}", if_last(tuple(inputs.shape[1:]))):
             output = model.train()(inputs)
-        given, wanted = tuple(getattr(output, "shape", ())), objective.output_shape(target)
+        actual, expected = tuple(getattr(output, "shape", ())), objective.output_shape(target)
         # One number for each example may come without a dimension of its own.
-        if given != wanted and not (wanted == (len(target), 1) and given == (len(target),)):
+        if actual != expected and not (expected == (len(target), 1) and actual == (len(target),)):
             raise ValueError(
-                f"the model gives outputs of shape {given} for {len(inputs)} examples and must "
-                f"give {wanted}: {objective.kind} needs {objective.num_outputs} outputs for each"
+                f"the model gives outputs of shape {actual} for {len(inputs)} examples and must "
+                f"give {expected}: {objective.kind} needs {objective.num_outputs} outputs for each"
             )
-        shapes = f"outputs of shape {given} and targets of shape {tuple(target.shape)}"
+        shapes = f"outputs of shape {actual} and targets of shape {tuple(target.shape)}"
         with explaining(f"loss cannot process {shapes} and type {target.dtype}"):
             loss = objective.loss(output, target)
         if not (isinstance(loss, Tensor) and loss.numel() == 1 and loss.requires_grad):

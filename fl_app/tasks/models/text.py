@@ -26,8 +26,8 @@ class TextCNN(nn.Module):
 
     def forward(self, tokens: Tensor) -> Tensor:
         """Logits ``(n, num_classes)`` of tokens ``(n, length)``."""
-        words = self.embedding(tokens).transpose(1, 2)
-        maxima = [F.relu(convolve(words)).amax(2) for convolve in self.convolutions]
+        vectors = self.embedding(tokens).transpose(1, 2)
+        maxima = [F.relu(convolve(vectors)).amax(2) for convolve in self.convolutions]
         logits: Tensor = self.classifier(self.dropout(torch.cat(maxima, 1)))
         return logits
 

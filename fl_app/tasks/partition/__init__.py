@@ -3,8 +3,8 @@
 A partitioner maps labels, the number of clients and a random generator to one index array per
 client. It works on counts and index arrays alone, so 3,000 clients cost milliseconds.
 
-`flwr.Flwr` is any partitioner of flwr-datasets. Those of the same names differ from the ones here,
-which papers need:
+`flwr.Flwr` wraps any partitioner of flwr-datasets. Those of the same names differ from the ones in
+this package, which papers need:
 
 - `IidPartitioner` and `DirichletPartitioner` cut the data (each class) in stored order.
 - `DirichletPartitioner` raises after 10 tries for the minimum size (with 50 clients, 1,437 examples
@@ -12,7 +12,7 @@ which papers need:
 - `ShardPartitioner` gives the same number of shards to all clients.
 - `NaturalIdPartitioner` uses all owners; otherwise it agrees with `Natural`.
 
-Here are what a partitioner is, checks of partitions, and the two usual ones: at random, by owner.
+This module has the protocol, checks of partitions, and the usual two: at random, by owner.
 """
 
 import logging
@@ -26,7 +26,7 @@ from fl_app.core.hyper import COUNT, Checked, at_least, bounded
 from fl_app.core.layout import names_of
 from fl_app.core.types import Indices, Rng
 
-USUAL_CLIENTS = 50  # of a run that does not say, and whose data and partitioner do not either
+USUAL_CLIENTS = 50  # if neither the run nor its data nor its partitioner decide the number
 STREAM = 0x7061_7274_6974_696F  # keeps the partition's random numbers apart from all others
 
 log = logging.getLogger(__name__)
@@ -60,10 +60,10 @@ class Bounded(Checked):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        least, most = getattr(self, "min_size", 1), getattr(self, "max_size", None)
-        if most is not None:
-            bound = f"at least partition.min_size={least}"
-            self._require(most >= least, "max_size", bound, "no size could meet both")
+        minimum, maximum = getattr(self, "min_size", 1), getattr(self, "max_size", None)
+        if maximum is not None:
+            bound = f"at least partition.min_size={minimum}"
+            self._require(maximum >= minimum, "max_size", bound, "no size could meet both")
 
 
 def make_partition(
@@ -78,7 +78,7 @@ def make_partition(
     Args:
         partitioner: distributes the examples.
         labels: classes of the training examples, shape ``(n,)``.
-        num_clients: N >= 1; None = as many as a partitioner makes that ``decides``, else
+        num_clients: N >= 1; None = as many as the partitioner ``decides``, else
             `USUAL_CLIENTS`.
         seed: seed of the run.
         owners: the writer, speaker or person of each example, shape ``(n,)``; None = unknown.
@@ -101,26 +101,26 @@ def make_partition(
                 "task.client=COLUMN, and docs/data.md has public data with owners"
             )
         labels = owners
-    # None is for those that decide.
+    # None is only for partitioners that decide.
     parts = partitioner(labels, cast(int, num_clients), np.random.default_rng((seed, STREAM)))
-    told, why = f"a partitioner of {num_clients} clients", "their data would be unknown"
-    require(num_clients in (None, len(parts)), "partition", f"one of {len(parts)}", told, why)
-    for own in parts:
-        good = own.dtype.kind in "iu" and bool(((own >= 0) & (own < labels.size)).all())
-        told = f"a partitioner that gives indices from 0 to {labels.size - 1}"
-        require(good, "partition", partitioner, told, "they name training examples")
-    empty = [str(client_id) for client_id, own in enumerate(parts) if own.size == 0]
+    bound, problem = f"a partitioner of {num_clients} clients", "their data would be unknown"
+    require(num_clients in (None, len(parts)), "partition", f"one of {len(parts)}", bound, problem)
+    for indices in parts:
+        good = indices.dtype.kind in "iu" and bool(((indices >= 0) & (indices < labels.size)).all())
+        bound = f"a partitioner that gives indices from 0 to {labels.size - 1}"
+        require(good, "partition", partitioner, bound, "they name training examples")
+    empty = [str(client_id) for client_id, indices in enumerate(parts) if indices.size == 0]
     if empty:
         raise ValueError(
             f"partition={partitioner} leaves {len(empty)} of {len(parts)} clients without "
             f"training examples (clients {names_of(empty, 5)}): they could not train"
         )
-    return [np.sort(own) for own in parts]
+    return [np.sort(indices) for indices in parts]
 
 
-def require_clients(num_clients: int, most: int, what: str, consequence: str) -> None:
-    """Refuse more clients than `most`, which is the number of `what`."""
-    require(num_clients <= most, "num_clients", num_clients, f"at most {most}, {what}", consequence)
+def require_clients(num_clients: int, cap: int, what: str, consequence: str) -> None:
+    """Refuse more than `cap` clients, the number of `what`."""
+    require(num_clients <= cap, "num_clients", num_clients, f"at most {cap}, {what}", consequence)
 
 
 def by_class(labels: Indices, rng: Rng) -> list[Indices]:
@@ -142,7 +142,7 @@ def split(classes: list[Indices], counts: Indices) -> list[Indices]:
         counts: how many of each class a client gets, shape ``(num_clients, num_classes)``.
     """
     pieces = [
-        np.split(own, counts[:, place].cumsum())[: len(counts)] for place, own in enumerate(classes)
+        np.split(ids, counts[:, place].cumsum())[: len(counts)] for place, ids in enumerate(classes)
     ]
     return [np.concatenate(own) for own in zip(*pieces, strict=True)]
 
@@ -200,15 +200,15 @@ class Natural(Bounded):
 
     def __call__(self, labels: Indices, num_clients: int | None, rng: Rng) -> list[Indices]:
         owned = by_owner(labels)
-        fit = np.flatnonzero([own.size >= self.min_size for own in owned])
-        most = f"at most {max(own.size for own in owned)}, the most examples of an owner"
-        self._require(fit.size > 0, "min_size", most, "nobody would take part")
+        fit = np.flatnonzero([examples.size >= self.min_size for examples in owned])
+        bound = f"at most {max(examples.size for examples in owned)}, the most examples of an owner"
+        self._require(fit.size > 0, "min_size", bound, "nobody would take part")
         num_clients = fit.size if num_clients is None else num_clients
         what = f"the owners of at least partition.min_size={self.min_size} examples, or left out"
         require_clients(num_clients, fit.size, what, "a client is one of them")
         if num_clients < fit.size:
-            told = (
+            message = (
                 "num_clients=%d is below the %d owners of the data: the others' examples are unused"
             )
-            log.warning(told, num_clients, fit.size)
+            log.warning(message, num_clients, fit.size)
         return [owned[owner] for owner in np.sort(rng.choice(fit, num_clients, replace=False))]

@@ -54,9 +54,9 @@ class Dirichlet(Bounded):
     max_size: int | None = bounded(None, COUNT, "a client could not train")
 
     def __call__(self, labels: Indices, num_clients: int, rng: Rng) -> list[Indices]:
-        most = labels.size // num_clients
-        bound = f"at most {most} with {labels.size} training examples and num_clients={num_clients}"
-        self._require(self.min_size <= most, "min_size", bound, "there are not enough examples")
+        cap = labels.size // num_clients
+        bound = f"at most {cap} with {labels.size} training examples and num_clients={num_clients}"
+        self._require(self.min_size <= cap, "min_size", bound, "there are not enough examples")
         if self.alpha == math.inf:
             return Iid(self.max_size)(labels, num_clients, rng)
         share = self._by_client if self.mode == "by_client" else self._by_class
@@ -75,9 +75,9 @@ class Dirichlet(Bounded):
                 mix = np.where(left > 0, mix, 0.0)
                 if mix.sum() == 0.0:  # tiny alpha: all of the mix is in classes without examples
                     mix = left / left.sum()
-                drawn = np.minimum(rng.multinomial(lacking, mix / mix.sum()), left)
-                counts[client_id] += drawn
-                left -= drawn
+                draw = np.minimum(rng.multinomial(lacking, mix / mix.sum()), left)
+                counts[client_id] += draw
+                left -= draw
         return split(classes, counts)
 
     def _by_class(self, classes: list[Indices], num_clients: int, rng: Rng) -> list[Indices]:
@@ -86,9 +86,9 @@ class Dirichlet(Bounded):
         for _ in range(MAX_TRIES - 1):
             if missing == 0:
                 break
-            again, missing_again = self._counts(class_sizes, num_clients, rng)
-            if missing_again < missing:
-                counts, missing = again, missing_again
+            new_counts, new_missing = self._counts(class_sizes, num_clients, rng)
+            if new_missing < missing:
+                counts, missing = new_counts, new_missing
         parts = split(classes, counts)
         if missing:
             log.info(
@@ -168,23 +168,23 @@ class SlowLabels(Bounded):
         slow = slow_clients(num_clients, self.slow_share)
         known = set(np.unique(labels).tolist())
         bound = f"some but not all of the classes {sorted(known)}"
-        told = "slow or other clients would have no examples"
-        self._require(known > set(self.labels), "labels", bound, told)
+        problem = "slow or other clients would have no examples"
+        self._require(known > set(self.labels), "labels", bound, problem)
         slow_ones = np.isin(labels, list(self.labels))
-        theirs, rest = np.flatnonzero(slow_ones), np.flatnonzero(~slow_ones)
+        slow_own, others = np.flatnonzero(slow_ones), np.flatnonzero(~slow_ones)
         share = Dirichlet(self.alpha, self.min_size, self.balance)
         if self.others:
-            theirs = rng.permutation(theirs)
+            slow_own = rng.permutation(slow_own)
             bound = f"classes of at least {len(slow)} examples, as many as slow clients"
-            fits = theirs.size >= len(slow)
+            fits = slow_own.size >= len(slow)
             self._require(fits, "labels", bound, "slow clients share them")
-            parts = [rest[place] for place in share(labels[rest], num_clients, rng)]
-            for client_id, own in zip(slow, np.array_split(theirs, len(slow)), strict=True):
-                parts[client_id] = np.concatenate([parts[client_id], own])
+            parts = [others[place] for place in share(labels[others], num_clients, rng)]
+            for client_id, piece in zip(slow, np.array_split(slow_own, len(slow)), strict=True):
+                parts[client_id] = np.concatenate([parts[client_id], piece])
             return parts
         bound = f"smaller: {len(slow)} of {num_clients} clients would be slow"
-        told = "the other classes would have no client"
-        self._require(len(slow) < num_clients, "slow_share", bound, told)
-        parts = [rest[place] for place in share(labels[rest], num_clients - len(slow), rng)]
+        problem = "the other classes would have no client"
+        self._require(len(slow) < num_clients, "slow_share", bound, problem)
+        parts = [others[place] for place in share(labels[others], num_clients - len(slow), rng)]
         # Slow ids come last.
-        return parts + [theirs[place] for place in share(labels[theirs], len(slow), rng)]
+        return parts + [slow_own[place] for place in share(labels[slow_own], len(slow), rng)]

@@ -13,7 +13,7 @@ from fl_app.core.errors import explaining, require
 from fl_app.core.extras import explaining_imports
 from fl_app.core.types import Indices, Rng
 
-# Those that decide how many clients there are.
+# Partitioners that decide the number of clients.
 DECIDING = ("natural_id", "grouped_natural_id", "size", "inner_dirichlet")
 
 
@@ -50,8 +50,8 @@ class Flwr:
         self._make(len(alpha) if isinstance(alpha, Sequence) else 1, 0)
 
     def __str__(self) -> str:
-        words = [self.partitioner, *(f"{key}={value}" for key, value in self.arguments.items())]
-        return f"flwr({', '.join(words)})"
+        parts = [self.partitioner, *(f"{key}={value}" for key, value in self.arguments.items())]
+        return f"flwr({', '.join(parts)})"
 
     def __call__(self, labels: Indices, num_clients: int | None, rng: Rng) -> list[Indices]:
         """One array of indices into `labels` per client; see `Partitioner`.
@@ -59,7 +59,7 @@ class Flwr:
         Args:
             labels: classes or owners of the examples, shape ``(n,)``.
             num_clients: N; None = as many as it `decides`.
-            rng: gives the seed, unless that is given.
+            rng: draws the seed, unless the partitioner has one.
 
         Raises:
             ValueError: the partitioner refuses the examples, or makes another number of clients.
@@ -87,23 +87,23 @@ class Flwr:
         Raises:
             ValueError: it refuses an argument.
         """
-        # Else it would report names of data sets, such as the paths of a user's folders.
+        # Otherwise it reports names of data sets, such as the paths of a user's folders.
         os.environ.setdefault("FLWR_TELEMETRY_ENABLED", "0")
         with explaining_imports():  # it takes seconds to import
             from flwr_datasets import partitioner
 
         names = {re.sub("(?<=.)(?=[A-Z])", "_", n[:-11]).lower(): n for n in partitioner.__all__}
         known = [name for name in names if name and not name.startswith("vertical")]
-        there, bound = self.partitioner in known, f"one of {', '.join(known)}"
-        require(there, "partition.partitioner", self.partitioner, bound, "others do not exist")
-        make, own = getattr(partitioner, names[self.partitioner]), dict(self.arguments)
-        given = {"num_partitions": num_clients, "partition_by": "label", "seed": seed}
-        taken = inspect.signature(make).parameters
-        told = ", ".join(k for k in taken if k not in given) or "no arguments"
-        refused = f"partition={self} is refused by flwr-datasets, whose {make.__name__} takes"
-        with explaining(f"{refused} {told}"):
-            if path := own.get("partition_id_to_size_fn"):
-                own["partition_id_to_size_fn"] = resolve_name(path)
-            if (rows := own.get("distribution_array")) is not None:
-                own["distribution_array"] = np.array(rows)
-            return make(**{k: v for k, v in given.items() if k in taken}, **own)
+        exists, bound = self.partitioner in known, f"one of {', '.join(known)}"
+        require(exists, "partition.partitioner", self.partitioner, bound, "others do not exist")
+        make, arguments = getattr(partitioner, names[self.partitioner]), dict(self.arguments)
+        defaults = {"num_partitions": num_clients, "partition_by": "label", "seed": seed}
+        parameters = inspect.signature(make).parameters
+        accepted = ", ".join(k for k in parameters if k not in defaults) or "no arguments"
+        problem = f"partition={self} is refused by flwr-datasets, whose {make.__name__} takes"
+        with explaining(f"{problem} {accepted}"):
+            if path := arguments.get("partition_id_to_size_fn"):
+                arguments["partition_id_to_size_fn"] = resolve_name(path)
+            if (rows := arguments.get("distribution_array")) is not None:
+                arguments["distribution_array"] = np.array(rows)
+            return make(**{k: v for k, v in defaults.items() if k in parameters}, **arguments)

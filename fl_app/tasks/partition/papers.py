@@ -21,8 +21,8 @@ class LabelQuantity(Bounded):
     Algorithm 4 of Zhou et al. (WKAFL): D ~ U{min_size, ..., max_size}, and shares ~ U(0, 1),
     normalised. Counts are rounded, and each is drawn without replacement from its class. NOTE:
     clients draw independently unless `disjoint`. So several clients may hold the same example, and
-    some examples belong to no client (3,000 clients with 30 examples each need more than there
-    are). NOTE: classes are drawn again until every class is with a client, and shares until a
+    some examples belong to no client (3,000 clients with 30 examples each need more than the data
+    have). NOTE: classes are drawn again until every class is with a client, and shares until a
     client has an example, both at most 100 times.
 
     Args:
@@ -43,11 +43,11 @@ class LabelQuantity(Bounded):
     def __call__(self, labels: Indices, num_clients: int, rng: Rng) -> list[Indices]:
         pools = by_class(labels, rng)
         bound = f"at most {len(pools)}, the number of classes"
-        told = "a client could not have so many"
-        self._require(self.num_labels <= len(pools), "num_labels", bound, told)
+        problem = "a client could not have so many"
+        self._require(self.num_labels <= len(pools), "num_labels", bound, problem)
         smallest = min(pool.size for pool in pools)
         bound = f"at most {smallest}, the examples of the smallest class"
-        self._require(self.max_size <= smallest, "max_size", bound, f"{told} of one class")
+        self._require(self.max_size <= smallest, "max_size", bound, f"{problem} of one class")
         counts = np.zeros((num_clients, len(pools)), np.int64)
         for client_id, classes in enumerate(self._classes(num_clients, len(pools), rng)):
             size = rng.integers(self.min_size, self.max_size, endpoint=True)
@@ -105,14 +105,14 @@ class IidFraction(Bounded):
 
     def __call__(self, labels: Indices, num_clients: int, rng: Rng) -> list[Indices]:
         order = rng.permutation(labels.size)
-        dealt, rest = np.split(order, [round(self.fraction * labels.size)])
-        if rest.size:
+        random_part, others = np.split(order, [round(self.fraction * labels.size)])
+        if others.size:
             what = "the examples that are not dealt out at random"
-            require_clients(num_clients, rest.size, what, "blocks would be empty")
-        by_label = np.concatenate(by_class(labels[rest], rng)) if rest.size else rest
-        blocks = np.array_split(rest[by_label], num_clients)
+            require_clients(num_clients, others.size, what, "blocks would be empty")
+        by_label = np.concatenate(by_class(labels[others], rng)) if others.size else others
+        blocks = np.array_split(others[by_label], num_clients)
         place = np.argsort(rng.permutation(num_clients))
-        parts = np.array_split(dealt, num_clients)
+        parts = np.array_split(random_part, num_clients)
         return [np.concatenate([part, blocks[b]]) for part, b in zip(parts, place, strict=True)]
 
 
@@ -140,19 +140,19 @@ class Shards(Bounded):
 
     def __call__(self, labels: Indices, num_clients: int, rng: Rng) -> list[Indices]:
         total = labels.size // self.shard_size
-        most = labels.size // num_clients
-        bound = f"at most {most} with {labels.size} training examples and num_clients={num_clients}"
+        cap = labels.size // num_clients
+        bound = f"at most {cap} with {labels.size} training examples and num_clients={num_clients}"
         self._require(total >= num_clients, "shard_size", bound, "some clients would have no shard")
         shards = np.array_split(labels.argsort(kind="stable"), total)
         counts = np.ones(num_clients, np.int64)
         full = total / num_clients + total / 2
-        while (rest := total - int(counts.sum())) > 0:
+        while (left := total - int(counts.sum())) > 0:
             client_id = rng.integers(num_clients)
             # A single client is never full.
             if counts[client_id] < full or num_clients == 1:
-                counts[client_id] += min(rest, rng.integers(1, rest // 4 + 3, endpoint=True))
+                counts[client_id] += min(left, rng.integers(1, left // 4 + 3, endpoint=True))
         order = np.arange(total) if self.contiguous else rng.permutation(total)
         return [
-            np.concatenate([shards[place] for place in own])
-            for own in np.split(order, counts.cumsum()[:-1])
+            np.concatenate([shards[place] for place in places])
+            for places in np.split(order, counts.cumsum()[:-1])
         ]

@@ -194,11 +194,11 @@ def test_its_process_ends_though_a_thread_goes_on(ending, said):
 def test_flowers_lines_about_every_message_are_left_out(caplog):
     log = logging.getLogger("flwr")
     caplog.set_level("INFO", "flwr")
-    log.addFilter(warm.tells)
+    log.addFilter(warm.is_informative)
     try:
         for text in ("", "[RUN %s]", "Sending: train message (ID: %s)", "client %s: train order"):
             log.info(text, *["7"] * text.count("%s"))
         log.error("Sending: %s", "it failed")
     finally:
-        log.removeFilter(warm.tells)
+        log.removeFilter(warm.is_informative)
     assert caplog.messages == ["client 7: train order", "Sending: it failed"]

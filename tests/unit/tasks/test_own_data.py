@@ -27,7 +27,7 @@ from fl_app.runner.validate import checked_cells
 from fl_app.tasks.cache import cache_folder
 from fl_app.tasks.encoding import Column, Schema, inline_schema, read_schema
 from fl_app.tasks.objective import Classification, Regression
-from fl_app.tasks.own_data import _tell, choose_test
+from fl_app.tasks.own_data import _log_once, choose_test
 from fl_app.tasks.partition import Iid
 from fl_app.tasks.readers import Arrays, Csv, Huggingface, ImageFolder
 from fl_app.tasks.table import encode_columns, unusual
@@ -52,7 +52,7 @@ Y = np.array([0, 1, 0, 1])
 @pytest.fixture(autouse=True)
 def _here(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    _tell.cache_clear()
+    _log_once.cache_clear()
 
 
 def built(make, path, num_clients=1, seed=0, **keys):
@@ -240,7 +240,7 @@ def test_whole_numbers_that_are_all_different_are_told_like_an_identity(caplog):
     lines = "".join(f"{1000 + 7 * i},{i % 9},{i / 3},{i % 2}\n" for i in range(30))
     keys = {"test_path": "table.csv"}
     for _ in range(2):  # also of a file that was read before
-        _tell.cache_clear()
+        _log_once.cache_clear()
         table("patient,age,share,bought\n" + lines, **keys)
     told = "in patient, as in an identity: task.ignore=[patient] leaves it out"
     assert caplog.text.count(told) == len(caplog.records) == 2
