@@ -7,9 +7,9 @@ that `handler` keeps what it has loaded.
 from flwr.app import Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
-from fl_app.core.extras import told_beside_flower
+from fl_app.core.extras import explaining_app_imports
 
-with told_beside_flower():
+with explaining_app_imports():
     from fl_app.flower import names
     from fl_app.node.handler import MessageHandler
 

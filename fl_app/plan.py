@@ -11,7 +11,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from fl_app.core.extras import told_if_missing
+from fl_app.core.extras import explaining_imports
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -30,7 +30,7 @@ def main(arguments: Sequence[str]) -> int:
     if options.picture is not None and options.picture.suffix != ".png":
         parser.error(f"--picture={options.picture} must end in .png: no other picture is drawn")
     try:
-        with told_if_missing():
+        with explaining_imports():
             from fl_app.api.plan import plan
             from fl_app.cli import search_path
 

@@ -14,9 +14,9 @@ from pathlib import Path
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
-from fl_app.core.extras import told_beside_flower
+from fl_app.core.extras import explaining_app_imports
 
-with told_beside_flower():
+with explaining_app_imports():
     from hydra import initialize_config_dir
     from hydra.errors import HydraException
 

@@ -21,10 +21,10 @@ Symbols: eta server_lr, N' the number of clients in M.
 
 Deviations: the paper first lets every client send a gradient of w_0, and divides by N. Here the
 model moves from the first arrival on, and N' counts the clients in M; with ``over="all"`` it is N.
-An arrival that is itself older than max_age is kept and does not count. While nobody counts, it is
-refused and not kept: so no version is made. Several updates at once (another schedule) are kept
-first, and then make one step; should none of them count by then, as in a schedule that holds
-updates back over versions, the version repeats its predecessor. Buffers such as BatchNorm's are not
+An arrival that is itself older than max_age is kept and does not count. If no client counts, it is
+refused and not kept, so no version is made. Several updates at once (another schedule) are kept
+first, and then make one step. If none of them counts by then, for example because the schedule held
+them back over versions, the version equals its predecessor. Buffers such as BatchNorm's are not
 remembered: they take the mean of the uploads.
 """
 
@@ -47,7 +47,7 @@ class ACE(RemembersClients):
     Args:
         max_age: ACED's bound, versions; None = any age (ACE). Begin with 2 N, or 2 N / K with K
             updates a version.
-        over: N' counts the clients ``"heard"`` that count, or ``"all"`` N.
+        over: N' is the number of clients that count (``"heard"``), or N (``"all"``).
         num_clients: N; None = the clients whose uploads were aggregated so far.
         memory_dtype: type of the kept numbers, ``"float32"`` or ``"float16"``.
 

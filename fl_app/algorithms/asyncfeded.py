@@ -18,7 +18,7 @@ itself), gamma_bar target_distance, kappa epoch_rate, E_max max_epochs.
 
 Deviations: the paper prints no lambda and eps that would suit here. The rule for epochs is quoted
 from an implementation (FedOpt), which has neither bound. Several uploads at once (another schedule)
-move the model one after the other. An upload of no length has no weight. Buffers such as
+move the model one after the other. An upload of length 0 has weight 0. Buffers such as
 BatchNorm's move by the weight, at most to the client's. With `clip_norm` Delta is the
 clipped displacement, also in gamma.
 """
@@ -37,7 +37,7 @@ from fl_app.strategy.weighted import Stepped
 
 @dataclass(kw_only=True)
 class AsyncFedED(Stepped):
-    """Adds each arrival's displacement, weighted by its length over the model's since then.
+    """Adds each arrival's displacement, weighted by its length relative to the model's since then.
 
     Args:
         offset: eps.
@@ -72,8 +72,8 @@ class AsyncFedED(Stepped):
         super().__post_init__()
         fits = not self.adapt_epochs or self.local_epochs <= self.max_epochs
         bound = f"at least algorithm.strategy.local_epochs={self.local_epochs}"
-        told = "the first order of a client would have more epochs than any later one may"
-        self._require(fits, "max_epochs", bound, told)
+        reason = "the first order of a client would have more epochs than any later one may"
+        self._require(fits, "max_epochs", bound, reason)
 
     @property
     def chooses_epochs(self) -> bool:
@@ -91,8 +91,8 @@ class AsyncFedED(Stepped):
         deltas = self.deltas(model, updates)
         for update, delta in zip(updates, deltas, strict=True):
             length = norm(delta[:split])
-            moved = norm((params - model.base(update))[:split])
-            distance = moved / length if length else math.inf
+            drift = norm((params - model.base(update))[:split])
+            distance = drift / length if length else math.inf
             weight = decay * self.server_lr / (distance + self.offset)
             params[:split] += np.float32(weight) * delta[:split]
             to_client = model.params[split:] + delta[split:] - params[split:]

@@ -22,8 +22,8 @@ until there was one.
 With fusion alpha > 0 each g_i in v is g_i + alpha V_k. V_k is the one of the last L steps v whose
 cosine with g_i is smallest, of equal ones the oldest. Nothing is added before there are L. Steps
 are kept as they were before `normalise`.
-With `fusion_falls` alpha is alpha min(1, L K / N): the more clients there are, the older are their
-gradients, and the less do the last L steps say about them. With `normalise` the step is as long as
+With `fusion_falls` alpha is alpha min(1, L K / N): with more clients, gradients are older, and the
+last L steps say less about them. With `normalise` the step is as long as
 the gradients are:
 
     w_{t+1} = w_t - eta v / ||v|| mean_i ||g_i||
@@ -36,8 +36,8 @@ its client's uploads are on average:
     a_i = m_i / sum_j m_j,   m_i = (K E_c(i) + 1) ((1 + tau_i) / (1 + E_c(i)))^(-p)
 
 T_c is the sum of the ages of the n_c uploads of client c, those at hand included. T and n are the
-same over all clients. So the mean age of a client begins near that of all, and few uploads move it
-little.
+same over all clients. So a client's mean age begins near that of all clients, and a few uploads
+change it little.
 
 With `averaging` a mean of the versions is tested and saved (`fl_app.strategy.weighted`).
 
@@ -53,7 +53,7 @@ Deviations: none, there is no paper. (1 + age)^(-p) of a memory is a sum of expo
 gradients; p = 1 and beta = 0 is DynSGD; p = 0, any age and beta = 1 is CA2FL once everybody was
 heard (before, a memory stands in only for uploads whose clients have one). Both uploads of a client
 that is in a buffer twice are compared with the memory from before. A memory that was once older
-than A stays out of M until its client is heard again, also where A grows because K or N changes. A
+than A stays out of M until its client's next upload, also where A grows because K or N changes. A
 v shorter than 1e-12 is not normalised. Buffers such as BatchNorm's are not remembered: they take
 the weighted mean of the uploads.
 """
@@ -89,7 +89,7 @@ class CANA(RemembersClients, AveragesVersions):
         fusion_length: L, number of past steps.
         fusion_falls: whether alpha is multiplied by min(1, L K / N).
         normalise: whether a step has the mean length of the gradients.
-        fair: whether clients count more that take part rarely.
+        fair: whether clients that take part rarely count more.
         averaging: how much more later versions count in their mean; None = the last one is tested.
         num_clients: N; None = the clients whose uploads were aggregated so far.
         memory_dtype: type of the kept numbers, ``"float32"`` or ``"float16"``.
@@ -132,11 +132,11 @@ class CANA(RemembersClients, AveragesVersions):
         weights = self._weights(model, updates)
         direction, lengths = self._fused(weights, gradients, self._fusion(updates))
         matched = self._matched(model, updates)
-        own = {place: memory.row(updates[place].client_id) for place in matched}
-        beta = self._coefficient(gradients, own)
+        memories = {place: memory.row(updates[place].client_id) for place in matched}
+        beta = self._coefficient(gradients, memories)
         self.report["calibration"], self.report["matched"] = beta, len(matched)
         if beta > 0 and matched:
-            direction += self._calibration(model.version, weights, own, beta)
+            direction += self._calibration(model.version, weights, memories, beta)
         direction = self.by_entry(direction, weights, updates)
         self.remember(updates, uploads, split)
         if self.fusion > 0:
@@ -176,13 +176,13 @@ class CANA(RemembersClients, AveragesVersions):
             memory.forget_before(since)
         return [i for i, update in enumerate(updates) if memory.counts(update.client_id)]
 
-    def _coefficient(self, gradients: Sequence[Vector], own: dict[int, Vector]) -> float:
+    def _coefficient(self, gradients: Sequence[Vector], memories: dict[int, Vector]) -> float:
         """beta, with b^ of this aggregation if there is one."""
         if self.calibration is not None:
             return self.calibration
         measured: float | None = self.state["measured"]
-        if len(own) >= 2:
-            fit = slope([gradients[place] for place in own], list(own.values()))
+        if len(memories) >= 2:
+            fit = slope([gradients[place] for place in memories], list(memories.values()))
             if fit is not None:
                 fit = min(max(fit, 0.0), 1.0)
                 measured = fit if measured is None else (1 - RATE) * measured + RATE * fit
@@ -190,13 +190,13 @@ class CANA(RemembersClients, AveragesVersions):
         return measured or 0.0
 
     def _calibration(
-        self, now: int, weights: Numbers, own: dict[int, Vector], beta: float
+        self, now: int, weights: Numbers, memories: dict[int, Vector], beta: float
     ) -> Vector:
         """beta (sum_R a_i) H - beta sum_R a_i h_c(i), shape ``(num_trainable,)``."""
         total, mass = self.memory.weighted(now)
-        matched = weights[list(own)]
+        matched = weights[list(memories)]
         total *= beta * matched.sum() / mass
-        total -= weighted_sum(beta * matched, list(own.values()))
+        total -= weighted_sum(beta * matched, list(memories.values()))
         return total.astype(np.float32)
 
     # -- fusion -----------------------------------------------------------------------------------

@@ -84,8 +84,8 @@ class DPFedBuff(Stepped):
         if self.max_epsilon is None:
             return
         bound = "null with num_versions=null and max_updates=null"
-        told = "what the run will spend would be unknown"
-        self._require(math.isfinite(num_versions), "max_epsilon", bound, told)
+        reason = "the epsilon that the run will spend would be unknown"
+        self._require(math.isfinite(num_versions), "max_epsilon", bound, reason)
         spent = self.epsilon(int(num_versions))
         bound = (
             f"at least {spent:.4g} for num_versions={num_versions} with "
@@ -141,9 +141,9 @@ class DPFedBuff(Stepped):
 
         The second holds if the data have no influence on which clients take part when.
         """
-        most = max(self.state["participation"].values(), default=0)
+        greatest = max(self.state["participation"].values(), default=0)
         return {
             "epsilon": self.epsilon(self.state["versions"]),
-            "epsilon_of_most_frequent_client": self.epsilon(most),
+            "epsilon_of_most_frequent_client": self.epsilon(greatest),
             "delta": self.delta,
         }

@@ -125,11 +125,11 @@ class EAFL(WeightedGradients):
     def cluster(self, model: GlobalModel, updates: Updates) -> Mapping[int, int]:
         gradients = {u.client_id: model.gradient(u)[: model.num_trainable] for u in updates}
         clusters = dict.fromkeys(gradients, 0)
-        directed = {client_id: g for client_id, g in gradients.items() if g.any()}
-        if directed:
+        nonzero = {client_id: g for client_id, g in gradients.items() if g.any()}
+        if nonzero:
             # Equal gradients at equal versions make equal clusters.
-            labels = k_means([*directed.values()], self.num_clusters, seed=model.version)
-            clusters |= zip(directed, labels.tolist(), strict=True)
+            labels = k_means([*nonzero.values()], self.num_clusters, seed=model.version)
+            clusters |= zip(nonzero, labels.tolist(), strict=True)
         self.state["clusters"] = clusters
         self.state["examples"] = {update.client_id: update.num_examples for update in updates}
         return clusters
@@ -137,27 +137,27 @@ class EAFL(WeightedGradients):
     def weights(self, model: GlobalModel, updates: Updates) -> Numbers:
         clusters, examples = self.state["clusters"], self.state["examples"]
         examples |= {update.client_id: update.num_examples for update in updates}
-        of_all = np.array([clusters.get(client_id, 0) for client_id in examples])
-        data = np.bincount(of_all, list(examples.values()))  # |D_n|
-        mine = np.array([clusters.get(update.client_id, 0) for update in updates])
-        reported = np.unique(mine)
+        all_labels = np.array([clusters.get(client_id, 0) for client_id in examples])
+        data = np.bincount(all_labels, list(examples.values()))  # |D_n|
+        labels = np.array([clusters.get(update.client_id, 0) for update in updates])
+        reported = np.unique(labels)
 
         inverse = np.ones(len(updates))
         if self.staleness:
             versions = 1 if self.synchronous else data.size  # of an iteration
             inverse[:] = [polynomial(model.age(update) // versions, 1.0) for update in updates]
-        own = np.array([update.num_examples for update in updates], np.float64)
-        within = own / np.bincount(mine, own)[mine] * inverse
+        sizes = np.array([update.num_examples for update in updates], np.float64)
+        within = sizes / np.bincount(labels, sizes)[labels] * inverse
         if self.normalise:
-            within /= np.bincount(mine, within)[mine]
+            within /= np.bincount(labels, within)[labels]
         # A cluster without present clients does not shorten the step of the others.
         share = data if self.by_data else np.ones(data.size)
         whole = share[reported] if self.synchronous or not self.by_data else share
         between = share / whole.sum()
-        weights: Numbers = between[mine] * within
+        weights: Numbers = between[labels] * within
 
-        self.report["cluster_sizes"] = np.bincount(of_all).tolist()
-        self.report["quorums"] = np.bincount(mine, minlength=data.size).tolist()
+        self.report["cluster_sizes"] = np.bincount(all_labels).tolist()
+        self.report["quorums"] = np.bincount(labels, minlength=data.size).tolist()
         return weights
 
 

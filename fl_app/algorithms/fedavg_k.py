@@ -36,7 +36,7 @@ class FedAvgK(WeightedGradients, AveragesVersions):
     """One step along the mean of K possibly stale gradients.
 
     Args:
-        server_lr: the server's rate. The default moves the model by the clients' mean
+        server_lr: the server's learning rate. The default moves the model by the clients' mean
             displacement if they upload models. With ``"pseudo"`` uploads, which are mean gradients,
             eta = local_lr x local steps does so.
         weighting: ``"uniform"`` (1/K), ``"examples"`` (n_i/n) or ``"unbiased"`` (1/(K N q_i)).
@@ -57,9 +57,9 @@ class FedAvgK(WeightedGradients, AveragesVersions):
     )
 
     def validate_run(self, num_versions: float, schedule: Schedule) -> None:
-        drawn = self.weighting != "unbiased" or bool(schedule.shares)
-        told = "nobody knows how often each client is drawn"
-        self._require(drawn, "weighting", "used with algorithm/schedule=routed", told)
+        fits = self.weighting != "unbiased" or bool(schedule.shares)
+        reason = "it is unknown how often each client is drawn"
+        self._require(fits, "weighting", "used with algorithm/schedule=routed", reason)
 
     def public_weights(self) -> Weighting:
         return Weighting(by_examples=self.weighting == "examples")

@@ -53,8 +53,8 @@ class FedCompass(Stepped):
     num_clients: int | None = bounded(None, COUNT, "it divides every weight")
 
     def aggregate(self, model: GlobalModel, updates: Updates) -> Vector:
-        heard: set[int] = self.state["heard"]
-        heard.update(update.client_id for update in updates)
-        weights = polynomials(model, updates, self.exponent) / (self.num_clients or len(heard))
+        clients: set[int] = self.state["heard"]
+        clients.update(update.client_id for update in updates)
+        weights = polynomials(model, updates, self.exponent) / (self.num_clients or len(clients))
         deltas = self.deltas(model, updates)
         return self.step(model, -self.average(model, weights, deltas), self.server_lr)

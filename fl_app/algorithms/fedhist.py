@@ -139,8 +139,8 @@ class FedHist(AveragesVersions):
         bound = (
             f"below 1 / num_versions={1 / num_versions:g}, or algorithm.strategy.norm_floor be set"
         )
-        told = "steps would shrink to nothing before the run ends"
-        self._require(fits, "norm_decay", bound, told)
+        reason = "steps would shrink to nothing before the run ends"
+        self._require(fits, "norm_decay", bound, reason)
 
     def aggregate(self, model: GlobalModel, updates: Updates) -> Vector:
         uploads = self.gradients(model, updates)
@@ -148,26 +148,26 @@ class FedHist(AveragesVersions):
         staleness = [model.age(update) + 1 for update in updates]
         weights = self._weights(clients, staleness)
         gradients = [upload[: model.num_trainable] for upload in uploads]
-        known = min(self.state["num_global"], self.buffer_length)
-        if self.egs and known >= (1 if self.egs_partial else self.buffer_length):
-            past = self.state["global"][:known]
+        num_past = min(self.state["num_global"], self.buffer_length)
+        if self.egs and num_past >= (1 if self.egs_partial else self.buffer_length):
+            past = self.state["global"][:num_past]
             direction, lengths, products = combine(weights, gradients, past)
             chosen = self._opposite(products, lengths)
             if not self.aggregate_raw:
-                shares = self.fusion * np.bincount(chosen, weights, minlength=known)
+                shares = self.fusion * np.bincount(chosen, weights, minlength=num_past)
                 direction += shares.astype(np.float32) @ past
-            fused = self._fused_lengths(lengths, products, chosen)
+            fused_lengths = self._fused_lengths(lengths, products, chosen)
         else:
             direction, lengths, _ = combine(weights, gradients)
-            fused = lengths
+            fused_lengths = lengths
         direction = self.by_entry(direction, weights, updates)
         length = norm(direction)
         self.describe(weights, lengths, length)
         if self.egs and self.cache_before_ina:
             self._remember(direction, length)
         if self.ina and length >= SHORTEST:
-            mean = float((fused if self.ina_norm == "fused" else lengths).mean())
-            target = self._left(model.version + 1) * mean
+            mean = float((fused_lengths if self.ina_norm == "fused" else lengths).mean())
+            target = self._length_factor(model.version + 1) * mean
             direction *= np.float32(target / length)
             length = target
         if self.egs and not self.cache_before_ina:
@@ -191,11 +191,11 @@ class FedHist(AveragesVersions):
 
     def _opposite(self, products: Numbers, lengths: Numbers) -> NDArray[np.intp]:
         """The most opposite row of G for each gradient, shape ``(K,)``."""
-        known = products.shape[1]
+        num_past = products.shape[1]
         # Rows are replaced in turn once there are h of them.
-        oldest = self.state["num_global"] if known == self.buffer_length else 0
-        oldest_first = (oldest + np.arange(known)) % known
-        cosine = cosines(products, lengths, self.state["global_length"][:known])
+        oldest = self.state["num_global"] if num_past == self.buffer_length else 0
+        oldest_first = (oldest + np.arange(num_past)) % num_past
+        cosine = cosines(products, lengths, self.state["global_length"][:num_past])
         chosen: NDArray[np.intp] = oldest_first[cosine[:, oldest_first].argmin(axis=1)]
         return chosen  # the oldest of equals
 
@@ -252,13 +252,13 @@ class FedHist(AveragesVersions):
         if not reference:
             return
         predicted = weighted_sum(np.full(size, 1 / size), reference)
-        judged, threshold = self._local[0], self.similarity_threshold
-        products = np.array([[np.dot(g, predicted)] for g in judged["gradient"]])
-        cosine = cosines(products, judged["length"], [norm(predicted)])[:, 0]
+        oldest, threshold = self._local[0], self.similarity_threshold
+        products = np.array([[np.dot(g, predicted)] for g in oldest["gradient"]])
+        cosine = cosines(products, oldest["length"], [norm(predicted)])[:, 0]
         if self.decay_absent:
-            for client in self.state["utility"].keys() - set(judged["client"]):
+            for client in self.state["utility"].keys() - set(oldest["client"]):
                 self.state["utility"][client] *= 1 - self.utility_rate
-        for client, tau, c in zip(judged["client"], judged["staleness"], cosine, strict=True):
+        for client, tau, c in zip(oldest["client"], oldest["staleness"], cosine, strict=True):
             stale = exponential(tau)
             gain = float(c - threshold) * size * (1 - stale if c >= threshold else stale)
             before = self.state["utility"].get(client, 0.0)
@@ -268,7 +268,7 @@ class FedHist(AveragesVersions):
 
     # -- INA --------------------------------------------------------------------------------------
 
-    def _left(self, number: int) -> float:
+    def _length_factor(self, number: int) -> float:
         """Fraction of the mean length that round `number` >= 1 steps."""
         floor = NORM_FLOOR if self.norm_floor is None else self.norm_floor
         return max(1 - self.norm_decay * number, floor)

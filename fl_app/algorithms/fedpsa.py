@@ -78,11 +78,11 @@ class FedPSA(AveragesVersions):
         mean = sum(lengths) / len(lengths)
         if self.state["first"] is None and len(lengths) == self.queue_length:
             self.state["first"] = mean
-        alike, first = self._similarities(model, updates), self.state["first"]
+        similarities, first = self._similarities(model, updates), self.state["first"]
         weights = np.ones(len(updates))
         if first:  # not None, and not of models that stood still
             temperature = self.temperature_slope * mean / first + self.least_temperature
-            weights = np.exp((alike - alike.max()) / temperature)
+            weights = np.exp((similarities - similarities.max()) / temperature)
             self.report["temperature"] = temperature
         weights /= weights.sum()
         return self.step(model, -self.average(model, weights, deltas), self.server_lr)
@@ -94,10 +94,10 @@ class FedPSA(AveragesVersions):
             gradient = self._server_gradient(params, 0, self.held_examples, self.held_examples)
             product = (gradient * params)[: model.num_trainable].astype(np.float64)
             rows.append(np.abs(product - product**2 / 2))
-        compared = np.stack(rows)
+        sensitivities = np.stack(rows)
         if self.sketch_size is not None:  # row by row: R may be larger than all uploads
             rng = np.random.default_rng(SKETCH)
-            draws = (rng.standard_normal(compared.shape[1]) for _ in range(self.sketch_size))
-            compared = np.stack([compared @ draw for draw in draws], axis=1)
-        lengths = np.linalg.norm(compared, axis=1)
-        return cosines(compared[1:] @ compared[:1].T, lengths[1:], lengths[:1])[:, 0]
+            draws = (rng.standard_normal(sensitivities.shape[1]) for _ in range(self.sketch_size))
+            sensitivities = np.stack([sensitivities @ draw for draw in draws], axis=1)
+        lengths = np.linalg.norm(sensitivities, axis=1)
+        return cosines(sensitivities[1:] @ sensitivities[:1].T, lengths[1:], lengths[:1])[:, 0]

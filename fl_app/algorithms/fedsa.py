@@ -35,7 +35,7 @@ from fl_app.schedule import fully_async
 from fl_app.strategy import AsyncStrategy
 
 WINDOW = 0.05  # of the run's versions, over which the loss is averaged
-LEAST_GAIN = 0.01  # relative fall of the mean loss; less begins the second stage
+MIN_GAIN = 0.01  # relative fall of the mean loss; less begins the second stage
 CAREFUL_RATE = 0.1**0.5
 CAREFUL_MIXING = 0.5
 
@@ -99,5 +99,5 @@ class FedSA(AsyncStrategy):
         self.state["losses"] = [*self.state["losses"], float(np.mean(losses))][-2 * window :]
         if len(self.state["losses"]) == 2 * window:
             before, last = np.split(np.array(self.state["losses"]), 2)
-            if last.mean() > (1 - LEAST_GAIN) * before.mean():
+            if last.mean() > (1 - MIN_GAIN) * before.mean():
                 self.state["careful"] = True

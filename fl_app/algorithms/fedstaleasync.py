@@ -40,7 +40,7 @@ from fl_app.core.types import GlobalModel, Updates, Vector
 from fl_app.core.vector import norm
 from fl_app.strategy.memories import RemembersClients
 
-LEAST_SHARE = 0.1  # of K / N, below which no participation is estimated
+MIN_SHARE = 0.1  # of K / N, below which no participation is estimated
 
 
 @dataclass(kw_only=True)
@@ -112,24 +112,24 @@ class FedStaleAsync(RemembersClients):
 
     def _participation(self, client_id: int, expected: float) -> float:
         """p_c before this aggregation, which has `expected` = K / N uploads of each on average."""
-        known = self.state["participation"].get(client_id, self.state["others"])
-        return float(max(known, LEAST_SHARE * expected))
+        participation = self.state["participation"].get(client_id, self.state["others"])
+        return float(max(participation, MIN_SHARE * expected))
 
     def _observe(self, updates: Updates, expected: float) -> None:
         """Update p_c of all clients by this aggregation."""
-        rate, known = self.participation_rate, self.state["participation"]
+        rate, participation = self.participation_rate, self.state["participation"]
         if rate == 0:
             return
         for update in updates:
-            known.setdefault(update.client_id, self.state["others"])
-        for client_id in known:
-            known[client_id] *= 1 - rate
+            participation.setdefault(update.client_id, self.state["others"])
+        for client_id in participation:
+            participation[client_id] *= 1 - rate
         for update in updates:
-            known[update.client_id] += rate
+            participation[update.client_id] += rate
         self.state["others"] *= 1 - rate
 
     def _count_discounts(self, model: GlobalModel) -> None:
-        """Add beta(tau_c) of every memory to what its mean is of."""
+        """Add beta(tau_c) of every memory to the sum of its mean."""
         discounts = self.state["discounts"]
         for client_id, version in self.memory.versions.items():
             total, number = discounts[client_id]

@@ -3,7 +3,7 @@
 "MR.AsyncFL: Staleness-Aware Aggregation for Asynchronous Federated Learning via Model Replacement",
 TMLR submission 8556 (2026), openreview iwdvaRbrnU, section 3.
 
-Server, on every arrival w_i of client i, whose last model was v_i (w_0 before it was heard):
+Server, on every arrival w_i of client i, whose last model was v_i (w_0 before its first):
 
     w_{t+1} = gamma w_t + (1 - gamma) w_i + gamma c_i (w_i - v_i)
     c_i <- gamma c_i + 1 - gamma,    c_j <- gamma c_j  (j != i),    c = 1 / N at first
@@ -31,13 +31,13 @@ from fl_app.strategy import AsyncStrategy
 
 @dataclass(kw_only=True)
 class MRAsyncFL(AsyncStrategy):
-    """A mean of the clients' last models, in which a client's weight falls until it is heard again.
+    """A mean of the clients' last models; a client's weight falls until its next upload.
 
     The server keeps the last model of every client: 4 N d bytes.
 
     Args:
-        discount: gamma, what is left of the others' weights after an arrival.
-        num_clients: N; None = nobody has a share of w_0.
+        discount: gamma, by which an arrival multiplies the others' weights.
+        num_clients: N; None = no client has a share of w_0.
         max_staleness: tau, versions; an older upload is refused. None = any age.
 
     Examples:
@@ -66,11 +66,11 @@ class MRAsyncFL(AsyncStrategy):
         for update in updates:
             client, local = update.client_id, model.local(update)
             shared = self.num_clients is not None and len(weights) < self.num_clients
-            unheard = state["left"] / self.num_clients if shared else 0.0
-            kept = gamma * weights.get(client, unheard)
-            before = models.get(client, state["initial"])
-            new = kept + 1 - gamma
-            params = weighted_sum([gamma, new, -kept], [params, local, before])
+            first = state["left"] / self.num_clients if shared else 0.0
+            old = gamma * weights.get(client, first)
+            last = models.get(client, state["initial"])
+            new = old + 1 - gamma
+            params = weighted_sum([gamma, new, -old], [params, local, last])
             for other in weights:
                 weights[other] *= gamma
             state["left"] *= gamma

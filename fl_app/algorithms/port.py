@@ -72,8 +72,8 @@ class PORT(Stepped):
             "above 0",
             "no update would count",
         )
-        bounded_by = BoundedStaleness(staleness_bound=self.staleness_bound)
-        self.schedule = bounded_by  # type: ignore[misc]  # with this class's keyword
+        schedule = BoundedStaleness(staleness_bound=self.staleness_bound)
+        self.schedule = schedule  # type: ignore[misc]  # with this class's keyword
 
     def aggregate(self, model: GlobalModel, updates: Updates) -> Vector:
         deltas = self.deltas(model, updates)

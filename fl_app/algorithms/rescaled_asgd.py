@@ -17,9 +17,9 @@ Symbols: eta server_lr, tau_c the mean seconds of client c's orders so far, N th
 
 Deviations: in the paper, whose rule is that of its abstract, eta_c is proportional to tau_c, and
 tau_c is given and constant. Our eta is the mean client's rate, and the server measures tau_c, from
-the dispatch of an order to its arrival, this one's among them [A]. Until slow clients are heard,
-fast ones count more. All clients must be at work, as in the paper: of clients that are drawn, slow
-ones count more. Several updates at once (another schedule) make one step along their mean. Where no
+the dispatch of an order to its arrival, this one's among them [A]. Until slow clients report,
+fast ones count more. All clients must be at work, as in the paper: if clients are drawn, slow ones
+count more. Several updates at once (another schedule) make one step along their mean. Where no
 time passes, as in Flower's own loop, all tau_c are equal.
 """
 

@@ -1,4 +1,4 @@
-"""Ringleader ASGD: in each round every client is heard, and then makes one step along all's means.
+"""Ringleader ASGD: in a round all clients report, then each makes a step along all mean gradients.
 
 Maranjyan, Richtarik: "Ringleader ASGD: The First Asynchronous SGD with Optimal Time Complexity
 under Data Heterogeneity", ICLR 2026, arXiv:2509.22860.
@@ -68,9 +68,9 @@ class Ringleader(RemembersClients):
                 before = self.memory.row(client_id)
                 mean = before + (mean - before) / np.float32(counts[client_id])
             self.memory.put(client_id, mean, update.base_version)
-        heard = len(self.memory)
-        self.report["weight"] = [1 / (heard * counts[update.client_id]) for update in updates]
+        population = len(self.memory)
+        self.report["weight"] = [1 / (population * counts[update.client_id]) for update in updates]
         share = np.full(len(updates), 1 / len(updates))
-        mean = (self.memory.weighted(model.version)[0] / heard).astype(np.float32)
+        mean = (self.memory.weighted(model.version)[0] / population).astype(np.float32)
         direction = self.complete(model, mean, share, gradients)
         return self.step(model, direction, self.server_lr)

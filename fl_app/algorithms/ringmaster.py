@@ -65,14 +65,14 @@ class Ringmaster(WeightedGradients):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        known = self.noise is not None and self.target is not None
-        fits = self.delay_threshold is not None or known
+        derived = self.noise is not None and self.target is not None
+        fits = self.delay_threshold is not None or derived
         bound = "an integer >= 1, or algorithm.strategy.noise and algorithm.strategy.target be set"
         self._require(fits, "delay_threshold", bound, "it follows from nothing else")
         fits = self.delay_threshold is None or self.noise is self.target is None
         bound = "null with algorithm.strategy.noise or algorithm.strategy.target"
-        told = "the threshold that follows from them would have no effect"
-        self._require(fits, "delay_threshold", bound, told)
+        reason = "the threshold that follows from them would have no effect"
+        self._require(fits, "delay_threshold", bound, reason)
         ratio = (self.noise or 0.0) / (self.target or 1.0)
         bound = f"algorithm.strategy.noise={self.noise} over a finite number, or larger"
         self._require(math.isfinite(ratio), "target", bound, "the threshold would be infinite")

@@ -122,10 +122,10 @@ class WKAFL(Stepped):
         if self.select:
             products = (gradients @ estimate)[:, None]
             similarity = cosines(products, lengths, [estimate_length])[:, 0]
-            passed = similarity >= self.min_similarity
-            self.report["kept"] = int(passed.sum())
-            if passed.any():
-                weights = np.where(passed, self._raw_weights(similarity, fresh), 0.0)
+            selected = similarity >= self.min_similarity
+            self.report["kept"] = int(selected.sum())
+            if selected.any():
+                weights = np.where(selected, self._raw_weights(similarity, fresh), 0.0)
                 weights /= weights.sum()
                 if self.state["stage"] == 2:
                     lengths = _clip(gradients, lengths, self.relative_clip * estimate_length)

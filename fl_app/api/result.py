@@ -11,7 +11,7 @@ import pandas as pd
 from markupsafe import escape
 
 from fl_app.core.events import to_json
-from fl_app.core.extras import told_if_missing
+from fl_app.core.extras import explaining_imports
 from fl_app.core.types import Array
 from fl_app.record.folder import EVENTS, MODEL, SUMMARY, TABLE
 from fl_app.record.log import read_events
@@ -40,7 +40,7 @@ class Reported:
 
     def plot(self) -> "Plot":
         """The main score of each run over time, seeds as a band, as a figure of Altair."""
-        with told_if_missing():
+        with explaining_imports():
             from fl_app.api.plot import plot  # altair takes a second to import
 
         return plot(self._cells, target_of(self._cells))

@@ -111,7 +111,7 @@ def main(argv: Sequence[str]) -> int:
         Ctrl-C or SIGTERM, else 0.
     """
     from fl_app.core.errors import Interrupted, RunError
-    from fl_app.core.extras import told_if_missing
+    from fl_app.core.extras import explaining_imports
     from fl_app.runner import signals
 
     parser = argparse.ArgumentParser(
@@ -131,7 +131,7 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--parallel", type=int, default=os.cpu_count(), help="runs at a time")
     arguments = parser.parse_intermixed_args(argv)
     try:
-        with told_if_missing():
+        with explaining_imports():
             command = shlex.join(["python", "-m", "fl_app.benchmark", *argv])
             return 0 if benchmark(arguments, command) else 1
     except (Interrupted, KeyboardInterrupt):

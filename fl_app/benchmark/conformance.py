@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fl_app.core.algorithm import Algorithm
-from fl_app.core.errors import said
+from fl_app.core.errors import error_text
 from fl_app.core.layout import check_returned
 from fl_app.core.snapshot import dumps, loads
 from fl_app.core.types import GlobalModel, Update, Vector
@@ -95,7 +95,7 @@ def conformance(subject: Subject) -> list[Verdict]:
             same = np.array_equal(one, other, equal_nan=True)
             verdicts.append(Verdict(name, *(trial(subject) if same else (None, RANDOM))))
         except Exception as error:  # whatever a foreign class raises
-            verdicts.append(Verdict(name, False, said(error)))
+            verdicts.append(Verdict(name, False, error_text(error)))
     return verdicts
 
 

@@ -1,13 +1,13 @@
-"""Training of several clients in one operation, in place of a trainer of one.
+"""Training of several clients in one operation.
 
 `LocalTrainer` trains one client after the other. On a small model nearly all of a step's time goes
-into calling torch, whatever the number of examples. Here one call serves a step of B clients:
+into calls of torch, whatever the number of examples. Here one call makes a step of B clients:
 
 - their parameters are the rows of a matrix ``(B, d)``, and the forward pass takes each client's
   own (`fl_app.client.stacked`);
 - the losses of all examples are weighted so that one backward pass gives every client's gradient;
-- clients with more steps come first. One that has done its steps is no longer among the rows that
-  are trained; mini-batches of unequal length are padded with examples of weight 0.
+- clients with more steps come first. A client that has done its steps is no longer among the rows
+  that are trained; mini-batches of unequal length are padded with examples of weight 0.
 
 Random draws are those of each client alone. Results differ from those of the loop in the last bits,
 because sums are taken in another order.
@@ -23,30 +23,30 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fl_app.client.flat import FlatModel, shared
+from fl_app.client.flat import FlatModel, trainable_entries
 from fl_app.client.stacked import stacked_forward
 from fl_app.client.trainer import LocalTrainer
 from fl_app.client.transform import Transformed
 from fl_app.core.layout import Layout
 from fl_app.core.types import Indices, Order, Rng, Trainer, Upload, Vector
 
-FETCHED = 2048  # examples that are fetched together, about
-# What has no counterpart in a batch: a subclass with one of these trains its clients one by one.
-ALONE = ("penalty", "should_pause", "merge", "train")
+FETCH_SIZE = 2048  # about how many examples are fetched together
+# Hooks without a counterpart in a batch: a subclass with one of these trains clients one by one.
+SINGLE_HOOKS = ("penalty", "should_pause", "merge", "train")
 
 
 class BatchTrainer:
     """A trainer that also carries out several training orders at once.
 
     Args:
-        trainer: of one client; `obstacle` knows nothing against it.
+        trainer: of one client; `obstacle` returns "" for it.
         batch: largest number of orders that are to be trained together.
 
     Attributes:
         trainer: as given.
         batch: as given.
         forward: pass of stacked models.
-        train: of the trainer, for an order alone.
+        train: of the trainer, for a single order.
         score: of the trainer.
     """
 
@@ -57,8 +57,8 @@ class BatchTrainer:
         assert forward is not None
         self.forward = forward
         self._rows = torch.empty(0, trainer.model.layout.size, device=trainer.processor)
-        self._models: list[_OfRow] = []
-        # One for each order, since orders and hooks leave something in it between two steps.
+        self._models: list[_RowModel] = []
+        # One for each order, since orders and hooks set attributes of their trainer.
         self._trainers = [copy(trainer) for _ in range(batch)]
 
     def train_together(self, orders: Sequence[Order]) -> list[Upload | None]:
@@ -68,8 +68,8 @@ class BatchTrainer:
             orders: as of `LocalTrainer.train`, none of which continues after a pause.
 
         Returns:
-            The uploads; None of an order that its client cannot carry out, and is to be asked for
-            alone.
+            The uploads; None for an order that its client cannot carry out. Train it alone to see
+            the error.
         """
         clients: list[_Client] = []
         for place, order in enumerate(orders):
@@ -78,8 +78,8 @@ class BatchTrainer:
         uploads: list[Upload | None] = [None] * len(orders)
         if len(clients) > 1:
             clients.sort(key=lambda client: -client.steps)  # stable
-            trained = self._trained(clients)
-            for client, upload in zip(clients, trained, strict=True):
+            results = self._train(clients)
+            for client, upload in zip(clients, results, strict=True):
                 uploads[client.place] = upload
         return uploads
 
@@ -92,7 +92,7 @@ class BatchTrainer:
             _, steps = trainer.lengths(indices.size, basis.config)
         return _Client(place, order, basis, trainer, indices, rng, steps)
 
-    def _trained(self, clients: Sequence["_Client"]) -> list[Upload]:
+    def _train(self, clients: Sequence["_Client"]) -> list[Upload]:
         """The uploads of clients, those with more steps first."""
         rows = self._load(clients)
         for client, model in zip(clients, self._models, strict=False):
@@ -116,7 +116,7 @@ class BatchTrainer:
         count, size = len(clients), self.trainer.model.layout.size
         if len(self._rows) < count:
             self._rows = torch.empty(count, size, device=self._rows.device)
-            self._models = [_OfRow(self.trainer.model, row) for row in self._rows]
+            self._models = [_RowModel(self.trainer.model, row) for row in self._rows]
         rows = self._rows[:count]
         received = [client.order.vector for client in clients]
         if rows.device.type == "cpu":
@@ -133,7 +133,7 @@ class BatchTrainer:
             rate_sum = trainer.rate(client.order.config) * client.steps
             vector = trainer._result(vector, client.order.vector, rate_sum)
         upload = Upload(vector, trainer.upload, count, loss, rate_sum, state=trainer.state)
-        return trainer.finish(client.given, upload)
+        return trainer.finish(client.original, upload)
 
 
 @dataclass(eq=False, slots=True)
@@ -141,17 +141,17 @@ class _Client:
     """One client's part of a batch.
 
     Attributes:
-        place: of its order among all.
-        given: its order.
-        order: that is trained in its place (`LocalTrainer.basis`).
-        trainer: a copy, which this client has in this batch.
+        place: index of its order in the batch.
+        original: its order.
+        order: the order that is trained in its place (`LocalTrainer.basis`).
+        trainer: a copy for this client in this batch.
         indices: its training examples.
         rng: of its order.
         steps: number of mini-batches.
     """
 
     place: int
-    given: Order
+    original: Order
     order: Order
     trainer: LocalTrainer
     indices: Indices
@@ -159,7 +159,7 @@ class _Client:
     steps: int
 
 
-class _OfRow:
+class _RowModel:
     """What hooks see of one client's model: a row of the stack.
 
     Args:
@@ -182,20 +182,20 @@ class _Steps:
     """The steps of a batch, on the rows of the clients that still train.
 
     Args:
-        whole: has the settings, and the forward pass of stacked models.
+        parent: has the settings, and the forward pass of stacked models.
         clients: those with more steps first.
         rows: of the models, shape ``(B, d)``; they are changed.
     """
 
-    def __init__(self, whole: BatchTrainer, clients: Sequence[_Client], rows: Tensor) -> None:
-        self._trainer, self._forward = whole.trainer, whole.forward
+    def __init__(self, parent: BatchTrainer, clients: Sequence[_Client], rows: Tensor) -> None:
+        self._trainer, self._forward = parent.trainer, parent.forward
         self._clients = clients
         self._rows = rows
         self._draw()
         # Negative, as steps go against the gradient.
         self._rates = [-client.trainer.rate(client.order.config) for client in clients]
-        self._pulls = [client.trainer._proximal for client in clients]
-        self._ahead: tuple[range, Tensor, Tensor] | None = None  # examples of some steps
+        self._proximals = [client.trainer._proximal for client in clients]
+        self._prefetched: tuple[range, Tensor, Tensor] | None = None  # examples of some steps
         self._params: list[Tensor] = []
         self._anchor: list[Tensor] = []
         self._velocity: list[Tensor] = []
@@ -207,12 +207,12 @@ class _Steps:
         """
         clients, batch_size = self._clients, self._trainer.batch_size
         num_steps = np.array([client.steps for client in clients])
-        most = int(num_steps[0])
+        max_steps = int(num_steps[0])
         width = min(batch_size, max(client.indices.size for client in clients))
-        self._indices = np.zeros((most, len(clients), width), np.int64)
-        sizes = np.zeros((most, len(clients)), np.int64)
+        self._indices = np.zeros((max_steps, len(clients), width), np.int64)
+        sizes = np.zeros((max_steps, len(clients)), np.int64)
         for place, client in enumerate(clients):
-            rows, lengths = _of_client(client, batch_size)
+            rows, lengths = _batches_of(client, batch_size)
             own_width = rows.shape[1]
             self._indices[: client.steps, place, :own_width] = rows
             self._indices[: client.steps, place, own_width:] = rows[:, :1]
@@ -222,11 +222,11 @@ class _Steps:
         self._weights = torch.from_numpy(weights).to(self._rows.device)
         self._widths = sizes.max(1).tolist()  # columns that a step needs
         # Clients that still train in a step.
-        self._active = (num_steps > np.arange(most)[:, None]).sum(1).tolist()
+        self._active = (num_steps > np.arange(max_steps)[:, None]).sum(1).tolist()
 
     def gradient(self) -> tuple[Tensor, Tensor]:
         """The losses of one mini-batch each, shape ``(1, B)``, and gradients, ``(B, d)``."""
-        self._keep(len(self._clients))
+        self._keep_first(len(self._clients))
         loss, grad = self._loss_and_grad(0)
         return loss[None], torch.cat([part.reshape(len(part), -1) for part in grad], 1)
 
@@ -236,7 +236,7 @@ class _Steps:
         losses = self._rows.new_zeros(len(self._active), len(self._clients))
         for step, active in enumerate(self._active):
             if not self._params or active < len(self._params[0]):
-                self._keep(active)
+                self._keep_first(active)
             loss, grad = self._loss_and_grad(step)
             losses[step, :active] = loss
             with torch.no_grad():
@@ -250,10 +250,10 @@ class _Steps:
                 _add(self._params, grad, self._rates)
         return losses
 
-    def _keep(self, active: int) -> None:
-        """Go on with the first clients."""
+    def _keep_first(self, active: int) -> None:
+        """Continue with the first `active` clients."""
         self._params = _views(self._trainer.model, self._rows[:active])
-        if any(self._pulls) and not self._anchor:
+        if any(self._proximals) and not self._anchor:
             self._anchor = [p.detach().clone() for p in self._params]
         self._anchor = [part[:active] for part in self._anchor]
         self._velocity = [part[:active] for part in self._velocity]
@@ -269,15 +269,15 @@ class _Steps:
         grad = list(torch.autograd.grad(losses, params, weights))
         with torch.no_grad():
             loss = (losses * weights).sum(1)
-            if trainer._corrected:
+            if trainer._has_correction:
                 grad = self._corrections(grad, step)
             if trainer.max_grad_norm is not None:
                 grad = _clipped(grad, trainer.max_grad_norm)
             if trainer.weight_decay:
                 grad = list(torch._foreach_add(grad, params, alpha=trainer.weight_decay))
-            if any(self._pulls):
+            if any(self._proximals):
                 grad = [part.clone() for part in grad]
-                _add(grad, list(torch._foreach_sub(params, self._anchor)), self._pulls)
+                _add(grad, list(torch._foreach_sub(params, self._anchor)), self._proximals)
         return loss, grad
 
     def _examples(self, step: int, active: int, width: int) -> tuple[Tensor, Tensor]:
@@ -286,17 +286,17 @@ class _Steps:
         Those of several steps are fetched together.
         """
         trainer = self._trainer
-        if self._ahead is None or step not in self._ahead[0]:
-            steps = range(step, step + max(1, FETCHED // self._indices[0].size))
+        if self._prefetched is None or step not in self._prefetched[0]:
+            steps = range(step, step + max(1, FETCH_SIZE // self._indices[0].size))
             chosen = self._indices[step : steps.stop]
             inputs, target = (
                 part.view(*chosen.shape, *part.shape[1:])
                 for part in trainer.examples(chosen.reshape(-1))
             )
-            self._ahead = steps, inputs, target
-        steps, inputs, target = self._ahead
-        mine = inputs[step - steps.start, :active, :width].contiguous()
-        return mine, target[step - steps.start, :active, :width].flatten(0, 1)
+            self._prefetched = steps, inputs, target
+        steps, inputs, target = self._prefetched
+        own_inputs = inputs[step - steps.start, :active, :width].contiguous()
+        return own_inputs, target[step - steps.start, :active, :width].flatten(0, 1)
 
     def _corrections(self, grad: Sequence[Tensor], step: int) -> list[Tensor]:
         """The gradients as each client's `LocalTrainer.correct` changes them."""
@@ -328,7 +328,7 @@ def _clipped(grad: Sequence[Tensor], longest: float) -> list[Tensor]:
 def _views(model: FlatModel, rows: Tensor, *, row_dimension: bool = True) -> list[Tensor]:
     """The shared parameters in rows of shape ``(B, d)``, as leaves that share their memory."""
     views = []
-    for entry in shared(model.layout):
+    for entry in trainable_entries(model.layout):
         part = rows[:, model.layout.slices[entry.name]].view(len(rows), *entry.shape)
         views.append((part if row_dimension else part[0]).detach().requires_grad_())
     return views
@@ -339,18 +339,18 @@ def _shaped(values: Tensor, tensor: Tensor) -> Tensor:
     return values.view(-1, *([1] * (tensor.ndim - 1)))
 
 
-def _of_client(client: _Client, batch_size: int) -> tuple[Indices, Indices]:
+def _batches_of(client: _Client, batch_size: int) -> tuple[Indices, Indices]:
     """One client's mini-batches, a row each, and how many of a row's examples count."""
-    own, steps = client.indices, client.steps
-    per_epoch, width = math.ceil(own.size / batch_size), min(batch_size, own.size)
+    indices, steps = client.indices, client.steps
+    per_epoch, width = math.ceil(indices.size / batch_size), min(batch_size, indices.size)
     epochs = math.ceil(steps / per_epoch)
     rows = np.empty((epochs, per_epoch * width), np.int64)
     last = (per_epoch - 1) * width  # where an epoch's last mini-batch begins
     for epoch in rows:
-        epoch[: own.size] = client.rng.permutation(own)
-        epoch[own.size :] = epoch[last]
+        epoch[: indices.size] = client.rng.permutation(indices)
+        epoch[indices.size :] = epoch[last]
     lengths = np.full((epochs, per_epoch), width)
-    lengths[:, -1] = own.size - last
+    lengths[:, -1] = indices.size - last
     return rows.reshape(-1, width)[:steps], lengths.reshape(-1)[:steps]
 
 
@@ -366,9 +366,9 @@ def obstacle(trainer: Trainer) -> str:
         return f"each upload passes through {type(trainer.transformation).__name__}"
     assert isinstance(trainer, LocalTrainer)
     name = type(trainer).__name__
-    own = [h for h in ALONE if getattr(type(trainer), h) is not getattr(LocalTrainer, h)]
-    if own:
-        return f"{name} has a {own[0]} of its own"
+    hooks = [h for h in SINGLE_HOOKS if getattr(type(trainer), h) is not getattr(LocalTrainer, h)]
+    if hooks:
+        return f"{name} has a {hooks[0]} of its own"
     if type(trainer) is not LocalTrainer and not trainer.batches:
         return f"{name} does not say that its clients can be trained together (batches)"
     if stacked_forward(trainer.model.module, trainer.model.trained) is None:

@@ -45,11 +45,11 @@ def build_task(config: DictConfig, data: str | None = None) -> "Task":
 
     Args:
         config: of the run.
-        data: path of the node's own data; the task then has one client with all of them, which
-            answers to any client id. None = the data that `config` names.
+        data: path of the node's own data; the task then has one client with all of them, under
+            any client id. None = the data that `config` names.
 
     Raises:
-        ValueError: a value is refused, or the data are.
+        ValueError: a value or the data are refused.
     """
     if data is not None:
         config = own_config(config, data)
@@ -57,8 +57,8 @@ def build_task(config: DictConfig, data: str | None = None) -> "Task":
     try:
         task.check_model()
     except ValueError as error:
-        key, told = f"task.model={config.task.get('model')}", str(error)
-        raise ValueError(told if told.startswith(key) else f"{key}: {told}") from error
+        key, problem = f"task.model={config.task.get('model')}", str(error)
+        raise ValueError(problem if problem.startswith(key) else f"{key}: {problem}") from error
     task = complete_task(config, task)
     if data is None:
         return task
@@ -119,7 +119,7 @@ def build_trainer(
     Args:
         config: of the run.
         task: as `build_task` gives it.
-        make: in place of the configured class.
+        make: called in place of the configured class.
         device: in place of ``runtime.device``.
 
     Raises:
@@ -133,13 +133,13 @@ def build_trainer(
         device=config.runtime.device if device is None else device,
     )
     if not hasattr(trainer, "model"):
-        told = f"{type(trainer).__name__}.__init__ must call super().__init__(task, **settings)"
-        raise ValueError(f"{told}: there is no model to train")
+        problem = f"{type(trainer).__name__}.__init__ must call super().__init__(task, **settings)"
+        raise ValueError(f"{problem}: there is no model to train")
     return trainer
 
 
 def transformed(config: DictConfig, trainer: "LocalTrainer") -> Trainer:
-    """A trainer within the transformations that a run asks for; orders are given to it."""
+    """A trainer within the transformations of the run."""
     if not asks_for_masks(config):
         return chain(trainer)
     masked = locate(config.secure_aggregation._target_)
@@ -153,25 +153,25 @@ def asks_for_masks(config: DictConfig) -> bool:
 
 
 def chain(trainer: "LocalTrainer", *further: Transformation) -> Trainer:
-    """A trainer within what its settings ask for, and within further transformations.
+    """A trainer within the transformations of its settings, and within further ones.
 
     Args:
         trainer: does the training.
         further: the innermost first.
     """
-    parts: list[Transformation] = [Private(trainer.model)] if trainer.private else []
-    parts += [Narrow(trainer)] if trainer.widths else []
+    transformations: list[Transformation] = [Private(trainer.model)] if trainer.private else []
+    transformations += [Narrow(trainer)] if trainer.widths else []
     if trainer.compressed.changes:
-        parts.append(trainer.compressed)
-    whole: Trainer = trainer
-    for transformation in (*parts, *further):
-        whole = Transformed(whole, transformation)
-    return whole
+        transformations.append(trainer.compressed)
+    result: Trainer = trainer
+    for transformation in (*transformations, *further):
+        result = Transformed(result, transformation)
+    return result
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """Makes what carries out orders in a process that inherits nothing; it can be pickled.
+    """Makes a trainer in a process that inherits nothing; it can be pickled.
 
     Attributes:
         config: of the run.
@@ -192,15 +192,15 @@ class Recipe:
 
 
 def together(config: DictConfig, trainer: "LocalTrainer", batch: int) -> Trainer:
-    """What carries out orders, up to `batch` of them in one operation if that is possible."""
-    whole = transformed(config, trainer)
+    """A trainer of up to `batch` orders in one operation, if that is possible."""
+    result = transformed(config, trainer)
     if batch == 1:
-        return whole
+        return result
     from fl_app.client.batch import BatchTrainer, obstacle  # which need torch
 
-    if reason := obstacle(whole):
+    if reason := obstacle(result):
         log.warning("runtime.batch=%s: clients are trained one at a time: %s", batch, reason)
-        return whole
+        return result
     return BatchTrainer(trainer, batch)
 
 
@@ -268,9 +268,9 @@ def instantiate(
     declared = getattr(make, "__dataclass_fields__", {})
     for key, value in keywords.items():
         if key in signature.parameters:
-            full = str(node._get_full_key(key))
-            told = declared[key].metadata.get("consequence", ONLY) if key in declared else ONLY
-            check_type(full, value, signature.parameters[key].annotation, told)
+            full_key = str(node._get_full_key(key))
+            effect = declared[key].metadata.get("consequence", ONLY) if key in declared else ONLY
+            check_type(full_key, value, signature.parameters[key].annotation, effect)
     more |= {key: fact for key, fact in (facts or {}).items() if key in signature.parameters}
     try:
         signature.bind(**keywords, **more)
@@ -290,8 +290,8 @@ def locate(target: str) -> Any:
     try:
         return getattr(import_module(module), name)
     except (ImportError, AttributeError, ValueError) as error:
-        told = missing(error) or error
-        raise ValueError(f"_target_={target} cannot be imported: {told}") from error
+        cause = missing(error) or error
+        raise ValueError(f"_target_={target} cannot be imported: {cause}") from error
 
 
 def signature_of(function: Callable[..., Any]) -> inspect.Signature:
@@ -302,7 +302,7 @@ def signature_of(function: Callable[..., Any]) -> inspect.Signature:
         return inspect.signature(function)
 
 
-# Annotations whose values are checked: what a message calls them, and which values fit.
+# Annotations whose values are checked -> their name in a message, and the test of a value.
 ONLY = "nothing else can be worked with"
 TYPES: dict[Any, tuple[str, Callable[[Any], bool]]] = {
     bool: ("true or false", lambda value: isinstance(value, bool)),

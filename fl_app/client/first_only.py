@@ -28,4 +28,4 @@ class FirstOnlyTrainer(LocalTrainer):
             return super().train(replace(order, vector=vector, config=config, state={}))
         self.state = {"received": order.vector.copy()}
         size = int(self.task.train_indices(order.client_id).size)
-        return self._asking(size, loss=0.0, share=math.nextafter(1.0, 0.0))
+        return self._pause(size, loss=0.0, share=math.nextafter(1.0, 0.0))

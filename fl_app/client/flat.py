@@ -14,10 +14,10 @@ from fl_app.core.layout import Entry, Layout, names_of
 from fl_app.core.types import Array, State, Vector
 from fl_app.core.width import cut, units
 
-# Kinds of devices on which all tensors lie in one vector. On others each has memory of its own,
-# since cuDNN wants them aligned.
+# Kinds of devices on which all tensors lie in one vector. On others each tensor has its own memory,
+# since cuDNN needs aligned tensors.
 ONE_VECTOR = ("cpu",)
-TOLERANCE = 1e-5  # of a frozen parameter's length, by which its trace may be another
+TOLERANCE = 1e-5  # greatest difference of two traces over the parameter's length
 
 
 class FlatModel:
@@ -61,15 +61,15 @@ class FlatModel:
         first: dict[int, str] = {}
         self._first_names = {n: first.setdefault(id(t), n) for n, t in tensors.items()}
         own = {self._first_names[n] for n in matching("algorithm.client.private", private, tensors)}
-        once = {name: tensors[name] for name in first.values()}
-        params = {name: t for name, t in once.items() if isinstance(t, nn.Parameter)}
+        unique = {name: tensors[name] for name in first.values()}
+        params = {name: t for name, t in unique.items() if isinstance(t, nn.Parameter)}
         self.frozen = {name: p for name, p in params.items() if not p.requires_grad}
-        if both := own & self.frozen.keys():
+        if conflicts := own & self.frozen.keys():
             raise ValueError(
                 f"algorithm.client.private={list(private)} matches frozen parameters "
-                f"({names_of(sorted(both))}): what is not trained is equal on all clients"
+                f"({names_of(sorted(conflicts))}): what is not trained is equal on all clients"
             )
-        self.private = {name: tensor for name, tensor in once.items() if name in own}
+        self.private = {name: tensor for name, tensor in unique.items() if name in own}
         if not params.keys() - own - self.frozen.keys():
             raise ValueError(
                 f"of the model's {len(params)} parameters {len(self.frozen)} are frozen "
@@ -79,7 +79,7 @@ class FlatModel:
         self.layout = Layout(
             tuple(
                 Entry(name, tuple(t.shape), str(t.dtype).removeprefix("torch."), name in params)
-                for name, t in once.items()
+                for name, t in unique.items()
                 if name not in self.frozen and name not in own
             )
         )
@@ -92,7 +92,7 @@ class FlatModel:
         with torch.no_grad():
             for entry in self.layout.entries:
                 place = self.layout.slices[entry.name]
-                tensor = once[entry.name]
+                tensor = unique[entry.name]
                 view = flat[place].view(entry.shape)
                 view = view if self._host is not None else view.to(self.device, copy=True)
                 view.copy_(tensor)
@@ -107,7 +107,7 @@ class FlatModel:
             if first_name in views:
                 owner, _, leaf = name.rpartition(".")
                 self.module.get_submodule(owner)._buffers[leaf] = views[first_name]
-        self.params: list[Tensor] = [params[entry.name] for entry in shared(self.layout)]
+        self.params: list[Tensor] = [params[entry.name] for entry in trainable_entries(self.layout)]
         private_params = [p for name, p in params.items() if name in own]
         self.trained = [*self.params, *private_params]
         self.initial = {name: t.detach().cpu().clone() for name, t in self.private.items()}
@@ -153,8 +153,8 @@ class FlatModel:
 
     def twin(self) -> "FlatModel":
         """A second model of the same layout; it shares the frozen and private tensors."""
-        shared = {id(tensor): tensor for tensor in (*self.frozen.values(), *self.private.values())}
-        return FlatModel(deepcopy(self.module, shared), self.device, self._patterns)
+        memo = {id(tensor): tensor for tensor in (*self.frozen.values(), *self.private.values())}
+        return FlatModel(deepcopy(self.module, memo), self.device, self._patterns)
 
     def narrowed(self, share: float) -> "FlatModel":
         """A sub-model with a share of the units of every hidden layer (`fl_app.core.width`).
@@ -181,9 +181,9 @@ class FlatModel:
                 part.num_groups = math.gcd(part.num_groups, len(units(part.num_channels, share)))
         for part in [each for each in parts.values() if not isinstance(each, nn.GroupNorm)][:-1]:
             part.register_forward_hook(lambda p, _, out: out / share if p.training else out)
-        left = cut(self.layout, share)
+        places = cut(self.layout, share)
         for name, parameter in module.named_parameters():
-            parameter.data = parameter.data.new_zeros(left[name].shape)
+            parameter.data = parameter.data.new_zeros(places[name].shape)
         return FlatModel(module, self.device)
 
     # -- private ----------------------------------------------------------------------------------
@@ -202,16 +202,15 @@ class FlatModel:
 
     @cached_property
     def traces(self) -> list[float]:
-        """A number for each frozen parameter p and each first private one.
+        """A number for each frozen parameter p and each initial private one, to compare models.
 
-        From it others see whether theirs is equal.
-        It is <p, (cos 0, cos 1, ...)>: what other machines round moves it by far less than 1e-5 of
-        the length of p, and other values move it by about that length.
+        It is <p, (cos 0, cos 1, ...)>. Other rounding on another machine changes it by far less
+        than 1e-5 of the length of p, and other values change it by about that length.
         """
         return [_projected(tensor) for tensor in (*self.frozen.values(), *self.initial.values())]
 
     def differing(self, traces: Sequence[float]) -> list[str]:
-        """Names of the frozen or first private parameters that are not those of these `traces`."""
+        """Names of the frozen or initial private parameters that do not fit these `traces`."""
         tensors = {**self.frozen, **self.initial}
         if len(traces) != len(tensors):
             return sorted(tensors) or ["none"]
@@ -228,7 +227,7 @@ def _projected(tensor: Tensor) -> float:
     return float(values @ np.cos(np.arange(values.size)))
 
 
-def shared(layout: Layout) -> list[Entry]:
+def trainable_entries(layout: Layout) -> list[Entry]:
     """The trained parameters of a layout, in the order of the vector."""
     return [entry for entry in layout.entries if entry.trainable]
 
@@ -239,16 +238,16 @@ def matching(key: str, patterns: Sequence[str], names: Mapping[str, object]) -> 
     Raises:
         ValueError: a pattern matches none; it names `key`.
     """
-    found: set[str] = set()
+    matches: set[str] = set()
     for pattern in patterns:
-        these = {name for name in names if fnmatchcase(name, pattern)}
-        if not these:
+        matched = {name for name in names if fnmatchcase(name, pattern)}
+        if not matched:
             raise ValueError(
                 f"{key}={pattern!r} matches no name in the model, whose names are "
                 f"{names_of(names)}: the pattern would have no effect"
             )
-        found |= these
-    return found
+        matches |= matched
+    return matches
 
 
 def trainable_only(make_model: Callable[[], nn.Module], patterns: Sequence[str]) -> nn.Module:
@@ -263,8 +262,8 @@ def trainable_only(make_model: Callable[[], nn.Module], patterns: Sequence[str])
     """
     module = make_model()
     params = dict(module.named_parameters(remove_duplicate=False))
-    chosen = matching("task.trainable", patterns, params)
-    ids = {id(params[name]) for name in chosen}
+    trained_names = matching("task.trainable", patterns, params)
+    ids = {id(params[name]) for name in trained_names}
     for name, parameter in params.items():
         trains = id(parameter) in ids
         if trains and not parameter.is_floating_point():

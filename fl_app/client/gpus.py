@@ -19,7 +19,7 @@ GPU = "cuda"
 CPU, AUTO = "cpu", "auto"
 
 
-def chosen(device: str) -> str:
+def resolve_device(device: str) -> str:
     """The device that ``runtime.device`` stands for, as torch names it.
 
     Args:
@@ -32,7 +32,7 @@ def chosen(device: str) -> str:
     """
     if device == CPU:
         return device
-    import torch  # takes seconds, which the processor's runs need not wait for here
+    import torch  # takes seconds, which runs on the processor need not wait for
 
     count = torch.cuda.device_count()  # without CUDA's initialisation
     visible = [f"{GPU}:{number}" for number in range(count)]
@@ -41,9 +41,9 @@ def chosen(device: str) -> str:
     if device in visible:
         return device
     if device.partition(":")[0] == GPU:
-        given = os.environ.get("CUDA_VISIBLE_DEVICES", "all")
+        devices = os.environ.get("CUDA_VISIBLE_DEVICES", "all")
         reason = f"torch {torch.__version__} sees {', '.join(visible) or 'no GPU'} "
-        reason += f"(CUDA_VISIBLE_DEVICES={given})"
+        reason += f"(CUDA_VISIBLE_DEVICES={devices})"
     else:
         try:
             torch.empty(0, device=device)
@@ -79,7 +79,7 @@ def prepare(device: str) -> None:
     torch.cuda.set_device(device)
 
 
-def placed(task: "Task", device: "torch.device") -> "Task":
+def place_task(task: "Task", device: "torch.device") -> "Task":
     """The task with its data on a GPU if they fit there; else mini-batches are copied there."""
     if device.type == CPU:
         return task

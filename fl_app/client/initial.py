@@ -10,12 +10,12 @@ import torch
 from torch import Tensor, nn
 
 from fl_app.client.flat import FlatModel
-from fl_app.core.errors import said
+from fl_app.core.errors import error_text
 
 if TYPE_CHECKING:
     from fl_app.tasks.task import Task
 
-SHOWN = 500  # letters of what torch says
+SHOWN = 500  # characters of torch's message that are shown
 
 
 def build_model(
@@ -76,7 +76,7 @@ def read_weights(file: str) -> dict[str, Tensor]:
         raise ValueError(
             f"task.weights={file} must be a .safetensors file, a .npz file, or what "
             "torch.save(model.state_dict(), ...) wrote, with nothing but tensors by name: nothing "
-            f"else is read, since pickled objects can run code ({said(error)[:200]})"
+            f"else is read, since pickled objects can run code ({error_text(error)[:200]})"
         ) from error
 
 
@@ -86,16 +86,16 @@ def _with_weights(
     """A model with these weights; ValueError if they do not fit it, or one is not finite."""
     module = make_model()
     model = module.state_dict(keep_vars=True)
-    given = {id(tensor): weights[name] for name, tensor in model.items() if name in weights}
-    tied = {name: given[id(tensor)] for name, tensor in model.items() if id(tensor) in given}
-    wrong = [f"{name} is not finite" for name, t in weights.items() if not t.isfinite().all()]
+    values = {id(tensor): weights[name] for name, tensor in model.items() if name in weights}
+    tied = {name: values[id(tensor)] for name, tensor in model.items() if id(tensor) in values}
+    problems = [f"{name} is not finite" for name, t in weights.items() if not t.isfinite().all()]
     try:
-        module.load_state_dict({**weights, **tied})  # of what is tied one name will do
+        module.load_state_dict({**weights, **tied})  # of tied tensors one name is enough
     except RuntimeError as error:
-        wrong.append(said(error)[:SHOWN])
-    if wrong:
+        problems.append(error_text(error)[:SHOWN])
+    if problems:
         raise ValueError(
             f"task.weights={file} must hold the tensors of the model of task.model, all of them "
-            f"and no others: {'; '.join(wrong)}"
+            f"and no others: {'; '.join(problems)}"
         )
     return module

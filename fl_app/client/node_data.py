@@ -10,16 +10,16 @@ from fl_app.core.types import Indices
 
 
 def kind_of(task: Any) -> str:
-    """What the user wrote behind ``task=``, of the configuration's task; "" = nothing is known."""
+    """The name of a configured task, as after ``task=``; "" = unknown."""
     name = str(task.get("_target_", "")).rpartition(".")[2]
     return str(task.get("data") or re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower())
 
 
 class AnyId(list[Indices]):
-    """The examples of the only client, under any index; takes the place of a partition.
+    """The examples of the only client, under any index; replaces a partition.
 
     The server knows a node by its partition id or its node id. The draws and the state of the
-    client follow from that id; its examples are all there are.
+    client follow from that id. It has all examples.
     """
 
     def __getitem__(self, client_id: Any) -> Any:
@@ -50,18 +50,18 @@ def own_config(config: DictConfig, path: str) -> DictConfig:
     config = deepcopy(config)
     # All examples are the client's: none are for a test set, and no column says whose a row is.
     changes = {"client": None, "test_path": None, "test_share": 0.0}
-    known = {key: value for key, value in changes.items() if key in task}
-    config.task.update({"path": path, **known})
+    supported = {key: value for key, value in changes.items() if key in task}
+    config.task.update({"path": path, **supported})
     config.partition = {"_target_": "fl_app.tasks.partition.Iid"}
     config.num_clients = 1
     return config
 
 
 def too_few(task: Any) -> str:
-    """Why a client cannot train on its examples, or validate, in words; "" = it can."""
-    train = task.partition[0].size
-    kept = task.validation[0].size if task.validation else 0
-    if train and (kept or not task.validation):
+    """Why a client cannot train or validate on its examples; "" = it can."""
+    training = task.partition[0].size
+    validation = task.validation[0].size if task.validation else 0
+    if training and (validation or not task.validation):
         return ""
-    least = "2 with task.holdout > 0" if task.validation else "1"
-    return f"there are {train + kept}, and a client needs at least {least}"
+    minimum = "2 with task.holdout > 0" if task.validation else "1"
+    return f"there are {training + validation}, and a client needs at least {minimum}"

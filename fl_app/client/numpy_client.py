@@ -31,8 +31,8 @@ class TrainerClient(NumPyClient):
     """
 
     def __init__(self, trainer: LocalTrainer, carries_out: Trainer | None = None) -> None:
-        whole = chain(trainer) if carries_out is None else carries_out
-        self.trainer, self.train, self.score = trainer, whole.train, whole.score
+        transformed = chain(trainer) if carries_out is None else carries_out
+        self.trainer, self.train, self.score = trainer, transformed.train, transformed.score
         self.layout = trainer.model.layout
         self.state: State = {}
 

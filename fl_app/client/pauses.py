@@ -1,4 +1,4 @@
-"""What a client keeps of an order while it waits for a fresh model."""
+"""The state of an order that a client keeps while it waits for a fresh model."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from torch import Tensor
 from fl_app.client.flat import to_tensors, to_vector
 from fl_app.core.types import Array, Extra, State, Vector
 
-NOTHING: Vector = np.empty(0, np.float32)  # in place of an upload that is not there yet
+NOTHING: Vector = np.empty(0, np.float32)  # in place of an upload that does not exist yet
 PAUSED = "paused"  # the client's model, and prefix of all names in the client state
 RECEIVED = "paused_received"  # w_o
 EXTRA = "paused_extra."
@@ -17,7 +17,7 @@ EXTRA = "paused_extra."
 
 @dataclass
 class Progress:
-    """How much of an order is done.
+    """How much of an order a client has done.
 
     Attributes:
         velocity: of momentum, if there is one; steps change it.
@@ -46,7 +46,7 @@ class Progress:
 
     @classmethod
     def of_state(cls, state: State, trained: Sequence[Tensor]) -> "Progress":
-        """That of an order which paused.
+        """The progress of an order that paused.
 
         Args:
             state: in which it paused.

@@ -71,8 +71,8 @@ class TrainingSettings(Checked):
         super().__post_init__()
         if self.private is not None:
             bound = "model, delta or pseudo with algorithm.client.private"
-            told = "clients take no steps, so private parameters would never be trained"
-            self._require(self.upload != "gradient", "upload", bound, told)
+            reason = "clients take no steps, so private parameters would never be trained"
+            self._require(self.upload != "gradient", "upload", bound, reason)
 
     @property
     def epochs(self) -> int:

@@ -2,7 +2,7 @@
 
 Parameters are stacked: the first dimension counts clients. A chain of linear layers and functions
 of single entries becomes one matrix product per layer for all clients (`torch.bmm`). Other models
-gain nothing from it: a step of theirs takes longer than the calls of torch that it is made of.
+gain nothing from it: their steps take longer than the calls of torch in them.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -31,12 +31,12 @@ def stacked_forward(module: nn.Module, params: Sequence[Tensor]) -> Forward | No
     """
     places = {id(parameter): place for place, parameter in enumerate(params)}
     layers = [_layer(part, places) for part in _chain(module)]
-    known = [layer for layer in layers if layer is not None]
-    if len(known) < len(layers):
+    supported = [layer for layer in layers if layer is not None]
+    if len(supported) < len(layers):
         return None
 
     def forward(stacked: Sequence[Tensor], inputs: Tensor) -> Tensor:
-        for layer in known:
+        for layer in supported:
             inputs = layer(stacked, inputs)
         return inputs
 
@@ -69,23 +69,23 @@ def _layer(module: nn.Module, places: Mapping[int, int]) -> Forward | None:
 
 def _linear(module: nn.Linear, places: Mapping[int, int]) -> Forward | None:
     weight, bias = (
-        None if own is None else places.get(id(own), -1) for own in (module.weight, module.bias)
+        None if p is None else places.get(id(p), -1) for p in (module.weight, module.bias)
     )
     if weight is None or weight < 0 or bias == -1:  # frozen
         return None
 
     def layer(params: Sequence[Tensor], inputs: Tensor) -> Tensor:
         rows = inputs.flatten(1, -2)  # a matrix for each client
-        turned = params[weight].mT
+        transposed = params[weight].mT
         if bias is None:
-            outputs = torch.bmm(rows, turned)
+            outputs = torch.bmm(rows, transposed)
         else:
-            outputs = torch.baddbmm(params[bias].unsqueeze(1), rows, turned)
+            outputs = torch.baddbmm(params[bias].unsqueeze(1), rows, transposed)
         return outputs.view(*inputs.shape[:-1], -1)
 
     return layer
 
 
 def _hooked(module: nn.Module) -> bool:
-    """Whether somebody listens to the module's calls, which would not happen."""
+    """Whether the module has hooks, which would not be called."""
     return bool(module._forward_hooks or module._forward_pre_hooks)

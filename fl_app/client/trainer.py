@@ -1,7 +1,7 @@
 """The client: local SGD with hooks.
 
-Every runtime gives orders to `LocalTrainer.train`, through the transformations that the run asks
-for (`fl_app.client.transform`).
+Every runtime gives orders to `LocalTrainer.train`, through the transformations of the run
+(`fl_app.client.transform`).
 """
 
 import logging
@@ -51,11 +51,11 @@ class LocalTrainer(TrainingSettings):
         device: torch device; ``"auto"`` takes a GPU if there is one.
         processor: torch device on which the model is computed.
         model: the model in training, with its layout.
-        compressed: what is done to uploads (`fl_app.client.transform`).
+        compressed: the compression of uploads (`fl_app.client.transform`).
         overlaps: whether it trains while models travel.
         batches: whether a subclass can be trained for several clients at once
             (`fl_app.client.batch.obstacle`).
-        twins: whether it keeps models beside the one that it trains.
+        twins: whether it keeps further models beside the one that it trains.
         lineage: names of its class and of the bases below `LocalTrainer`.
         client_id: the client of the current order.
         state: arrays by name that this client keeps between its orders. Replace them; never change
@@ -82,18 +82,18 @@ class LocalTrainer(TrainingSettings):
     def __post_init__(self) -> None:
         super().__post_init__()
         cls = type(self)
-        self._penalised = cls.penalty is not LocalTrainer.penalty
-        self._corrected = cls.correct is not LocalTrainer.correct
+        self._has_penalty = cls.penalty is not LocalTrainer.penalty
+        self._has_correction = cls.correct is not LocalTrainer.correct
         self._pauses = cls.should_pause is not LocalTrainer.should_pause
         self._proximal = self.proximal
         self.lineage = [c.__name__ for c in cls.__mro__ if issubclass(c, LocalTrainer)][:-1]
         self.client_id = 0
         self.state: dict[str, Array] = {}
         self.extra = NO_EXTRA
-        self.processor = torch.device(gpus.chosen(self.device))
+        self.processor = torch.device(gpus.resolve_device(self.device))
         self.model = build_model(self.task, self.seed, self.processor, self.private)
         self._normalises = any(isinstance(layer, NORMS) for layer in self.model.module.modules())
-        self.task = gpus.placed(self.task, self.processor)
+        self.task = gpus.place_task(self.task, self.processor)
         self.compressed = Compressed(self.model.layout, self.upload_dtype)
 
     @property
@@ -117,7 +117,7 @@ class LocalTrainer(TrainingSettings):
         raise NotImplementedError
 
     def basis(self, order: Order) -> Order:
-        """The order that is trained in place of this one, for the same client."""
+        """The order that is trained in place of this one; it is of the same client."""
         return order
 
     def begin(self, config: Config, rng: Rng) -> None:
@@ -127,8 +127,8 @@ class LocalTrainer(TrainingSettings):
         """The upload with what the trainer adds to it; not called for an order that paused.
 
         Args:
-            order: the order as it came, after its last step.
-            upload: as it would be without.
+            order: the original order (not `basis`), after its last step.
+            upload: the upload before this hook.
         """
         return upload
 
@@ -168,16 +168,15 @@ class LocalTrainer(TrainingSettings):
             order: the order. Its vector, w_o, is not changed. After a pause the vector is the fresh
                 model, or empty, shape ``(0,)``, if there is none. Keys of the config, all
                 optional: ``local_epochs``, ``local_steps`` and ``proximal-mu`` replace the
-                trainer's own values;
-                ``local_lr_factor`` multiplies the rate; ``version`` (of w_o) counts for `lr_decay`;
-                ``continues`` marks the rest of an order that paused.
+                trainer's own values; ``local_lr_factor`` multiplies the rate; ``version`` (of w_o)
+                counts for `lr_decay`; ``continues`` marks the rest of an order that paused.
 
         Raises:
             ValueError: the client has no training data, or the order continues without a pause.
         """
         upload = self._train(self.basis(order))
-        whole = upload.done and not order.config.get("continues", False)
-        return self.finish(order, upload) if whole else upload
+        is_complete = upload.done and not order.config.get("continues", False)
+        return self.finish(order, upload) if is_complete else upload
 
     def _train(self, order: Order) -> Upload:
         """See `train`; the upload before `finish`."""
@@ -219,12 +218,12 @@ class LocalTrainer(TrainingSettings):
         return indices, rng, int(rng.integers(1 << 62))
 
     def _gradient(self, received: Vector, indices: Indices, rng: Rng) -> Upload:
-        """The gradient of one mini-batch, and what the forward pass changed the buffers by."""
+        """The gradient of one mini-batch, and the change of the buffers by its forward pass."""
         chosen = rng.permutation(indices)[: self.batch_size]
         loss, grad = self._loss_and_grad(chosen, self._anchor(received), step=0)
         vector = np.empty(self.model.layout.size, np.float32)
         split = self.model.layout.num_trainable
-        vector[:split] = to_vector(grad[: len(self.model.params)])  # those of private ones follow
+        vector[:split] = to_vector(grad[: len(self.model.params)])  # without private parameters
         if split < vector.size:
             np.subtract(received[split:], self.model.read(start=split), out=vector[split:])
         return Upload(vector, "gradient", int(indices.size), loss.item(), state=self.state)
@@ -242,15 +241,15 @@ class LocalTrainer(TrainingSettings):
                 _require_gradient(loss, grad)
             self._step(grad, progress.velocity, lr)
             losses.append(loss)
-            epoch, rest = divmod(step + 1, per_epoch)
-            if rest or step + 1 == steps:
+            epoch, remainder = divmod(step + 1, per_epoch)
+            if remainder or step + 1 == steps:
                 continue
             if may_pause and self.should_pause(epoch):
-                reached = replace(progress, steps=step + 1, loss=float(torch.stack(losses).sum()))
+                paused = replace(progress, steps=step + 1, loss=float(torch.stack(losses).sum()))
                 # What the rest of the order needs.
-                self.state |= reached.to_state(self.model.read(), order.vector.copy(), self.extra)
-                mean_loss = reached.loss / reached.steps
-                return self._asking(size, mean_loss, reached.steps / steps)
+                self.state |= paused.to_state(self.model.read(), order.vector.copy(), self.extra)
+                mean_loss = paused.loss / paused.steps
+                return self._pause(size, mean_loss, paused.steps / steps)
             if self.should_stop(epoch):
                 steps = step + 1
                 break
@@ -270,13 +269,13 @@ class LocalTrainer(TrainingSettings):
         """
         params, trained = self.model.params, self.model.trained
         total = loss = self.loss(chosen)
-        if self._penalised and anchor is not None:
+        if self._has_penalty and anchor is not None:
             total = loss + self._penalty(anchor)
         grad = list(torch.autograd.grad(total, trained))
         shared = len(params)
         # Nothing is added in place: two parameters may share one gradient tensor.
         with torch.no_grad():
-            if self._corrected:
+            if self._has_correction:
                 grad[:shared] = self._correct(grad[:shared], step)
             if self.max_grad_norm is not None:
                 length = torch.nn.utils.get_total_norm(grad).item()
@@ -294,21 +293,21 @@ class LocalTrainer(TrainingSettings):
         return loss.detach(), grad
 
     def _penalty(self, anchor: list[Tensor]) -> Tensor:
-        found, name = self.penalty([*self.model.params], anchor), type(self).__name__
-        if not isinstance(found, Tensor) or found.ndim:
-            raise TypeError(f"{name}.penalty returned {found!r:.60}: it must be a scalar tensor")
-        if not found.requires_grad and found:  # a zero may be right in a client's first order
+        value, name = self.penalty([*self.model.params], anchor), type(self).__name__
+        if not isinstance(value, Tensor) or value.ndim:
+            raise TypeError(f"{name}.penalty returned {value!r:.60}: it must be a scalar tensor")
+        if not value.requires_grad and value:  # a zero may be right in a client's first order
             _warn_once(f"{name}.penalty is not computed from params: it changes nothing")
-        return found
+        return value
 
     def _correct(self, grad: list[Tensor], step: int) -> list[Tensor]:
-        found = [*(self.correct(grad, step) or ())]
+        corrected = [*(self.correct(grad, step) or ())]
         expected = [g.shape for g in grad]
-        shapes = [g.shape if isinstance(g, Tensor) else type(g) for g in found]
+        shapes = [g.shape if isinstance(g, Tensor) else type(g) for g in corrected]
         if shapes != expected:
-            told = f"{type(self).__name__}.correct returned {shapes}"
-            raise TypeError(f"{told}: there must be a tensor for each of grad's, {expected}")
-        return found
+            problem = f"{type(self).__name__}.correct returned {shapes}"
+            raise TypeError(f"{problem}: there must be a tensor for each of grad's, {expected}")
+        return corrected
 
     @torch.no_grad()
     def _step(self, grad: list[Tensor], velocity: list[Tensor] | None, lr: float) -> None:
@@ -327,18 +326,18 @@ class LocalTrainer(TrainingSettings):
             place = step % per_epoch * self.batch_size
             if place == 0:  # also for `first`: a pause is at the end of an epoch
                 permuted = rng.permutation(indices)
-            # BatchNorm has no statistics of one example, so a remainder of one takes a second.
-            alone = self._normalises and permuted[place:].size == 1
-            yield permuted[max(place - alone, 0) : place + self.batch_size]
+            # BatchNorm has no statistics of one example, so a remainder of one gets a second one.
+            is_single = self._normalises and permuted[place:].size == 1
+            yield permuted[max(place - is_single, 0) : place + self.batch_size]
 
     def _anchor(self, received: Vector) -> list[Tensor] | None:
         """The received parameters, if the proximal term or the penalty needs them."""
-        if not self._proximal and not self._penalised:
+        if not self._proximal and not self._has_penalty:
             return None
         return to_tensors(received[: self.model.layout.num_trainable], self.model.params)
 
     def _result(self, vector: Vector, received: Vector, rate_sum: float) -> Vector:
-        """The upload's vector, in place of that of the model after the last step."""
+        """The upload's vector, made in place from the model after the last step."""
         if self.upload != "model":
             np.subtract(vector, received, out=vector)
         if self.upload == "pseudo":
@@ -359,8 +358,8 @@ class LocalTrainer(TrainingSettings):
 
     # -- pauses -----------------------------------------------------------------------------------
 
-    def _asking(self, num_examples: int, loss: float, share: float) -> Upload:
-        """What asks for a fresh model when this share of an order is done; `state` has the rest."""
+    def _pause(self, num_examples: int, loss: float, share: float) -> Upload:
+        """An upload that asks for a fresh model after this share of the order's training."""
         return Upload(
             NOTHING, self.upload, num_examples, loss, done=False, progress=share, state=self.state
         )
@@ -375,15 +374,15 @@ class LocalTrainer(TrainingSettings):
         self.extra = self.extra or below(EXTRA, saved)
         self.model.load(saved[PAUSED])
         metrics = self.merge(order.vector, order.config, rng) if order.vector.size else {}
-        rest = replace(order, vector=saved[RECEIVED])
-        reached = Progress.of_state(saved, self.model.trained)
-        upload = self._descend(rest, indices, rng, reached)
+        remaining = replace(order, vector=saved[RECEIVED])
+        progress = Progress.of_state(saved, self.model.trained)
+        upload = self._descend(remaining, indices, rng, progress)
         return replace(upload, metrics=metrics)
 
     # -- evaluation -------------------------------------------------------------------------------
 
     def score(self, order: Order) -> Scores:
-        """Measure the order's model on the client's own data; nothing is kept of it."""
+        """Measure the order's model on the client's own data; the client's state stays."""
         self.model.load(order.vector)
         return Scores(*self.task.evaluate(self.model.module, order.client_id))
 
@@ -392,16 +391,16 @@ class LocalTrainer(TrainingSettings):
 
         A forward pass takes a third of a training step's time, the backward pass the rest.
         """
-        own = max(1, self.task.train_indices(client_id).size)
-        batch = min(self.batch_size, own)
-        trained = self.local_steps * batch if self.local_steps else self.local_epochs * own
+        size = max(1, self.task.train_indices(client_id).size)
+        batch = min(self.batch_size, size)
+        num_trained = self.local_steps * batch if self.local_steps else self.local_epochs * size
         if self.upload == "gradient":
-            trained = batch
-        return self.task.evaluation_indices(client_id).size / (3 * trained)
+            num_trained = batch
+        return self.task.evaluation_indices(client_id).size / (3 * num_trained)
 
 
 def _require_gradient(loss: Tensor, grad: list[Tensor]) -> None:
-    """Refuse a gradient that no learning rate has spoiled: of the first batch of version 0."""
+    """Refuse a gradient that is not finite before any step: of the first batch of version 0."""
     if loss.isfinite().item() and not all(g.isfinite().all().item() for g in grad):
         raise ValueError(
             "the gradient of the first batch of version 0 is not finite, and its loss is: look at "

@@ -1,8 +1,8 @@
-"""What is done to orders and uploads outside a trainer: `order -> order` and `upload -> upload`.
+"""Transformations of orders and uploads outside a trainer.
 
     train = masked(compressed(private(trainer)))
 
-A trainer knows nothing of it.
+A trainer does not know its transformations.
 """
 
 from dataclasses import dataclass, replace
@@ -86,16 +86,16 @@ class Private(Transformation):
 
     def receive(self, order: Order) -> Order:
         self._model.load_private(below(PRIVATE, order.state))
-        own = {name: array for name, array in order.state.items() if not name.startswith(PRIVATE)}
-        return replace(order, state=own)
+        state = {name: array for name, array in order.state.items() if not name.startswith(PRIVATE)}
+        return replace(order, state=state)
 
     def send(self, order: Order, upload: Upload) -> Upload:
-        kept = {PRIVATE + name: array for name, array in self._model.read_private().items()}
-        return replace(upload, state={**upload.state, **kept})
+        private = {PRIVATE + name: array for name, array in self._model.read_private().items()}
+        return replace(upload, state={**upload.state, **private})
 
 
 def below(prefix: str, state: State) -> State:
-    """The arrays of a client's state whose names begin with a prefix, by the rest of the names."""
+    """The arrays of a client's state whose names begin with a prefix, under the remaining name."""
     return {k.removeprefix(prefix): v for k, v in state.items() if k.startswith(prefix)}
 
 
@@ -135,8 +135,8 @@ class Narrow(Transformation):
 class Compressed(Transformation):
     """Rounds the trainable part of uploads. Buffers are few and are sent unchanged.
 
-    In half precision an entry is exact to a 2,048th of it; a larger number than the largest becomes
-    that one.
+    In half precision an entry has a relative error of at most 1 / 2048; numbers beyond the range
+    become its bounds.
 
     Args:
         layout: of the model.

@@ -1,4 +1,4 @@
-"""Answers orders without training: for runs that predict when things happen, and nothing else."""
+"""Answers orders without training, for runs that only predict when things happen."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING

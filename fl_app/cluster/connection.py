@@ -10,7 +10,7 @@ from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
-from fl_app.core.errors import RunError, said
+from fl_app.core.errors import RunError, error_text
 from fl_app.core.extras import require_installed
 
 PROBE_SECONDS = 5.0  # until a server answers at the address; Ray itself waits for minutes
@@ -60,7 +60,7 @@ def connect(address: str | None, num_cpus: int) -> bool:
             ray.init(**settings)
     except (RuntimeError, OSError, ValueError) as error:
         raise RunError(
-            f"no connection to the Ray cluster at runtime.address={address}: {said(error)}; "
+            f"no connection to the Ray cluster at runtime.address={address}: {error_text(error)}; "
             "start one with `ray start --head`; its machines need the same Ray and Python"
         ) from error
     return True

@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Any
 from fl_app.client.build import Recipe
 from fl_app.cluster.connection import connect, disconnect, resources, room
 from fl_app.cluster.worker import ClusterWorker, NotReady
-from fl_app.core.errors import RunError, said
+from fl_app.core.errors import RunError, error_text
 from fl_app.core.types import Order, Reply
 from fl_app.engine.clock import Mailbox
 from fl_app.engine.worker import pack
-from fl_app.engine.workers import sealed
+from fl_app.engine.workers import read_only_reply
 
 if TYPE_CHECKING:
     from fl_app.runner.components import Components
@@ -270,7 +270,7 @@ class ClusterMailbox(Mailbox):
             RunError: it never started, and the run has not begun.
         """
         restarts = worker.ready
-        self._last_reason = said(error)[:MOST_LETTERS]
+        self._last_reason = error_text(error)[:MOST_LETTERS]
         log.warning("runtime=ray: a worker is lost: %s", self._last_reason)
         worker.ready = False
         self._calls = {ref: call for ref, call in self._calls.items() if call[0] is not worker}
@@ -324,7 +324,7 @@ class ClusterMailbox(Mailbox):
                 # start may be on a machine that lacks something.
                 fatal = isinstance(error, errors.RayTaskError) and not isinstance(cause, NotReady)
                 if fatal and (orders is not None or self._starting):
-                    message = f"a worker of the cluster failed: {said(cause or error)}"
+                    message = f"a worker of the cluster failed: {error_text(cause or error)}"
                     raise RunError(message) from error
                 self._lose(worker, cause or error)
             else:
@@ -335,7 +335,7 @@ class ClusterMailbox(Mailbox):
                     worker.calls.popleft()
                     self._queue.done(orders, seconds)
                     # Copies, since arrays of the result would stay in the cluster's store.
-                    self._replies.extend(map(sealed, deepcopy(replies)))
+                    self._replies.extend(map(read_only_reply, deepcopy(replies)))
 
     def _reference(self, vector: Any) -> Any:
         """A reference to an array, of which the cluster's store has one copy.
@@ -349,8 +349,8 @@ class ClusterMailbox(Mailbox):
                 self._versions[key] = self._ray.put(vector)
             except self._ray.exceptions.RayError as error:
                 raise RunError(
-                    f"the object store of this machine is full ({said(error)[:MOST_LETTERS]}): "
-                    "start Ray with a larger --object-store-memory"
+                    f"the object store of this machine is full ({error_text(error)[:MOST_LETTERS]})"
+                    ": start Ray with a larger --object-store-memory"
                 ) from error
             weakref.finalize(vector, self._versions.pop, key, None).atexit = False
         return self._versions[key]

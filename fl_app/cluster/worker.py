@@ -31,9 +31,9 @@ class ClusterWorker:
 
     def ready(self, recipe: "Recipe") -> None:
         """Build the trainer."""
-        from fl_app.client.gpus import chosen
+        from fl_app.client.gpus import resolve_device
 
-        device = chosen(str(recipe.config.runtime.device))  # Ray shows a worker its own GPUs
+        device = resolve_device(str(recipe.config.runtime.device))  # Ray shows a worker its GPUs
         self._trainer = recipe(device)
 
     def work(self, packed: bytes, *vectors: Vector) -> tuple[list[Reply], float]:

@@ -1,4 +1,4 @@
-"""An asynchronous algorithm's server half: what the engine runs (NumPy only)."""
+"""The server half of an asynchronous algorithm, which the engine runs (NumPy only)."""
 
 import math
 from abc import ABC, abstractmethod
@@ -35,7 +35,7 @@ class Algorithm(Remembers, Checked, ABC):
     Attributes:
         clip_norm: largest norm of an upload's trainable part in `clip`, > 0; None = any. It is a
             field of `fl_app.strategy.weighted.Stepped`, as is the next one.
-        lr_schedule: how the server's rate falls in `step`; None = constant.
+        lr_schedule: how the server's learning rate falls in `step`; None = constant.
         cites_forgotten: whether an update may have a base version that the server no longer keeps.
             Only its displacement can then be used.
         order_extra: names of the vectors, of the model's shape, that every order carries beside the
@@ -51,7 +51,7 @@ class Algorithm(Remembers, Checked, ABC):
         widths: of clients that do, set before a run; None = all train the whole model.
         age_key: name of the field that bounds the age of updates, if there is one.
         first_state: what `state` is before a run.
-        state: what is learned.
+        state: what the algorithm learns during a run.
         report: numbers about the last aggregation for its event, such as ``weight``, one number
             per update. The engine empties it before every `aggregate`.
 
@@ -61,7 +61,7 @@ class Algorithm(Remembers, Checked, ABC):
 
     _group = "algorithm.strategy"
 
-    # What is kept by itself, or follows from the configuration.
+    # Not in checkpoints: saved elsewhere, or derived from the configuration.
     transient: ClassVar[Collection[str]] = (
         *("report", "schedule", "lr_schedule", "shares", "widths", "_prepared"),
     )
@@ -69,7 +69,7 @@ class Algorithm(Remembers, Checked, ABC):
     order_extra: ClassVar[tuple[str, ...]] = ()
     upload_extra: ClassVar[tuple[str, ...]] = ()
     linear_in: ClassVar[Sequence[str]] = ()
-    looks_at: ClassVar[str] = "single uploads, for all that its class says (linear_in)"
+    looks_at: ClassVar[str] = "single uploads, as far as its class says (linear_in)"
     cuts: ClassVar[bool] = False
     age_key: ClassVar[str] = "max_staleness"
     first_state: ClassVar[Mapping[str, Any]] = {}
@@ -107,11 +107,11 @@ class Algorithm(Remembers, Checked, ABC):
         """
 
     def prepare(self, gradient: ServerGradient) -> None:
-        """Receive what computes gradients on the server, before a run whose server has examples."""
+        """Receive the gradient function, before a run whose server has training examples."""
         self._prepared = gradient
 
     def _server_gradient(self, params: Vector, version: int, held: int, batch: int) -> Vector:
-        """What `prepare` has received, called; the server needs training examples."""
+        """A gradient computed on the server (`prepare`), which needs training examples."""
         if self._prepared is None:
             name = type(self).__name__
             raise RunError(
@@ -182,14 +182,14 @@ class Algorithm(Remembers, Checked, ABC):
         return {}
 
     def memory_cost(self, size: int, num_clients: int) -> str:
-        """What the server keeps of its clients, in one sentence; "" if nothing; told before a run.
+        """How much memory the server keeps for its clients, as a sentence for the log; "" = none.
 
         Args:
             size: number of trainable entries.
             num_clients: of the federation; 0 = not known.
 
         Raises:
-            ValueError: this machine has less memory than it keeps at least.
+            ValueError: this machine has less memory than the server keeps at least.
         """
         return ""
 
@@ -212,7 +212,7 @@ class Algorithm(Remembers, Checked, ABC):
     def average(self, model: GlobalModel, weights: Floats, uploads: Sequence[Vector]) -> Vector:
         """sum_i p_i g_i, a new vector ``(d,)``; it is reported (`describe`).
 
-        NOTE: papers do not speak of buffers. These move by a mean, at most to the clients'; the
+        NOTE: papers leave out buffers. Here they move at most to the clients' mean, although the
         weights of some algorithms add up to more than 1.
         """
         split = model.num_trainable
@@ -234,8 +234,8 @@ class Algorithm(Remembers, Checked, ABC):
         """A direction in which each entry is that of the updates that have it, shape ``(d,)``.
 
         Args:
-            direction: of all updates, shape ``(d,)``; where a client has no entry, its is 0.
-            weights: p_i > 0 that their sum was divided by, shape ``(K,)`` (`fl_app.core.width`).
+            direction: of all updates, shape ``(d,)``; an upload is 0 where its client has no entry.
+            weights: p_i > 0, by whose sum it was divided, shape ``(K,)`` (`fl_app.core.width`).
             updates: K of them.
         """
         return direction * self.widths.factor(weights, updates) if self.widths else direction

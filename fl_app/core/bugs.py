@@ -14,7 +14,7 @@ HEADER = "Traceback (most recent call last):\n"
 NO_BUGS = (FloatingPointError, OverflowError, Diverged)
 PACKAGE = str(Path(__file__).parents[1])
 STANDARD_LIBRARY = sysconfig.get_path("stdlib")
-NEARLY = 0.75  # likeness of two names, of at most 1, from which one may be meant by the other
+MIN_SIMILARITY = 0.75  # of two names, <= 1, from which one may be a misspelling of the other
 
 log = logging.getLogger(__name__)
 
@@ -24,20 +24,20 @@ def traceback_of(error: Exception, *, chain: bool = True) -> str:
 
     Args:
         error: raised by a client's code.
-        chain: whether the errors that it was raised from are told, too.
+        chain: whether the errors that it was raised from are included.
 
     Returns:
-        Lines as Python prints them; "" of an error that is none of the program: training diverged.
+        Lines as Python prints them; "" if the error is no bug: training diverged.
     """
     if isinstance(error, NO_BUGS) or error.__traceback__ is None:
         return ""
-    told = TracebackException.from_exception(error)
-    link: TracebackException | None = told
+    report = TracebackException.from_exception(error)
+    link: TracebackException | None = report
     while link is not None:
-        own = [frame for frame in link.stack if _is_users(frame.filename)]
-        link.stack = StackSummary.from_list(own or link.stack)
+        user_frames = [frame for frame in link.stack if _is_users(frame.filename)]
+        link.stack = StackSummary.from_list(user_frames or link.stack)
         link = link.__cause__ or link.__context__
-    return "".join(told.format(chain=chain)).rstrip()
+    return "".join(report.format(chain=chain)).rstrip()
 
 
 def place_of(traceback: str) -> tuple[str, ...]:
@@ -46,13 +46,13 @@ def place_of(traceback: str) -> tuple[str, ...]:
 
 
 def warn_of_misspelt(cls: type) -> None:
-    """Warn of a method that no other one calls, and that is nearly called as one of a base."""
+    """Warn of a method that no other one calls, with nearly the name of a base's method."""
     own, *inherited = (_methods(each) for each in cls.__mro__)
     called = {name for method in own.values() for name in _names_in(method.__code__)}
-    known = {name for methods in inherited for name in methods if name[0] != "_"}
-    for name in {name for name in own if name[0] != "_"} - called - known:
-        for meant in get_close_matches(name, known, 1, NEARLY):
-            log.warning("%s.%s is called by nothing: did you mean %s?", cls.__name__, name, meant)
+    inherited_names = {name for methods in inherited for name in methods if name[0] != "_"}
+    for name in {name for name in own if name[0] != "_"} - called - inherited_names:
+        for other in get_close_matches(name, inherited_names, 1, MIN_SIMILARITY):
+            log.warning("%s.%s is called by nothing: did you mean %s?", cls.__name__, name, other)
 
 
 def _names_in(code: CodeType) -> set[str]:

@@ -13,23 +13,23 @@ def require(condition: bool, key: str, value: object, bound: str, consequence: s
         ValueError: `condition` is false.
     """
     if not condition:
-        as_text = isinstance(value, str) and value.isdigit()  # else "2 must be an integer"
-        told = repr(value) if as_text else value
-        raise ValueError(f"{key}={told} must be {bound}: {consequence}")
+        is_text = isinstance(value, str) and value.isdigit()  # else "2 must be an integer"
+        text = repr(value) if is_text else value
+        raise ValueError(f"{key}={text} must be {bound}: {consequence}")
 
 
 def is_number(value: object) -> bool:
-    """Whether `value` is a finite number, Python's or NumPy's; booleans are none."""
+    """Whether `value` is a finite number, of Python or NumPy, and no boolean."""
     return isinstance(value, Real) and not isinstance(value, bool) and math.isfinite(value)
 
 
 @contextmanager
 def explaining(problem: str, remedy: str = "") -> Iterator[None]:
-    """Turn an error of any type, as libraries and users' code raise them, into one that says more.
+    """Turn an error of any type, from libraries or users' code, into one that says more.
 
     Args:
         problem: what messages begin with.
-        remedy: what they end with, behind the error.
+        remedy: what they end with, after the error.
 
     Raises:
         ValueError: anything went wrong.
@@ -37,10 +37,10 @@ def explaining(problem: str, remedy: str = "") -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        raise ValueError(f"{problem}: {said(error)}{remedy}") from error
+        raise ValueError(f"{problem}: {error_text(error)}{remedy}") from error
 
 
-def said(error: BaseException) -> str:
+def error_text(error: BaseException) -> str:
     """An error's message in one line, with its type unless it is a `ValueError`."""
     text = " ".join(str(error).split())
     if isinstance(error, UnicodeDecodeError):
@@ -50,7 +50,7 @@ def said(error: BaseException) -> str:
 
 
 class RunError(RuntimeError):
-    """A run cannot go on; what was done so far is written out."""
+    """A run cannot go on; its results so far are written."""
 
 
 class Diverged(RunError):
@@ -70,4 +70,4 @@ class ServerError(RunError):
 
 
 class Interrupted(RunError):
-    """Ctrl-C: what was done so far is written out."""
+    """Ctrl-C: the results so far are written."""

@@ -1,6 +1,6 @@
 """The events of a run, and their form in ``events.jsonl``.
 
-Everything that is told of a run afterwards is computed from its events (`fl_app.record.history`).
+All reports of a run are computed from its events (`fl_app.record.history`).
 `kind` is the name of a kind of events in the log. `t` is the time in seconds on the run's clock.
 Where an event has them, `client` is the id of its client, `order` the number of its order, and
 `version` that of the global model.
@@ -183,7 +183,7 @@ class Aggregated(OfVersion):
 
     Attributes:
         version: the new one.
-        client: whose updates it holds, oldest arrival first.
+        client: the clients of its updates, oldest arrival first.
         order: the orders that these updates answer.
         age: versions between the model that each client started from and the one before this.
         report: what the strategy reported, such as ``weight``, one number per update.
@@ -276,16 +276,16 @@ class Checkpointed(OfVersion):
 
 
 class Sink(Protocol):
-    """Receives the events of a run in their order, and never answers back."""
+    """Receives the events of a run in their order, and returns nothing."""
 
     def emit(self, event: Event) -> None:
-        """Take in one event."""
+        """Receive one event."""
 
     def close(self) -> None:
         """Write what is left; called once, also after errors."""
 
 
-# The field whose entries stand in the log beside the event's own keys.
+# The field whose entries become keys of the event in the log.
 OPEN = {Aggregated: "report", Evaluated: "metrics", ClientsEvaluated: "metrics"}
 # All classes above that have a kind.
 CLASSES = {each.kind: each for each in [*vars().values()] if hasattr(each, "kind")}
@@ -317,7 +317,7 @@ def from_json(flat: Mapping[str, Any]) -> Event:
         TypeError: a key that it needs is missing.
     """
     cls: type[Event] = CLASSES[flat["kind"]]
-    own = {key: flat[key] for key in KEYS[cls] if key in flat}
+    values = {key: flat[key] for key in KEYS[cls] if key in flat}
     if cls in OPEN:
-        own[OPEN[cls]] = {k: v for k, v in flat.items() if k != "kind" and k not in own}
-    return cls(**own)
+        values[OPEN[cls]] = {k: v for k, v in flat.items() if k != "kind" and k not in values}
+    return cls(**values)

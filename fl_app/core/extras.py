@@ -18,8 +18,8 @@ EXTRAS = {package: extra for extra, packages in _PACKAGES.items() for package in
 
 
 @contextmanager
-def told_if_missing() -> Iterator[None]:
-    """A context in which the import of a missing package says which extra installs it.
+def explaining_imports() -> Iterator[None]:
+    """A context in which a failed import raises an error that names the extra to install.
 
     Raises:
         ValueError: a package of `EXTRAS` is not installed.
@@ -27,13 +27,13 @@ def told_if_missing() -> Iterator[None]:
     try:
         yield
     except ImportError as error:
-        if told := missing(error):
-            raise ValueError(told) from error
+        if remedy := missing(error):
+            raise ValueError(remedy) from error
         raise
 
 
 @contextmanager
-def told_beside_flower() -> Iterator[None]:
+def explaining_app_imports() -> Iterator[None]:
     """A context for the imports of an app: Flower installs none of the packages that they need.
 
     Raises:
@@ -55,7 +55,7 @@ def missing(error: BaseException | None) -> str | None:
         if isinstance(error, ModuleNotFoundError) and error.name:
             package = error.name.partition(".")[0]
             if package in EXTRAS:
-                return _told(package)
+                return _remedy(package)
         error = error.__cause__
     return None
 
@@ -63,7 +63,7 @@ def missing(error: BaseException | None) -> str | None:
 def lacking(*packages: str) -> str | None:
     """What to install before these packages of `EXTRAS` can be used; None if they are there."""
     absent = [package for package in packages if find_spec(package) is None]
-    return _told(absent[0]) if absent else None
+    return _remedy(absent[0]) if absent else None
 
 
 def require_installed(*packages: str) -> None:
@@ -72,9 +72,9 @@ def require_installed(*packages: str) -> None:
     Raises:
         ValueError: a package is not installed.
     """
-    if told := lacking(*packages):
-        raise ValueError(told)
+    if remedy := lacking(*packages):
+        raise ValueError(remedy)
 
 
-def _told(package: str) -> str:
+def _remedy(package: str) -> str:
     return f"{package} is not installed: pip install 'fl-app[{EXTRAS[package]}]'"

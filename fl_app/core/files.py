@@ -14,19 +14,19 @@ from fl_app.core.errors import RunError
 FULL = (errno.ENOSPC, errno.EDQUOT)
 FAILING = (errno.EROFS, errno.EIO)
 DISK = FULL + FAILING
-TAKEN = (errno.EACCES, errno.EAGAIN)
+LOCKED = (errno.EACCES, errno.EAGAIN)
 
 
 RESUME = "resume=auto goes on from the last checkpoint, if there is one (checkpoint_every)"
 
 
 @contextmanager
-def disk_errors_as_run_errors(folder: Path, again: str = RESUME) -> Iterator[None]:
+def disk_errors_as_run_errors(folder: Path, advice: str = RESUME) -> Iterator[None]:
     """Turn the `OSError` of a full or failing disk into a `RunError` that says what to do next.
 
     Args:
         folder: of the run.
-        again: what to do once the disk is mended.
+        advice: what to do once the disk works again.
 
     Raises:
         RunError: the disk is full or fails.
@@ -36,10 +36,10 @@ def disk_errors_as_run_errors(folder: Path, again: str = RESUME) -> Iterator[Non
     except OSError as error:
         if error.errno not in DISK:
             raise
-        mend = "once there is room, " if error.errno in FULL else "once that is mended, "
+        condition = "once there is room, " if error.errno in FULL else "once the disk works again, "
         raise RunError(
             f"{error}; the run's folder is {folder}, and its files end where that happened: "
-            f"{mend}{again}"
+            f"{condition}{advice}"
         ) from error
 
 
@@ -104,8 +104,8 @@ def write_text(path: Path, text: str, aside: str = ".tmp") -> None:
 
 def cache_folder() -> Path:
     """The folder of the cache: FL_APP_CACHE, or ``fl_app`` in the user's cache folder."""
-    if chosen := os.environ.get("FL_APP_CACHE"):
-        return Path(chosen).expanduser()
+    if folder := os.environ.get("FL_APP_CACHE"):
+        return Path(folder).expanduser()
     return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "fl_app"
 
 
@@ -139,7 +139,7 @@ def open_log(path: Path, keep: int | None) -> IO[str]:
     try:
         fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
-        if error.errno in TAKEN:
+        if error.errno in LOCKED:
             file.close()
             raise RunError(
                 f"{path} is written by another process: two runs in one folder would destroy each "

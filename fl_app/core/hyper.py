@@ -11,7 +11,7 @@ from fl_app.core.errors import is_number, require
 
 @dataclass(frozen=True)
 class Bound:
-    """What a value must be, as `text` and as a test: `holds` says whether a value is within."""
+    """What a value must be: `text` describes it, and `holds` tests a value."""
 
     text: str
     holds: Callable[[Any], bool]
@@ -30,13 +30,13 @@ POSITIVE = Bound("a finite number above 0", lambda value: is_number(value) and v
 
 
 def at_least(least: float) -> Bound:
-    """A finite number."""
+    """A finite number >= `least`."""
     text = f"a finite number >= {least:g}"
     return Bound(text, lambda value: is_number(value) and value >= least)
 
 
 def count(least: int = 1) -> Bound:
-    """A whole number."""
+    """A whole number >= `least`."""
     return Bound(
         f"an integer >= {least}",
         lambda value: isinstance(value, Integral) and is_number(value) and int(value) >= least,
@@ -63,7 +63,7 @@ BELOW_1 = within("[0, 1)")
 
 
 def several(text: str, holds: Callable[[Any], bool]) -> Bound:
-    """A list of one or more values, each of which is within."""
+    """A list of one or more values, for each of which `holds` is true."""
 
     def fits(values: Any) -> bool:
         is_list = isinstance(values, Sequence) and not isinstance(values, str)
@@ -77,13 +77,13 @@ PATTERNS = several("a list of patterns such as [head.*]", lambda each: isinstanc
 
 
 def one_of(*names: str) -> Bound:
-    """One of some words."""
+    """One of these words."""
     text = " or ".join(filter(None, (", ".join(names[:-1]), names[-1])))
     return Bound(text, lambda value: value in names)
 
 
 def or_none(bound: Bound) -> Bound:
-    """`bound`, or no value at all."""
+    """`bound`, or None."""
     return Bound(f"{bound.text} or null", lambda value: value is None or bound.holds(value))
 
 
@@ -97,7 +97,7 @@ def bounded(default: Any, bound: Bound, consequence: str) -> Any:
 
     Args:
         default: of the field.
-        bound: what the value must be; where the default is None, that is within, too.
+        bound: what the value must be; if the default is None, None is allowed, too.
         consequence: of a violation, for the error's message.
     """
     if default is None and not bound.holds(None):

@@ -12,7 +12,7 @@ from fl_app.core.types import Array, Vector
 from fl_app.core.vector import all_finite
 
 # What PyTorch calls the running statistics of its normalisation layers. Only needed when arrays
-# come without a module (`Layout.of_arrays`), as from an app that never heard of this project.
+# come without a module (`Layout.of_arrays`), as from an app that does not use this project.
 BUFFER_SUFFIXES = ("running_mean", "running_var", "num_batches_tracked")
 
 
@@ -127,7 +127,7 @@ def check_shape(vector: object, size: int) -> str:
 
 
 def check_returned(method: str, vector: object, size: int) -> str:
-    """Why what an author's `method` returned is no model, and what mends it; "" if it is one."""
+    """Why the result of an author's `method` is no model, and the remedy; "" if it is one."""
     if vector is None:
         return f"{method} returned None, expected a vector: a return statement is missing"
     if not isinstance(vector, np.ndarray):
@@ -141,17 +141,17 @@ def check_returned(method: str, vector: object, size: int) -> str:
 
 
 def check_extra(extra: object, names: Collection[str], size: int) -> str:
-    """Why vectors beside the main one are not those expected, or "" if they are."""
+    """Why extra vectors are not those expected, or "" if they are."""
     if not isinstance(extra, Mapping) or extra.keys() != set(names):
-        found = names_of(extra) if isinstance(extra, Mapping) else type(extra).__name__
-        return f"extra vectors are {found or 'none'}, expected {names_of(names) or 'none'}"
+        actual = names_of(extra) if isinstance(extra, Mapping) else type(extra).__name__
+        return f"extra vectors are {actual or 'none'}, expected {names_of(names) or 'none'}"
     for name, vector in extra.items():
         if problem := check_shape(vector, size):
             return f"extra vector {name!r}: {problem}"
     return ""
 
 
-def names_of(arrays: Iterable[str], most: int = 4) -> str:
+def names_of(arrays: Iterable[str], limit: int = 4) -> str:
     """The first names, for a message."""
     names = list(arrays)
-    return ", ".join(names[:most]) + ", ..." * (len(names) > most)
+    return ", ".join(names[:limit]) + ", ..." * (len(names) > limit)

@@ -14,12 +14,12 @@ class ClientPool(Collection[int]):
 
     def __init__(self, ids: Iterable[int] = ()) -> None:
         self._ids: list[int] = []
-        self._place: dict[int, int] = {}
+        self._positions: dict[int, int] = {}
         for client_id in ids:
             self.add(client_id)
 
     def __contains__(self, client_id: object) -> bool:
-        return client_id in self._place
+        return client_id in self._positions
 
     def __iter__(self) -> Iterator[int]:
         return iter(self._ids)
@@ -29,18 +29,18 @@ class ClientPool(Collection[int]):
 
     def add(self, client_id: int) -> None:
         """Add an id; adding it twice changes nothing."""
-        if client_id not in self._place:
-            self._place[client_id] = len(self._ids)
+        if client_id not in self._positions:
+            self._positions[client_id] = len(self._ids)
             self._ids.append(client_id)
 
     def discard(self, client_id: int) -> None:
         """Remove an id if it is there; the last one takes its place."""
-        place = self._place.pop(client_id, None)
-        if place is not None:
+        position = self._positions.pop(client_id, None)
+        if position is not None:
             last = self._ids.pop()
             if last != client_id:
-                self._ids[place] = last
-                self._place[last] = place
+                self._ids[position] = last
+                self._positions[last] = position
 
     def draw(
         self, count: int, rng: np.random.Generator, exclude: Collection[int] = ()
@@ -55,4 +55,4 @@ class ClientPool(Collection[int]):
                     drawn[client_id] = None
             return list(drawn)
         candidates = [client_id for client_id in self._ids if client_id not in exclude]
-        return [candidates[place] for place in rng.permutation(len(candidates))[:count]]
+        return [candidates[index] for index in rng.permutation(len(candidates))[:count]]

@@ -25,8 +25,8 @@ class LinearDecay(Checked):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.to < 1 or self.versions is not None:
-            told = "the rate falls over so many (with num_versions=null it must be given)"
-            COUNT.check("algorithm.strategy.lr_schedule.versions", self.versions, told)
+            reason = "the rate falls over them (with num_versions=null the key must be set)"
+            COUNT.check("algorithm.strategy.lr_schedule.versions", self.versions, reason)
 
     def factor(self, version: int) -> float:
         """What the rate is multiplied by in the update of this version, in [0, 1]."""

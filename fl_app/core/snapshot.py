@@ -1,6 +1,6 @@
 """The state of a run as bytes and back, exactly: a pickle of plain data, arrays and generators.
 
-A pickle can call anything that its reader lets it call. Here it may name `KEPT` and nothing else:
+A pickle can call anything that its reader lets it call. Here it may name `ALLOWED` alone:
 collections, the records of a run, and functions that make an array or a random generator of plain
 data. So a file from elsewhere runs no code of its own, but it can set attributes of what it names,
 and spoil what this process does later. An object that occurs twice is one object again.
@@ -22,7 +22,7 @@ GENERATORS = ("PCG64", "PCG64DXSM", "MT19937", "Philox", "SFC64")
 
 
 class Remembers(Protocol):
-    """Goes on from a checkpoint, which holds its attributes: plain data and arrays.
+    """Has attributes that a checkpoint saves and restores: plain data and arrays.
 
     Attributes:
         transient: names of attributes that no checkpoint holds, since they can be computed again,
@@ -54,24 +54,24 @@ def dumps(value: Any) -> bytes:
     """A value as bytes.
 
     Raises:
-        Unkeepable: it holds something that is neither plain data nor one of `KEPT`; the message
+        Unkeepable: it holds something that is neither plain data nor in `ALLOWED`; the message
             says what, and the keys that lead to it.
     """
     try:
         return _packed(value)
     except Unkeepable as error:
         raise Unkeepable(
-            f"{_place(value).lstrip('.') or 'the value'} is {error}, which a checkpoint cannot "
+            f"{_key_path(value).lstrip('.') or 'the value'} is {error}, which a checkpoint cannot "
             "hold: keep numbers, strings, arrays, lists, dicts and random generators, and name an "
             "attribute that can be computed again in the `transient` of its class"
         ) from None
 
 
 def loads(packed: bytes) -> Any:
-    """The value that `dumps` made bytes of.
+    """The value from the bytes of `dumps`.
 
     Raises:
-        ValueError: it names something else than `KEPT`.
+        ValueError: it names something that is not in `ALLOWED`.
     """
     return _Unpickler(io.BytesIO(packed)).load()
 
@@ -94,14 +94,14 @@ def _generator(state: dict[str, Any]) -> np.random.Generator:
 
 
 # Classes are written by their names, objects of them by what they hold.
-KEPT: frozenset[Any] = frozenset(
+ALLOWED: frozenset[Any] = frozenset(
     (
         *(_array, _scalar, _generator, Order, Update, Upload, Reply, Scores),
         *(Counter, OrderedDict, defaultdict, deque),
         *(int, float, list, dict, set),  # as a `defaultdict` makes them
     )
 )
-_BY_NAME = {(each.__module__, each.__qualname__): each for each in KEPT}
+_BY_NAME = {(each.__module__, each.__qualname__): each for each in ALLOWED}
 
 
 class _Pickler(pickle.Pickler):
@@ -113,11 +113,11 @@ class _Pickler(pickle.Pickler):
             return _scalar, (np.asarray(value),)
         if isinstance(value, np.random.Generator):
             return _generator, (value.bit_generator.state,)
-        named = isinstance(value, type | FunctionType)
-        if (value if named else type(value)) in KEPT:
+        is_named = isinstance(value, type | FunctionType)
+        if (value if is_named else type(value)) in ALLOWED:
             return NotImplemented
-        what = f"a {type(value).__name__}"
-        raise Unkeepable(f"an array of {value.dtype}" if isinstance(value, np.ndarray) else what)
+        kind = f"a {type(value).__name__}"
+        raise Unkeepable(f"an array of {value.dtype}" if isinstance(value, np.ndarray) else kind)
 
 
 class _Unpickler(pickle.Unpickler):
@@ -136,7 +136,7 @@ def _packed(value: Any) -> bytes:
     return buffer.getvalue()
 
 
-def _place(value: Any) -> str:
+def _key_path(value: Any) -> str:
     """The keys that lead to what cannot be kept, each after a dot."""
     pairs: Iterable[tuple[object, Any]] = value.items() if isinstance(value, dict) else ()
     if isinstance(value, list | tuple):
@@ -145,5 +145,5 @@ def _place(value: Any) -> str:
         try:
             _packed(part)
         except Unkeepable:
-            return f".{key}{_place(part)}"
+            return f".{key}{_key_path(part)}"
     return ""

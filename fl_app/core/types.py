@@ -24,8 +24,8 @@ Records: TypeAlias = Mapping[str, Mapping[str, Mapping[str, Any]]]
 Extra: TypeAlias = Mapping[str, Vector]
 Kind: TypeAlias = Literal["gradient", "pseudo", "delta", "model"]
 
-# Kind of an upload that is told relative to the client's last one (`fl_app.algorithms.area`). No
-# other kind can be made of it, so only a strategy that names it in `takes` can use it.
+# Kind of an upload that is relative to the client's last one (`fl_app.algorithms.area`). It cannot
+# be converted to another kind, so only a strategy with this kind in `takes` can use it.
 RESIDUAL = "residual"
 
 KINDS: tuple[str, ...] = get_args(Kind)
@@ -37,8 +37,8 @@ def _no_extra() -> Extra:
     return NO_EXTRA
 
 
-class _Travels:
-    """Is pickled as its class and its fields: a dataclass with slots would take twice as long."""
+class _CompactPickle:
+    """Pickled as its class and its fields; the default for slots takes twice as long."""
 
     __slots__: tuple[str, ...] = ()
 
@@ -47,7 +47,7 @@ class _Travels:
 
 
 @dataclass(frozen=True, slots=True)
-class Order(_Travels):
+class Order(_CompactPickle):
     """One piece of work for one client: start from `vector`, train or evaluate, report.
 
     Attributes:
@@ -59,7 +59,7 @@ class Order(_Travels):
         vector: what the client receives, shape ``(d,)``.
         config: what the strategy tells the client beside the model.
         sent_at: time of dispatch on the engine's clock, seconds.
-        state: what the client kept from its order before, by name; a number is an array of shape
+        state: what the client kept from its previous order, by name; a number is an array of shape
             ``()``. Empty on real nodes, where clients keep it themselves.
         extra: vectors of shape ``(d,)`` that travel with the model, by name; read-only.
         evaluates: whether the client measures the model on its own data instead of training.
@@ -78,7 +78,7 @@ class Order(_Travels):
 
 
 @dataclass(frozen=True, slots=True)
-class Upload(_Travels):
+class Upload(_CompactPickle):
     """What a client's training returns; the server adds client and version (`Update`).
 
     Attributes:
@@ -90,8 +90,8 @@ class Upload(_Travels):
             applies to them.
         num_examples: size of the client's training set, > 0.
         loss: mean training loss of the order.
-        rate_sum: sum of the local learning rates of the steps taken; 1.0 if unknown. Others than
-            from 1e-18 to 1e18 are refused.
+        rate_sum: sum of the local learning rates of the steps taken; 1.0 if unknown. Values
+            outside 1e-18 to 1e18 are refused.
         metrics: whatever else the client measured.
         done: False if the client paused and waits for an answer.
         progress: share of the order's training that is done, in (0, 1]; below 1 if paused.
@@ -99,7 +99,7 @@ class Upload(_Travels):
         state: what the client keeps for its next order, see `Order`.
         records: of a reply by a ClientApp that is not this project's, as it came: ``"arrays"``,
             ``"metrics"`` or ``"config"`` -> record -> key -> value; without the arrays themselves.
-        extra: vectors of shape ``(d,)`` that travel with `vector`, by name; not upon a pause.
+        extra: vectors of shape ``(d,)`` that travel with `vector`, by name; none in a pause.
         seal: of a masked upload (`fl_app.secure.seals`), whose `vector` holds the bits of integers;
             empty = it is not masked.
     """
@@ -127,11 +127,11 @@ class Update:
     `seal` are those of the `Upload`.
 
     Attributes:
-        client_id: whose it is.
+        client_id: the client that sent it.
         base_version: version of the global model that the client started from.
-        order: number of the order that it answers; -1 of an update that is made by hand.
-        seconds: from the dispatch of its order until it arrived, on the run's clock, with a pause
-            in between; 0.0 of an update that is made by hand, and in a round of Flower's.
+        order: number of the order that it answers; -1 for an update made by hand.
+        seconds: from the dispatch of its order until it arrived, on the run's clock, including a
+            pause; 0.0 for an update made by hand, and in Flower's own rounds.
         steps: local steps that its order asked for; 0 = as many as the client takes by itself.
     """
 
@@ -161,21 +161,21 @@ class Update:
         seconds: float = 0,
         steps: int = 0,
     ) -> "Update":
-        """The upload of a client that started from `base_version`, as the server knows it did."""
-        own: dict[str, Any] = {name: getattr(upload, name) for name in UPLOADED}
-        return cls(client_id, base_version, order=order, seconds=seconds, steps=steps, **own)
+        """An update from an upload; the server knows the other values."""
+        values: dict[str, Any] = {name: getattr(upload, name) for name in UPLOAD_FIELDS}
+        return cls(client_id, base_version, order=order, seconds=seconds, steps=steps, **values)
 
 
 Updates: TypeAlias = Sequence[Update]
 
-# What an update takes over from its upload.
-UPLOADED = [each.name for each in fields(Update) if each.name in Upload.__slots__]
-UPLOADED.remove("base_version")
+# Fields that an update copies from its upload.
+UPLOAD_FIELDS = [each.name for each in fields(Update) if each.name in Upload.__slots__]
+UPLOAD_FIELDS.remove("base_version")
 
 
 @dataclass(frozen=True, slots=True)
 class Scores:
-    """What a client measured of a model on its own data.
+    """A client's measurements of a model on its own data.
 
     Attributes:
         metrics: by name, such as ``"accuracy"`` and ``"loss"``.
@@ -187,14 +187,14 @@ class Scores:
 
 
 @dataclass(frozen=True, slots=True)
-class Reply(_Travels):
-    """What came back for an order: an upload, scores, or the reason why there is neither.
+class Reply(_CompactPickle):
+    """The result of an order: an upload, scores, or the reason why there is neither.
 
     Attributes:
         number: of the order.
         upload: of a client that trained.
-        error: why there is nothing.
-        traceback: of an error in the client's code (`fl_app.core.bugs`); "" = it is another one.
+        error: why there is neither.
+        traceback: of an error in the client's code (`fl_app.core.bugs`); "" = of no such error.
         scores: of a client that evaluated.
     """
 
@@ -275,19 +275,19 @@ class GlobalModel:
     def delta(self, update: Update) -> Vector:
         """The displacement w_i - w_o, but of buffers b_i - b_t, shape ``(d,)``.
 
-        So buffers move towards a mean of the clients'. By displacements from older versions,
-        variances would become negative. Raises as `displacement`.
+        So buffers move towards the clients' mean. With displacements from older versions, variances
+        could become negative. Raises as `displacement`.
         """
-        return self._from_here(self.displacement(update), update, 1)
+        return self._shift_buffers(self.displacement(update), update, 1)
 
     def gradient(self, update: Update) -> Vector:
         """Descent direction (w_o - w_i) / rate_sum, but of buffers b_t - b_i, ``(d,)``."""
         if update.kind in ("gradient", "pseudo"):
-            return self._from_here(update.vector, update, -1)
+            return self._shift_buffers(update.vector, update, -1)
         return self._scaled(self.delta(update), -1.0 / update.rate_sum)
 
-    def _from_here(self, vector: Vector, update: Update, sign: int) -> Vector:
-        # NOTE: papers do not speak of buffers. A mean of displacements would overshoot.
+    def _shift_buffers(self, vector: Vector, update: Update, sign: int) -> Vector:
+        # NOTE: papers leave out buffers. A mean of displacements would overshoot.
         split, base = self.num_trainable, self.history.get(update.base_version)
         if split == vector.size or base is None or self.age(update) == 0:
             return vector
@@ -302,9 +302,9 @@ class GlobalModel:
 
     def step(self, direction: Vector, learning_rate: float) -> Vector:
         """w_t - learning_rate * direction; buffers move by the whole direction (rate 1)."""
-        moved = self._scaled(direction, -learning_rate)
-        moved += self.params
-        return moved
+        params = self._scaled(direction, -learning_rate)
+        params += self.params
+        return params
 
     def _scaled(self, vector: Vector, factor: float) -> Vector:
         """The vector times a factor; buffers, to which no learning rate applies, times -1."""
@@ -317,8 +317,8 @@ class Parts(NamedTuple):
     """Seconds of the three parts of an order: `download`, `training` and `upload`.
 
     Attributes:
-        work: the three parts of a client that trains while it transfers, all of whose time counts
-            as `training`; None = they are those above, one after the other.
+        work: the three parts of a client that trains while it transfers; `training` is then the
+            whole time. None = the parts above follow one after the other.
         metered: whether the device's power is known, so that the log needs the parts.
     """
 
@@ -347,4 +347,4 @@ class Devices(Protocol):
     """How long every client's orders take, in virtual time (`fl_app.devices`)."""
 
     def parts(self, client_id: int, sequence: int, now: float) -> Parts:
-        """Parts of the client's order `sequence`, given at `now`; asked once per order."""
+        """Parts of the client's order `sequence`, given at `now`; called once per order."""

@@ -12,7 +12,7 @@ from fl_app.core.types import Numbers, Vector
 # every upload once. 11 M x 10 on one core: ~5 times faster than stacking whole rows first.
 BLOCK = 1 << 15
 
-PRECISE = 1e-30  # smaller sums of squares have lost some of them in float32
+PRECISE = 1e-30  # in smaller sums of squares, float32 has lost some of the squares
 
 
 def weighted_sum(
@@ -27,7 +27,7 @@ def weighted_sum(
         weights: shape ``(K,)``.
         vectors: K vectors of shape ``(d,)``, float32.
         out: to write the sum to, shape ``(d,)``, float32; default a new vector.
-        visit: is shown every block of the rows, and its place, while it is in the cache.
+        visit: called with every block of the rows and its place, while the block is in the cache.
 
     Returns:
         The sum, shape ``(d,)``, float32: `out`, if there is one.
@@ -104,7 +104,7 @@ def slope(vectors: Sequence[Vector], others: Sequence[Vector]) -> float | None:
 
 
 def all_finite(arrays: Iterable[ArrayLike]) -> bool:
-    """Whether no entry of any array is infinite or NaN; what is no float never is."""
+    """Whether no entry of any array is infinite or NaN; other types than floats are finite."""
     return all(map(_finite, arrays))
 
 

@@ -68,9 +68,9 @@ class Weighting(Checked):
         if self.mixing is not None:
             shares = self.mixing * weights
             # What is mixed in later shrinks what was mixed in before.
-            left = [math.prod(1 - shares[i + 1 :]) for i in range(len(shares))]
-            weights = shares * np.array(left)
-        # A weight that underflows still is the least that an update can have.
+            factors = [math.prod(1 - shares[i + 1 :]) for i in range(len(shares))]
+            weights = shares * np.array(factors)
+        # A weight that underflows becomes the smallest positive number.
         return np.maximum(weights, np.finfo(np.float64).tiny)
 
     def of_age(self, age: int) -> float:

@@ -10,7 +10,7 @@ A client with share s that starts from version o has k = ceil(s n) of the n unit
     HeteroFL: 0, ..., k - 1        FedRolex: (o + j) mod n, j = 0, ..., k - 1,
 
 the weights between these, and all inputs and outputs. In an aggregation, an entry e of the vector
-moves as if only the updates C_e had come whose clients had it, and not at all if nobody had it:
+moves by the updates C_e of the clients that had it alone, and not at all if no client had it:
 
     v_e = (sum_i p_i / sum_{i in C_e} p_i) sum_{i in C_e} a_i g_{i,e}
 
@@ -38,13 +38,13 @@ Places = NDArray[np.intp]
 
 
 def units(number: int, share: float, offset: int = 0) -> Places:
-    """The units that are left of a hidden layer's `number`, ascending, shape ``(k,)``."""
-    left = math.ceil(share * number - 1e-9)  # 0.07 x 100 is a little more than 7
-    return np.sort((offset + np.arange(left)) % number)
+    """The units of a hidden layer of `number` units that are kept, ascending, shape ``(k,)``."""
+    count = math.ceil(share * number - 1e-9)  # 0.07 x 100 is a little more than 7
+    return np.sort((offset + np.arange(count)) % number)
 
 
 def cut(layout: Layout, share: float, offset: int = 0) -> dict[str, Places]:
-    """What a sub-model has of each entry: places in the vector, in the sub-model's shape.
+    """The part of each entry that a sub-model has, as places in the vector, in its shape.
 
     The first array of two or more dimensions takes the inputs, the last one gives the outputs, and
     a matrix reads what the weights before it give, flattened channel by channel.
@@ -67,8 +67,8 @@ def cut(layout: Layout, share: float, offset: int = 0) -> dict[str, Places]:
         if before and len(shape) > 1:
             channels = before if len(shape) == 2 else shape[1]
             if shape[1] % channels:
-                told = f"{entry.name} reads {shape[1]} numbers, no multiple of {before} units"
-                raise ValueError(f"{told}: algorithm.client.widths knows no sub-model of it")
+                problem = f"{entry.name} reads {shape[1]} numbers, no multiple of {before} units"
+                raise ValueError(f"{problem}: algorithm.client.widths knows no sub-model of it")
             block = shape[1] // channels  # numbers that are one channel's
             ends[1] = (units(channels, share, offset)[:, None] * block + np.arange(block)).ravel()
         if len(shape) > 1:
@@ -91,8 +91,8 @@ def part_of(config: Config, layout: Layout) -> Places | None:
     return places(layout, share, int(config["window"])) if share < 1 else None
 
 
-def dealt(widths: Sequence[float], seconds: Sequence[float]) -> list[float]:
-    """The share of every client: each of `widths` for as many, the smallest for the slowest.
+def assign_widths(widths: Sequence[float], seconds: Sequence[float]) -> list[float]:
+    """The share of every client: each of `widths` to equally many, the smallest to the slowest.
 
     Args:
         widths: shares, in (0, 1].
@@ -104,7 +104,7 @@ def dealt(widths: Sequence[float], seconds: Sequence[float]) -> list[float]:
 
 @dataclass(frozen=True)
 class Widths:
-    """Which share every client has.
+    """The share of the model that every client trains.
 
     Attributes:
         layout: of the whole model.
@@ -119,12 +119,12 @@ class Widths:
 
     @cached_property
     def parts(self) -> list[float]:
-        """Of every client, the share of the model's entries that it trains."""
+        """The share of the model's entries that each client trains."""
         size = {share: places(self.layout, share).size for share in set(self.shares)}
         return [size[share] / self.layout.size for share in self.shares]
 
     def config(self, client_id: int, version: int) -> dict[str, float]:
-        """What an order from a version tells its client: see `part_of`."""
+        """Config values of a client's order from a version; `part_of` reads them."""
         share = self.shares[client_id] if client_id < len(self.shares) else 1.0
         return {"width": share, "window": version if self.rolling else 0}
 
@@ -140,12 +140,12 @@ class Widths:
             updates: K of them.
 
         Returns:
-            sum_i p_i / sum_{i in C_e} p_i, shape ``(d,)``; 0 in entries that nobody had.
+            sum_i p_i / sum_{i in C_e} p_i, shape ``(d,)``; 0 in entries that no client had.
         """
-        p, had = np.asarray(weights, float), np.zeros(self.layout.size)
+        p, mass = np.asarray(weights, float), np.zeros(self.layout.size)
         for weight, update in zip(p, updates, strict=True):
             part = part_of(self.config(update.client_id, update.base_version), self.layout)
-            had[slice(None) if part is None else part] += weight
-        factor: Vector = (had > 0).astype(np.float32)
-        np.divide(p.sum(), had, out=factor, where=had > 0, casting="same_kind")
+            mass[slice(None) if part is None else part] += weight
+        factor: Vector = (mass > 0).astype(np.float32)
+        np.divide(p.sum(), mass, out=factor, where=mass > 0, casting="same_kind")
         return factor

@@ -45,15 +45,15 @@ class Arena:
         slot = self._free.pop()
         # The memory's owner is an object of its own, because NumPy lets a view of a view point to
         # the owner directly: a finalizer on an array would run while its views live.
-        segment, offset = self._place(slot)
+        segment, offset = self._locate(slot)
         owner = (ctypes.c_float * self.size).from_buffer(segment, offset)
         address = ctypes.addressof(owner)
         self._starts[address] = slot
         weakref.finalize(owner, self._release, slot, address).atexit = False
         return slot, np.frombuffer(memoryview(owner), np.float32)
 
-    def held(self, vector: Vector) -> tuple[int, Vector]:
-        """A slot and a read-only copy on it; a vector that lies on one already is not copied."""
+    def store(self, vector: Vector) -> tuple[int, Vector]:
+        """A slot and a read-only copy in it; a vector that is in a slot already is not copied."""
         if vector.size == self.size and vector.flags.c_contiguous:
             slot = self._starts.get(vector.ctypes.data)
             if slot is not None:
@@ -64,18 +64,18 @@ class Arena:
         return slot, copy
 
     def view(self, slot: int) -> Vector:
-        """The vector of a slot that another process allocated; it must be held there meanwhile."""
-        segment, offset = self._place(slot)
+        """The vector of a slot that another process allocated, which must keep it meanwhile."""
+        segment, offset = self._locate(slot)
         return np.frombuffer(segment, np.float32, self.size, offset)
 
-    def _place(self, slot: int) -> tuple[mmap.mmap, int]:
-        index, place = divmod(slot, SLOTS_PER_SEGMENT)
+    def _locate(self, slot: int) -> tuple[mmap.mmap, int]:
+        index, position = divmod(slot, SLOTS_PER_SEGMENT)
         segment = self._segments.get(index)
         if segment is None:
             segment = self._segments[index] = mmap.mmap(
                 self._file, self._segment_bytes, offset=index * self._segment_bytes
             )
-        return segment, place * self._stride
+        return segment, position * self._stride
 
     def _release(self, slot: int, address: int) -> None:
         del self._starts[address]

@@ -1,4 +1,4 @@
-"""Checks of what clients upload and of what a strategy returns. None of them changes any state."""
+"""Checks of clients' uploads and of what a strategy or schedule returns. They change no state."""
 
 from collections.abc import Iterable, Sequence
 from copy import copy
@@ -29,23 +29,23 @@ from fl_app.schedule import Schedule
 
 # Bounds on `Upload.rate_sum`. The entries of a vector whose length is a float32 are below 2e19, so
 # they stay finite when they are multiplied or divided by these.
-LEAST_RATE, MOST_RATE = 1e-18, 1e18
+MIN_RATE, MAX_RATE = 1e-18, 1e18
 
 LIKELY_CAUSE = ", most likely since a learning rate is too large: try a tenth of it"
 
 
 def require_keepable(strategy: Algorithm, schedule: Remembers) -> None:
-    """Refuse what a run would lose hours later, at a checkpoint or when it goes on.
+    """Refuse a strategy or schedule whose state cannot be saved or restored, before the run.
 
     Raises:
         ValueError: naming the attribute or the method.
     """
-    kept = copy(strategy).state_dict()  # the strategy itself may note what a checkpoint holds
-    dumps({"strategy": kept, "schedule": schedule.state_dict()})
-    if "state" not in kept and type(strategy).load_state_dict is Remembers.load_state_dict:
-        told = "must return attributes, `state` among them: `return super().state_dict() | {...}`, "
-        told += "and an `__init__` of its own must call super().__init__()"
-        raise ValueError(f"state_dict of {type(strategy).__name__} {told}")
+    state = copy(strategy).state_dict()  # of a copy, as it may change the strategy
+    dumps({"strategy": state, "schedule": schedule.state_dict()})
+    if "state" not in state and type(strategy).load_state_dict is Remembers.load_state_dict:
+        bound = "return attributes, `state` among them: `return super().state_dict() | {...}`, and "
+        bound += "an `__init__` of its own must call super().__init__()"
+        raise ValueError(f"state_dict of {type(strategy).__name__} must {bound}")
 
 
 def malformed(strategy: Algorithm, model: GlobalModel, order: Order, upload: Upload) -> str:
@@ -65,11 +65,11 @@ def malformed(strategy: Algorithm, model: GlobalModel, order: Order, upload: Upl
         return f"kind {upload.kind!r} is none of {', '.join(kinds)}"
     if not (is_number(upload.num_examples) and upload.num_examples > 0):
         return f"num_examples={upload.num_examples!r} must be at least 1"
-    if not (is_number(upload.rate_sum) and LEAST_RATE <= upload.rate_sum <= MOST_RATE):
-        return f"rate_sum={upload.rate_sum!r} must be between {LEAST_RATE} and {MOST_RATE}"
-    for name, kept in upload.state.items():
-        if not isinstance(kept, np.ndarray | np.generic):
-            return f"state {name!r} is a {type(kept).__name__}, and a checkpoint holds arrays"
+    if not (is_number(upload.rate_sum) and MIN_RATE <= upload.rate_sum <= MAX_RATE):
+        return f"rate_sum={upload.rate_sum!r} must be between {MIN_RATE} and {MAX_RATE}"
+    for name, array in upload.state.items():
+        if not isinstance(array, np.ndarray | np.generic):
+            return f"state {name!r} is a {type(array).__name__}, and a checkpoint holds arrays"
     if not isinstance(upload.loss, Real):
         return f"loss={upload.loss!r} must be a number"
     size = model.params.size
@@ -100,7 +100,7 @@ def overflow(model: GlobalModel, update: Update) -> str:
 
 
 def require_vector(strategy: Algorithm, method: str, vector: object, size: int) -> None:
-    """Refuse what a method of the strategy returned.
+    """Refuse a faulty vector that a method of the strategy returned.
 
     Raises:
         RunError: it is not a float32 array of shape ``(size,)``.
@@ -109,29 +109,29 @@ def require_vector(strategy: Algorithm, method: str, vector: object, size: int) 
         raise RunError(problem)
 
 
-def started(schedule: Schedule, found: Any) -> Iterable[int]:
+def started(schedule: Schedule, result: Any) -> Iterable[int]:
     """The clients that the schedule's `start` returned.
 
     Raises:
-        RunError: it returned nothing that could be gone through, such as None.
+        RunError: it returned something that is not iterable, such as None.
     """
-    if isinstance(found, Iterable):
-        return found
-    told = "and must return clients of `idle`, or none of them"
-    raise RunError(f"{type(schedule).__name__}.start returned {found!r}, {told}")
+    if isinstance(result, Iterable):
+        return result
+    bound = "and must return clients of `idle`, or none of them"
+    raise RunError(f"{type(schedule).__name__}.start returned {result!r}, {bound}")
 
 
 def taken(schedule: Schedule, buffer: Updates) -> Updates:
-    """What the schedule takes out of the buffer.
+    """The updates that the schedule takes out of the buffer.
 
     Raises:
-        RunError: it returns no sequence of updates.
+        RunError: it returned something else than a sequence of updates.
     """
-    found: Any = schedule.take(buffer)
-    if isinstance(found, Sequence) and all(isinstance(each, Update) for each in found):
-        return found
-    told = "and must return updates of the buffer, or none of them"
-    raise RunError(f"{type(schedule).__name__}.take returned {short(found)}, {told}")
+    result: Any = schedule.take(buffer)
+    if isinstance(result, Sequence) and all(isinstance(each, Update) for each in result):
+        return result
+    bound = "and must return updates of the buffer, or none of them"
+    raise RunError(f"{type(schedule).__name__}.take returned {short(result)}, {bound}")
 
 
 def order_extra(strategy: Algorithm, model: GlobalModel, client_id: int) -> Extra:
@@ -158,13 +158,13 @@ def order_extra(strategy: Algorithm, model: GlobalModel, client_id: int) -> Extr
 
 def diverged(reason: str) -> bool:
     """Whether an upload was refused because its numbers grew without bound."""
-    return any(words in reason for words in ("non-finite", "overflows", "rate_sum="))
+    return any(text in reason for text in ("non-finite", "overflows", "rate_sum="))
 
 
 def require_version(
     strategy: Algorithm, params: Vector, model: GlobalModel, num_updates: int
 ) -> None:
-    """Refuse what an aggregation came to.
+    """Refuse a faulty result of an aggregation.
 
     Raises:
         Diverged: the vector is not finite.

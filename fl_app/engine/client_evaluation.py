@@ -1,7 +1,7 @@
-"""Evaluation on clients: who measures which version, and what their scores add up to.
+"""Evaluation on clients: which clients measure which version, and the statistics of their scores.
 
-The engine says which version is due, which clients are free, and what they answered; all else about
-evaluations on clients is here.
+The engine says which version is due, which clients are free, and what they replied. This module
+does the rest.
 
 There is no barrier. A version is measured by a share of the clients, each between two of its
 training orders, while all others train:
@@ -37,12 +37,12 @@ LOWER_IS_BETTER = (
 
 
 class ClientEvaluation(Remembers):
-    """The evaluations of a run on its clients; the engine has it `join` before anything else.
+    """The evaluations of a run on its clients; the engine calls `join` first.
 
     Args:
         every: versions between evaluations, >= 1; None = never.
         fraction: share of the online clients that measure a version, in (0, 1]; at least one does.
-        seed: of the draw of clients, which is apart from all others.
+        seed: of the draw of clients, which is independent of all other draws.
 
     Attributes:
         every: as given; inf = never.
@@ -53,13 +53,13 @@ class ClientEvaluation(Remembers):
         ValueError: an argument is out of its bounds.
     """
 
-    transient = ("_fed", "_clock", "_emit", "_told")
+    transient = ("_fed", "_clock", "_emit", "_on_result")
 
     def __init__(self, every: int | None = None, fraction: float = 1.0, seed: int = 0) -> None:
-        told = "versions cannot be evaluated more than once"
-        or_none(COUNT).check("client_eval_every", every, told)
-        told = "it is the share of the clients that evaluate a version"
-        SHARE.check("client_eval_fraction", fraction, told)
+        reason = "versions cannot be evaluated more than once"
+        or_none(COUNT).check("client_eval_every", every, reason)
+        reason = "it is the share of the clients that evaluate a version"
+        SHARE.check("client_eval_fraction", fraction, reason)
         self.every = math.inf if every is None else every
         self._fraction = fraction
         self._rng = np.random.default_rng((seed, 0xE7A1))
@@ -74,7 +74,7 @@ class ClientEvaluation(Remembers):
         federation: Federation,
         clock: Clock,
         emit: Callable[[Event], None],
-        told: Callable[[Mapping[str, float]], None],
+        on_result: Callable[[Mapping[str, float]], None],
         max_examples: int | None = None,
     ) -> None:
         """Take part in a run.
@@ -82,17 +82,17 @@ class ClientEvaluation(Remembers):
         Args:
             federation: of the run.
             clock: carries orders out.
-            emit: is told what happens.
-            told: is told the results of a version.
+            emit: receives the events.
+            on_result: receives the metrics of a version (`figures`).
             max_examples: that a client may claim; None = any number.
         """
-        self._fed, self._clock, self._emit, self._told = federation, clock, emit, told
+        self._fed, self._clock, self._emit, self._on_result = federation, clock, emit, on_result
         self._max_examples = max_examples or math.inf
 
     def plan(self, vector: Vector) -> None:
         """Draw the clients that measure the current version.
 
-        Those that wait for an earlier one no longer do.
+        Clients that still wait to measure an earlier version no longer do.
 
         Args:
             vector: what is measured, shape ``(d,)``.
@@ -104,10 +104,10 @@ class ClientEvaluation(Remembers):
         self.waiting = {online[place] for place in self._rng.permutation(len(online))[:count]}
         self._open[fed.version] = (self._clock.now, fed.updates, [])
         self._vector = self._clock.share(vector)
-        self.tell()
+        self.publish()
 
     def start(self) -> None:
-        """Give the free ones of the chosen clients their orders."""
+        """Give their orders to those of the chosen clients that are free."""
         fed = self._fed
         for client_id in sorted(client_id for client_id in self.waiting if client_id in fed.idle):
             self._clock.work("dispatch")
@@ -120,7 +120,7 @@ class ClientEvaluation(Remembers):
             self._emit(EvaluationOrdered(now, client_id, order.number, version, sent, *logged))
 
     def take(self, order: Order, reply: Reply) -> str:
-        """Take the scores of a reply; why they cannot be counted, "" if they were."""
+        """Count the scores of a reply; returns why they cannot be counted, "" if they were."""
         scores = reply.scores
         problem = reply.error or unusable(scores, self._max_examples)
         if problem or scores is None:
@@ -139,11 +139,11 @@ class ClientEvaluation(Remembers):
                 bytes=8 * (1 + len(metrics)),
             )
         )
-        self.tell()
+        self.publish()
         return ""
 
-    def tell(self) -> None:
-        """Tell the results of the versions for which no more scores will come, once."""
+    def publish(self) -> None:
+        """Publish the results of versions for which no more scores will come, once each."""
         under_way = {order.base_version for order in self._fed.evaluating.values()}
         if self.waiting:
             under_way.add(self.version)
@@ -164,7 +164,7 @@ class ClientEvaluation(Remembers):
                         metrics=metrics,
                     )
                 )
-                self._told(metrics)
+                self._on_result(metrics)
 
 
 def unusable(scores: Scores | None, max_examples: float = math.inf) -> str:
@@ -209,9 +209,9 @@ def figures(scores: Sequence[Scores]) -> dict[str, float]:
     ]
     result: dict[str, float] = {}
     for name in names:
-        sent = [(e, d) for e, d in zip(scores, diverged, strict=True) if name in e.metrics]
-        defined = [e for e, d in sent if d or not math.isnan(e.metrics[name])]
-        counted = defined or [e for e, _ in sent]
+        sent = [(s, nan) for s, nan in zip(scores, diverged, strict=True) if name in s.metrics]
+        defined = [s for s, nan in sent if nan or not math.isnan(s.metrics[name])]
+        counted = defined or [s for s, _ in sent]
         values = np.array([each.metrics[name] for each in counted], float)
         sizes = np.array([each.num_examples for each in counted], float)
         sign = -1.0 if any(part in name for part in LOWER_IS_BETTER) else 1.0

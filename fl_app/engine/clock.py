@@ -44,7 +44,7 @@ class Returned:
 
 @dataclass(frozen=True, slots=True)
 class Stray:
-    """A reply to an order that was answered before, or whose `number` was never given."""
+    """A reply to an order that was answered before, or of an unknown `number`."""
 
     number: int
 
@@ -71,14 +71,14 @@ class Left:
 
 @dataclass(frozen=True, slots=True)
 class Alarm:
-    """The time has come at which the schedule wants to be asked again."""
+    """It is the time at which the schedule is to be asked again (`Schedule.wake`)."""
 
 
 ClockEvent: TypeAlias = Replied | Expired | Returned | Stray | Joined | Left | Alarm
 
 
 class Clock(Protocol):
-    """Tells the engine what happens next.
+    """Gives the engine the next event.
 
     Clocks subclass it to inherit what real time has.
 
@@ -100,11 +100,11 @@ class Clock(Protocol):
         return self.mailbox.share(vector)
 
     def work(self, what: Work) -> None:
-        """Let the time pass that a piece of the server's own work takes, which comes now."""
+        """Let time pass for a piece of the server's own work, which is done now."""
         return  # on a real clock it takes the time that it takes
 
     def dispatch(self, order: Order) -> Parts | None:
-        """Give an order to its client; what of its parts is for the log, None = nothing."""
+        """Give an order to its client; returns the parts for the log, None = none."""
 
     def continue_order(self, order: Order, progress: float) -> None:
         """Let a client that paused after `progress` of its training continue, as `order` says."""

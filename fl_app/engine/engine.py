@@ -3,8 +3,8 @@
     Schedule.start -> Strategy.dispatch -> Clock.dispatch ====> client
     publish <- Strategy.aggregate <- Schedule.take <- buffer <- Clock.next <==== client
 
-What becomes of an order, and aggregation, are in `fl_app.engine.versions`.
-Nothing here knows whether time is virtual, how orders travel or what the equations are.
+`fl_app.engine.versions` handles the ends of orders, aggregates and evaluates.
+This module does not know whether time is virtual, how orders travel or what the equations are.
 """
 
 import math
@@ -27,12 +27,12 @@ from fl_app.engine.versions import Outcome, Stop, Versions
 
 __all__ = ["Engine", "Evaluate", "Outcome", "Stop"]
 
-# What has a state, beside the clock.
+# Parts that have a state, beside the clock.
 PARTS = ("_fed", "strategy", "schedule", "guard", "client_evaluation")
 
-RATE = "local_lr_factor"  # what strategy and schedule say of it is multiplied
+RATE = "local_lr_factor"  # the values of strategy and schedule are multiplied
 
-LEAST_PATIENCE = 600.0  # seconds that the last evaluation on clients may take without a deadline
+MIN_PATIENCE = 600.0  # seconds that the last evaluation on clients may take without a deadline
 
 
 @dataclass(kw_only=True, eq=False)
@@ -46,15 +46,15 @@ class Engine(Versions):
         initial: w_0, shape ``(d,)``, float32.
         stop: when the run ends.
         num_trainable: number of trainable entries, which lead the vector; default all.
-        evaluate: maps (version, vector) to metrics, ``"accuracy"`` and ``"loss"`` among them; or to
-            a future, where the measurement goes on beside the engine.
+        evaluate: maps (version, vector) to metrics, among them ``"accuracy"`` and ``"loss"``; or to
+            a future of them, if the measurement runs beside the engine.
         eval_every: versions between evaluations. The first and the last version are evaluated, too.
         client_evaluation: evaluations on clients; the last version is evaluated, too. Default none.
-        guard: bounds on uploads, checked before the strategy is asked.
-        tolerates: whether the run goes on after an error in a client's code, whose order has
-            failed; False = the first one ends the run.
-        intake: which uploads come in, and what of them the strategy is shown. Default all, as they
-            are.
+        guard: bounds on uploads, checked before `Algorithm.admit`.
+        tolerates: whether the run goes on after an error in a client's code, with which its order
+            fails; False = the first such error ends the run.
+        intake: decides which uploads are accepted, and how the strategy sees them. Default: all,
+            unchanged.
         upload_bytes: bytes of an upload with its extra vectors; default: each as large as a model.
         checkpoint: saves a checkpoint (`state_dict`); called with the version.
         checkpoint_every: versions between checkpoints; None = only at `ask_to_stop`.
@@ -91,7 +91,7 @@ class Engine(Versions):
         clock = self.clock
         self._fed = Federation(clock.share(initial), size, clock.clients(), seed)
         self.client_evaluation.join(
-            self._fed, clock, self._emit, self._told_by_clients, self.guard.max_examples
+            self._fed, clock, self._emit, self._check_accuracy_on_clients, self.guard.max_examples
         )
         self._lost_orders: list[Order] = []  # in flight when the previous server ended
         self.outcome = Outcome(params=initial)
@@ -114,14 +114,14 @@ class Engine(Versions):
 
         Raises:
             OSError: the disk fails, or the network.
-            MemoryError: there is too little.
+            MemoryError: there is too little memory.
         """
         fed, outcome = self._fed, self.outcome
         ended: float | None = None
         try:
             for order in self._lost_orders:
                 self._lose(order, "the server was started anew")
-            self.client_evaluation.tell()
+            self.client_evaluation.publish()
             if fed.evaluated is None:
                 self._evaluate_on_server()
             self._loop()
@@ -137,16 +137,16 @@ class Engine(Versions):
         except RunError as error:
             outcome.stopped = f"{type(error).__name__}: {error}"
             outcome.error = error
-        except (OSError, MemoryError):  # of the machine: the same run may go on later
+        except (OSError, MemoryError):  # the machine's: the run may be resumed later
             raise
         except Exception as error:
-            self._breaks(error)
+            self._record_error(error)
         finally:
             with suppress(KeyboardInterrupt):
                 try:
                     self._outbox.settle()
                 except Exception as error:
-                    self._breaks(error)
+                    self._record_error(error)
             outcome.seconds = self.clock.now if ended is None else ended
             self.close()
             outcome.version = self.version
@@ -155,11 +155,11 @@ class Engine(Versions):
                 outcome.params = self.strategy.to_evaluate(fed.model)
                 outcome.totals = self.strategy.totals()
             except Exception as error:
-                self._breaks(error)
+                self._record_error(error)
         return outcome
 
-    def _breaks(self, error: Exception) -> None:
-        """An error in the code of a strategy, a schedule or an evaluation ends the run."""
+    def _record_error(self, error: Exception) -> None:
+        """End the run, as the code of a strategy, a schedule or an evaluation raised an error."""
         outcome = self.outcome
         if outcome.error is None:
             outcome.stopped = f"{type(error).__name__}: {error}"
@@ -217,7 +217,7 @@ class Engine(Versions):
         """Give orders to the clients that the schedule starts now.
 
         Returns:
-            When it wants to be asked again, seconds; inf = never.
+            When the schedule is to be asked again, seconds; inf = never.
         """
         fed, clock = self._fed, self.clock
         self.client_evaluation.start()
@@ -245,7 +245,7 @@ class Engine(Versions):
         return alarm
 
     def _handle(self, event: ClockEvent) -> None:
-        """Handle what happened."""
+        """Handle one event."""
         fed = self._fed
         match event:
             case Replied(order, reply):
@@ -257,8 +257,8 @@ class Engine(Versions):
                 self._lose(order, "deadline passed")
             case Returned(order):
                 fed.idle.add(order.client_id)
-                about = (order.client_id, order.number, order.base_version)
-                self._emit(Rejected(self.clock.now, *about, "late: its deadline had passed"))
+                identity = (order.client_id, order.number, order.base_version)
+                self._emit(Rejected(self.clock.now, *identity, "late: its deadline had passed"))
             case Stray():
                 reason = "duplicate: this order was answered before"
                 self._emit(Rejected(self.clock.now, reason=reason))
@@ -271,7 +271,7 @@ class Engine(Versions):
                 self.client_evaluation.waiting.discard(client_id)
                 for order in lost:
                     self._lose(order, reason, traceback)
-                self.client_evaluation.tell()
+                self.client_evaluation.publish()
 
     # -- begin and end ----------------------------------------------------------------------------
 
@@ -289,29 +289,29 @@ class Engine(Versions):
     def _evaluate_last_on_clients(self) -> None:
         """Evaluate the last version on clients, now that training has ended.
 
-        Training orders under way are called off, so that no evaluation waits for them. A node that
-        does not answer is waited for until its deadline, and at most as long as the run took or ten
-        minutes, whichever is longer. Ctrl-C ends the wait; the scores that have come count.
+        Training orders under way are called off, so that no evaluation waits for them. The server
+        waits for a node until its deadline, and at most as long as the run took or ten minutes,
+        whichever is longer. Ctrl-C ends the wait; the scores that have come count.
         """
-        fed, on_clients, clock = self._fed, self.client_evaluation, self.clock
-        if on_clients.every == math.inf:
+        fed, evaluation, clock = self._fed, self.client_evaluation, self.clock
+        if evaluation.every == math.inf:
             return
         clock.call_off_training()
         for client_id in list(fed.busy):
             del fed.busy[client_id]
             fed.idle.add(client_id)
-        if on_clients.version < fed.version:
+        if evaluation.version < fed.version:
             self._evaluate_on_clients()
-        until = clock.now + max(clock.now, LEAST_PATIENCE)
+        deadline = clock.now + max(clock.now, MIN_PATIENCE)
         with suppress(KeyboardInterrupt):
             while not self.outcome.asked_to_stop:
-                on_clients.start()
-                event = clock.next(until) if fed.evaluating else None
+                evaluation.start()
+                event = clock.next(deadline) if fed.evaluating else None
                 if event is None:
                     break
                 if not isinstance(event, Stray):  # the reply to an order that was called off
                     self._handle(event)
-        on_clients.waiting.clear()  # late with something else
+        evaluation.waiting.clear()  # clients that are late with another order
         for order in list(fed.evaluating.values()):
             self._lose(order, "the run ended")
-        on_clients.tell()
+        evaluation.publish()

@@ -24,10 +24,10 @@ from fl_app.core.vector import all_finite
 
 
 class Federation(Remembers):
-    """One federation between two events. The engine's parts change it; nobody else does.
+    """The state of a federation between two events. Only the engine's parts change it.
 
-    A client is free (`idle`), at work (`busy` or `evaluating`), or none of them: offline, or
-    still at work on an order that expired.
+    A client is free (`idle`), at work (`busy` or `evaluating`), or neither: offline, or still at
+    work on an order that expired.
 
     Args:
         initial: w_0, shape ``(d,)``, float32.
@@ -107,8 +107,8 @@ class Federation(Remembers):
 
     def take_out(self, updates: Updates) -> None:
         """Take updates out of the buffer."""
-        gone = {id(update) for update in updates}
-        self.buffer = [update for update in self.buffer if id(update) not in gone]
+        ids = {id(update) for update in updates}
+        self.buffer = [update for update in self.buffer if id(update) not in ids]
         for update in updates:
             self.release(update.base_version)
 
@@ -163,7 +163,7 @@ class Federation(Remembers):
         (self.evaluating if order.evaluates else self.busy).pop(order.client_id, None)
 
     def keep(self, client_id: int, state: State) -> None:
-        """Remember what a client keeps for its next order.
+        """Store a client's state for its next order.
 
         A client that diverged keeps its earlier state, or it would diverge for ever.
         """

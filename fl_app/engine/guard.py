@@ -1,9 +1,8 @@
-"""What of the clients' uploads reaches the strategy.
+"""Decides which of the clients' uploads reach the strategy, and in which form.
 
-A `Guard` refuses bad uploads with a reason, whatever the algorithm. The engine asks an `Intake` at
-three places: whether an upload comes in, which updates of the buffer may be aggregated now, and
-what the strategy is shown of them. One that opens sums of masked uploads derives from it
-(`fl_app.secure.server`).
+A `Guard` refuses bad uploads with a reason, whatever the algorithm. The engine asks an `Intake`
+whether an upload is accepted, which updates of the buffer may be aggregated now, and how the
+strategy sees them. `fl_app.secure.server` derives one that opens sums of masked uploads.
 """
 
 import statistics
@@ -23,7 +22,7 @@ from fl_app.engine.checks import overflow
 
 WINDOW = 100  # lengths of which the median is taken
 ABOVE_1 = Bound("a finite number above 1", lambda value: is_number(value) and value > 1)
-FEW = 10  # lengths needed before uploads are compared with their median
+MIN_LENGTHS = 10  # lengths needed before uploads are compared with their median
 
 
 @dataclass(kw_only=True, eq=False)
@@ -31,14 +30,14 @@ class Guard(Remembers, Checked):
     """Bounds on uploads; None is no bound. That uploads are finite is checked in any case.
 
     The length of an upload is ||Delta_i||, or ||g_i|| of one that is a gradient, over the trainable
-    part. The median is that of the last 100 finite uploads, those refused for their length among
-    them: so it cannot be moved by fewer than half of the clients, and follows where all go.
+    part. The median is that of the last 100 finite uploads, including those refused for their
+    length. So fewer than half of the clients cannot move it, and it follows a common trend.
 
     Args:
         max_norm: longest upload, > 0.
-        max_norm_ratio: longest upload over the running median, > 1, once ten uploads have come;
-            also of each extra vector.
-        max_age: most versions published since the client's model was, >= 0.
+        max_norm_ratio: largest ratio of an upload's length to the running median, > 1, from the
+            eleventh upload on; also of each extra vector.
+        max_age: greatest age of an upload, versions, >= 0.
         max_examples: most examples that a client may claim, >= 1; they may be its weight.
 
     Raises:
@@ -72,16 +71,16 @@ class Guard(Remembers, Checked):
         if RESIDUAL not in takes:
             return
         bound = f"null with uploads of kind {RESIDUAL!r}"
-        told = "their length is not that of a displacement, so every upload would be refused"
+        reason = "their length is not that of a displacement, so every upload would be refused"
         for key in ("max_norm", "max_norm_ratio"):
-            self._require(getattr(self, key) is None, key, bound, told)
+            self._require(getattr(self, key) is None, key, bound, reason)
 
     def refuse(self, model: GlobalModel, update: Update) -> str:
-        """The reason to refuse a finite upload; "" if it may come in.
+        """The reason to refuse a finite upload; "" = it is accepted.
 
         Args:
             model: w_t and the versions that are cited.
-            update: what came.
+            update: the upload.
         """
         age = model.age(update)
         if self.max_age is not None and age > self.max_age:
@@ -108,9 +107,9 @@ class Guard(Remembers, Checked):
             return ""
         reasons = []
         for name, length in lengths.items():
-            before = self._lengths.setdefault(name, deque(maxlen=WINDOW))
-            median = statistics.median(before) if len(before) >= FEW else None
-            before.append(length)
+            recent = self._lengths.setdefault(name, deque(maxlen=WINDOW))
+            median = statistics.median(recent) if len(recent) >= MIN_LENGTHS else None
+            recent.append(length)
             if median and length > self.max_norm_ratio * median:  # 0: most clients send none
                 reasons.append(
                     f"norm={length:.3g}{name and f' of extra vector {name!r}'} is above "
@@ -122,12 +121,12 @@ class Guard(Remembers, Checked):
 
 @dataclass(frozen=True)
 class Opened:
-    """What a strategy is shown of the updates of one aggregation.
+    """The updates of one aggregation as the strategy sees them.
 
     Attributes:
         updates: one for each of those that were to be opened, in their order; empty if there are
             `faults`.
-        faults: place -> why this update cannot be opened. The engine drops these and aggregates
+        faults: index -> why this update cannot be opened. The engine drops these and aggregates
             nothing.
     """
 
@@ -136,14 +135,14 @@ class Opened:
 
 
 class Intake:
-    """Lets every upload in whose numbers are finite, and shows updates as they came."""
+    """Accepts every upload whose numbers are finite; the strategy sees updates unchanged."""
 
     def refuse(self, model: GlobalModel, update: Update) -> str:
-        """Why an upload of the right form cannot come in; "" if it can.
+        """The reason to refuse a well-formed upload; "" = it is accepted.
 
         Args:
             model: w_t and the versions that are cited.
-            update: what came.
+            update: the upload.
         """
         if update.seal:
             return "the upload is masked, and nobody could open it"
@@ -154,7 +153,7 @@ class Intake:
         return buffer
 
     def open(self, model: GlobalModel, updates: Updates) -> Opened:
-        """What the strategy is shown of these updates.
+        """These updates as the strategy sees them.
 
         Args:
             model: w_t.

@@ -1,12 +1,12 @@
-"""What is being computed: results of orders, ahead of the moment at which they are due.
+"""Computes the results of orders before they are due.
 
-An order under way is not needed before the clock asks for its result. Until then it can wait for
-others, and a worker trains all of them in one operation. That is exact, because an order's model,
-data and random numbers are known when it is given.
+The clock needs an order's result only when it is due. Until then the order can wait for others, and
+a worker trains all of them in one operation. That is exact, because an order's model, data and
+random numbers are known when it is given.
 
-Which orders share a batch decides the last bits of their results. So it follows from the sequence
-of events alone: it is the same whatever the number of workers and their speed, and a checkpoint
-holds the results of a batch that the run has begun to use.
+Which orders share a batch decides the last bits of their results. So the batches follow from the
+sequence of events alone, and not from the number of workers or their speed. A checkpoint holds the
+results of a batch of which the run has used some.
 """
 
 import heapq
@@ -20,7 +20,7 @@ READY_LIMIT = 32
 
 Batch: TypeAlias = tuple[Order, ...]
 Entry: TypeAlias = tuple[float, float, int, Batch]
-"""Of a batch, when its first order is due, the tie and the number of that, and the orders."""
+"""When the first order of a batch is due, that order's tie and number, and the batch."""
 
 
 class Lookahead:
@@ -44,8 +44,8 @@ class Lookahead:
         self._push: Callable[..., None] = mailbox.push
         self.batch: int = getattr(mailbox, "batch", 1)
         # A result of a batch stays in memory until it is due, so few batches run ahead.
-        self._most = max(READY_LIMIT, 2 * self.batch)
-        self._ready_limit = READY_LIMIT + (self._most if self.batch > 1 else 0)
+        self._max_results = max(READY_LIMIT, 2 * self.batch)
+        self._ready_limit = READY_LIMIT + (self._max_results if self.batch > 1 else 0)
         self._waiting: list[Entry] = []  # of single orders, for a batch
         self._formed: dict[int, Batch] = {}  # number -> its batch, until the result is taken
         self._pending: list[Entry] = []  # not yet with a worker
@@ -62,7 +62,7 @@ class Lookahead:
     def result(self, number: int) -> Reply:
         """The reply of the order with this number; waits for it, and returns it once."""
         # An order that waits is due now, so it is the first of them.
-        while self._waiting and (self._waiting[0][2] == number or self._many_wait()):
+        while self._waiting and (self._waiting[0][2] == number or self._can_form_ahead()):
             self._form()
         self._feed()
         if number in self._ready:
@@ -74,15 +74,15 @@ class Lookahead:
 
     def cancel(self, numbers: Collection[int]) -> None:
         """Drop orders, computed or not."""
-        begun = set(numbers)
+        remaining = set(numbers)
         for heap in (self._waiting, self._pending):
-            dropped = begun & {orders[0].number for *_, orders in heap if len(orders) == 1}
+            dropped = remaining & {orders[0].number for *_, orders in heap if len(orders) == 1}
             heap[:] = [e for e in heap if len(e[3]) > 1 or e[3][0].number not in dropped]
             heapq.heapify(heap)
-            begun -= dropped
+            remaining -= dropped
         for number in numbers:
             self._formed.pop(number, None)
-            if number in begun and self._ready.pop(number, None) is None:
+            if number in remaining and self._ready.pop(number, None) is None:
                 self._cancelled.add(number)
 
     def state_dict(self) -> dict[str, Any]:
@@ -109,7 +109,7 @@ class Lookahead:
             self._ready[reply.number] = reply
             self._formed[reply.number] = ()
         for place, batch in enumerate(state["under_way"]):
-            # They were formed in this sequence, and before all batches to come.
+            # They were formed in this sequence, before all later batches.
             heapq.heappush(self._pending, (-1.0, float(place), place, batch))
             for order in batch:
                 if order.number in needed:
@@ -118,14 +118,14 @@ class Lookahead:
                     self._cancelled.add(order.number)
         return self._formed.keys()
 
-    def _many_wait(self) -> bool:
+    def _can_form_ahead(self) -> bool:
         """Whether a batch formed now would be as long as one formed later, and has room."""
-        room = self._most - len(self._formed)
-        return room >= self.batch and len(self._waiting) >= self._most
+        room = self._max_results - len(self._formed)
+        return room >= self.batch and len(self._waiting) >= self._max_results
 
     def _form(self) -> None:
         """Form batches of the orders that wait: as many as there is room for, at least one."""
-        room = max(self._most - len(self._formed), self.batch)
+        room = max(self._max_results - len(self._formed), self.batch)
         count = min(room, len(self._waiting))
         for batches_left in range(-(-count // self.batch), 0, -1):
             length = -(-count // batches_left)

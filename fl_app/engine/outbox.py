@@ -1,4 +1,4 @@
-"""Events on their way to the sinks, some behind the evaluation of a version that goes on."""
+"""Sends events to the sinks; they wait while a version is being evaluated."""
 
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
@@ -34,9 +34,9 @@ class Outbox:
         if self._awaited is None or self._awaited[2].done():
             self.settle()
 
-    def emit_later(self, seconds: float, version: int, measured: Future[Metrics]) -> None:
-        """Send an evaluation at this place in the sequence of events, when it is measured."""
-        self._awaited = seconds, version, measured
+    def emit_later(self, seconds: float, version: int, future: Future[Metrics]) -> None:
+        """Send an evaluation at this place in the sequence of events, once it is measured."""
+        self._awaited = seconds, version, future
 
     def settle(self) -> None:
         """Send all events; waits for the measurement.
@@ -45,8 +45,8 @@ class Outbox:
         """
         try:
             if self._awaited is not None:
-                seconds, version, measured = self._awaited
-                self._held.appendleft(Evaluated(seconds, version, measured.result()))
+                seconds, version, future = self._awaited
+                self._held.appendleft(Evaluated(seconds, version, future.result()))
             self._awaited = None
         except Exception:
             self._awaited = None

@@ -59,13 +59,13 @@ class Presence(Remembers):
     def change(self) -> tuple[int, bool]:
         """End the first stay: the client, and whether it is online now."""
         _, client_id = heapq.heappop(self._ends)
-        comes = client_id not in self._online
-        if comes:
+        joins = client_id not in self._online
+        if joins:
             self._online[client_id] = None
         else:
             del self._online[client_id]
         self._next_stay(client_id)
-        return client_id, comes
+        return client_id, joins
 
     def _next_stay(self, client_id: int) -> None:
         self._numbers[client_id] += 1

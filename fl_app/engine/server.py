@@ -1,4 +1,4 @@
-"""The server's own work under the virtual clock: what it takes, and what has to wait for it."""
+"""The server's own work under the virtual clock: how long it takes, and what waits for it."""
 
 import math
 from dataclasses import dataclass
@@ -25,7 +25,7 @@ class Server(Remembers, Checked):
         receipt: seconds from the look that finds a reply until its update can be used, >= 0.
         aggregation: seconds of an aggregation, >= 0.
         evaluation: seconds of an evaluation on the server, >= 0.
-        poll: seconds between two looks of an idle server, >= 0; 0 = it is told of replies at once.
+        poll: seconds between two looks of an idle server, >= 0; 0 = it sees replies at once.
 
     Raises:
         ValueError: a value is out of its bounds.

@@ -1,4 +1,4 @@
-"""From the ends of orders to versions: what becomes of an order, aggregation, evaluation."""
+"""Handles the ends of orders, makes versions and evaluates them."""
 
 import logging
 import math
@@ -33,8 +33,8 @@ from fl_app.schedule import Schedule
 
 log = logging.getLogger(__name__)
 
-MOST = 20  # errors in clients' code whose tracebacks are logged
-HOPELESS = 10  # such errors before the first update, of all clients that are there, end a run
+MAX_LOGGED_ERRORS = 20  # errors in clients' code whose tracebacks are logged
+MAX_INITIAL_ERRORS = 10  # before the first update, if every online client has made one
 
 
 @dataclass(frozen=True)
@@ -100,7 +100,7 @@ class Versions:
     _outbox: Outbox = field(init=False)
     _emit: Callable[[Event], None] = field(init=False)
     _places: set[tuple[str, ...]] = field(init=False, default_factory=set)  # of errors logged
-    _mistaken: list[int] = field(init=False, default_factory=list)  # clients, by error
+    _failed_clients: list[int] = field(init=False, default_factory=list)  # one entry for each error
 
     # -- the ends of orders -----------------------------------------------------------------------
 
@@ -133,9 +133,9 @@ class Versions:
         if model.version > base_version:
             seconds = now - order.sent_at
             paused = Update.of(upload, client_id, base_version, order.number, seconds)
-            vector, more = self.strategy.refresh(model, paused)
+            vector, fresh_config = self.strategy.refresh(model, paused)
             checks.require_vector(self.strategy, "refresh", vector, model.params.size)
-            config |= {**more, "fresh_version": model.version}
+            config |= {**fresh_config, "fresh_version": model.version}
             extra = checks.order_extra(self.strategy, model, client_id)
             sent = vector.nbytes * (1 + len(extra))
             now = self.clock.now
@@ -145,7 +145,7 @@ class Versions:
         self.clock.continue_order(order, upload.progress)
 
     def _arrive(self, order: Order, upload: Upload) -> bool:
-        """Let an upload into the buffer, or refuse it; returns whether it came in."""
+        """Accept an upload into the buffer, or refuse it; returns whether it was accepted."""
         fed, model, now = self._fed, self._fed.model, self.clock.now
         base_version = order.base_version
         if upload.base_version is not None:
@@ -161,8 +161,8 @@ class Versions:
             or self.strategy.admit(model, update)
         )
         if reason:
-            mistake = "" if checks.diverged(problem) else problem
-            self._lose(order, reason, mistake, refused=True)
+            traceback = "" if checks.diverged(problem) else problem
+            self._lose(order, reason, traceback, refused=True)
             return False
         fed.failures_in_a_row = 0
         fed.failing.discard(order.client_id)
@@ -190,13 +190,13 @@ class Versions:
         return True
 
     def _lose(self, order: Order, why: str, traceback: str = "", *, refused: bool = False) -> None:
-        """An order ends without an update, or without scores.
+        """End an order that brought no update, or no scores.
 
         Args:
             order: the order.
-            why: the reason.
+            why: the reason, for the log.
             traceback: of an error in the client's code, if that is the reason.
-            refused: whether there was an upload, which is not let in; else the client failed.
+            refused: whether an upload came and was refused; else the client failed.
         """
         fed = self._fed
         fed.end(order)
@@ -207,12 +207,12 @@ class Versions:
             fed.failures_in_a_row += 1
             fed.failing.add(order.client_id)
         client_id, now, raised = order.client_id, self.clock.now, bool(traceback)
-        kind = (now, client_id, order.number, order.base_version, why)
-        self._emit(Rejected(*kind) if refused else Failed(*kind, raised))
+        identity = (now, client_id, order.number, order.base_version, why)
+        self._emit(Rejected(*identity) if refused else Failed(*identity, raised))
         if traceback:
-            self._tell_mistake(order, why, traceback)
+            self._log_client_error(order, why, traceback)
         if order.evaluates:
-            self.client_evaluation.tell()
+            self.client_evaluation.publish()
             return
         if fed.failures_in_a_row > 100 + 10 * fed.known:
             cause = checks.LIKELY_CAUSE if refused and checks.diverged(why) else ""
@@ -221,42 +221,42 @@ class Versions:
                 f"the last one: {why}{cause}"
             )
 
-    def _tell_mistake(self, order: Order, reason: str, traceback: str) -> None:
-        """Log an error in a client's code, once for each place in it.
+    def _log_client_error(self, order: Order, reason: str, traceback: str) -> None:
+        """Log an error in a client's code, once for each place in the code.
 
         Raises:
             ClientError: errors are not tolerated, or no client has brought anything else.
         """
-        where, place = f"client {order.client_id}, order {order.number}", place_of(traceback)
-        if place not in self._places and len(self._places) < MOST:
+        label, place = f"client {order.client_id}, order {order.number}", place_of(traceback)
+        if place not in self._places and len(self._places) < MAX_LOGGED_ERRORS:
             self._places.add(place)
-            log.error("%s, made an error:\n%s", where, traceback)
+            log.error("%s: the client's code raised an error:\n%s", label, traceback)
         if not self.tolerates:
             raise ClientError(
-                f"{where}: {reason}. With failures=tolerate such an order has failed, and the run "
+                f"{label}: {reason}. With failures=tolerate such an order has failed, and the run "
                 "goes on"
             )
-        self._mistaken.append(order.client_id)
-        hopeless = not self._fed.updates and self._fed.online <= {*self._mistaken}
-        if hopeless and len(self._mistaken) >= HOPELESS:
+        self._failed_clients.append(order.client_id)
+        hopeless = not self._fed.updates and self._fed.online <= {*self._failed_clients}
+        if hopeless and len(self._failed_clients) >= MAX_INITIAL_ERRORS:
             raise ClientError(
-                f"{len(self._mistaken)} orders failed, and none brought an update: {reason}"
+                f"{len(self._failed_clients)} orders failed, and none brought an update: {reason}"
             )
 
     # -- versions ----------------------------------------------------------------------------------
 
     def _settle(self) -> bool:
         """Aggregate what the schedule takes, or form clusters; returns whether it did anything."""
-        fed, acted = self._fed, False
+        fed, changed = self._fed, False
         while not self.outcome.stopped:
             if self.schedule.survey(fed.version, fed.buffer):
                 self._cluster()
-            elif taken := checks.taken(self.schedule, self.intake.eligible(fed.buffer)):
-                self._aggregate(taken)
+            elif updates := checks.taken(self.schedule, self.intake.eligible(fed.buffer)):
+                self._aggregate(updates)
             else:
                 break
-            acted = True
-        return acted
+            changed = True
+        return changed
 
     def _cluster(self) -> None:
         """Let the strategy put the present clients into clusters; this makes no version."""
@@ -285,16 +285,16 @@ class Versions:
         )
 
     def _aggregate(self, updates: Updates) -> None:
-        """Make the next version of these updates."""
+        """Make the next version from these updates."""
         fed, strategy, clock = self._fed, self.strategy, self.clock
         model = fed.model
         opened = self.intake.open(model, updates)
         if opened.faults:
-            fed.take_out([updates[place] for place in opened.faults])
-            for place, why in sorted(opened.faults.items()):
-                lost = updates[place]
-                about = (lost.client_id, lost.order, lost.base_version)
-                self._emit(Rejected(clock.now, *about, why))
+            fed.take_out([updates[index] for index in opened.faults])
+            for index, reason in sorted(opened.faults.items()):
+                update = updates[index]
+                identity = (update.client_id, update.order, update.base_version)
+                self._emit(Rejected(clock.now, *identity, reason))
             return
         strategy.report = {}
         with np.errstate(over="ignore", invalid="ignore"):  # a version that diverged is refused
@@ -343,7 +343,7 @@ class Versions:
                 return
             metrics = metrics.result()  # which may end the run
         self._emit(Evaluated(clock.now, fed.version, metrics))
-        self._look_at(metrics.get("accuracy"))
+        self._check_target(metrics.get("accuracy"))
 
     def _evaluate_on_clients(self) -> None:
         """Choose the clients that measure the current version; they do so when they are free."""
@@ -352,12 +352,12 @@ class Versions:
         checks.require_vector(self.strategy, "to_evaluate", vector, fed.model.params.size)
         self.client_evaluation.plan(vector)
 
-    def _told_by_clients(self, metrics: Mapping[str, float]) -> None:
+    def _check_accuracy_on_clients(self, metrics: Mapping[str, float]) -> None:
         """End the run at the accuracy on clients, if the server measures none."""
         if self.evaluate is None:
-            self._look_at(metrics.get("accuracy_mean"))
+            self._check_target(metrics.get("accuracy_mean"))
 
-    def _look_at(self, accuracy: float | None) -> None:
+    def _check_target(self, accuracy: float | None) -> None:
         if accuracy is not None and accuracy >= self.stop.target_accuracy:
             self._end("target_accuracy")
 

@@ -32,7 +32,7 @@ PLAIN = ("_now", "_ties", "_parts", "_lost", "_early", "_recalled")
 
 
 class Kind(IntEnum):
-    """What comes at a moment."""
+    """What happens at a moment."""
 
     REPLY = 0
     DEADLINE = 1
@@ -50,9 +50,9 @@ class Moment(NamedTuple):
     Attributes:
         time: on the run's clock, seconds.
         tie: smaller ones come first among moments of the same time.
-        number: of the work whose reply is due, unique among replies.
-        kind: what comes.
-        order: whose moment it is.
+        number: of the order; that of a recalled order is negative.
+        kind: what happens.
+        order: the order to which it happens.
     """
 
     # A tuple, because a heap of thousands compares tuples without calling Python.
@@ -84,12 +84,12 @@ class VirtualClock(Clock):
             where training is counted in steps.
         steps: of a client, the local steps of an order, which ``local_steps`` in an order's config
             replaces; None = that key does not change the training time.
-        pauses: whether clients may pause. Only the computed result tells when one does, so it is
-            needed by the end of the first epoch, the earliest pause.
+        pauses: whether clients may pause. Only the computed result says when a client pauses, so
+            it is needed by the end of the first epoch, the earliest pause.
         evaluation_share: of a client, seconds of an evaluation over those of an order's training;
             None = evaluations take no time.
         server: what the server's own work takes; None = no time, and every reply is used when it
-            arrives. Deadlines and stays concern arrivals, whenever the server gets to them.
+            arrives. For deadlines and stays counts when a reply arrives, not when it is handled.
     """
 
     mailbox: Mailbox
@@ -134,7 +134,7 @@ class VirtualClock(Clock):
     def dispatch(self, order: Order) -> Parts | None:
         self._idle_alarm = False
         if order.evaluates:
-            # Its tie comes after those of all training orders, whose draws stay as they are.
+            # Its tie comes after those of training orders; nothing is drawn, so their draws stay.
             parts = self._parts_of_evaluation(order)
             self._plan(order, self._now + parts.download + parts.training, 1.0)
             return parts if parts.metered else None
@@ -185,8 +185,8 @@ class VirtualClock(Clock):
         # Epochs done when the current one ends.
         done = max(1, math.ceil((self._now - began) / epoch)) if epoch > 0 else epochs
         if planned.number in self._recalled:
-            told = self._recalled[planned.number].config["local_epochs"]
-            return done == told  # else it is sending its result
+            recalled_epochs = self._recalled[planned.number].config["local_epochs"]
+            return done == recalled_epochs  # else it is sending its result
         if done >= epochs:
             return False
         early = self._early.get(planned.number)
@@ -238,7 +238,7 @@ class VirtualClock(Clock):
     def next(self, until: float, alarm: float = math.inf) -> ClockEvent | None:
         presence = self._presence
         while self._now <= until:  # the server's own work may have taken it further
-            begins, due = self._handling()
+            begins, due = self._handling_times()
             change = presence.due if presence else math.inf
             first = self._moments[0].time if self._moments else math.inf
             if presence and change < first and change <= min(until, alarm):
@@ -269,7 +269,7 @@ class VirtualClock(Clock):
             self._resolve_early_result(moment)
         return None
 
-    def _handling(self) -> tuple[float, float]:
+    def _handling_times(self) -> tuple[float, float]:
         """When the server begins and ends to handle the first moment, seconds; inf = never."""
         if not self._moments:
             return math.inf, math.inf
@@ -281,7 +281,7 @@ class VirtualClock(Clock):
         return at, at
 
     def _plan(self, order: Order, end: float, tie: float, pause: float = math.inf) -> None:
-        """Note when an order ends: by its reply, its deadline or its client's leaving.
+        """Plan the end of an order: by its reply, its deadline or its client's departure.
 
         Args:
             order: the order, just given to its client.
@@ -289,9 +289,9 @@ class VirtualClock(Clock):
             tie: orders the events of one moment.
             pause: the earliest time at which the client may pause; inf = it cannot.
         """
-        given_up = order.sent_at + self.deadline
-        leaves = self._presence.until(order.client_id) if self._presence else math.inf
-        if math.isfinite(end) and end <= min(given_up, leaves):
+        deadline = order.sent_at + self.deadline
+        departure = self._presence.until(order.client_id) if self._presence else math.inf
+        if math.isfinite(end) and end <= min(deadline, departure):
             kind = Kind.EARLIEST_PAUSE if pause < end else Kind.REPLY
             moment = Moment(min(pause, end), tie, order.number, kind, order)
             heapq.heappush(self._moments, moment)
@@ -299,11 +299,11 @@ class VirtualClock(Clock):
             return
         # It is never computed, so it must not keep vectors alive either.
         order = replace(order, vector=NO_VECTOR, extra=NO_EXTRA)
-        if leaves < given_up:
+        if departure < deadline:
             self._lost[order.client_id] = (order,)
             return
-        for at, kind in ((given_up, Kind.DEADLINE), (end, Kind.LATE_REPLY)):
-            if math.isfinite(at) and at <= leaves:
+        for at, kind in ((deadline, Kind.DEADLINE), (end, Kind.LATE_REPLY)):
+            if math.isfinite(at) and at <= departure:
                 heapq.heappush(self._moments, Moment(at, tie, order.number, kind, order))
 
     def _submit(self, moment: Moment) -> None:
@@ -339,12 +339,12 @@ class VirtualClock(Clock):
         share = 1.0
         if reply.upload is not None and not reply.upload.done:
             share, upload = reply.upload.progress, 0.0
-        at = max(order.sent_at + download + share * training + upload, moment.time)
-        heapq.heappush(self._moments, moment._replace(time=at, kind=Kind.REPLY))
+        time = max(order.sent_at + download + share * training + upload, moment.time)
+        heapq.heappush(self._moments, moment._replace(time=time, kind=Kind.REPLY))
 
     def _next_presence_change(self, presence: Presence) -> Joined | Left:
         self._now = max(self._now, presence.due)
-        client_id, comes = presence.change()
-        if comes:
+        client_id, joins = presence.change()
+        if joins:
             return Joined(client_id)
         return Left(client_id, self._lost.pop(client_id, ()), "went offline")

@@ -28,7 +28,7 @@ class WallClock(Clock):
     Args:
         mailbox: reports replies, and nodes that join and leave.
         deadline: seconds after which an order expires; inf = never.
-        monotonic: tells real time.
+        monotonic: returns real time, seconds.
     """
 
     mailbox: Mailbox

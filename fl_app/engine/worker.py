@@ -16,39 +16,39 @@ from fl_app.core.types import Order, Reply, Scores, Trainer, Upload
 from fl_app.engine.arena import Arena
 
 
-def pack(content: object, beside: Callable[[memoryview], bool]) -> bytes:
-    """Orders or replies as bytes; `pickle.loads` takes them with the arrays that are beside them.
+def pack(content: object, out_of_band: Callable[[memoryview], bool]) -> bytes:
+    """Orders or replies as bytes; `pickle.loads` takes them with the arrays sent out of band.
 
     Args:
         content: what is to be sent.
-        beside: is told of the memory of each array, once; whether it travels beside the bytes.
+        out_of_band: called once with the memory of each array; whether the bytes leave it out.
     """
-    return pickle.dumps(content, 5, buffer_callback=lambda buffer: not beside(buffer.raw()))
+    return pickle.dumps(content, 5, buffer_callback=lambda buffer: not out_of_band(buffer.raw()))
 
 
 def carry_out(trainer: Trainer, orders: Sequence[Order]) -> list[Reply]:
-    """The reply to every order; several are of a `fl_app.client.batch.BatchTrainer`."""
+    """The reply to every order; several orders need a `fl_app.client.batch.BatchTrainer`."""
     uploads: Sequence[Upload | None] = [None] * len(orders)
     if len(orders) > 1:
-        of_several: Any = trainer
-        # What one of them raises must not be the end of the others. Nor must too little memory.
+        batch_trainer: Any = trainer
+        # An error in one of them, or too little memory, must not fail the others.
         with suppress(Exception):
-            uploads = of_several.train_together(orders)
+            uploads = batch_trainer.train_together(orders)
     return [
-        _alone(trainer, order) if upload is None else Reply(order.number, upload)
+        _carry_out_one(trainer, order) if upload is None else Reply(order.number, upload)
         for order, upload in zip(orders, uploads, strict=True)
     ]
 
 
-def _alone(trainer: Trainer, order: Order) -> Reply:
+def _carry_out_one(trainer: Trainer, order: Order) -> Reply:
     try:
         result: Any = trainer.score(order) if order.evaluates else trainer.train(order)
     except Exception as error:
         reason = f"{type(error).__name__}: {error}"
         return Reply(order.number, error=reason, traceback=traceback_of(error))
-    wanted: Any = Scores if order.evaluates else Upload
-    if not isinstance(result, wanted):
-        problem = f"the client returned {type(result).__name__}, expected {wanted.__name__}"
+    expected: Any = Scores if order.evaluates else Upload
+    if not isinstance(result, expected):
+        problem = f"the client returned {type(result).__name__}, expected {expected.__name__}"
     elif order.evaluates:
         return Reply(order.number, scores=result)
     elif isinstance(result.extra, Mapping):
@@ -64,18 +64,18 @@ def work(
     arena: Arena,
     trainer: Trainer,
 ) -> None:
-    """A worker's life: read orders, train, answer.
+    """Run a worker: read orders, train, answer.
 
-    A message has orders as `pack` made them, the slots of the arrays beside them, and slots that
-    arrays of the replies may take. An answer has the replies and the slots that they took.
+    A message has orders as `pack` made them, the slots of their arrays out of band, and free slots
+    for arrays of the replies. An answer has the replies and the slots that they use.
 
     Args:
         pipe: to the engine's process.
-        inherited: other ends of pipes, which a forked process has, too.
-        arena: has the vectors.
+        inherited: other pipe ends that the forked process has inherited, to be closed.
+        arena: holds the vectors.
         trainer: carries out orders.
     """
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     for other in inherited:
         other.close()  # else the pipes of a dead parent never end
@@ -88,21 +88,21 @@ def work(
 
 
 def _answer(
-    trainer: Trainer, arena: Arena, packed: bytes, places: Sequence[int], free: Sequence[int]
+    trainer: Trainer, arena: Arena, packed: bytes, slots: Sequence[int], free: Sequence[int]
 ) -> tuple[bytes, list[int]]:
-    # Read-only: they are the server's, and other clients' too.
-    given = [arena.view(slot).data.toreadonly() for slot in places]
-    replies = carry_out(trainer, pickle.loads(packed, buffers=given))
-    taken: list[int] = []
+    # Read-only: the server and other clients use them, too.
+    buffers = [arena.view(slot).data.toreadonly() for slot in slots]
+    replies = carry_out(trainer, pickle.loads(packed, buffers=buffers))
+    used: list[int] = []
 
-    def beside(memory: memoryview) -> bool:
-        if memory.nbytes != arena.num_bytes or len(taken) == len(free):
+    def place_in_arena(memory: memoryview) -> bool:
+        if memory.nbytes != arena.num_bytes or len(used) == len(free):
             return False
-        taken.append(free[len(taken)])
-        arena.view(taken[-1])[:] = np.frombuffer(memory, np.float32)
+        used.append(free[len(used)])
+        arena.view(used[-1])[:] = np.frombuffer(memory, np.float32)
         return True
 
-    return pack(replies, beside), taken
+    return pack(replies, place_in_arena), used
 
 
 def _receive(pipe: Connection, messages: SimpleQueue[Any]) -> None:

@@ -19,8 +19,8 @@ from fl_app.engine.arena import Arena
 from fl_app.engine.clock import Mailbox
 from fl_app.engine.worker import carry_out, pack, send, work
 
-# Held by a thread that computes: a process that is forked meanwhile might wait for ever for one of
-# torch's locks, which the thread had.
+# Held by a thread that computes. A process that is forked meanwhile could wait for ever for one of
+# torch's locks that the thread holds.
 computing = threading.Lock()
 
 # One at work, one waiting, so that a worker never waits for the engine; batches count as one.
@@ -57,7 +57,7 @@ class Inline(Mailbox):
         if not self._batches or timeout == 0.0:
             return []
         orders = self._batches.popleft()
-        return map(sealed, carry_out(self._trainer, orders))
+        return map(read_only_reply, carry_out(self._trainer, orders))
 
     def close(self) -> None:
         self._batches.clear()
@@ -69,9 +69,9 @@ class _Batch:
 
     orders: Sequence[Order]
     received: dict[int, Vector]
-    """What it reads in shared memory, by slot."""
+    """Vectors in shared memory that it reads, by slot."""
     results: dict[int, Vector]
-    """What its replies may take there, by slot."""
+    """Vectors there that its replies may fill, by slot."""
 
 
 @dataclass
@@ -112,7 +112,7 @@ class Workers(Mailbox):
             self._begin()
 
     def share(self, vector: Vector) -> Vector:
-        return self._arena.held(vector)[1]
+        return self._arena.store(vector)[1]
 
     def capacity(self) -> int:
         return sum(ORDERS_PER_WORKER - len(worker.batches) for worker in self._workers)
@@ -153,32 +153,32 @@ class Workers(Mailbox):
 
     def _give(self, worker: _Worker, orders: Sequence[Order]) -> None:
         received: dict[int, Vector] = {}
-        places: list[int] = []
+        slots: list[int] = []
 
-        def beside(memory: memoryview) -> bool:
+        def place_in_arena(memory: memoryview) -> bool:
             if memory.nbytes != self._arena.num_bytes:
                 return False
-            slot, received[slot] = self._arena.held(np.frombuffer(memory, np.float32))
-            places.append(slot)
+            slot, received[slot] = self._arena.store(np.frombuffer(memory, np.float32))
+            slots.append(slot)
             return True
 
-        packed = pack(orders, beside)
+        packed = pack(orders, place_in_arena)
         results = dict(self._arena.new() for _ in range(self._vectors * len(orders)))
         worker.batches.append(_Batch(orders, received, results))
         with suppress(OSError):  # it is dead, and `_read` will see the end of its pipe
-            send(worker.pipe, (packed, places, list(results)))
+            send(worker.pipe, (packed, slots, list(results)))
 
     def _read(self, worker: _Worker) -> list[Reply]:
         try:
-            packed, taken = worker.pipe.recv()
+            packed, slots = worker.pipe.recv()
         except (EOFError, OSError):
             return self._replace(worker)
         batch = worker.batches.popleft()
-        replies = pickle.loads(packed, buffers=[batch.results[slot] for slot in taken])
-        return [sealed(reply) for reply in replies]
+        replies = pickle.loads(packed, buffers=[batch.results[slot] for slot in slots])
+        return [read_only_reply(reply) for reply in replies]
 
     def _replace(self, worker: _Worker) -> list[Reply]:
-        """A new worker in place of one that died; it gets its orders, but for one that has failed.
+        """Replace a worker that died; the new one gets its orders, except for one that has failed.
 
         If several orders were computed together, all of them are given again.
         """
@@ -195,8 +195,8 @@ class Workers(Mailbox):
         self._workers.remove(worker)
         fresh = self._begin()
         failed = current if len(current) == 1 else ()
-        again = [] if failed else [[order] for order in current]
-        for orders in (*again, *(batch.orders for batch in worker.batches)):
+        retried = [] if failed else [[order] for order in current]
+        for orders in (*retried, *(batch.orders for batch in worker.batches)):
             self._give(fresh, orders)
         error = f"worker process died (exit code {code})"
         return [Reply(order.number, error=error) for order in failed]
@@ -207,8 +207,8 @@ class Workers(Mailbox):
         worker.process.close()
 
 
-def sealed(reply: Reply) -> Reply:
-    """The reply, whose vectors nobody can write to."""
+def read_only_reply(reply: Reply) -> Reply:
+    """The same reply, with its vectors made read-only."""
     if reply.upload is not None:
         for vector in (reply.upload.vector, *reply.upload.extra.values()):
             if isinstance(vector, np.ndarray):

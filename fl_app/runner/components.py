@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, NamedTuple
 from omegaconf import DictConfig
 
 from fl_app.client.build import asks_for_masks, build_task, build_trainer, instantiate
-from fl_app.client.gpus import AUTO, CPU, chosen, prepare
+from fl_app.client.gpus import AUTO, CPU, prepare, resolve_device
 from fl_app.core.algorithm import Algorithm
 from fl_app.core.errors import require
 from fl_app.core.types import Vector
-from fl_app.core.width import Widths, dealt
+from fl_app.core.width import Widths, assign_widths
 from fl_app.devices.fleet import Fleet, Overlapping
 from fl_app.runner.validate import NO_OBJECTS, PARTS, UserObjects, build_schedule, build_strategy
 from fl_app.schedule import Schedule
@@ -36,7 +36,7 @@ def placement(config: DictConfig) -> tuple[str, int]:
         return CPU, 0
     if runtime.name != "inprocess":
         return str(runtime.device), 0
-    device, workers = chosen(str(runtime.device)), runtime.workers
+    device, workers = resolve_device(str(runtime.device)), runtime.workers
     if workers == AUTO:
         # Cells side by side share the cores; with one core a cell needs no worker.
         share = len(os.sched_getaffinity(0)) // config.experiment.parallel
@@ -118,7 +118,7 @@ def build_components(
         require(fits, "algorithm.client.widths", list(trainer.widths), bound, effect)
         trainer.model.narrowed(min(trainer.widths))  # refuses other layers
         assert isinstance(devices, Fleet)
-        shares = dealt(trainer.widths, devices.compute.mean_seconds)
+        shares = assign_widths(trainer.widths, devices.compute.mean_seconds)
         rolling = trainer.width_window == "rolling"
         strategy.widths = Widths(trainer.model.layout, shares, rolling)
         devices.entries = strategy.widths.parts

@@ -21,7 +21,7 @@ from fl_app.client.build import (
     owners_decide,
     signature_of,
 )
-from fl_app.client.gpus import AUTO, chosen
+from fl_app.client.gpus import AUTO, resolve_device
 from fl_app.client.settings import TrainingSettings
 from fl_app.core.algorithm import Algorithm
 from fl_app.core.errors import require
@@ -130,7 +130,7 @@ def validate_config(config: DictConfig, objects: UserObjects = NO_OBJECTS) -> No
     build_client_evaluation(config)
     _check(RUNTIMES[config.runtime.name], config.runtime)
     if config.runtime.device != AUTO:
-        chosen(str(config.runtime.device))  # refuses what torch cannot use
+        resolve_device(str(config.runtime.device))  # refuses what torch cannot use
     if objects.task is None:
         instantiate(config.task, leave_out=COMMON_KEYS)
         if "schema" in config.task and config.task.get("path") is None and not real:

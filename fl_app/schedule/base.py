@@ -1,4 +1,4 @@
-"""When: which idle clients start now, and which buffered updates are aggregated now.
+"""Schedules: which idle clients start now, and which buffered updates are aggregated now.
 
 One class, `Buffered`, covers the classic regimes. With M_c clients at work and K updates per
 aggregation:
@@ -22,8 +22,8 @@ from fl_app.core.types import Config, Devices, Order, Parts, Rng, Updates
 
 Ids: TypeAlias = Collection[int]
 
-# Attributes of schedules that ask for so many clients, and what happens if there are fewer.
-ASKED = {
+# Attributes that are numbers of clients -> what happens if there are fewer clients.
+CLIENT_COUNTS = {
     "concurrency": "so many clients can never be at work",
     "buffer_size": "the server would wait for ever",
     "num_clusters": "the server would wait for ever for a client in each cluster",
@@ -43,7 +43,7 @@ class Schedule(Remembers, Checked, Protocol):
 
     shares: Sequence[float] = ()
 
-    def __init__(self) -> None:  # else that of a class without fields seems to take anything
+    def __init__(self) -> None:  # else a class without fields seems to take any arguments
         return
 
     def start(self, idle: ClientPool, busy: Ids, buffer: Updates, rng: Rng) -> Sequence[int]:
@@ -57,14 +57,14 @@ class Schedule(Remembers, Checked, Protocol):
         """
 
     def work(self, client_id: int) -> Config:
-        """What a client that `start` named is told of its work, such as ``local_steps``.
+        """Config values for a client that `start` has chosen, such as ``local_steps``.
 
-        It joins the strategy's config of the order (`Algorithm.dispatch`), and comes first.
+        They take precedence over the strategy's config of the order (`Algorithm.dispatch`).
         """
         return {}
 
     def observe(self, evaluating: Ids, failing: Ids) -> None:
-        """What else is known of clients; told before each `start`.
+        """Receive what else is known of clients; called before each `start`.
 
         Args:
             evaluating: they work on an evaluate order: neither idle nor busy, and they come back.
@@ -86,25 +86,25 @@ class Schedule(Remembers, Checked, Protocol):
         Raises:
             ValueError: naming the key, its bound and what would happen.
         """
-        for key, consequence in ASKED.items():
-            if (asked := getattr(self, key, None)) is not None:
+        for key, consequence in CLIENT_COUNTS.items():
+            if (count := getattr(self, key, None)) is not None:
                 bound = f"at most num_clients={num_clients}"
-                self._require(asked <= num_clients, key, bound, consequence)
+                self._require(count <= num_clients, key, bound, consequence)
 
     def wake(self, now: float) -> float:
-        """When to be asked again, should nothing happen before; inf = never.
+        """When `start` is called again if nothing happens before, seconds; inf = never.
 
         If no order is under way then and no client starts, the run has stalled.
 
         Args:
-            now: seconds on the run's clock, at which `start` is asked next.
+            now: seconds on the run's clock; `start` is called next.
         """
         return math.inf
 
     def recall(self, busy: Mapping[int, Order], version: int) -> Sequence[int]:
         """Clients that are to send what they have at the end of their local epoch.
 
-        Asked after every aggregation. A recall does not reach a real node while it trains.
+        Called after every aggregation. A recall does not reach a real node while it trains.
 
         Args:
             busy: clients at work, with their orders.
@@ -113,7 +113,7 @@ class Schedule(Remembers, Checked, Protocol):
         return ()
 
     def settle(self, parts: Callable[..., Parts], joules: Callable[..., float] | None) -> None:
-        """Learn what orders take on simulated devices, before the first.
+        """Receive what orders take on simulated devices, before the first order.
 
         Args:
             parts: `Devices.parts`.
@@ -128,7 +128,7 @@ class Schedule(Remembers, Checked, Protocol):
 
     @property
     def surveys(self) -> bool:
-        """Whether `survey` may yet say yes: every client's latest upload is kept until then."""
+        """Whether `survey` may still be true; every client's latest upload is kept until then."""
         return False
 
     def survey(self, version: int, buffer: Updates) -> bool:
@@ -136,20 +136,20 @@ class Schedule(Remembers, Checked, Protocol):
         return False
 
     def regroup(self, clusters: Mapping[int, int], buffer: Updates) -> Updates:
-        """Go by these clusters from now on; `survey` asked for them.
+        """Use these clusters from now on; `survey` has asked for them.
 
         Args:
             clusters: client -> cluster, numbered from 0 by falling size.
             buffer: updates that wait.
 
         Returns:
-            Those of `buffer` that were ordered for the clusters alone; they are dropped.
+            Updates of `buffer` that only served to form clusters; they are dropped.
         """
         return ()
 
 
 class Attentive(Schedule):
-    """A schedule that remembers what `observe` told last."""
+    """A schedule that keeps what `observe` received last."""
 
     transient = ("_evaluating", "_failing")
     _evaluating: Ids = ()

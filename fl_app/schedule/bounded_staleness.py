@@ -45,8 +45,8 @@ class BoundedStaleness(Schedule):
 
     def take(self, buffer: Updates) -> Updates:
         """The whole buffer once it holds K updates and no awaited client is still at work."""
-        here = {update.client_id for update in buffer}
-        if self._awaited - here:
+        arrived = {update.client_id for update in buffer}
+        if self._awaited - arrived:
             return ()
         return buffer if self._buffered.take(buffer) else ()
 

@@ -47,7 +47,7 @@ class ClusteredQuorum(Attentive):
         self._clusters: Mapping[int, int] | None = None
         self._due = 0  # version at which clusters are formed next
         self._expected: set[int] = set()  # clients that the server waits for
-        self._counted: set[int] = set()  # clients by which `_quorums` was computed
+        self._counted: set[int] = set()  # clients for which `_quorums` was computed
         self._quorums: dict[int, int] = {}  # cluster -> updates to wait for
 
     @property

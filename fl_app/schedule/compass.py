@@ -1,4 +1,4 @@
-"""Clients get as many local steps as let groups of them arrive together: FedCompass's schedule."""
+"""Local steps by which groups of clients arrive together: FedCompass's schedule."""
 
 import math
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ from fl_app.schedule.timed import Timed
 
 GENERAL, ALONE = 0, -1  # in place of a group: late, and a client's first update
 ROUNDING = 1e-9  # of steps: equally fast clients must join each other
-LEAST_PACE = 1e-9  # seconds a step, of an order that took no time
+MIN_PACE = 1e-9  # seconds a step, of an order that took no time
 
 
 @dataclass(eq=False)
@@ -21,16 +21,16 @@ class Compass(Timed):
 
     The scheduler of FedCompass (Li et al., ICLR 2024, arXiv:2309.14675), as in its authors' code.
     With c_i the smoothed seconds of a step of client i, transfers included, a client that begins
-    at t joins the group g for which its steps are most,
+    at t joins the group g for which it has the most steps,
 
         Q_i = floor((T_g - t) / c_i),    Q_min <= Q_i <= Q_max
 
-    or founds one, with the most such steps of all groups g that still wait,
+    or founds one, with the greatest such number over all groups g that still wait,
 
         Q_i = floor((L_g + Q_max min_{j in g} c_j - t) / c_i) <= Q_max,    at least Q_min
 
     or Q_max if there are none. It expects the group at T = t + Q_i c_i, and waits for it until
-    L = t + lambda Q_i c_i. A group is aggregated when all of it is there, at L at the latest. An
+    L = t + lambda Q_i c_i. A group is aggregated when it is complete, at L at the latest. An
     update that comes later begins no version: it joins the next group's (the general buffer), and
     its client begins again at once. A client's first order has Q_max steps; its update is
     aggregated alone. Of clients that begin together the fastest comes first.
@@ -102,10 +102,10 @@ class Compass(Timed):
     def _place(self, update: Update) -> int:
         """Where an arrival belongs; its seconds count for its client's pace."""
         client_id, share = update.client_id, self.speed_momentum
-        pace = max(update.seconds / (update.steps or self.max_steps), LEAST_PACE)
-        known = self._pace.get(client_id)
-        self._pace[client_id] = pace if known is None else (1 - share) * known + share * pace
-        if known is None:
+        pace = max(update.seconds / (update.steps or self.max_steps), MIN_PACE)
+        previous = self._pace.get(client_id)
+        self._pace[client_id] = pace if previous is None else (1 - share) * previous + share * pace
+        if previous is None:
             return ALONE
         group = self._member.get(client_id, GENERAL)
         if group not in self._groups:  # aggregated without it
@@ -118,19 +118,19 @@ class Compass(Timed):
         pace, now = self._pace.get(client_id), self._now
         if pace is None:
             return self.max_steps
-        joined = [(self._until(expected, pace), g) for g, (expected, _) in self._groups.items()]
-        joined = [each for each in joined if self.min_steps <= each[0] <= self.max_steps]
-        if joined:
-            steps, self._member[client_id] = max(joined)
+        choices = [(self._until(expected, pace), g) for g, (expected, _) in self._groups.items()]
+        choices = [each for each in choices if self.min_steps <= each[0] <= self.max_steps]
+        if choices:
+            steps, self._member[client_id] = max(choices)
             return steps
-        fits = []
+        candidates = []
         for group, (_, latest) in self._groups.items():
             paces = [self._pace[c] for c, g in self._member.items() if g == group]
-            if not paces:  # who was in it has failed, or was refused
+            if not paces:  # its clients have failed, or were refused
                 continue
             steps = self._until(latest + self.max_steps * min(paces), pace)
-            fits += [steps] if now < latest and steps <= self.max_steps else []
-        steps = max(self.min_steps, *fits) if fits else self.max_steps
+            candidates += [steps] if now < latest and steps <= self.max_steps else []
+        steps = max(self.min_steps, *candidates) if candidates else self.max_steps
         self._founded += 1
         self._member[client_id] = self._founded
         seconds = steps * pace

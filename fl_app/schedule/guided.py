@@ -92,16 +92,16 @@ class Guided(Timed):
         free, begin = self.concurrency - len(busy), list[int]()
         if free > 0 and idle:
             waiting = {update.client_id for update in buffer}
-            able = [c for c in idle if c not in waiting and self._credits.get(c, CREDITS) > 0]
-            able = [able[place] for place in rng.permutation(len(able))]  # ties are random
-            unknown = [client_id for client_id in able if client_id not in self._value]
-            known = sorted((c for c in able if c in self._value), key=self._utility, reverse=True)
-            explored = min(len(unknown), int(rng.binomial(free, self._exploring)))
-            begin = known[: free - explored]
+            pool = [c for c in idle if c not in waiting and self._credits.get(c, CREDITS) > 0]
+            pool = [pool[place] for place in rng.permutation(len(pool))]  # ties are random
+            unknown = [client_id for client_id in pool if client_id not in self._value]
+            known = sorted((c for c in pool if c in self._value), key=self._utility, reverse=True)
+            num_random = min(len(unknown), int(rng.binomial(free, self._exploring)))
+            begin = known[: free - num_random]
             begin += unknown[: free - len(begin)]
             if begin:
-                less = self._exploring * self.exploration_decay
-                self._exploring = max(less, self.least_exploration)
+                decayed = self._exploring * self.exploration_decay
+                self._exploring = max(decayed, self.least_exploration)
         self.note(busy, begin)
         return begin
 
@@ -142,8 +142,8 @@ class Guided(Timed):
         if len(recent) >= self.concurrency:
             noise = outliers(np.array([*recent.values()]), NEAR, self.concurrency // 2)
             for place in np.flatnonzero(noise):
-                who = [*recent][place]
-                self._credits[who] = self._credits.get(who, CREDITS) - 1
+                outlier = [*recent][place]
+                self._credits[outlier] = self._credits.get(outlier, CREDITS) - 1
 
 
 def outliers(values: Numbers, radius: float, neighbours: int) -> Flags:

@@ -49,9 +49,9 @@ class RandomK(Schedule):
         return buffer[: self.buffer_size] if len(buffer) >= self.buffer_size else ()
 
     def validate_population(self, num_clients: int) -> None:
-        told = "draws would name clients that do not exist"
+        reason = "draws would name clients that do not exist"
         fits = num_clients == self.num_clients
-        self._require(fits, "num_clients", f"num_clients={num_clients}", told)
+        self._require(fits, "num_clients", f"num_clients={num_clients}", reason)
 
     @property
     def devices(self) -> "RandomK":
@@ -65,6 +65,6 @@ class RandomK(Schedule):
                 upcoming.popleft()
             else:
                 self._iteration += 1
-                for drawn in self._rng.choice(self.num_clients, self.buffer_size, replace=False):
-                    self._draws[int(drawn)].append(self._iteration)
+                for client in self._rng.choice(self.num_clients, self.buffer_size, replace=False):
+                    self._draws[int(client)].append(self._iteration)
         return Parts(0.0, upcoming.popleft() - now, 0.0)

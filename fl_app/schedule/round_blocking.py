@@ -42,18 +42,18 @@ class RoundBlocking(Attentive):
         return not_waiting(idle, buffer)
 
     def take(self, buffer: Updates) -> Updates:
-        """The first K updates of clients not taken in this round, which counts them as taken."""
+        """The first K updates of clients that this round has not used; it has used them then."""
         arrived = {update.client_id for update in buffer}
         if self._left(arrived) <= 0:
             self._used = set()
         eligible = [update for update in buffer if update.client_id not in self._used]
         if len(eligible) < min(self.buffer_size, self._left(arrived)):
             return ()
-        taken = eligible[: self.buffer_size]
-        delivered = {update.client_id for update in taken}
-        self._used |= delivered
-        self._failed -= delivered
-        return taken
+        updates = eligible[: self.buffer_size]
+        clients = {update.client_id for update in updates}
+        self._used |= clients
+        self._failed -= clients
+        return updates
 
     def _left(self, arrived: set[int]) -> float:
         """How many clients' turns are still to come in this round."""

@@ -10,16 +10,16 @@ from fl_app.core.pool import ClientPool
 from fl_app.core.types import Numbers, Parts, Rng, Updates
 from fl_app.schedule.base import Ids, Schedule
 
-LEAST = 0.1  # of an equal share [A]: 1 / (N p_i), the factor of a client's step, is at most 10
-DRAWS = 40_000  # orders drawn, of all clients together, whose means are the clients' seconds
+MIN_SHARE = 0.1  # of an equal share [A]: 1 / (N p_i), the factor of a client's step, is at most 10
+DRAWS = 40_000  # orders drawn of all clients together, to estimate each client's mean seconds
 
 
 @dataclass(eq=False)
 class Routed(Schedule):
-    """Keep `concurrency` orders given; each new one is client i's with probability p_i.
+    """Keep `concurrency` orders under way; each new one goes to client i with probability p_i.
 
-    A client that is drawn while it is at work, or offline, has its orders wait, and takes the
-    newest model when it begins. Every arrival makes a version. With exponential times these are
+    The order of a client that is at work or offline waits. The client gets the newest model when it
+    begins. Every arrival makes a version. With exponential times these are
     queues in product form: with theta_i = p_i s_i and h_m the complete symmetric polynomials,
 
         X = h_{M-1}(theta) / h_M(theta)
@@ -27,11 +27,11 @@ class Routed(Schedule):
     Sources: Leconte, Jonckheere, Samsonov, Moulines, arXiv:2405.00017; Alahyane, Comte,
     Jonckheere, Moulines, arXiv:2502.08206. Deviations: in both, a waiting order keeps the model of
     its draw. The aims are X, and X over the mean joules of an order [A]; theirs are bounds on
-    convergence, whose constants nobody knows before a run. No p_i is below 0.1 / N [A].
+    convergence, whose constants are unknown before a run. No p_i is below 0.1 / N [A].
 
     Args:
         num_clients: N.
-        concurrency: M, orders given at a time, >= 1.
+        concurrency: M, orders under way at a time, >= 1.
         aim: ``"equal"`` (p_i = 1 / N), ``"throughput"``, or ``"energy"``.
 
     Attributes:
@@ -56,16 +56,16 @@ class Routed(Schedule):
         """Choose p_i for devices, before the first order.
 
         Raises:
-            ValueError: the aim is energy, and nobody knows what an order costs.
+            ValueError: the aim is energy, and the cost of an order is unknown.
         """
-        told = "nobody knows what an order costs"
-        known = self.aim != "energy" or joules is not None
-        self._require(known, "aim", "used with devices/energy", told)
+        reason = "the cost of an order is unknown"
+        fits = self.aim != "energy" or joules is not None
+        self._require(fits, "aim", "used with devices/energy", reason)
         numbers = range(1, 1 + max(50, DRAWS // self.num_clients))
         clients = range(self.num_clients)
-        drawn = [[parts(i, n, 0.0) for n in numbers] for i in clients]
-        seconds = [np.mean([each.seconds for each in own]) for own in drawn]
-        costs = [np.mean([joules(*p.logged) if joules else 1.0 for p in own]) for own in drawn]
+        draws = [[parts(i, n, 0.0) for n in numbers] for i in clients]
+        seconds = [np.mean([each.seconds for each in row]) for row in draws]
+        costs = [np.mean([joules(*p.logged) if joules else 1.0 for p in row]) for row in draws]
         self.route(np.array(seconds), np.array(costs))
 
     def route(self, seconds: Numbers, joules: Numbers) -> None:
@@ -89,19 +89,19 @@ class Routed(Schedule):
 
 
 def queues(loads: Numbers, orders: int) -> tuple[float, Numbers, Numbers]:
-    """Throughput, and mean orders at each client with all of them and with one less.
+    """Throughput, and the mean numbers of orders at each client with M and with M - 1 orders.
 
     Args:
         loads: p_i s_i, shape ``(N,)``.
         orders: M >= 0.
     """
-    length = less = np.zeros_like(loads)
+    length = previous = np.zeros_like(loads)
     throughput = 0.0
     for number in range(1, orders + 1):  # mean value analysis
         stay = loads * (1 + length)
         throughput = number / float(stay.sum())
-        length, less = throughput * stay, length
-    return throughput, length, less
+        length, previous = throughput * stay, length
+    return throughput, length, previous
 
 
 def best(seconds: Numbers, joules: Numbers, orders: int) -> Numbers:
@@ -117,14 +117,14 @@ def best(seconds: Numbers, joules: Numbers, orders: int) -> Numbers:
     def chances(free: Numbers) -> tuple[Numbers, Numbers]:
         weights = np.exp(free - free.max())
         weights /= weights.sum()
-        return weights, LEAST / free.size + (1 - LEAST) * weights
+        return weights, MIN_SHARE / free.size + (1 - MIN_SHARE) * weights
 
     def loss(free: Numbers) -> tuple[float, Numbers]:
         weights, p = chances(free)
-        throughput, length, less = queues(p * seconds, orders)
+        throughput, length, previous = queues(p * seconds, orders)
         cost = float(p @ joules)
-        slope = (length - less) / p + joules / cost  # of log(cost / throughput)
-        return np.log(cost / throughput), (1 - LEAST) * weights * (slope - weights @ slope)
+        slope = (length - previous) / p + joules / cost  # of log(cost / throughput)
+        return np.log(cost / throughput), (1 - MIN_SHARE) * weights * (slope - weights @ slope)
 
     result = minimize(loss, -np.log(seconds), jac=True, method="L-BFGS-B")
     return chances(result.x)[1]

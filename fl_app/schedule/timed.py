@@ -1,4 +1,4 @@
-"""The base of schedules that go by the clock and by the seconds that orders took."""
+"""The base of schedules that depend on the time and on the seconds that orders took."""
 
 from collections.abc import Collection
 
@@ -7,7 +7,7 @@ from fl_app.schedule.base import Ids, Schedule
 
 
 class Timed(Schedule):
-    """Knows the time and who is at work, and sees every arrival once.
+    """Knows the time and which clients are at work, and sees every arrival once.
 
     A subclass calls `note` at the end of `start` and `arrivals` at the beginning of `take`.
     """
@@ -27,7 +27,7 @@ class Timed(Schedule):
         raise NotImplementedError
 
     def note(self, busy: Ids, begin: Collection[int]) -> None:
-        """Remember who is at work from now on."""
+        """Note the clients that are at work from now on."""
         self._began = {client_id: self._began.get(client_id, self._now) for client_id in busy}
         self._began |= dict.fromkeys(begin, self._now)
 

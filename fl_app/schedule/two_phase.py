@@ -1,4 +1,4 @@
-"""Rounds in which every client is heard first, and then makes one version."""
+"""Rounds in which all clients report, and then each of them makes one version."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,11 +12,11 @@ from fl_app.schedule.base import Attentive, Ids
 class TwoPhase(Attentive):
     """Rounds of N versions, with all N clients at work all the time.
 
-    Ringleader's schedule (arXiv:2509.22860). Phase 1 waits until all clients are heard, and takes
-    all that came, of fast clients several updates: a version of the last arrival's client. In phase
-    2 the next update of each other client makes a version. Further ones wait for the next round,
-    each in memory of its own. No phase waits for a client that is offline or whose last order
-    brought nothing.
+    Ringleader's schedule (arXiv:2509.22860). Phase 1 waits until all clients have reported, and
+    takes all updates, several of fast clients. They make the version of the client that arrived
+    last. In phase 2 the next update of each other client makes a version. Further updates wait for
+    the next round, and are kept one by one. No phase waits for a client that is offline or whose
+    last order brought nothing.
     """
 
     def __post_init__(self) -> None:
@@ -32,8 +32,8 @@ class TwoPhase(Attentive):
             if update.client_id in self._left:
                 self._left.remove(update.client_id)
                 return [update]
-        heard = {update.client_id for update in buffer}
-        if not buffer or self._left & self._awaited or self._awaited - heard:
+        reported = {update.client_id for update in buffer}
+        if not buffer or self._left & self._awaited or self._awaited - reported:
             return ()
-        self._left = heard - {buffer[-1].client_id}
+        self._left = reported - {buffer[-1].client_id}
         return buffer

@@ -25,7 +25,7 @@ def main(arguments: Sequence[str]) -> int:
 
     from fl_app.cli import explain, search_path
     from fl_app.core.errors import Interrupted, RunError
-    from fl_app.core.extras import told_if_missing
+    from fl_app.core.extras import explaining_imports
     from fl_app.runner import signals
 
     folder = Path("outputs") / time.strftime("%Y-%m-%d/%H-%M-%S-search")
@@ -33,7 +33,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--config-dir", "-cd", action="append", default=[])
     options, overrides = parser.parse_known_args(arguments)
     try:
-        with told_if_missing():
+        with explaining_imports():
             from fl_app.search.search import search
             from fl_app.search.settings import Settings, split
 

@@ -30,10 +30,10 @@ from fl_app.flower import codec, names
 from fl_app.schedule import Schedule
 from fl_app.strategy.strategy import AsyncStrategy
 
-NAME = "model"  # of the one array that the inner strategy sees if the model's names are unknown
+NAME = "model"  # the only array that the inner strategy sees, if the model's names are unknown
 
-# Classes of Flower that cannot run here, by a part of their names, and why.
-REFUSED = {
+# Flower's strategies that cannot run asynchronously: part of the class's name -> reason.
+UNSUPPORTED = {
     "SecAgg": "SecAgg+ needs rounds, in which a cohort answers several times together",
     "DifferentialPrivacy": (
         "Flower's wrapper adds noise for rounds, in which each of num_sampled_clients uploads "
@@ -45,10 +45,10 @@ REFUSED = {
         "applied to the current model"
     ),
 }
-# Settings that do less here than in Flower's rounds, and what decides.
+# Settings of Flower's rounds that have no or less effect here -> what decides instead.
 TRAIN = "has no effect: the schedule decides how many clients train (concurrency, buffer_size)"
 EVALUATE = "has no effect: client_eval_fraction decides how many clients evaluate"
-DECIDED = {
+IGNORED_SETTINGS = {
     "fraction_train": TRAIN,
     "min_train_nodes": TRAIN,
     "min_available_nodes": TRAIN,
@@ -56,11 +56,11 @@ DECIDED = {
     "min_evaluate_nodes": EVALUATE,
     "weighted_by_key": "weighs training alone: what clients measure is averaged by num-examples",
 }
-# Methods that are not called here: an inner strategy's own ones would be ignored.
+# Methods that are never called here, so that an inner strategy's own ones would be ignored.
 UNCALLED = ("start", "configure_evaluate", "aggregate_evaluate")
 # Keys that every aggregation's event has.
-TAKEN = ("kind", "t", "version", "client", "order", "age", "weight")
-LOOKS = 10  # queries of the connected nodes in one call of `configure_train`
+EVENT_KEYS = ("kind", "t", "version", "client", "order", "age", "weight")
+MAX_QUERIES = 10  # queries of the connected nodes in one call of `configure_train`
 
 log = logging.getLogger("flwr")
 
@@ -70,72 +70,72 @@ class Asynchronous(AsyncStrategy):
 
     The inner strategy sees K replies of one round: the current model plus each client's
     displacement, ``w_t + (w_i - w_o)``. Flower's strategies replace the global model by their
-    aggregate. If they saw the clients' stale models, a version would undo what
-    was published since those clients started. Both agree if no update is stale.
+    aggregate. An aggregate of the clients' stale models would undo what was published since those
+    clients started. If no update is stale, both are equal.
 
-    Its `configure_train` and `aggregate_train` are called once a version, as in Flower's loop. Its
-    config reaches every client that starts from the version, and replies keep all their metrics and
-    records.
+    `configure_train` and `aggregate_train` of the inner strategy are called once per version, as in
+    Flower's loop. Its config is sent to every client that starts from the version. Replies keep all
+    their metrics and records.
 
     Args:
-        inner: the strategy of Flower; its sampling of nodes is not used, and what clients measure
-            is averaged by examples.
+        inner: Flower's strategy. Its sampling of nodes is not used. Metrics of evaluations on
+            clients are averaged by examples.
 
     Raises:
         ValueError: `inner` is not based on Flower's FedAvg, or cannot run asynchronously.
     """
 
-    # `state` holds what was learned, and the config.
-    transient = ("inner", "_layout", "_begun", "_metrics")
+    # `state` holds what the inner strategy has learned, and the config.
+    transient = ("inner", "_layout", "_current", "_metrics")
     takes = TRAINED
 
     looks_at = "every client's arrays, as Flower's strategies do"
 
     def __init__(self, inner: FedAvg) -> None:
         super().__init__()
-        kind = isinstance(inner, type)
-        require(not kind, "inner", inner, "an instance: FedAdam(), not FedAdam", "it has no values")
+        bound = "an instance: FedAdam(), not FedAdam"
+        require(not isinstance(inner, type), "inner", inner, bound, "it has no values")
         name = type(inner).__name__
         bases = " ".join(base.__name__ for base in type(inner).__mro__)
-        why = next((why for part, why in REFUSED.items() if part in bases), "")
-        if why:
-            raise ValueError(f"inner={name} cannot be run asynchronously: {why}")
+        reason = next((reason for part, reason in UNSUPPORTED.items() if part in bases), "")
+        if reason:
+            raise ValueError(f"inner={name} cannot be run asynchronously: {reason}")
         if not isinstance(inner, FedAvg):
             raise ValueError(
                 f"inner={name} must be based on flwr.serverapp.strategy.FedAvg: "
                 "its aggregation could not be called"
             )
-        where = "algorithm.strategy.inner."
+        prefix = "algorithm.strategy.inner."
         for key, value in (("arrayrecord_key", names.ARRAYS), ("configrecord_key", names.CONFIG)):
-            found, why = getattr(inner, key), "clients look for the records of Flower's convention"
-            require(found == value, where + key, found, repr(value), why)
+            actual, why = getattr(inner, key), "clients look for the records of Flower's convention"
+            require(actual == value, prefix + key, actual, repr(value), why)
         share = inner.fraction_train
-        require(share > 0, f"{where}fraction_train", share, "above 0", "no client would train")
+        require(share > 0, f"{prefix}fraction_train", share, "above 0", "no client would train")
         plain = FedAvg()
-        for key, told in DECIDED.items():
+        for key, effect in IGNORED_SETTINGS.items():
             if (value := getattr(inner, key)) != getattr(plain, key):
-                log.warning("%s%s=%s %s", where, key, value, told)
-        own = [key for key in UNCALLED if getattr(type(inner), key) is not getattr(FedAvg, key)]
+                log.warning("%s%s=%s %s", prefix, key, value, effect)
+        custom = [key for key in UNCALLED if getattr(type(inner), key) is not getattr(FedAvg, key)]
         if inner.evaluate_metrics_aggr_fn is not plain.evaluate_metrics_aggr_fn:
-            own.append("evaluate_metrics_aggr_fn")
-        if own:
+            custom.append("evaluate_metrics_aggr_fn")
+        if custom:
             raise ValueError(
-                f"inner={name} must have no {own[0]} of its own, which would never be called: "
+                f"inner={name} must have no {custom[0]} of its own, which would never be called: "
                 "there are no rounds, and what clients measure is averaged by examples"
             )
         # Flower's classes check none of these.
         for key in ("server_learning_rate", "eta", "tau", "server_momentum", "num_malicious_nodes"):
             number = getattr(inner, key, 0)
-            NON_NEGATIVE.check(where + key, number, "its equations would change their sign")
+            NON_NEGATIVE.check(prefix + key, number, "its equations would change their sign")
         for key in ("beta_1", "beta_2"):
             number = getattr(inner, key, 0)
-            require(0 <= number < 1, where + key, number, "in [0, 1)", "its means would grow")
+            require(0 <= number < 1, prefix + key, number, "in [0, 1)", "its means would grow")
         selected = getattr(inner, "num_nodes_to_select", 1)
-        COUNT.check(f"{where}num_nodes_to_select", selected, "no upload would be left")
+        COUNT.check(f"{prefix}num_nodes_to_select", selected, "no upload would be left")
         self.inner = inner
         self._layout: Layout | None = None
         self.state["config"] = {}  # the user's; a strategy may change it for good
-        self._begun: _Round | None = None
+        self._current: _Round | None = None
         self._metrics: MetricRecord | None = None
 
     def validate_run(self, num_versions: float, schedule: Schedule) -> None:
@@ -144,35 +144,35 @@ class Asynchronous(AsyncStrategy):
         key = "algorithm.schedule.buffer_size"
         if isinstance(self.inner, MultiKrum):  # and Krum, which is based on it
             bound = f"above 2 x num_malicious_nodes + 2={2 * faults + 2}"
-            why = "that many equal bad uploads could be closer to each other than the good ones"
-            require(size > 2 * faults + 2, key, size, bound, why)
+            reason = "that many equal bad uploads could be closer to each other than the good ones"
+            require(size > 2 * faults + 2, key, size, bound, reason)
         if isinstance(self.inner, Bulyan):
             bound = f"at least 4 x num_malicious_nodes + 3={4 * faults + 3}"
-            why = "Bulyan would skip every aggregation, and the model would stay as it is"
-            require(size >= 4 * faults + 3, key, size, bound, why)
+            reason = "Bulyan would skip every aggregation, and the model would stay as it is"
+            require(size >= 4 * faults + 3, key, size, bound, reason)
 
     def summary(self) -> None:
         super().summary()
         self.inner.summary()
 
     def state_dict(self) -> dict[str, Any]:
-        # Of a round that has begun, what was before it: after a restart it begins anew.
-        inner = self._begun.kept if self._begun else self._kept()
+        # If a round is under way, the state before it: after a restart the round begins again.
+        inner = self._current.inner_state if self._current else self._inner_state()
         return super().state_dict() | {"state": {**self.state, "inner": inner}}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         super().load_state_dict(state)
-        vars(self.inner).update(_copied(self.state.pop("inner", {})))
+        vars(self.inner).update(_copy(self.state.pop("inner", {})))
 
-    def _kept(self) -> dict[str, Any]:
-        return {k: _copied(v) for k, v in vars(self.inner).items() if _is_plain(v)}
+    def _inner_state(self) -> dict[str, Any]:
+        return {k: _copy(v) for k, v in vars(self.inner).items() if _is_plain(v)}
 
     def dispatch(self, model: GlobalModel, client_id: int) -> tuple[Vector, Config]:
-        return model.params, self._begin_round(model).told
+        return model.params, self._begin_round(model).client_config
 
     def aggregate(self, model: GlobalModel, updates: Updates) -> Vector:
-        begun = self._begin_round(model)
-        self._begun = None
+        started = self._begin_round(model)
+        self._current = None
         server_round = model.version + 1
         rebased = [self._arrays(model.params + model.delta(update)) for update in updates]
         replies = [_reply(u, a) for u, a in zip(updates, rebased, strict=True)]
@@ -182,10 +182,10 @@ class Asynchronous(AsyncStrategy):
         except AppExitException as error:
             text = f"{self._label} cannot aggregate version {server_round}: {error}"
             raise RunError(text) from error
-        self.state["config"] = begun.config
+        self.state["config"] = started.config
         for name, value in (self._metrics or {}).items():
             if isinstance(value, int | float) and math.isfinite(value):
-                self.report[f"train_{name}" if name in TAKEN else name] = value
+                self.report[f"train_{name}" if name in EVENT_KEYS else name] = value
         if arrays is None:
             return model.params
         try:
@@ -204,16 +204,16 @@ class Asynchronous(AsyncStrategy):
     # -- what the inner strategy sends to clients --------------------------------------------------
 
     def _prepare(self, layout: Layout, train_config: ConfigRecord | None) -> dict[str, Any]:
-        self._layout, self._begun = layout, None
+        self._layout, self._current = layout, None
         self.state["config"] = dict(train_config or {})
         return {}  # the inner strategy's config contains it
 
     def _begin_round(self, model: GlobalModel) -> "_Round":
         """Call `configure_train` once a version, as Flower's loop does between two aggregations."""
-        begun = self._begun
-        if begun is not None and begun.version == model.version and begun.params is model.params:
-            return begun
-        kept = self._kept()
+        started = self._current
+        if started and started.version == model.version and started.params is model.params:
+            return started
+        inner_state = self._inner_state()
         self._layout = self._layout or Layout.of_arrays({NAME: model.params})
         record = ConfigRecord(dict(self.state["config"]))
         arrays, server_round = self._arrays(model.params), model.version + 1
@@ -222,37 +222,37 @@ class Asynchronous(AsyncStrategy):
         grid = SeenNodes(max(2, self.inner.min_train_nodes, self.inner.min_available_nodes))
         with _warnings_only():
             messages = self.inner.configure_train(server_round, arrays, record, grid)
-            orders = [self._told(message, before, server_round) for message in messages]
+            orders = [self._config(message, before, server_round) for message in messages]
         if not orders:
             self._refuse("sends no message")
-        if any(told != orders[0] for told in orders):
+        if any(config != orders[0] for config in orders):
             self._refuse("tells clients different things: a version has one config for all")
-        self._begun = _Round(model.version, model.params, orders[0], dict(record), kept)
-        return self._begun
+        self._current = _Round(model.version, model.params, orders[0], dict(record), inner_state)
+        return self._current
 
-    def _told(self, message: Message, before: Mapping[str, Array], server_round: int) -> Config:
-        """The config that a message tells a client."""
+    def _config(self, message: Message, before: Mapping[str, Array], server_round: int) -> Config:
+        """The config in a message to a client."""
         content, kind = message.content, message.metadata.message_type
         if kind != MessageType.TRAIN or content.keys() != {names.ARRAYS, names.CONFIG}:
             self._refuse(f"sends a {kind!r} message with the records {', '.join(content)}")
-        told: dict[str, Any] = dict(content.config_records[names.CONFIG])
-        taken = [key for key in names.RESERVED if key in told]
-        if told.pop(names.SERVER_ROUND, server_round) != server_round:  # every order carries it
-            taken.append(names.SERVER_ROUND)
-        if taken:
-            self._refuse(f"sets config[{taken[0]!r}], which asynchronous orders use themselves")
-        sent = content.array_records[names.ARRAYS]
-        same = sent.keys() == before.keys() and all(
-            array.data is before[name].data for name, array in sent.items()
+        config: dict[str, Any] = dict(content.config_records[names.CONFIG])
+        reserved = [key for key in names.RESERVED if key in config]
+        if config.pop(names.SERVER_ROUND, server_round) != server_round:  # every order carries it
+            reserved.append(names.SERVER_ROUND)
+        if reserved:
+            self._refuse(f"sets config[{reserved[0]!r}], which asynchronous orders use themselves")
+        arrays = content.array_records[names.ARRAYS]
+        unchanged = arrays.keys() == before.keys() and all(
+            array.data is before[name].data for name, array in arrays.items()
         )
-        if not same:
+        if not unchanged:
             self._refuse("sends other arrays than the model's, which displacements start from")
-        return told
+        return config
 
-    def _refuse(self, what: str) -> NoReturn:
+    def _refuse(self, action: str) -> NoReturn:
         raise ValueError(
             f"inner={type(self.inner).__name__} cannot be run asynchronously: its configure_train "
-            + what
+            + action
         )
 
     # -- models as the inner strategy sees them ---------------------------------------------------
@@ -264,37 +264,37 @@ class Asynchronous(AsyncStrategy):
     def _vector(self, arrays: ArrayRecord) -> Vector:
         assert self._layout is not None
         # Averages of integers, such as BatchNorm's counters, are floats.
-        named = codec.arrays_of(arrays)
-        return self._layout.flatten([named[name] for name in self._layout.names])
+        by_name = codec.arrays_of(arrays)
+        return self._layout.flatten([by_name[name] for name in self._layout.names])
 
 
 class _Round(NamedTuple):
-    """A version that the inner strategy has configured.
+    """A version for which the inner strategy has configured the training.
 
     Attributes:
         params: of the version, shape ``(d,)``.
-        told: to every client that starts from it.
-        config: the user's config after that.
-        kept: what a checkpoint holds of the inner strategy.
+        client_config: sent to every client that starts from the version.
+        config: the user's config, as `configure_train` left it.
+        inner_state: the inner strategy's state before the round, for a checkpoint.
     """
 
     version: int
     params: Vector
-    told: Config
+    client_config: Config
     config: dict[str, Any]
-    kept: dict[str, Any]
+    inner_state: dict[str, Any]
 
 
 class SeenNodes(Grid):
-    """The grid that an inner strategy sees: its nodes stand for the clients, which get the same."""
+    """The grid that an inner strategy sees; its nodes are placeholders for all clients."""
 
     def __init__(self, count: int) -> None:
         self._nodes = range(count)
-        self._looks = 0
+        self._queries = 0
 
     def get_node_ids(self) -> Iterable[int]:
-        self._looks += 1
-        if self._looks > LOOKS:
+        self._queries += 1
+        if self._queries > MAX_QUERIES:
             raise ValueError(
                 "the inner strategy's configure_train waits for more nodes: asynchronously, "
                 "clients start one by one"
@@ -339,19 +339,19 @@ def _is_plain(value: object) -> bool:
     return isinstance(value, None | bool | int | float | str | np.ndarray | np.generic)
 
 
-def _copied(value: Any) -> Any:
+def _copy(value: Any) -> Any:
     """A copy with its own containers; arrays are shared, because they are not written to."""
     if type(value) is dict:
-        return {key: _copied(item) for key, item in value.items()}
+        return {key: _copy(item) for key, item in value.items()}
     if type(value) in (list, set, tuple):
-        return type(value)(_copied(item) for item in value)
+        return type(value)(_copy(item) for item in value)
     return value
 
 
 def _reply(update: Update, arrays: ArrayRecord) -> Message:
     """The message of a client that sends `arrays` in Flower's round loop.
 
-    Its group is the round whose `configure_train` gave the order, which says how old it is.
+    Its group id is the round of its base version, from which a strategy can compute its age.
     """
     plain = {names.NUM_EXAMPLES: update.num_examples, names.LOSS: update.loss}
     records: Records = update.records or {

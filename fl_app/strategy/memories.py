@@ -1,4 +1,4 @@
-"""What a server remembers of every client: its last gradient, as a row of one array."""
+"""The last gradient of every client, which a server keeps as a row of one array."""
 
 import math
 import os
@@ -15,9 +15,9 @@ from fl_app.core.types import Array, Numbers, Update, Vector
 from fl_app.schedule import Schedule, k_async
 from fl_app.strategy.weighted import Stepped
 
-FEW = 8  # rows that are reserved if nobody says how many clients there are
-FASTEST = 6.0  # rate of an exponential that matters to fresh gradients only
-BATCH = 64  # gradients that are added at a time, or wait to be taken out, at most
+RESERVED_ROWS = 8  # if the number of clients is unknown
+FASTEST = 6.0  # greatest rate of the exponentials; it matters to fresh gradients only
+BATCH = 64  # greatest number of gradients that are added at once, or wait to be removed
 BLOCK = 1 << 17  # entries of gradients that are added at a time, so that they stay in the cache
 
 
@@ -26,8 +26,8 @@ class Memories:
 
     With ``"float16"`` a row is divided by a power of two, its scale, before it is rounded, so that
     a small gradient does not vanish. Sums are those of the rounded rows, in float64, one for each
-    of the exponentials that (1 + age)^(-p) is a sum of: 1 for p = 0, else 14 to 30. All weights of
-    a sum fall by one factor, so that a version costs the same whatever the number of clients.
+    of the exponentials that add up to (1 + age)^(-p): 1 for p = 0, else 14 to 30. A version scales
+    all weights of a sum by one factor, so its cost does not depend on the number of clients.
 
     Args:
         dtype: of a row's entries, ``"float32"`` or ``"float16"``.
@@ -36,7 +36,7 @@ class Memories:
 
     Attributes:
         versions: client -> version that its gradient was computed on.
-        oldest: gradients computed on earlier versions count no more (`counts`).
+        oldest: gradients computed on earlier versions no longer count (`counts`).
     """
 
     def __init__(
@@ -45,7 +45,7 @@ class Memories:
         self.versions: dict[int, int] = {}
         self.oldest = 0
         self._dtype = dtype
-        self._reserve = reserve or FEW
+        self._reserve = reserve or RESERVED_ROWS
         self._exponent = exponent
         self._slots: dict[int, int] = {}
         self._rows: Array = np.empty((0, 0), self._dtype)
@@ -64,13 +64,13 @@ class Memories:
         return client_id in self._slots
 
     def row(self, client_id: int) -> Vector:
-        """A client's gradient as it was kept, shape ``(d,)``; KeyError if it has none."""
+        """A client's gradient as it is stored, shape ``(d,)``; KeyError if it has none."""
         slot = self._slots[client_id]
         row: Vector = self._rows[slot].astype(np.float32, copy=False)
         return row if self._dtype == "float32" else row * self._scales[slot]
 
     def counts(self, client_id: int) -> bool:
-        """Whether the client has a gradient that was not forgotten."""
+        """Whether the client has a gradient, and that was not forgotten (`forget_before`)."""
         return self.versions.get(client_id, -1) >= self.oldest
 
     def forget_before(self, version: float) -> None:
@@ -85,7 +85,7 @@ class Memories:
         """Weighted sum of the gradients that count, and the sum of their weights.
 
         Args:
-            now: the version that ages are counted to, not below any that was told before.
+            now: the version at which ages are measured; never below that of an earlier call.
 
         Returns:
             sum_c weight_c h_c, shape ``(d,)``, and sum_c weight_c; zeros if there is none. Weights
@@ -97,7 +97,7 @@ class Memories:
             self._rates, self._shares = exponentials(self._exponent, self._span)
             self._masses = np.zeros(self._rates.size)
             self._sums = np.zeros((self._rates.size, self._rows.shape[1]))
-            self._left, counted = [], [c for own in self._counted.values() for c in own]
+            self._left, counted = [], [c for clients in self._counted.values() for c in clients]
             for start in range(0, len(counted), BATCH):
                 self._entered = dict.fromkeys(counted[start : start + BATCH], True)
                 self._settle(now)
@@ -132,13 +132,13 @@ class Memories:
         Raises:
             ValueError: the rows have another type than this object's.
         """
-        found = state["_dtype"]
-        key, why = "algorithm.strategy.memory_dtype", "memories would be rounded anew"
-        require(found == self._dtype, key, self._dtype, f"{found}, as in the checkpoint", why)
+        dtype = state["_dtype"]
+        key, reason = "algorithm.strategy.memory_dtype", "memories would be rounded anew"
+        require(dtype == self._dtype, key, self._dtype, f"{dtype}, as in the checkpoint", reason)
         vars(self).update(deepcopy(dict(state)))
 
     def _add(self, client_id: int, size: int) -> int:
-        """The row of a client that was not heard before."""
+        """A row for a client that has none."""
         slot = self._slots[client_id] = len(self._slots)
         if slot >= len(self._rows):
             # Reserved memory that nobody has written to takes no room yet.
@@ -150,7 +150,7 @@ class Memories:
         return slot
 
     def _leave(self, client_id: int) -> None:
-        """Take a client's gradient out of `weighted`, if it is in."""
+        """Remove a client's gradient from the sums of `weighted`, if it is in them."""
         clients = self._counted.get(version := self.versions[client_id], {})
         if clients.pop(client_id, False):
             if not self._entered.pop(client_id, False):
@@ -179,8 +179,8 @@ class Memories:
             sums = self._sums[:, place]
             sums *= falls[:, None]
             block = np.empty((len(rows), sums.shape[1]))
-            for held, row in zip(block, rows, strict=True):
-                held[:] = row[place]
+            for target, row in zip(block, rows, strict=True):
+                target[:] = row[place]
             sums += weights @ block
             total[place] = self._shares @ sums
         self._entered, self._left, self._at = {}, [], now
@@ -240,17 +240,17 @@ class RemembersClients(Stepped):
 
     @property
     def memory(self) -> Memories:
-        """What is remembered."""
+        """The stored gradients."""
         memory: Memories = self.state["memory"]
         return memory
 
     def population(self, updates: Iterable[Update]) -> int:
-        """N: `num_clients`, or the clients heard with these updates if they are more."""
+        """N: `num_clients`, or the number of clients heard, these included, if that is larger."""
         new = {update.client_id for update in updates if update.client_id not in self.memory}
         return max(self.num_clients or 0, len(self.memory) + len(new))
 
     def remember(self, updates: Iterable[Update], gradients: Iterable[Vector], size: int) -> None:
-        """Keep gradients; of two gradients of one client the later one.
+        """Store gradients; of two gradients of one client, the later one.
 
         Args:
             updates: K updates.
@@ -262,20 +262,20 @@ class RemembersClients(Stepped):
 
     def memory_cost(self, size: int, num_clients: int) -> str:
         name, num_clients = type(self).__name__, max(num_clients, self.num_clients or 0)
-        each = size * np.dtype(self.memory_dtype).itemsize
+        row = size * np.dtype(self.memory_dtype).itemsize
         if not num_clients:
-            return f"{name} keeps {each / 1e6:,.1f} MB of each client's gradient, and sums of these"
-        least = num_clients * each + 8 * size
-        most = least + 8 * size * (30 if self.memory_weight else 0)  # a sum for each rate
+            return f"{name} keeps {row / 1e6:,.1f} MB of each client's gradient, and sums of these"
+        lower = num_clients * row + 8 * size
+        upper = lower + 8 * size * (30 if self.memory_weight else 0)  # a sum for each rate
         available = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
         self._require(
-            least <= available,
+            lower <= available,
             "memory_dtype",
             f"a type with which {num_clients} clients' gradients of {size} numbers fit into the "
             f"{available} bytes of this machine's memory",
-            f"{name} keeps at least {least} bytes; take float16, fewer clients or a smaller model",
+            f"{name} keeps at least {lower} bytes; take float16, fewer clients or a smaller model",
         )
-        return f"{name} keeps up to {most / 1e6:,.1f} MB of {num_clients} clients' gradients"
+        return f"{name} keeps up to {upper / 1e6:,.1f} MB of {num_clients} clients' gradients"
 
     def state_dict(self) -> dict[str, Any]:
         return super().state_dict() | {"state": {**self.state, "memory": self.memory.state_dict()}}

@@ -78,44 +78,44 @@ def run(
         require(fits, "guard", guard, bound, "it checks every upload")
         POSITIVE.check("timeout", timeout, "every order would be late")
         schedule = deepcopy(strategy.schedule) if schedule is None else schedule
-        bound, why = "a fl_app.schedule.Schedule, such as k_async(2)", "it says who trains when"
-        made = hasattr(schedule, "take") and not isinstance(schedule, type)
-        require(made, "schedule", schedule, bound, why)
-        why = "its probabilities are those of simulated devices"
-        require(not isinstance(schedule, Routed), "schedule", "Routed", "another one", why)
+        bound, reason = "a fl_app.schedule.Schedule, such as k_async(2)", "it says who trains when"
+        fits = hasattr(schedule, "take") and not isinstance(schedule, type)
+        require(fits, "schedule", schedule, bound, reason)
+        reason = "its probabilities are those of simulated devices"
+        require(not isinstance(schedule, Routed), "schedule", "Routed", "another one", reason)
         cls = type(strategy)
-        own = names_of(h for h in UNCALLED if getattr(cls, h) is not getattr(AsyncStrategy, h))
-        why = "start never calls them; override dispatch, aggregate or summary instead"
-        require(not own, f"methods of {cls.__name__}", own, "none of Flower's rounds", why)
+        custom = names_of(h for h in UNCALLED if getattr(cls, h) is not getattr(AsyncStrategy, h))
+        reason = "start never calls them; override dispatch, aggregate or summary instead"
+        require(not custom, f"methods of {cls.__name__}", custom, "none of Flower's rounds", reason)
         for key, config in (("train_config", train_config), ("evaluate_config", evaluate_config)):
-            taken = names_of(name for name in names.RESERVED if name in (config or {}))
-            bound, why = f"none of {', '.join(names.RESERVED)}", "every order overwrites them"
-            require(not taken, f"keys of {key}", taken, bound, why)
+            reserved = names_of(name for name in names.RESERVED if name in (config or {}))
+            bound, reason = f"none of {', '.join(names.RESERVED)}", "every order overwrites them"
+            require(not reserved, f"keys of {key}", reserved, bound, reason)
         strategy.validate_run(num_versions, schedule)
         if guard is not None:
             guard.validate_kinds(strategy.takes)
         bound, why = "an ArrayRecord with arrays, such as of model.state_dict()", "it is version 0"
-        found, fits = type(initial_arrays).__name__, isinstance(initial_arrays, ArrayRecord)
-        require(fits and len(initial_arrays) > 0, "initial_arrays", found, bound, why)
+        kind, fits = type(initial_arrays).__name__, isinstance(initial_arrays, ArrayRecord)
+        require(fits and len(initial_arrays) > 0, "initial_arrays", kind, bound, why)
         if client_eval_every is None and evaluate_config is not None:
             client_eval_every = eval_every
-        on_clients = ClientEvaluation(client_eval_every, client_eval_fraction, seed)
+        client_evaluation = ClientEvaluation(client_eval_every, client_eval_fraction, seed)
         folder, history, files = None if output is None else Path(output), History(), None
         if folder is not None:
             require_free(folder)
             stack.enter_context(disk_errors_as_run_errors(folder, AGAIN))
             files = RunFolder(folder, history)
-        named = codec.arrays_of(initial_arrays)
-        # "d" = float64: also zeros, of which training makes other numbers.
-        if rounded := [n for n, a in named.items() if a.dtype == "d" or np.any(np.float32(a) != a)]:
-            told = "initial_arrays %s: models are float32, which rounds float64 and integers > 2^24"
-            log.warning(told, names_of(rounded))
-        layout = Layout.of_arrays(named)
+        arrays = codec.arrays_of(initial_arrays)
+        # "d" = float64. Zeros count too, since training changes them.
+        if lossy := [n for n, a in arrays.items() if a.dtype == "d" or np.any(np.float32(a) != a)]:
+            note = "initial_arrays %s: models are float32, which rounds float64 and integers > 2^24"
+            log.warning(note, names_of(lossy))
+        layout = Layout.of_arrays(arrays)
         results = _Results(strategy, layout, num_versions, evaluate)
         strategy.summary()
         num_nodes = _count_nodes(grid, schedule)
-        if told := strategy.memory_cost(layout.num_trainable, num_nodes):
-            log.info(told)
+        if note := strategy.memory_cost(layout.num_trainable, num_nodes):
+            log.info(note)
         mailbox = GridMailbox(
             grid,
             layout,
@@ -125,7 +125,7 @@ def run(
             needs=strategy.needs,
         )
         stack.callback(mailbox.close)  # also if the engine refuses an argument
-        listening: list[Sink] = [*sinks, results]
+        all_sinks: list[Sink] = [*sinks, results]
         engine = Engine(
             strategy=strategy,
             schedule=schedule,
@@ -135,10 +135,10 @@ def run(
             stop=Stop(num_versions=num_versions),
             evaluate=results.evaluate if evaluate else None,
             eval_every=eval_every,
-            client_evaluation=on_clients,
+            client_evaluation=client_evaluation,
             guard=guard or Guard(),
             intake=results,
-            sinks=listening,
+            sinks=all_sinks,
             seed=seed,
         )
         if files is not None and folder is not None:  # no argument can be refused any more
@@ -159,7 +159,7 @@ def run(
                 files.lock()
             stack.callback(files.close)
             files.begin(settings)
-            listening += [history, files]
+            all_sinks += [history, files]
         outcome = engine.run()
         log.info("Stopped by %s after %.1f s", outcome.stopped, outcome.seconds)
         results.result.arrays = codec.record_of(layout.named(outcome.params))
@@ -179,7 +179,7 @@ def run(
 
 
 def _count_nodes(grid: Grid, schedule: Schedule) -> int:
-    """How many nodes are there; refuses a schedule for which those of a simulation are too few."""
+    """The number of nodes; refuses a schedule that needs more nodes than a simulation has."""
     num_nodes, fixed = count_nodes(grid)
     size = schedule.least_clients
     if size == 1 or not 0 < num_nodes <= size:
@@ -194,18 +194,18 @@ def _count_nodes(grid: Grid, schedule: Schedule) -> int:
     if size > num_nodes:
         effect = "it waits until there are so many" if waits else "it counts some nodes twice"
         bound = f"at most the number of nodes, {num_nodes}"
-        why = f"{effect}; give {fit}, or have more nodes"
-        require(not fixed, key, size, bound, why)
-        log.warning("%s=%d should be %s: %s", key, size, bound, why)
+        reason = f"{effect}; give {fit}, or have more nodes"
+        require(not fixed, key, size, bound, reason)
+        log.warning("%s=%d should be %s: %s", key, size, bound, reason)
     elif waits:
-        told = "schedule.buffer_size=%d is the number of nodes: this is synchronous; give %s"
-        log.warning(told, size, fit)
+        message = "schedule.buffer_size=%d is the number of nodes: this is synchronous; give %s"
+        log.warning(message, size, fit)
     return num_nodes
 
 
 @dataclass(eq=False)
 class _Results(Intake):
-    """Sink that fills Flower's result; sees the updates, since events have no client's metrics."""
+    """Sink that fills Flower's result; an intake, too, as events lack the clients' metrics."""
 
     strategy: AsyncStrategy
     layout: Layout
@@ -215,7 +215,7 @@ class _Results(Intake):
     def __post_init__(self) -> None:
         self.result = Result()
         self._updates: Updates = ()  # of the last aggregation
-        self._told = False  # whether an order has failed
+        self._failure_logged = False
 
     def open(self, model: GlobalModel, updates: Updates) -> Opened:
         self._updates = updates
@@ -227,8 +227,8 @@ class _Results(Intake):
         metrics = self.measure(version, codec.record_of(self.layout.named(vector)))
         if metrics is None:
             return {}
-        found, bound = type(metrics).__name__, "a MetricRecord, or None"
-        require(isinstance(metrics, Mapping), "result of evaluate_fn", found, bound, "it is kept")
+        kind, bound = type(metrics).__name__, "a MetricRecord, or None"
+        require(isinstance(metrics, Mapping), "result of evaluate_fn", kind, bound, "it is kept")
         log.info("Version %d: %s", version, metrics)
         self.result.evaluate_metrics_serverapp[version] = metrics
         return {name: float(v) for name, v in metrics.items() if isinstance(v, int | float)}
@@ -259,10 +259,10 @@ class _Results(Intake):
                 self.result.evaluate_metrics_clientapp[event.version] = record
                 log.info("Version %d on %d clients: %s", event.version, event.clients, record)
             case Failed() | Rejected():
-                # The first one whole, with its traceback; the others are likely of the same cause.
+                # Only the first has its traceback logged; the others likely have the same cause.
                 lines = event.reason.strip().splitlines()
-                reason = "".join(lines[-1:]) if self._told else event.reason
-                self._told = True
+                reason = "".join(lines[-1:]) if self._failure_logged else event.reason
+                self._failure_logged = True
                 log.warning("%s of client %s: %s", event.kind, event.client, reason)
 
     def close(self) -> None:

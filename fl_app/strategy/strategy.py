@@ -1,4 +1,4 @@
-"""The adapter of an `Algorithm` to Flower's Strategy, written once."""
+"""Adapts an `Algorithm` to Flower's Strategy."""
 
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -32,9 +32,8 @@ class AsyncStrategy(Algorithm, Strategy):
     ServerApp through `start`, and on its own with hand-made `GlobalModel` and `Update` objects.
 
     Attributes:
-        schedule: when clients start and updates are aggregated, unless told otherwise.
-        needs: full name of the trainer whose equations the clients must know; "" = any client's
-            models will do.
+        schedule: the default for when clients start and updates are aggregated.
+        needs: full name of the trainer that the clients must use; "" = any client will do.
         takes: kinds of uploads that its equations can use.
 
     Examples:
@@ -86,7 +85,7 @@ class AsyncStrategy(Algorithm, Strategy):
         """Run asynchronously on real or simulated nodes, in real time.
 
         The signature is Flower's. `num_rounds` counts published versions. After `timeout` seconds
-        an order's place is given to another client. Any ClientApp works that receives ``arrays``
+        another client takes an order's place. Any ClientApp works that receives ``arrays``
         and ``config`` and returns ``arrays`` and ``metrics`` with ``num-examples``. An algorithm
         with client equations (`needs`) requires its trainer: the first other reply ends the run.
 
@@ -98,12 +97,12 @@ class AsyncStrategy(Algorithm, Strategy):
             train_config: sent with every order.
             evaluate_config: sent with every evaluate order; with it clients evaluate.
             evaluate_fn: maps (version, arrays) to metrics.
-            schedule: instead of the class's own. It needs at most as many clients as a simulation
-                has nodes (`least_clients`); real nodes may still join, so there more only warns.
+            schedule: replaces the class's own. A simulation must have at least as many nodes as it
+                needs (`least_clients`). Real nodes may still join, so too few only cause a warning.
             guard: bounds on uploads; default none.
             eval_every: versions between evaluations by `evaluate_fn`.
-            client_eval_every: versions between evaluations on clients, which are sent the model
-                between two training orders and return ``metrics`` with ``num-examples``; nobody
+            client_eval_every: versions between evaluations on clients. They receive the model
+                between two training orders and return ``metrics`` with ``num-examples``; nothing
                 waits for them. None = `eval_every` if there is an `evaluate_config`, else none.
             client_eval_fraction: share of the nodes that evaluate a version, in (0, 1].
             sinks: receive the run's events; they are closed at the end, also after an error.
@@ -123,9 +122,9 @@ class AsyncStrategy(Algorithm, Strategy):
         # Imported here: a node loads this class for the trainer beside it, and starts no run.
         from fl_app.strategy.start import run
 
-        told = num_rounds, timeout, train_config, evaluate_config, evaluate_fn, schedule, guard
+        settings = num_rounds, timeout, train_config, evaluate_config, evaluate_fn, schedule, guard
         evaluation = eval_every, client_eval_every, client_eval_fraction
-        return run(self, grid, initial_arrays, *told, *evaluation, sinks, seed, output)
+        return run(self, grid, initial_arrays, *settings, *evaluation, sinks, seed, output)
 
     # -- Flower's Strategy, in Flower's own synchronous loop --------------------------------------
     # `start` does not call these, and refuses a class that overrides them; Flower's wrappers and
@@ -139,24 +138,24 @@ class AsyncStrategy(Algorithm, Strategy):
         Raises:
             ValueError: the algorithm exchanges more than models.
         """
-        beside = ""
+        obstacle = ""
         if extra := dict.fromkeys([*self.order_extra, *self.upload_extra]):
-            beside = f"exchanges more than models ({', '.join(extra)})"
+            obstacle = f"exchanges more than models ({', '.join(extra)})"
         elif RESIDUAL in self.takes:
-            beside = "tells its clients which of their uploads arrived"
-        if beside:
-            loses = "which Flower's own round loop would drop: call start"
-            raise ValueError(f"{type(self).__name__} {beside}, {loses}")
+            obstacle = "tells its clients which of their uploads arrived"
+        if obstacle:
+            consequence = "which Flower's own round loop would drop: call start"
+            raise ValueError(f"{type(self).__name__} {obstacle}, {consequence}")
         config[names.SERVER_ROUND] = server_round
         layout = Layout.of_arrays(codec.arrays_of(arrays))
-        params = codec.from_arrays(arrays, layout)
-        model = GlobalModel(params, server_round - 1, num_trainable=layout.num_trainable)
+        initial = codec.from_arrays(arrays, layout)
+        model = GlobalModel(initial, server_round - 1, num_trainable=layout.num_trainable)
         self._round, messages = (layout, model), []
         for node in grid.get_node_ids():
-            vector, told = self.dispatch(model, node)
-            own = arrays if vector is model.params else codec.record_of(layout.named(vector))
-            mine = codec.config_record({**config, **told})
-            record = RecordDict({names.ARRAYS: own, names.CONFIG: mine})
+            vector, client_config = self.dispatch(model, node)
+            params = arrays if vector is model.params else codec.record_of(layout.named(vector))
+            config_record = codec.config_record({**config, **client_config})
+            record = RecordDict({names.ARRAYS: params, names.CONFIG: config_record})
             messages.append(Message(record, message_type=MessageType.TRAIN, dst_node_id=node))
         return messages
 
@@ -197,7 +196,7 @@ class AsyncStrategy(Algorithm, Strategy):
         """Nothing: evaluation is central."""
         return None
 
-    # -- what `start` asks, beside the equations ---------------------------------------------------
+    # -- what `start` uses beside the equations ----------------------------------------------------
 
     @property
     def _label(self) -> str:
@@ -226,20 +225,20 @@ class AsyncStrategy(Algorithm, Strategy):
 
 
 def mean_metrics(updates: Updates, loss: str = "train_loss") -> dict[str, Any]:
-    """Means by examples of what clients sent, as in Flower: one that is NaN is the mean.
+    """Means of clients' metrics, weighted by examples as in Flower: with a NaN the mean is NaN.
 
     Args:
         updates: of one version.
-        loss: name of the loss.
+        loss: name under which the mean loss is returned.
     """
-    sent: dict[str, list[tuple[float, int]]] = {}
+    samples: dict[str, list[tuple[float, int]]] = {}
     for update in updates:
-        # A foreign ClientApp may send no loss, which reads as NaN, too.
-        told = update.records.get(names.METRICS, {"": names.LOSS_NAMES}).values()
-        has_loss = any(name in record for record in told for name in names.LOSS_NAMES)
+        # If a foreign ClientApp sends no loss, `update.loss` is NaN, too.
+        records = update.records.get(names.METRICS, {"": names.LOSS_NAMES}).values()
+        has_loss = any(name in record for record in records for name in names.LOSS_NAMES)
         for name, value in [*update.metrics.items(), *[(loss, update.loss)] * has_loss]:
-            sent.setdefault(name, []).append((value, update.num_examples))
-    return {k: sum(v * n for v, n in of) / sum(n for _, n in of) for k, of in sent.items()}
+            samples.setdefault(name, []).append((value, update.num_examples))
+    return {k: sum(v * n for v, n in s) / sum(n for _, n in s) for k, s in samples.items()}
 
 
 def described(value: object) -> Scalar | None:
@@ -253,5 +252,5 @@ def described(value: object) -> Scalar | None:
     if type(value).__repr__ is not object.__repr__:
         return repr(value)
     attributes = getattr(value, "__dict__", {})
-    own = [f"{k}={described(v)}" for k, v in attributes.items() if k[0] != "_"]
-    return f"{type(value).__name__}({', '.join(own)})"
+    settings = [f"{k}={described(v)}" for k, v in attributes.items() if k[0] != "_"]
+    return f"{type(value).__name__}({', '.join(settings)})"

@@ -1,4 +1,4 @@
-"""The bases of algorithms that only weigh gradients or models, and a mean of versions."""
+"""Bases of algorithms that weight gradients or models, and of those that average versions."""
 
 from abc import abstractmethod
 from collections.abc import Sequence
@@ -23,12 +23,12 @@ FALLS = Bound(
 
 @dataclass(kw_only=True)
 class Stepped(AsyncStrategy):
-    """A server that makes steps along uploads, at a rate of its own.
+    """A server that makes steps along uploads at its own learning rate.
 
     Args:
-        server_lr: the server's rate.
+        server_lr: the server's learning rate.
         clip_norm: largest norm of an upload's trainable part, > 0; None = any length.
-        lr_schedule: how the server's rate falls; None = constant.
+        lr_schedule: how the server's learning rate falls; None = constant.
     """
 
     server_lr: float = bounded(1.0, POSITIVE, "the model would not move")
@@ -106,21 +106,21 @@ class WeightedGradientsOrModels(WeightedGradients):
 
     def public_weights(self) -> Weighting:
         bound = "gradient with secure_aggregation=helper"
-        told = "clients' rate sums differ, so a mixture of models is no weighted sum of uploads"
-        self._require(self.form == "gradient", "form", bound, told)
+        reason = "clients' rate sums differ, so a mixture of models is no weighted sum of uploads"
+        self._require(self.form == "gradient", "form", bound, reason)
         return self.weighting
 
 
 @dataclass(kw_only=True)
 class AveragesVersions(Stepped):
-    """A server that can test and save a mean of its versions; clients receive w_t as before.
+    """A server that can test and save a mean of its versions; clients still receive w_t.
 
         m_{t+1} = m_t + (e + 1) / (t + e + 1) (w_{t+1} - m_t),    m_1 = w_1
 
-    A version counts in the mean by about its e-th power. Source: Shamir, Zhang: "Stochastic
+    Version t has a weight of about t^e in the mean. Source: Shamir, Zhang: "Stochastic
     Gradient Descent for Non-smooth Optimization: Convergence Results and Optimal Averaging
     Schemes", ICML 2013. The server keeps one more vector: 4 d bytes.
-    Buffers such as BatchNorm's are averaged like the rest, and not measured anew.
+    Buffers such as BatchNorm's are averaged as well; they are not recomputed.
 
     Args:
         averaging: e; None = the last version is tested and saved.
@@ -131,12 +131,12 @@ class AveragesVersions(Stepped):
     )
 
     def step(self, model: GlobalModel, direction: Vector, server_lr: float) -> Vector:
-        """The next version as of `Algorithm.step`, which the mean takes in."""
+        """The next version, as `Algorithm.step` computes it; the mean is updated by it."""
         params = super().step(model, direction, server_lr)
         if self.averaging is not None:
-            before = self.state.get("mean", params)
+            mean = self.state.get("mean", params)
             share = np.float32((self.averaging + 1) / (model.version + self.averaging + 1))
-            self.state["mean"] = before + share * (params - before)
+            self.state["mean"] = mean + share * (params - mean)
         return params
 
     def to_evaluate(self, model: GlobalModel) -> Vector:

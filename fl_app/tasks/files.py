@@ -8,7 +8,7 @@ from tempfile import TemporaryDirectory
 from typing import IO, TYPE_CHECKING
 
 from fl_app.core.errors import explaining, require
-from fl_app.core.extras import told_if_missing
+from fl_app.core.extras import explaining_imports
 
 if TYPE_CHECKING:
     from datasets import Dataset, DatasetDict
@@ -60,7 +60,7 @@ def loaded(path: str, subset: str | None, key: str) -> Iterator["DatasetDict"]:
     Raises:
         ValueError: the folder cannot be read, or the hub cannot be reached or has no such set.
     """
-    with told_if_missing():  # it takes seconds to import
+    with explaining_imports():  # it takes seconds to import
         import datasets
 
     folder = folder_of(path, key)

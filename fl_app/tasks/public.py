@@ -13,7 +13,7 @@ from tempfile import TemporaryDirectory
 
 import numpy as np
 
-from fl_app.core.errors import explaining, require, said
+from fl_app.core.errors import error_text, explaining, require
 from fl_app.core.files import cache_folder
 from fl_app.tasks.cache import Arrays, cached, file_facts
 from fl_app.tasks.files import loaded
@@ -91,6 +91,6 @@ class DataSet:
                 return
             raise ValueError(
                 f"no data for {self.name}: {root} (FL_APP_DATA) has no folder {self.folder}, and "
-                f"they cannot be downloaded ({said(error)}). Where there is network, the same "
-                "command downloads them: copy that folder here, or try task.made_up=true"
+                f"they cannot be downloaded ({error_text(error)}). Where there is network, the "
+                "same command downloads them: copy that folder here, or try task.made_up=true"
             ) from error

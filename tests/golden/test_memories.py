@@ -341,11 +341,11 @@ def test_orders_say_after_which_upload_the_next_one_counts():
 @pytest.mark.parametrize(
     ("refused", "told"),
     [
-        (residual(0, 0, 1, 7, 8), "it is told after upload 7 of its client, and the last one was"),
+        (residual(0, 0, 1, 7, 8), "it follows upload 7 of its client, and the last one was"),
         (residual(0, 0, 1, 0, float("nan")), "it says that it is upload nan of its client"),
         (residual(0, 0, 1, 0, float("inf")), "it says that it is upload inf of its client"),
         (residual(0, 0, 1, 0, 0), "it says that it is upload 0 of its client, and the last was 0"),
-        (residual(5, 0, 1), "strategy.num_clients=1 other clients have been heard"),
+        (residual(5, 0, 1), "strategy.num_clients=1 other clients have uploaded"),
         (Update(0, 0, vec(1), "delta", 10, 0.1), "kind 'delta' is not 'residual'"),
     ],
 )

@@ -22,7 +22,7 @@ from fl_app.engine.server import Server
 from fl_app.plan import main as planned
 from fl_app.schedule import Buffered, fully_async, k_async, synchronous
 from fl_app.schedule.periodic import Periodic
-from fl_app.schedule.routed import LEAST, Routed, best, queues
+from fl_app.schedule.routed import MIN_SHARE, Routed, best, queues
 
 
 def fixed(*seconds):
@@ -332,10 +332,10 @@ def test_equal_clients_are_drawn_alike_and_slow_or_costly_ones_less():
     seconds = np.array([1.0, 2.0, 8.0])
     found = best(seconds, np.ones(3), 3)
     assert found.sum() == pytest.approx(1)
-    assert found.min() >= LEAST / 3
+    assert found.min() >= MIN_SHARE / 3
     # No other probabilities bring more: a grid over the simplex.
     grid = [np.array([a, b, 20 - a - b]) / 20 for a in range(1, 19) for b in range(1, 20 - a)]
-    most = max(queues(each * seconds, 3)[0] for each in grid if each.min() >= LEAST / 3)
+    most = max(queues(each * seconds, 3)[0] for each in grid if each.min() >= MIN_SHARE / 3)
     assert queues(found * seconds, 3)[0] >= most
     costly = best(np.ones(2), np.array([1.0, 3.0]), 2)
     assert costly[0] > 0.6

@@ -18,16 +18,16 @@ Symbols: N num_clients, B the K uploads of an aggregation, y_c the last model of
 A refused or lost upload must not move y_c. So every order names the last upload of its client that
 the server has accepted ("after"), and the client keeps the models of that upload and of the new
 one. An accepted upload may still wait in the buffer; it will be aggregated before or with the next
-one, so the next one is told relative to it. A server that resumes from a checkpoint names an
+one, so the next one is relative to it. A server that resumes from a checkpoint names an
 earlier upload: orders also say which ones the two last checkpoints name ("checkpoint" and
 "checkpoint_before"), and the client keeps these models, too.
 
-A client that begins at version o has never seen w_0: it uploads w_end - w_o, and the server, which
-knows who was heard, adds (w_o - w_0) / N. If uploads are compressed, y_c moves by what was sent;
+A client that begins at version o has never seen w_0: it uploads w_end - w_o, and the server adds
+(w_o - w_0) / N with a client's first upload. If uploads are compressed, y_c moves by what was sent;
 what was not sent is part of the next upload.
 
 Deviations: the paper's clients send whenever they like; here they have orders. A client that lost
-its memory fails its orders, and its last model stays in the mean: nobody else has that model. Its
+its memory fails its orders, and its last model stays in the mean: no one else has that model. Its
 uploads are a kind of their own, ``"residual"``, neither displacements nor gradients. Other
 strategies refuse them, and a run with a norm bound of `fl_app.engine.guard` is refused.
 """
@@ -85,8 +85,8 @@ class AREA(AsyncStrategy):
     def dispatch(self, model: GlobalModel, client_id: int) -> tuple[Vector, Config]:
         self._know_first(model)
         after: int = self.state["accepted"].get(client_id, 0)
-        named = [marks.get(client_id, 0) for marks in self.state["checkpointed"]] or [after, after]
-        return model.params, {AFTER: after, **dict(zip(CHECKPOINTS, named, strict=True))}
+        saved = [marks.get(client_id, 0) for marks in self.state["checkpointed"]] or [after, after]
+        return model.params, {AFTER: after, **dict(zip(CHECKPOINTS, saved, strict=True))}
 
     def admit(self, model: GlobalModel, update: Update) -> str | None:
         accepted: dict[int, int] = self.state["accepted"]
@@ -94,27 +94,27 @@ class AREA(AsyncStrategy):
             return f"kind {update.kind!r} is not {RESIDUAL!r}, of which AREA's model is the mean"
         if update.client_id not in accepted and len(accepted) >= self.num_clients:
             return (
-                f"strategy.num_clients={self.num_clients} other clients have been heard, and the "
+                f"strategy.num_clients={self.num_clients} other clients have uploaded, and the "
                 "mean is over no more"
             )
-        after, known = update.metrics.get(AFTER, 0), accepted.get(update.client_id, 0)
-        if after != known:
-            return f"it is told after upload {after:g} of its client, and the last one was {known}"
-        number = update.metrics.get(NUMBER, known + 1)
-        if not (math.isfinite(number) and number > known):
-            return f"it says that it is upload {number:g} of its client, and the last was {known}"
+        after, last = update.metrics.get(AFTER, 0), accepted.get(update.client_id, 0)
+        if after != last:
+            return f"it follows upload {after:g} of its client, and the last one was {last}"
+        number = update.metrics.get(NUMBER, last + 1)
+        if not (math.isfinite(number) and number > last):
+            return f"it says that it is upload {number:g} of its client, and the last was {last}"
         # Nothing refuses an upload after this method, so it will be aggregated.
         accepted[update.client_id] = int(number)
         return None
 
     def aggregate(self, model: GlobalModel, updates: Updates) -> Vector:
-        first, heard = self._know_first(model), self.state["aggregated"]
+        first, aggregated = self._know_first(model), self.state["aggregated"]
         moves, weights = [], []
         for update in updates:
             moves.append(update.vector)
             weights.append(1 / self.num_clients)
-            if update.client_id not in heard:
-                heard.add(update.client_id)
+            if update.client_id not in aggregated:
+                aggregated.add(update.client_id)
                 if update.base_version > 0:
                     moves += [model.base(update), first]
                     weights += [1 / self.num_clients, -1 / self.num_clients]
@@ -122,7 +122,7 @@ class AREA(AsyncStrategy):
         return model.params + weighted_sum(weights, moves)
 
     def state_dict(self) -> dict[str, Any]:
-        """What a checkpoint holds; it also notes what the checkpoint may ask of clients."""
+        """What a checkpoint holds; also notes the uploads to which a resumed run will refer."""
         now = dict(self.state["accepted"])
         marks = self.state["checkpointed"]
         # Of the checkpoints of a run the last two are kept, as the last one may be torn.

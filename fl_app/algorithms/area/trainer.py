@@ -25,8 +25,8 @@ class AREATrainer(LocalTrainer):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        made = self.upload == "delta"
-        self._require(made, "upload", "delta", "what is uploaded is made of it")
+        fits = self.upload == "delta"
+        self._require(fits, "upload", "delta", "what is uploaded is made of it")
 
     def finish(self, order: Order, upload: Upload) -> Upload:
         """r = w_end - y_c, with the y_c that the order names; y_c + r is kept.
@@ -34,25 +34,25 @@ class AREATrainer(LocalTrainer):
         Raises:
             ValueError: the client does not have that model any more.
         """
-        after, *named = (int(order.config.get(key, 0)) for key in (AFTER, *CHECKPOINTS))
+        after, *saved = (int(order.config.get(key, 0)) for key in (AFTER, *CHECKPOINTS))
         number = order.sequence + 1
-        kept = {}
+        models = {}
         if after:
             numbers = [int(each) for each in order.state.get(NUMBERS, ())]
-            kept = dict(zip(numbers, order.state.get(MODELS, ()), strict=True))
-            if after not in kept:
+            models = dict(zip(numbers, order.state.get(MODELS, ()), strict=True))
+            if after not in models:
                 raise ValueError(
                     f"client {order.client_id} has no model of its upload {after}: its memory was "
                     "lost, and its last model stays in the mean"
                 )
-        last = kept[after] if after else order.vector
+        last = models[after] if after else order.vector
         change = upload.vector
         change += order.vector
         change -= last
-        # With the compression that the upload is given afterwards, which changes nothing more.
+        # Compressed here, so that the later compression of the upload changes nothing.
         self.compressed.apply(change)
-        kept = {each: model for each, model in kept.items() if each in (after, *named)}
-        kept[number] = last + change
-        state = {MODELS: np.stack(list(kept.values())), NUMBERS: np.array(list(kept))}
+        models = {each: model for each, model in models.items() if each in (after, *saved)}
+        models[number] = last + change
+        state = {MODELS: np.stack(list(models.values())), NUMBERS: np.array(list(models))}
         metrics = {**upload.metrics, AFTER: float(after), NUMBER: float(number)}
         return replace(upload, kind=RESIDUAL, state=state, metrics=metrics)

@@ -97,8 +97,8 @@ class ASOFed(AsyncStrategy):
             examples[update.client_id] = update.num_examples
             number, total = delays.get(update.client_id, (0, 0))
             delays[update.client_id] = number + 1, total + model.age(update) + 1
-        known = list(examples.values())
-        total = np.mean(known) * (self.num_clients or len(known))
+        counts = list(examples.values())
+        total = np.mean(counts) * (self.num_clients or len(counts))
         weights = [float(update.num_examples / total) for update in updates]
         self.report["weight"] = weights
         deltas = [model.delta(update) for update in updates]

@@ -122,8 +122,8 @@ class FedASMU(AsyncStrategy):
         super().__post_init__()
         SWITCH.check("algorithm.strategy.refresh", refresh, "it is a switch")
         bound = "at least 2 or algorithm.strategy.refresh be false"
-        told = "there is no moment between epochs at which devices could ask"
-        self._require(self.local_epochs >= 2 or not refresh, "local_epochs", bound, told)
+        reason = "there is no moment between epochs at which devices could ask"
+        self._require(self.local_epochs >= 2 or not refresh, "local_epochs", bound, reason)
         self.num_slots = self.local_epochs - 1 if refresh else 0  # 0 = the devices never ask
         self.state = {
             "controls": {},  # client -> Control
@@ -153,12 +153,12 @@ class FedASMU(AsyncStrategy):
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         super().load_state_dict(state)
         plain = self.state["controls"]
-        self.state["controls"] = {i: Control(**kept) for i, kept in plain.items()}
+        self.state["controls"] = {i: Control(**values) for i, values in plain.items()}
 
     def dispatch(self, model: GlobalModel, client_id: int) -> tuple[Vector, Config]:
         params, config = self._choose(model, client_id)
-        asked = {TELL_RATE: self.mean_by_epochs, TELL_MERGE: self.exclude_merge}
-        return params, {**config, **{key: True for key, wanted in asked.items() if wanted}}
+        requests = {TELL_RATE: self.mean_by_epochs, TELL_MERGE: self.exclude_merge}
+        return params, {**config, **{key: True for key, on in requests.items() if on}}
 
     def _choose(self, model: GlobalModel, client_id: int) -> tuple[Vector, Config]:
         """The model, and the slot if the server chooses it."""
@@ -263,8 +263,8 @@ class FedASMU(AsyncStrategy):
         gradient = self._mean_gradient(model, update)
         if self.chain:
             between = range(control.version + 1, update.base_version)
-            kept = [self.state["kept"].get(version, 1.0) for version in between]
-            gradient = np.float32(math.prod(kept)) * gradient
+            shares = [self.state["kept"].get(version, 1.0) for version in between]
+            gradient = np.float32(math.prod(shares)) * gradient
         if self.signs == "printed":
             gradient = -gradient
         by_lambda, by_sigma, by_iota = self.control_gradient(control, gradient)

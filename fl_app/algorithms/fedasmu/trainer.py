@@ -77,13 +77,13 @@ class FedASMUTrainer(LocalTrainer):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        told = "a client pauses at the end of a local epoch"
-        self._require(self.local_steps is None, "local_steps", "null", told)
+        reason = "a client pauses at the end of a local epoch"
+        self._require(self.local_steps is None, "local_steps", "null", reason)
         key = "algorithm.client.local_epochs - 1"
         COUNT.check(key, self.local_epochs - 1, "there would be no slot")
 
     def train(self, order: Order) -> Upload:
-        """See `LocalTrainer.train`; adds what the order asks to be told beside the upload."""
+        """See `LocalTrainer.train`; adds the values that the order asks for to the upload."""
         self._jump: Vector | None = None
         upload = super().train(order)
         if upload.done and order.config.get(TELL_RATE, False):
@@ -115,8 +115,8 @@ class FedASMUTrainer(LocalTrainer):
             # The server chooses the first order's slot. NOTE: a known device without a slot, as one
             # that lost its memory, takes the first slot.
             bound = f"at most algorithm.client.local_epochs - 1={num_slots}"
-            told = "the server chose it by algorithm.strategy.local_epochs"
-            require(self._ask_after <= num_slots, "slot", self._ask_after, bound, told)
+            reason = "the server chose it by algorithm.strategy.local_epochs"
+            require(self._ask_after <= num_slots, "slot", self._ask_after, bound, reason)
             self._ask_after = max(self._ask_after, 1)
             self.state.pop("came_from", None)
         self.state["slot"], self.state["action"] = np.array(self._ask_after), np.array(action)
@@ -158,8 +158,8 @@ class FedASMUTrainer(LocalTrainer):
         reward = (before - after).item()
         if "came_from" in self.state:
             slot, action = int(self.state["came_from"]), int(self.state["action"])
-            learned = learn_slot(self._values(), slot, action, reward, Q_LR, Q_DISCOUNT)
-            self.state["values"] = learned
+            values = learn_slot(self._values(), slot, action, reward, Q_LR, Q_DISCOUNT)
+            self.state["values"] = values
         return {"reward": reward, "merge_weight": beta}
 
     def _values(self) -> Any:

@@ -4,7 +4,7 @@ Li, Gui, Deng, Meng, Wu: "FedQS: Optimizing Gradient and Model Aggregation for S
 Federated Learning", NeurIPS 2025, arXiv:2510.07664, in the form of its authors' code
 (github.com/bkjod/FedQS_).
 
-Client i, of which n_i uploads were aggregated, nbar on average of the clients heard. It compares
+n_i uploads of client i were aggregated, and nbar on average of the clients heard. Client i compares
 its last displacement with how the global model moved between its last two orders: theta_i is the
 angle, thetabar the mean of those reported. With F = min(nbar / n_i, 9):
 
@@ -63,8 +63,8 @@ class FedQS(AveragesVersions):
     Examples:
         >>> model = GlobalModel(np.zeros(2, np.float32), version=3)
         >>> plain = Update(1, 3, np.array([3, 0], np.float32), "delta", 10, 0.5)
-        >>> told = {"angle": 90.0, "feedback": 1.0}
-        >>> asks = Update(2, 3, np.array([0, 3], np.float32), "delta", 10, 0.5, metrics=told)
+        >>> metrics = {"angle": 90.0, "feedback": 1.0}
+        >>> asks = Update(2, 3, np.array([0, 3], np.float32), "delta", 10, 0.5, metrics=metrics)
         >>> FedQS(expected_share=0.5).aggregate(model, [plain, asks]).tolist()  # p = 1, 1 + 1
         [1.0, 2.0]
     """

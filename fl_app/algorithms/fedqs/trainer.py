@@ -13,8 +13,8 @@ from fl_app.core.types import Config, Order, Rng, Upload
 from fl_app.core.vector import norm
 
 SLOWEST = 9.0  # the greatest nbar / n_i that counts
-MOST_MOMENTUM = 0.4  # above m_0
-LEAST, GREATEST = 0.01, 2.0  # rates that changed, over local_lr
+MAX_MOMENTUM = 0.4  # above m_0
+MIN_RATE, MAX_RATE = 0.01, 2.0  # rates that changed, over local_lr
 UNEQUAL = 0.3  # accuracies of classes
 
 
@@ -48,7 +48,7 @@ class FedQSTrainer(LocalTrainer):
         return super().rate(config) * self._lr / self.local_lr
 
     def begin(self, config: Config, rng: Rng) -> None:
-        """Find the client's kind, and with it rate and momentum."""
+        """Set rate and momentum by the client's kind."""
         self._lr = float(self.state.get("lr", self.local_lr))
         self.momentum, self._feedback = self._plain, False
         self._angle = angle = self._angle_of_last()
@@ -59,18 +59,18 @@ class FedQSTrainer(LocalTrainer):
             if not (fast and turned):
                 step = self.rate_step * min(1 / pace, SLOWEST)
                 lr = (self._lr - step if fast else self._lr + step) / self.local_lr
-                self._lr = min(max(lr, LEAST), GREATEST) * self.local_lr
-            more = min(max(self.momentum_slope * (mean_angle / angle - 1), 0.0), MOST_MOMENTUM)
-            self.momentum = 0.0 if self._feedback else self.least_momentum + more
+                self._lr = min(max(lr, MIN_RATE), MAX_RATE) * self.local_lr
+            boost = min(max(self.momentum_slope * (mean_angle / angle - 1), 0.0), MAX_MOMENTUM)
+            self.momentum = 0.0 if self._feedback else self.least_momentum + boost
 
     def finish(self, order: Order, upload: Upload) -> Upload:
-        """Tell the kind, and keep what the next order's angle is of."""
+        """Report angle and feedback, and keep what the next order's angle is computed from."""
         size = self.model.layout.num_trainable
         received = order.vector[:size].copy()
         moved = self.model.read()[:size] - received
         state = {"received": received, "displacement": moved, "lr": np.array(self._lr)}
-        told = {ANGLE: self._angle, FEEDBACK: float(self._feedback)}
-        return replace(upload, state=state, metrics={**upload.metrics, **told})
+        metrics = {ANGLE: self._angle, FEEDBACK: float(self._feedback)}
+        return replace(upload, state=state, metrics={**upload.metrics, **metrics})
 
     def _angle_of_last(self) -> float:
         """theta_i in degrees; 0 = there is none."""
@@ -78,8 +78,8 @@ class FedQSTrainer(LocalTrainer):
             return 0.0
         own = self.state["displacement"]
         moved = self.model.read()[: own.size] - self.state["received"]
-        both = norm(own) * norm(moved)
-        cosine = float(np.dot(own, moved)) / both if 0 < both < math.inf else 1.0
+        product = norm(own) * norm(moved)
+        cosine = float(np.dot(own, moved)) / product if 0 < product < math.inf else 1.0
         return math.degrees(math.acos(min(max(cosine, -1.0), 1.0)))
 
     def _is_unequal(self) -> bool:
@@ -89,7 +89,7 @@ class FedQSTrainer(LocalTrainer):
             return True
         self.model.module.eval()
         with torch.no_grad():
-            right = (self.model.module(inputs).argmax(1) == target).float()
+            hits = (self.model.module(inputs).argmax(1) == target).float()
         self.model.module.train()
-        known = [right[target == label].mean().item() for label in set(target.tolist())]
-        return max(known, default=1.0) - min(known, default=0.0) >= UNEQUAL
+        accuracies = [hits[target == label].mean().item() for label in set(target.tolist())]
+        return max(accuracies, default=1.0) - min(accuracies, default=0.0) >= UNEQUAL

@@ -45,9 +45,9 @@ class MOONTrainer(LocalTrainer):
     def penalty(self, params: list[Tensor], received: list[Tensor]) -> Tensor:
         """mu log(1 + exp((cos(z, z_p) - cos(z, z_g)) / T)), the mean over the batch."""
         z, inputs = self._features.of_head, self._features.inputs
-        alike = F.cosine_similarity(z, self._received.features(inputs), dim=-1)
-        before = F.cosine_similarity(z, self._previous.features(inputs), dim=-1)
-        return self._mu * F.softplus((before - alike) / self._temperature).mean()
+        to_received = F.cosine_similarity(z, self._received.features(inputs), dim=-1)
+        to_previous = F.cosine_similarity(z, self._previous.features(inputs), dim=-1)
+        return self._mu * F.softplus((to_previous - to_received) / self._temperature).mean()
 
     def finish(self, order: Order, upload: Upload) -> Upload:
         """Keep the trained model."""

@@ -35,9 +35,9 @@ class OverlapTrainer(LocalTrainer):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        told = "it trains for orders that it has not received, and private parameters would be "
-        told += "ahead of their client's state"
-        self._require(not self.private, "private", "null with OverlapTrainer", told)
+        reason = "it trains for orders that it has not received, and private parameters would be "
+        reason += "ahead of their client's state"
+        self._require(not self.private, "private", "null with OverlapTrainer", reason)
         self._latest: Order | None = None
         self._ahead: tuple[int, Vector, Upload] | None = None
         self._until: Callable[[], bool] | None = None
@@ -48,18 +48,18 @@ class OverlapTrainer(LocalTrainer):
 
     def finish(self, order: Order, upload: Upload) -> Upload:
         _, base_version, moved = self._base(order)
-        kept = {"received": order.vector.copy(), "version": np.array(_version(order))}
-        latest: Vector = kept["received"]
+        state = {"received": order.vector.copy(), "version": np.array(_version(order))}
+        latest: Vector = state["received"]
         if self._is_first(order) and self.bootstrap == "continue":
-            kept["moved"] = upload.vector * self._factors(upload)
-            latest = latest + kept["moved"]
+            state["moved"] = upload.vector * self._factors(upload)
+            latest = latest + state["moved"]
         if moved is not None:
             np.add(upload.vector, moved / self._factors(upload), out=upload.vector)
         self._latest = replace(order, vector=latest, state={})
-        return replace(upload, base_version=base_version, state=kept)
+        return replace(upload, base_version=base_version, state=state)
 
     def _base(self, order: Order) -> tuple[Vector, int, Vector | None]:
-        """The model that an order is trained from, its version, and what it moved since."""
+        """The model that an order is trained from, its version, and the client's own move since."""
         if self._is_first(order):
             return order.vector, _version(order), None
         state = order.state
@@ -77,7 +77,7 @@ class OverlapTrainer(LocalTrainer):
         return super()._train(order)
 
     def _factors(self, upload: Upload) -> Vector:
-        """What an upload's entries are multiplied by to be a displacement, shape ``(d,)``."""
+        """Factors that turn an upload's entries into a displacement, shape ``(d,)``."""
         if upload.kind != "pseudo":
             return np.ones(upload.vector.size, np.float32)
         factors = np.full(upload.vector.size, -1, np.float32)
@@ -89,8 +89,8 @@ class OverlapTrainer(LocalTrainer):
             return
         order, self._latest = self._latest, None
         version = _version(order) + 1
-        most = order.config.get("max_local_epochs", self.local_epochs)
-        config = {**order.config, "version": version, "local_epochs": most}
+        max_epochs = order.config.get("max_local_epochs", self.local_epochs)
+        config = {**order.config, "version": version, "local_epochs": max_epochs}
         self._until = until
         try:
             # With the randomness of the next order, which this will answer.

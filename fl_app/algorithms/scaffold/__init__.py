@@ -48,7 +48,7 @@ class SCAFFOLD(AsyncStrategy):
     """A server step along the mean displacement; sends and collects control variates.
 
     Args:
-        server_lr: the server's rate.
+        server_lr: the server's learning rate.
         num_clients: number of clients; None = those that have reported so far.
 
     Examples:
@@ -83,13 +83,13 @@ class SCAFFOLD(AsyncStrategy):
         return {CONTROL: self.state["control"]}
 
     def aggregate(self, model: GlobalModel, updates: Updates) -> Vector:
-        heard = self.state["heard"]
-        heard.update(update.client_id for update in updates)
-        known = max(self.num_clients or 0, len(heard))
+        clients = self.state["heard"]
+        clients.update(update.client_id for update in updates)
+        population = max(self.num_clients or 0, len(clients))
         changes = weighted_sum([1.0] * len(updates), [u.extra[CONTROL] for u in updates])
         if self.state["changes"] is not None:
             changes += self.state["changes"]
-        control = changes / np.float32(known)
+        control = changes / np.float32(population)
         control.flags.writeable = False
         self.state["changes"], self.state["control"] = changes, control
         weights = [1 / len(updates)] * len(updates)

@@ -24,8 +24,8 @@ class SCAFFOLDTrainer(LocalTrainer):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        told = "the control variate is estimated from local steps"
-        self._require(self.upload != "gradient", "upload", "model, delta or pseudo", told)
+        reason = "the control variate is estimated from local steps"
+        self._require(self.upload != "gradient", "upload", "model, delta or pseudo", reason)
 
     def begin(self, config: Config, rng: Rng) -> None:
         """Prepare the correction, c - c_i."""

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from fl_app.core.errors import explaining, require
-from fl_app.core.extras import told_if_missing
+from fl_app.core.extras import explaining_imports
 from fl_app.core.types import Indices, Rng
 
 # Partitioners that decide the number of clients.
@@ -89,7 +89,7 @@ class Flwr:
         """
         # Otherwise it reports names of data sets, such as the paths of a user's folders.
         os.environ.setdefault("FLWR_TELEMETRY_ENABLED", "0")
-        with told_if_missing():  # it takes seconds to import
+        with explaining_imports():  # it takes seconds to import
             from flwr_datasets import partitioner
 
         names = {re.sub("(?<=.)(?=[A-Z])", "_", n[:-11]).lower(): n for n in partitioner.__all__}

@@ -13,7 +13,7 @@ from torch import nn
 
 from fl_app.client import flat
 from fl_app.client.flat import FlatModel, trainable_only
-from fl_app.client.gpus import chosen, prepare
+from fl_app.client.gpus import prepare, resolve_device
 from fl_app.client.initial import weighted
 
 
@@ -308,7 +308,7 @@ def test_a_gpu_that_is_not_there(monkeypatch, count, device, sees):
     monkeypatch.setattr(torch.cuda, "device_count", lambda: count)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "7")
     with pytest.raises(ValueError, match=rf"^runtime\.device={device} must be .* sees {sees}"):
-        chosen(device)
+        resolve_device(device)
 
 
 def test_a_process_computes_repeatably_on_a_gpu(monkeypatch):

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from fl_app.core.bugs import place_of, traceback_of, warn_of_misspelt
-from fl_app.core.errors import Diverged, said
+from fl_app.core.errors import Diverged, error_text
 from fl_app.core.events import (
     Aggregated,
     Arrived,
@@ -20,7 +20,7 @@ from fl_app.core.events import (
     from_json,
     to_json,
 )
-from fl_app.core.extras import EXTRAS, lacking, require_installed, told_if_missing
+from fl_app.core.extras import EXTRAS, explaining_imports, lacking, require_installed
 from fl_app.core.hyper import POSITIVE, at_least, count, one_of, or_none, within
 from fl_app.core.layout import Layout
 
@@ -87,7 +87,7 @@ def test_without_a_users_frame_all_are_shown():
 def test_a_text_that_is_no_utf_8_is_told_with_a_command_that_makes_it_one(code, text):
     with pytest.raises(UnicodeDecodeError) as refused:
         text.decode()
-    assert said(refused.value).endswith(f"; iconv -f {code} -t UTF-8 FILE > NEW")
+    assert error_text(refused.value).endswith(f"; iconv -f {code} -t UTF-8 FILE > NEW")
 
 
 def test_a_method_that_nothing_calls_is_told_if_it_may_be_a_hook(caplog):
@@ -142,7 +142,7 @@ def test_each_extra_installs_what_the_messages_say():
 def test_a_missing_package_is_told_with_its_extra(monkeypatch):
     monkeypatch.setitem(sys.modules, "scipy", None)  # as if it were not installed
     told = r"^scipy is not installed: pip install 'fl-app\[server\]'$"
-    with pytest.raises(ValueError, match=told), told_if_missing():
+    with pytest.raises(ValueError, match=told), explaining_imports():
         import scipy  # noqa: F401
     with pytest.raises(ValueError, match=told):
         require_installed("ray", "scipy")

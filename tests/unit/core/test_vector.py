@@ -310,7 +310,7 @@ def test_a_file_is_written_by_one_process(tmp_path):
     ("error", "text"),
     [
         (OSError(errno.ENOSPC, "No space left", "/a"), "No space left: '/a'; .* is /run, .* room"),
-        (OSError(errno.EROFS, "Read-only"), "Read-only; the run's folder is /run, .* is mended"),
+        (OSError(errno.EROFS, "Read-only"), "Read-only; the run's folder is /run, .* works again"),
     ],
 )
 def test_errors_of_a_disk_end_the_run(error, text):
