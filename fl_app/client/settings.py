@@ -73,6 +73,9 @@ class TrainingSettings(Checked):
             bound = "model, delta or pseudo with algorithm.client.private"
             reason = "clients take no steps, so private parameters would never be trained"
             self._require(self.upload != "gradient", "upload", bound, reason)
+        fits = self.widths is not None or self.width_window == "first"
+        bound = "used with algorithm.client.widths"
+        self._require(fits, "width_window", bound, "all clients would train the whole model")
 
     @property
     def epochs(self) -> int:

@@ -128,6 +128,8 @@ def budget_of(settings: Settings, cells: Mapping[str, DictConfig]) -> tuple[str,
     )
     ends = all(cell.target_accuracy is None for cell in cells.values())
     require(ends, "target_accuracy", "...", "null", "the best trials would end before the others")
+    trains = all(cell.runtime.get("train", True) for cell in cells.values())
+    require(trains, "runtime.train", "false", "true", "no trial would have a score")
     return key, limit
 
 

@@ -81,6 +81,7 @@ def test_a_search_side_by_side_is_the_same(searched, tmp_path):
         (["search.updates=null", "num_versions=9"], "search.updates=None must be given"),
         (["++seed=7"], "seed=... must be left out: there are search.seeds"),
         (["++experiment.spaces.fedbuf=['a=1']"], "experiment.spaces.fedbuf=... must be of a cell"),
+        (["runtime.train=false"], "runtime.train=false must be true"),
         (["-m"], "-m has no meaning here"),
         (["search.folder=/proc/search"], "/proc/search cannot be written to"),
     ],

@@ -721,6 +721,10 @@ def test_a_resumed_run_rolls_on(upload):
         (["algorithm/schedule=random_k"], "algorithm.schedule=random_k must be another one"),
         (["client_eval_every=1"], "client_eval_every=1 must be null with"),
         (["algorithm.client.widths=[0.5,0]"], "widths=[0.5, 0] must be a list of numbers in"),
+        (
+            ["algorithm.client.widths=null", "algorithm.client.width_window=rolling"],
+            "width_window=rolling must be used with algorithm.client.widths",
+        ),
     ],
 )
 def test_sub_models_are_refused(overrides, told):

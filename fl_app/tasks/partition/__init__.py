@@ -98,7 +98,8 @@ def make_partition(
             raise ValueError(
                 f"partition={type(partitioner).__name__.lower()} needs the owner of each training "
                 "example, which this task's data do not have: a table of your own names it with "
-                "task.client=COLUMN, and docs/data.md has public data with owners"
+                "task.client=COLUMN, a folder of images has the form DIR/client/class, and "
+                "docs/data.md has public data with owners"
             )
         labels = owners
     # None is only for partitioners that decide.
