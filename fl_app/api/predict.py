@@ -13,7 +13,7 @@ from omegaconf import OmegaConf
 from fl_app.client.build import COMMON_KEYS, instantiate
 from fl_app.core.types import Array
 from fl_app.record.folder import SCHEMA
-from fl_app.tasks.given import pair
+from fl_app.tasks.conversion import pair
 from fl_app.tasks.own_data import Part, encoded_inputs, scaling_of
 from fl_app.tasks.readers import Csv, channels_first
 from fl_app.tasks.table import completed

@@ -42,7 +42,7 @@ class Server(Remembers, Checked):
     def __post_init__(self) -> None:
         super().__post_init__()
         self._free = 0.0  # when the loop has done its work
-        self._looked = 0.0  # when it last looked for replies
+        self._last_look = 0.0  # when it last looked for replies
 
     def work(self, what: Work, now: float) -> float:
         """Do a piece of work at `now`, seconds; returns when the loop goes on."""
@@ -52,15 +52,15 @@ class Server(Remembers, Checked):
 
     def begins(self, arrival: float) -> float:
         """When the server begins to receive the reply that arrives next, seconds."""
-        if not self.poll or arrival <= self._looked:  # the last look found it
+        if not self.poll or arrival <= self._last_look:  # the last look found it
             return max(self._free, arrival)
-        since = max(self._free, self._looked)
+        since = max(self._free, self._last_look)
         looks = max(1, math.ceil((arrival - since) / self.poll))
         return max(since + looks * self.poll, arrival)
 
     def receive(self, arrival: float) -> float:
         """Receive the reply that arrives next; returns when it can be used, seconds."""
         begins = self.begins(arrival)
-        if arrival > self._looked:
-            self._looked = begins
+        if arrival > self._last_look:
+            self._last_look = begins
         return self.work("receipt", begins)

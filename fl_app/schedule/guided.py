@@ -75,7 +75,7 @@ class Guided(Timed):
         self._ages: dict[int, list[int]] = {}  # client -> its last ages
         self._credits: dict[int, int] = {}  # client -> how often it may still be an outlier
         self._losses: dict[int, dict[int, float]] = {}  # base version -> client -> loss
-        self._taken: list[tuple[int, int]] = []  # client and base version of the last version
+        self._last_buffer: list[tuple[int, int]] = []  # client and base version of the last version
         self._aggregated = 0.0  # when
 
     def due(self) -> float:
@@ -112,15 +112,15 @@ class Guided(Timed):
         if self._now < self.due():
             return ()
         self._aggregated = self._now
-        self._taken = [(update.client_id, update.base_version) for update in buffer]
+        self._last_buffer = [(update.client_id, update.base_version) for update in buffer]
         return buffer
 
     def recall(self, busy: Mapping[int, Order], version: int) -> Sequence[int]:
         """Nobody; the ages of the last version's updates are noted."""
-        for client_id, base in self._taken:
+        for client_id, base in self._last_buffer:
             ages = [*self._ages.get(client_id, ()), version - 1 - base]
             self._ages[client_id] = ages[-MEMORY:]
-        self._taken = []
+        self._last_buffer = []
         oldest = min((order.base_version for order in busy.values()), default=version) - MEMORY
         self._losses = {v: losses for v, losses in self._losses.items() if v > oldest}
         return ()

@@ -63,7 +63,7 @@ class QueueAware(Timed):
         self._queue: dict[int, float] = {}  # client -> q_i
         self._pace: dict[int, float] = {}  # client -> c_i
         self._orders: dict[int, Config] = {}  # client -> config values of its last order
-        self._given: dict[int, tuple[int, int, float]] = {}  # client -> sequence, round, limit
+        self._plans: dict[int, tuple[int, int, float]] = {}  # client -> sequence, round, limit
         self._late: dict[int, int] = {}  # order that waits and is late -> its round
         self._round, self._opened = 0, 0.0
         self._over = False  # whether the round has ended, and no client has begun again
@@ -79,11 +79,11 @@ class QueueAware(Timed):
         begin = not_waiting(idle, buffer)
         fewest = min(map(self._budget, self._pace), default=self.warm_up_steps) if begin else 0
         for client_id in begin:
-            steps, sequence = self._budget(client_id), self._given.get(client_id, (-1,))[0] + 1
+            steps, sequence = self._budget(client_id), self._plans.get(client_id, (-1,))[0] + 1
             factor = fewest / steps if client_id in self._pace else 1.0
             self._orders[client_id] = {"local_steps": steps, "local_lr_factor": factor}
             limit = self._expected(client_id) + self.admission * self.period
-            self._given[client_id] = sequence, self._round, limit
+            self._plans[client_id] = sequence, self._round, limit
         self._over = False
         self.note(busy, begin)
         return begin
@@ -115,7 +115,7 @@ class QueueAware(Timed):
 
     def _learn(self, update: Update) -> None:
         client_id = update.client_id
-        sequence, own_round, limit = self._given[client_id]
+        sequence, own_round, limit = self._plans[client_id]
         wait = 0.0 if self._parts is None else self._parts(client_id, sequence, 0.0).download
         wait = float(update.metrics.get("queue_seconds", wait))
         if wait > limit:

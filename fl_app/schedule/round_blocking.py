@@ -44,10 +44,10 @@ class RoundBlocking(Attentive):
     def take(self, buffer: Updates) -> Updates:
         """The first K updates of clients that this round has not used; it has used them then."""
         arrived = {update.client_id for update in buffer}
-        if self._left(arrived) <= 0:
+        if self._remaining(arrived) <= 0:
             self._used = set()
         eligible = [update for update in buffer if update.client_id not in self._used]
-        if len(eligible) < min(self.buffer_size, self._left(arrived)):
+        if len(eligible) < min(self.buffer_size, self._remaining(arrived)):
             return ()
         updates = eligible[: self.buffer_size]
         clients = {update.client_id for update in updates}
@@ -55,7 +55,7 @@ class RoundBlocking(Attentive):
         self._failed -= clients
         return updates
 
-    def _left(self, arrived: set[int]) -> float:
+    def _remaining(self, arrived: set[int]) -> float:
         """How many clients' turns are still to come in this round."""
         # A client that left after its turn is counted as used and not as present. The round then
         # ends without a client that is still at work; otherwise it would never end.

@@ -136,7 +136,7 @@ class Arrays(OwnData):
     def read(self) -> tuple[Part, Part | None]:
         import pandas as pd
 
-        from fl_app.tasks.given import owners_of  # loads torch
+        from fl_app.tasks.conversion import owners_of  # loads torch
 
         (file,) = self.files()
         where = f"task.path={file}"
@@ -161,7 +161,7 @@ def _part(arrays: Mapping[str, Any], name: str, where: str) -> Part:
     Raises:
         ValueError: an array is missing or does not fit the others.
     """
-    from fl_app.tasks.given import pair, table_of  # loads torch
+    from fl_app.tasks.conversion import pair, table_of  # loads torch
 
     x, y = f"x_{name}", f"y_{name}"
     for needed in (x, y):
@@ -201,7 +201,7 @@ class ImageFolder(ImageKeys):
     tabular = False
 
     def read(self) -> tuple[Part, Part | None]:
-        from fl_app.tasks.given import TESTS  # loads torch
+        from fl_app.tasks.conversion import TESTS  # loads torch
 
         root, *_ = self.files()
         folders = _folders(root)
@@ -282,7 +282,7 @@ class Huggingface(ImageKeys, TableData):
         return below(folder) if folder else []
 
     def read(self) -> tuple[Part, Part | None]:
-        from fl_app.tasks.given import splits_of  # loads torch
+        from fl_app.tasks.conversion import splits_of  # loads torch
 
         where = f"task.path={self.path}"
         with loaded(self.path or "", self.subset, "task.path") as parts:
@@ -301,7 +301,7 @@ class Huggingface(ImageKeys, TableData):
         import datasets
         import pandas as pd
 
-        from fl_app.tasks.given import column_of, pair  # loads torch
+        from fl_app.tasks.conversion import column_of, pair  # loads torch
         from fl_app.tasks.pictures import decode
 
         kinds, flat = data.features, (datasets.ClassLabel, datasets.Value)

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from fl_app.core.errors import explaining
 from fl_app.core.layout import names_of
 from fl_app.core.types import Array, Indices
-from fl_app.tasks import given
+from fl_app.tasks import conversion
 from fl_app.tasks.encoding import Schema
 from fl_app.tasks.models import CHUNK, FLAT_MODELS, MODELS, TEXT_MODELS, architecture, chunk_of
 from fl_app.tasks.models.foreign import imported, maker_of, require_fit
@@ -117,7 +117,7 @@ class Task:
         by_name = isinstance(model, str) and ":" not in model
         images = by_name and model not in (*FLAT_MODELS, *TEXT_MODELS)
         kinds = {"tokens": model not in MODELS, "images": images}
-        fields = given.examples_of(x_train, y_train, x_test, y_test, objective, loss, **kinds)
+        fields = conversion.examples_of(x_train, y_train, x_test, y_test, objective, loss, **kinds)
         inputs: Tensor = fields["inputs"]
         make: Callable[..., Any] = architecture if isinstance(model, str) else maker_of
         task = cls(
@@ -131,7 +131,7 @@ class Task:
         task.check_model()
         if clients is None:
             return task
-        return replace(task, partition=given.partition_of(clients, len(task.targets)))
+        return replace(task, partition=conversion.partition_of(clients, len(task.targets)))
 
     @classmethod
     def from_datasets(cls, train: Any, test: Any = None, **settings: Any) -> "Task":
@@ -148,8 +148,8 @@ class Task:
         Raises:
             ValueError: as `from_arrays`, or a data set cannot be read.
         """
-        tests = (None, None) if test is None else given.read_pairs(test, "test")
-        return cls.from_arrays(*given.read_pairs(train, "train"), *tests, **settings)
+        tests = (None, None) if test is None else conversion.read_pairs(test, "test")
+        return cls.from_arrays(*conversion.read_pairs(train, "train"), *tests, **settings)
 
     @classmethod
     def from_huggingface(
@@ -188,20 +188,20 @@ class Task:
                 if partitioner is not None:  # as a `FederatedDataset` does
                     splits = splits.shuffle(seed=42)
                 return cls.from_huggingface(splits, inputs=inputs, target=target, **settings)
-        train, test = given.splits_of(data)
+        train, test = conversion.splits_of(data)
         if clients is None:
             partitioner = getattr(data, "partitioners", {}).get("train")
         if partitioner is not None:
             if not partitioner.is_dataset_assigned():
                 partitioner.dataset = train
-            train, settings["clients"] = given.rows_by_client(partitioner)
-        classes = given.class_names(train, target) if target in train.column_names else None
+            train, settings["clients"] = conversion.rows_by_client(partitioner)
+        classes = conversion.class_names(train, target) if target in train.column_names else None
         if classes is not None:
             settings.setdefault("objective", Classification(len(classes), classes=tuple(classes)))
         if isinstance(clients, str) and clients in train.column_names:
-            settings["clients"] = given.column_of(train, clients)
-        tests = (None, None) if test is None else given.read_columns(test, inputs, target)
-        return cls.from_arrays(*given.read_columns(train, inputs, target), *tests, **settings)
+            settings["clients"] = conversion.column_of(train, clients)
+        tests = (None, None) if test is None else conversion.read_columns(test, inputs, target)
+        return cls.from_arrays(*conversion.read_columns(train, inputs, target), *tests, **settings)
 
     def __repr__(self) -> str:
         """One line with the kind of the targets, the sizes, and the number of each class."""
