@@ -18,6 +18,7 @@ from fl_app.strategy.weighted import Stepped
 RESERVED_ROWS = 8  # if the number of clients is unknown
 FASTEST = 6.0  # greatest rate of the exponentials; it matters to fresh gradients only
 BATCH = 64  # greatest number of gradients that are added at once, or wait to be removed
+SMALLEST = 1e-6  # factor of a sum since its weights, which are float32, were scaled
 BLOCK = 1 << 17  # entries of gradients that are added at a time, so that they stay in the cache
 
 
@@ -101,7 +102,7 @@ class Memories:
             for start in range(0, len(counted), BATCH):
                 self._entered = dict.fromkeys(counted[start : start + BATCH], True)
                 self._settle(now)
-        return self._settle(now), float(self._shares @ self._masses)
+        return self._settle(now)
 
     def put(self, client_id: int, gradient: Vector, version: int) -> None:
         """Remember a client's gradient ``(d,)``, computed on `version`, in place of its last."""
@@ -161,30 +162,34 @@ class Memories:
             if not clients:
                 del self._counted[version]
 
-    def _settle(self, now: int) -> Numbers:
+    def _settle(self, now: int) -> tuple[Numbers, float]:
         """Bring the sums up to date, as of `now`, and weigh them; shape ``(d,)``."""
         slots = [self._slots[client_id] for client_id in self._entered]
         rows = [row for _, _, row in self._left] + [self._rows[slot] for slot in slots]
         scales = np.array([-scale for _, scale, _ in self._left] + [*self._scales[slots]])
         versions = [v for v, _, _ in self._left] + [self.versions[c] for c in self._entered]
         now = max([now, *versions])
-        weights = np.exp(-np.outer(self._rates, now - np.array(versions)))
-        falls = np.exp(-self._rates * (now - self._at))
-        self._masses = falls * self._masses + weights @ np.sign(scales)
-        weights *= scales
+        if (falls := np.exp(-self._rates * (now - self._at))).min() < SMALLEST:
+            self._sums *= falls[:, None]
+            self._masses *= falls
+            self._at, falls = now, np.ones_like(falls)
+        weights = np.exp(np.outer(self._rates, np.array(versions) - self._at))
+        self._masses += weights @ np.sign(scales)
+        weights = (weights * scales).astype(np.float32)
+        falls *= self._shares
         total = np.empty(self._sums.shape[1])
         width = max(64, BLOCK // (len(rows) + 1))
+        block = np.empty((len(rows), width), np.float32)
         for start in range(0, total.size, width):
             place = slice(start, start + width)
             sums = self._sums[:, place]
-            sums *= falls[:, None]
-            block = np.empty((len(rows), sums.shape[1]))
-            for target, row in zip(block, rows, strict=True):
+            entries = block[:, : sums.shape[1]]
+            for target, row in zip(entries, rows, strict=True):
                 target[:] = row[place]
-            sums += weights @ block
-            total[place] = self._shares @ sums
-        self._entered, self._left, self._at = {}, [], now
-        return total
+            sums += weights @ entries
+            np.matmul(falls, sums, out=total[place])
+        self._entered, self._left = {}, []
+        return total, float(falls @ self._masses)
 
 
 def exponentials(exponent: float, span: float) -> tuple[Numbers, Numbers]:
