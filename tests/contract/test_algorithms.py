@@ -16,8 +16,8 @@ from helpers import (
     QUIET,
     REPRESENTATIVES,
     HeadedQuadratic,
-    composed,
     engine_of,
+    make_config,
     run_configured,
     vec,
 )
@@ -43,7 +43,7 @@ representatives = pytest.mark.parametrize("name", REPRESENTATIVES, scope="module
 @cache
 def configuration(name, *overrides):
     overrides = (*QUIET.get(name, []), *overrides)
-    return composed(f"algorithm={name}", f"num_clients={CLIENTS}", *overrides)
+    return make_config(f"algorithm={name}", f"num_clients={CLIENTS}", *overrides)
 
 
 @every_algorithm
@@ -132,7 +132,7 @@ def test_an_aggregation_changes_nothing_but_its_state(name):
 
 @every_algorithm
 def test_the_docstring_shows_one_aggregation_by_hand(name):
-    algorithm = get_class(composed(f"algorithm={name}").algorithm.strategy._target_)
+    algorithm = get_class(make_config(f"algorithm={name}").algorithm.strategy._target_)
     names = vars(sys.modules[algorithm.__module__])
     given = {**names, "np": np, "GlobalModel": GlobalModel, "Update": Update}
     (found,) = doctest.DocTestFinder(recurse=False).find(algorithm, globs=given)
@@ -153,7 +153,7 @@ def train(name, *overrides, num_versions, seed=0, workers=0):
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_a_checkpoint_can_hold_what_is_learned(name, caplog):
     settings = ["num_versions=3", "runtime.workers=0", "algorithm.client.local_epochs=2"]
-    config = composed(f"algorithm={name}", f"num_clients={CLIENTS}", *settings)
+    config = make_config(f"algorithm={name}", f"num_clients={CLIENTS}", *settings)
     engine, _ = engine_of(config, TASK)
     engine.run()
     assert loads(dumps(engine.state_dict())).keys() == engine.state_dict().keys()

@@ -6,7 +6,7 @@ import re
 import numpy as np
 import pytest
 import yaml
-from helpers import ALGORITHMS, HeadedQuadratic, composed, engine_of
+from helpers import ALGORITHMS, HeadedQuadratic, engine_of, make_config
 from hydra.utils import get_object
 from omegaconf import OmegaConf
 
@@ -24,7 +24,7 @@ every_algorithm = pytest.mark.parametrize("name", ALGORITHMS)
 
 
 def configuration(name, *overrides):
-    return composed(f"algorithm={name}", "num_clients=12", "runtime.workers=0", *overrides)
+    return make_config(f"algorithm={name}", "num_clients=12", "runtime.workers=0", *overrides)
 
 
 # -- values ---------------------------------------------------------------------------------------
@@ -202,7 +202,7 @@ def keywords(function):
 
 
 def settings(name, part):
-    node = composed(f"algorithm={name}", *RUN).algorithm[part]
+    node = make_config(f"algorithm={name}", *RUN).algorithm[part]
     values = OmegaConf.to_container(node, resolve=True)
     assert isinstance(values, dict)
     return {str(key): value for key, value in values.items()}
@@ -222,7 +222,7 @@ def unexplained(python, conf, *files):
 
 @every_algorithm
 def test_the_schedule_is_that_of_the_class(name):
-    config = composed(f"algorithm={name}", *RUN)
+    config = make_config(f"algorithm={name}", *RUN)
     strategy, schedule = build_strategy(config), build_schedule(config)
     if isinstance(strategy, Asynchronous):
         pytest.skip("one class for all strategies of Flower, each with a schedule of its own")

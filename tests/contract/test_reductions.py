@@ -4,7 +4,7 @@ from copy import deepcopy
 
 import numpy as np
 import pytest
-from helpers import Quadratic, composed, run, sent, vec
+from helpers import Quadratic, make_config, run, sent, vec
 
 from fl_app.algorithms.ace import ACE
 from fl_app.algorithms.afl import AFL
@@ -188,7 +188,7 @@ KNOWN = {"server_lr": RATE, "num_clients": POPULATION}
 
 def test_dude_asgd_is_ace_over_all_clients():
     keys = [f"algorithm.strategy.server_lr={RATE}", "algorithm.strategy.lr_schedule=null"]
-    dude = build_strategy(composed("algorithm=dude_asgd", f"num_clients={POPULATION}", *keys))
+    dude = build_strategy(make_config("algorithm=dude_asgd", f"num_clients={POPULATION}", *keys))
     one, other = course(dude), course(ACE(over="all", **KNOWN))
     assert [m.tobytes() for m in one] == [m.tobytes() for m in other]
     assert not np.allclose(one[0], course(ACE(**KNOWN))[0], atol=1e-3)

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from helpers import ALGORITHMS, QUIET, Recorder, composed, engine_of
+from helpers import ALGORITHMS, QUIET, Recorder, engine_of, make_config
 from secure_world import NoMask
 
 from fl_app.core.types import GlobalModel, Update
@@ -35,11 +35,11 @@ SMALL = (
 
 def secure(name, *more):
     clip = ON[:1] if name == "dp_fedbuff" else ON
-    kinds = linear_kinds(build_strategy(composed(f"algorithm={name}")))
+    kinds = linear_kinds(build_strategy(make_config(f"algorithm={name}")))
     upload = [f"algorithm.client.upload={kinds[0]}"] if kinds else []
     buffered = ["algorithm/schedule=buffered"] if name in ROUNDS else []
     quiet = QUIET.get(name, [])
-    return composed(f"algorithm={name}", *buffered, *quiet, *clip, *upload, *SMALL, *more)
+    return make_config(f"algorithm={name}", *buffered, *quiet, *clip, *upload, *SMALL, *more)
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)
@@ -47,7 +47,7 @@ def test_an_algorithm_that_looks_at_uploads_is_refused_by_name_and_reason(name):
     if name in FITS:
         validate_config(secure(name))
         return
-    base = composed(f"algorithm={name}", *ON)
+    base = make_config(f"algorithm={name}", *ON)
     reason = build_strategy(base).looks_at
     assert len(reason) > 20
     with pytest.raises(ValueError, match=r"cannot be used with secure_agg") as caught:
@@ -108,11 +108,11 @@ def test_a_subclass_with_other_equations_inherits_no_declaration():
 )
 def test_what_does_not_go_together_is_refused(overrides, text):
     with pytest.raises(ValueError, match=text):
-        validate_config(composed(*ON, *overrides))
+        validate_config(make_config(*ON, *overrides))
 
 
 def test_buffers_are_refused():
-    config = composed(*ON, "task=mnist", "task.made_up=true", "task.model=resnet20")
+    config = make_config(*ON, "task=mnist", "task.made_up=true", "task.model=resnet20")
     with pytest.raises(ValueError, match="needs a model without buffers such as"):
         build_components(config)
 

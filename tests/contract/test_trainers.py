@@ -12,8 +12,8 @@ from helpers import (
     MeanDelta,
     Scripted,
     Times,
-    composed,
     initial_vector,
+    make_config,
     order_for,
     run,
     run_configured,
@@ -60,7 +60,7 @@ class Unequal(HeadedQuadratic):
 def trained(name, batch, workers=0):
     overrides = ["algorithm.client.batch_size=3", "algorithm.client.local_epochs=3"]
     overrides += QUIET.get(name, [])
-    config = composed(f"algorithm={name}", f"num_clients={CLIENTS}", *overrides)
+    config = make_config(f"algorithm={name}", f"num_clients={CLIENTS}", *overrides)
     config.num_versions = 8 if getattr(build_schedule(config), "buffer_size", 10) > 1 else 30
     trainer = build_trainer(config, Unequal.scattered(CLIENTS))
     return run_configured(config, trainer, workers=workers, batch=batch)
@@ -135,7 +135,7 @@ def task(model):
 def test_two_versions_of_other_models(name, model):
     epochs = 2 if name == "fedasmu" else 1
     words = [f"num_clients={FEW}", "num_versions=2", f"algorithm.client.local_epochs={epochs}"]
-    config, data = composed(f"algorithm={name}", *words), task(model)
+    config, data = make_config(f"algorithm={name}", *words), task(model)
     trainer = build_trainer(config, data)
     initial, layout = initial_vector(data, 0)
     tested = []
@@ -176,7 +176,7 @@ TERMS = ["runtime.device=meta"] + [
 
 @cache
 def digits():
-    return build_task(composed())
+    return build_task(make_config())
 
 
 @pytest.fixture
@@ -194,7 +194,7 @@ def meta(monkeypatch):
 @pytest.mark.usefixtures("meta")
 @pytest.mark.parametrize("name", REPRESENTATIVES)
 def test_two_orders_and_an_evaluation_on_another_device(name):
-    config = composed(f"algorithm={name}", *TERMS)
+    config = make_config(f"algorithm={name}", *TERMS)
     trainer = build_trainer(config, digits())
     assert trainer.model.params[0].is_meta
     size = trainer.model.layout.size
@@ -218,7 +218,7 @@ def test_two_orders_and_an_evaluation_on_another_device(name):
 @pytest.mark.parametrize("name", ["fedbuff", "fedasmu", "moon", "scaffold"])
 def test_frozen_and_private_parameters_are_on_the_device_too(name):
     parts = ["task.trainable=[1.bias,3.*]", "algorithm.client.private=[3.bias]"]
-    config = composed(f"algorithm={name}", *TERMS, *parts)
+    config = make_config(f"algorithm={name}", *TERMS, *parts)
     trainer = build_trainer(config, build_task(config))
     model = trainer.model
     assert model.layout.names == ["1.bias", "3.weight"]

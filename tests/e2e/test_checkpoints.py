@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from helpers import composed
+from helpers import make_config
 
 from fl_app.core.errors import RunError
 from fl_app.record.log import JsonLines
@@ -56,7 +56,7 @@ def words(name, *more):
 
 
 def federation(name, folder, *more):
-    return run_cell(Plan(composed(*words(name, *more))), folder, label=name)[1]
+    return run_cell(Plan(make_config(*words(name, *more))), folder, label=name)[1]
 
 
 def killed(name, folder, event):
@@ -116,11 +116,11 @@ def test_what_is_finished_is_not_run_again(name, tmp_path):
     again = words(name, "resume=auto", "failures=tolerate")
     summary = federation(name, tmp_path)
     before = (tmp_path / "events.jsonl").stat().st_mtime_ns
-    assert run({"": composed(*again)}, again, tmp_path) == [summary]
+    assert run({"": make_config(*again)}, again, tmp_path) == [summary]
     assert (tmp_path / "events.jsonl").stat().st_mtime_ns == before
     for other, told in (("seed=1", "seed=0 instead of 1"), ("num_versions=13", "12 instead")):
         with pytest.raises(ValueError, match=rf"another configuration \(.*{told}"):
-            run({"": composed(*again, other)}, again, tmp_path)
+            run({"": make_config(*again, other)}, again, tmp_path)
 
 
 def test_a_full_disk_ends_a_run_with_its_reason_and_with_room_it_goes_on(tmp_path, monkeypatch):
@@ -139,9 +139,9 @@ def test_a_full_disk_ends_a_run_with_its_reason_and_with_room_it_goes_on(tmp_pat
     with monkeypatch.context() as patch:
         patch.setattr(JsonLines, "_write", full)
         with pytest.raises(RunError, match="No space left on device; the run's folder"):
-            run({"": composed(*overrides)}, overrides, folder)
+            run({"": make_config(*overrides)}, overrides, folder)
     assert not (folder / "summary.json").exists()
-    assert earlier.ended_summary(composed(*overrides), folder) is None
+    assert earlier.ended_summary(make_config(*overrides), folder) is None
     federation("fedbuff", folder, "resume=auto")
     assert outcome(folder) == outcome(whole)
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 from fake_grid import FakeGrid
-from helpers import composed
+from helpers import make_config
 
 from fl_app import client_app
 from fl_app.client import LocalTrainer
@@ -77,7 +77,7 @@ def nodes(folder, count, forgetful=False):
 
 
 def federation(folder, *overrides, grid=None):
-    config = composed(*SMALL, *overrides)
+    config = make_config(*SMALL, *overrides)
     validate_config(config)
     _, summary = run_cell(Plan(config), folder, label="", grid=grid)
     assert (summary["stopped"], summary["failures"], summary["rejected"]) == ("num_versions", 0, 0)
@@ -173,7 +173,7 @@ def test_a_node_whose_sub_model_failed_trains_on(tmp_path, monkeypatch):
 
     monkeypatch.setattr(LocalTrainer, "_train", fails_once)
     words = ["algorithm.client.widths=[1,0.5]", "devices=two_speed", "devices.slow_share=0.5"]
-    config = composed(*SMALL, *words, "runtime=deployment", "num_versions=12")
+    config = make_config(*SMALL, *words, "runtime=deployment", "num_versions=12")
     _, summary = run_cell(Plan(config), tmp_path / "run", label="", grid=nodes(tmp_path, 4)[0])
     assert (summary["failures"], summary["rejected"], len(failed)) == (1, 0, 1)
 
@@ -205,7 +205,7 @@ def one_at_a_time(run_id=1):
 
 
 def remembering(folder, overrides, grid=None, *, stopped="num_versions"):
-    config = composed(*MEMORY, *overrides)
+    config = make_config(*MEMORY, *overrides)
     validate_config(config)
     _, summary = run_cell(Plan(config), folder, label="", grid=grid)
     assert summary["stopped"] == stopped

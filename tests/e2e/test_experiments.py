@@ -33,7 +33,7 @@ ROWS = sorted(
 )
 
 
-def composed(*overrides, last=False):
+def make_config(*overrides, last=False):
     """What a user's overrides make, and its cells, or only the last of them."""
     with initialize_config_dir(str(CONF), version_base="1.3"):
         config = compose("config", overrides=list(overrides))
@@ -62,7 +62,7 @@ def cells_of(name):
     settings = settings_of(experiment_of(name))
     # Else all thrice, and in every setting.
     only = [f"experiment.only=['@{settings[0]}']"] if settings else []
-    return composed(f"experiment={name}", "experiment.seeds=[0]", *only)[1]
+    return make_config(f"experiment={name}", "experiment.seeds=[0]", *only)[1]
 
 
 def quickest(name):
@@ -121,7 +121,7 @@ def test_every_experiment_is_listed():
 @pytest.mark.parametrize("name", NAMES)
 def test_cells_of_an_experiment_are_accepted(name):
     """All of its first setting, if they are its own, and the last one of its last."""
-    last = composed(f"experiment={name}", "experiment.seeds=[0]", last=True)[1]
+    last = make_config(f"experiment={name}", "experiment.seeds=[0]", last=True)[1]
     own = {} if name.startswith("benchmark_") else cells_of(name)
     for cell in [*own.values(), *last.values()]:
         assert cell.experiment.name == name
@@ -142,7 +142,7 @@ SLOW = (
 def test_the_quickest_cell_of_an_experiment_runs(name, tmp_path):
     """Every task with every model: those that have no experiment are rows of the list."""
     only = f"experiment.only=['{quickest(name)}']"
-    (cell,) = composed(f"experiment={name}", "experiment.seeds=[0]", only)[1].values()
+    (cell,) = make_config(f"experiment={name}", "experiment.seeds=[0]", only)[1].values()
     run_small(cell, tmp_path)
 
 
@@ -152,7 +152,7 @@ def test_the_quickest_cell_of_an_experiment_runs(name, tmp_path):
 def test_every_row_of_the_list_is_accepted(row, tmp_path):
     """With its last cell, rarely of the experiment's own algorithm, and the last of its choices."""
     words = [re.sub(r"^([^=]+=)[^\[\]]*,", r"\1", w) for w in shlex.split(row) if w != "-m"]
-    for cell in composed(*words, last=True)[1].values():
+    for cell in make_config(*words, last=True)[1].values():
         validate_config(cell)
         if "task.model=" in row:
             run_small(cell, tmp_path, versions=1)
@@ -161,7 +161,7 @@ def test_every_row_of_the_list_is_accepted(row, tmp_path):
 def test_every_cell_runs_in_every_setting():
     few = "+experiment.settings.few=['num_clients=10']"
     words = ["experiment=quickstart", few, "+experiment.settings.all=[]"]
-    _, cells = composed(*words, "experiment.only=[fedbuff@all,wkafl,@few]")
+    _, cells = make_config(*words, "experiment.only=[fedbuff@all,wkafl,@few]")
     assert list(cells) == [
         *("fedbuff@all", "wkafl@few", "wkafl@all", "fedavg@few", "fedbuff@few"),
         *("fedhist@few", "fedasmu@few", "overlap_fedavg@few", "eafl@few"),
@@ -170,15 +170,15 @@ def test_every_cell_runs_in_every_setting():
     assert clients == {10}
     assert cells["fedbuff@all"].num_clients == 20
     with pytest.raises(ValueError, match="algorithm/client=sgd would change nothing"):
-        composed(*words, "experiment.overrides=['algorithm/client=sgd']")
+        make_config(*words, "experiment.overrides=['algorithm/client=sgd']")
     with pytest.raises(ValueError, match="only names '@none', which is none of the cells fedavg@"):
-        composed(*words, "experiment.only=['@none']")
+        make_config(*words, "experiment.only=['@none']")
 
 
 def test_what_an_experiment_inherits_can_be_left_out():
     words = ["experiment=quickstart", "+experiment.settings.few=['num_clients=10']"]
     words += ["+experiment.settings.none=null", "experiment.cells.fedavg=null"]
-    _, cells = composed(*words)
+    _, cells = make_config(*words)
     assert list(cells) == [f"{cell}@few" for cell in QUICKSTART]
     with pytest.raises(ValueError, match="only names 'fedavg', which is none of the cells"):
-        composed(*words, "experiment.only=[fedavg]")
+        make_config(*words, "experiment.only=[fedavg]")

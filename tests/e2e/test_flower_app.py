@@ -23,7 +23,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricR
 from flwr.client import NumPyClient
 from flwr.clientapp import ClientApp
 from flwr.serverapp.strategy import FedAdam, FedProx
-from foreign_app import SERVERS, fitted, write_app
+from foreign_app import SERVERS, read_fit, write_app
 from helpers import Quadratic, vec
 
 from fl_app import report
@@ -77,7 +77,7 @@ def test_server_app_and_client_app_of_the_page(server, tmp_path, monkeypatch, ca
         monkeypatch.delitem(sys.modules, name, raising=False)
     client_app, server_app = import_module("client_app").app, import_module("server_app").app
     server_app(FakeGrid(client_app, 4), Context(1, 0, {}, RecordDict(), {}))
-    assert fitted(capsys.readouterr().out) == pytest.approx([2, 1], abs=0.1)
+    assert read_fit(capsys.readouterr().out) == pytest.approx([2, 1], abs=0.1)
 
 
 @pytest.mark.slow
@@ -87,7 +87,7 @@ def test_simulation_of_the_page(tmp_path):
     folder = write_app(tmp_path, SERVERS[0])
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    assert fitted(done.stdout) == pytest.approx([2, 1], abs=0.1)
+    assert read_fit(done.stdout) == pytest.approx([2, 1], abs=0.1)
 
 
 @pytest.mark.slow
@@ -104,7 +104,7 @@ def test_real_nodes_of_the_page(tmp_path):
         app = write_app(folder, SERVERS[0].replace("num_rounds=40", "num_rounds=12"))
         command = [COMMANDS / "flwr", "run", app, "field", "--stream"]
         done = subprocess.run(command, env=home, capture_output=True, text=True, timeout=300)
-        assert fitted(done.stdout + done.stderr) == pytest.approx([2, 1], abs=0.5)  # from 0, 0
+        assert read_fit(done.stdout + done.stderr) == pytest.approx([2, 1], abs=0.5)  # from 0, 0
     finally:
         assert federation.stop()
 

@@ -11,7 +11,7 @@ import pytest
 from fake_grid import FakeGrid
 from flwr.app import Message
 from flwr.common.serde import message_to_proto
-from helpers import composed, initial_vector
+from helpers import initial_vector, make_config
 from omegaconf import OmegaConf
 
 from fl_app import client_app
@@ -96,7 +96,7 @@ def order(path):
     """Write a training order of FedBuff on the digits, as a real node gets it."""
     FakeGrid(client_app.app, 0)  # gives this process the identity of a ServerApp
     settings = ("num_clients=20", "algorithm.client.local_steps=5")
-    config = composed("algorithm=fedbuff", "runtime=deployment", *settings)
+    config = make_config("algorithm=fedbuff", "runtime=deployment", *settings)
     vector, layout = initial_vector(build_task(config), config.seed)
     packer = codec.OrderPacker(layout, {names.APP_CONFIG: OmegaConf.to_yaml(config, resolve=True)})
     content = packer.pack(Order(0, 5, 0, 0, vector, {}, 0.0))

@@ -17,8 +17,8 @@ import numpy as np
 import psutil
 import pytest
 import torch
-from helpers import composed
-from kit_processes import ask, end, free_ports, give_ports, keep, logged, processes, start, wait_for
+from helpers import make_config
+from kit_processes import ask, count, end, free_ports, give_ports, keep, processes, start, wait_for
 from sklearn.datasets import load_iris
 
 from fl_app.client.build import build_task
@@ -112,12 +112,12 @@ def test_a_masked_run_outlives_its_helper_and_the_doctor_finds_nothing(federatio
         f"secure_aggregation.address=localhost:{helper_port}",
     ]
     run = federation.run("masked", *words)
-    wait_for(lambda: logged(folder, "aggregate") > 1, "two versions are published")
+    wait_for(lambda: count(folder, "aggregate") > 1, "two versions are published")
     federation.kill("helper")
-    before = logged(folder, "aggregate")
+    before = count(folder, "aggregate")
     time.sleep(3)  # of five; uploads arrive, the server waits, and makes no version
-    assert logged(folder, "aggregate") <= before + 1
-    wait_for(lambda: logged(folder, "aggregate") > before + 1, "it goes on")
+    assert count(folder, "aggregate") <= before + 1
+    wait_for(lambda: count(folder, "aggregate") > before + 1, "it goes on")
 
     same = federation.start("same", "run", "--output", folder, server, *words)
     examined = {"helper": [], "server": words, "node-0": []}
@@ -163,7 +163,7 @@ def test_a_run_outlives_its_superlink_and_killed_nodes_come_back(federation):
     words = [*DIGITS, "algorithm/schedule=periodic", "algorithm.schedule.period=1.5"]
     words.append("num_versions=40")
     run = federation.run("killed", *words)
-    wait_for(lambda: logged(folder, "aggregate") > 1, "two versions are published")
+    wait_for(lambda: count(folder, "aggregate") > 1, "two versions are published")
     node = min(processes(federation.out / "node-1", "fl_app.node.warm"))  # its executor is a fork
     (superlink,) = processes(server, "flower-superlink")
     (worker,) = processes(federation.out / "node-2", "fl_app.node.worker")
@@ -215,7 +215,7 @@ def write_table(path, species):
 
 def accuracy(folder, *words):
     """Of a run's final model, on data of all classes."""
-    task = build_task(composed(*words, "num_clients=1", "partition=iid", "task.test_share=0.5"))
+    task = build_task(make_config(*words, "num_clients=1", "partition=iid", "task.test_share=0.5"))
     assert isinstance(task, Task)
     module = task.model()
     with np.load(folder / "model.npz") as arrays:

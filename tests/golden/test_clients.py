@@ -9,7 +9,7 @@ import re
 import numpy as np
 import pytest
 import torch
-from helpers import Quadratic, composed, engine_of, order_for, run, sent, vec
+from helpers import Quadratic, engine_of, make_config, order_for, run, sent, vec
 from torch import nn
 
 from fl_app.algorithms.aso_fed import ASOFed
@@ -58,7 +58,7 @@ def test_a_client_takes_fedproxs_mu_from_the_order():
     assert held.train(order_for(0, 0, vector, {})).vector.tolist() == [2.25]
     assert held.train(order_for(0, 0, vector, {"proximal-mu": 0.0})).vector.tolist() == [2.5]
     # The client's own key reaches its orders.
-    strategy = build_strategy(composed("algorithm=fedprox", "algorithm.client.proximal=1"))
+    strategy = build_strategy(make_config("algorithm=fedprox", "algorithm.client.proximal=1"))
     assert strategy.dispatch(GlobalModel(vec(1), 0), client_id=0)[1] == {"proximal-mu": 1}
 
 
@@ -665,15 +665,15 @@ SLOW += ["algorithm.schedule.concurrency=3", "devices.network.jitter=0", "device
 
 
 def widened(*overrides, **more):
-    engine, recorder = engine_of(composed(*SLOW, *overrides), **more)
+    engine, recorder = engine_of(make_config(*SLOW, *overrides), **more)
     return engine, recorder.events
 
 
 def test_seconds_and_bytes_are_those_of_the_share():
     """64-32-10: (64 + 1) 32 + (32 + 1) 10 = 2410; half has 65 16 + 16 10 + 10 = 1210 entries."""
-    whole = build_components(composed(*SLOW))
+    whole = build_components(make_config(*SLOW))
     widths = "algorithm.client.widths=[0.5,1]"
-    components = build_components(composed(*SLOW, widths))
+    components = build_components(make_config(*SLOW, widths))
     engine, events = widened(widths)
     engine.run()
     rank = np.argsort(whole.devices.compute.mean_seconds).tolist()
@@ -729,7 +729,7 @@ def test_a_resumed_run_rolls_on(upload):
 )
 def test_sub_models_are_refused(overrides, told):
     with pytest.raises(ValueError, match=re.escape(told)):
-        validate_config(composed("algorithm.client.widths=[1,0.5]", *overrides))
+        validate_config(make_config("algorithm.client.widths=[1,0.5]", *overrides))
 
 
 def test_layers_without_sub_models_are_refused():
@@ -745,8 +745,8 @@ def test_layers_without_sub_models_are_refused():
 def test_trainers_with_other_whole_models_have_no_sub_models(client):
     words = ("algorithm.client.widths=[1,0.5]", f"algorithm/client={client}")
     with pytest.raises(ValueError, match=r"widths=\[1, 0.5\] must be null with"):
-        build_components(composed(*words))
+        build_components(make_config(*words))
     with pytest.raises(ValueError, match="widths needs a model of Linear"):
         build_components(
-            composed(words[0], "task=cifar10", "task.made_up=true", "task.model=cnn_bn")
+            make_config(words[0], "task=cifar10", "task.made_up=true", "task.model=cnn_bn")
         )

@@ -11,7 +11,7 @@ from pathlib import Path
 import griffe
 import numpy as np
 import pytest
-from helpers import Quadratic, composed, run, vec
+from helpers import Quadratic, make_config, run, vec
 
 import fl_app
 from fl_app.cli import CONF
@@ -84,7 +84,7 @@ def test_commands_name_options_that_exist():
             keys[choices] |= dict.fromkeys(word for word in words if word not in choices)
     assert len(keys) > 20
     for choices, values in keys.items():
-        composed(*choices, *values)
+        make_config(*choices, *values)
 
 
 def test_the_packages_are_those_that_the_linter_knows():

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 import torch
 from flwr.serverapp.strategy import FedAdam
-from helpers import composed
+from helpers import make_config
 from hydra.core.global_hydra import GlobalHydra
 from omegaconf import OmegaConf
 from torch import nn
@@ -75,7 +75,7 @@ class Needy(Mean):
 @pytest.fixture(scope="module")
 def task():
     """Digits on twelve clients, as an object."""
-    return build_task(composed("num_clients=12", "partition=iid"))
+    return build_task(make_config("num_clients=12", "partition=iid"))
 
 
 def run(*settings, output, **keywords):
@@ -125,7 +125,7 @@ def test_a_task_object_brings_its_clients(task, tmp_path):
     assert (result.summary["task"], result.summary["num_clients"]) == ("digits", 12)
     config = OmegaConf.load(tmp_path / "config.yaml")
     assert config.task.num_examples == 1437
-    other = build_task(composed("num_clients=12", "partition=iid", "seed=1"))
+    other = build_task(make_config("num_clients=12", "partition=iid", "seed=1"))
     own = replace(task, objective=task.objective.with_loss(lambda output, _: output.mean()))
     for changed, told in ((other, r"task\.crc32="), (own, r"code\..*lambda")):
         with pytest.raises(ValueError, match=told):

@@ -9,7 +9,7 @@ from statistics import fmean, pstdev
 from types import SimpleNamespace
 
 import pytest
-from helpers import composed
+from helpers import make_config
 
 from fl_app.cli import CONF
 from fl_app.devices.compute import (
@@ -124,7 +124,7 @@ FOUR = ["devices.boards={rpi5:3,rpi4:1}"]
 
 
 def configuration(*overrides):
-    return composed("num_clients=4", *overrides)
+    return make_config("num_clients=4", *overrides)
 
 
 @pytest.mark.parametrize("name", [name for name in PROFILES if name != "overlap"])

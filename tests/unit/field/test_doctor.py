@@ -8,7 +8,7 @@ from unittest.mock import Mock
 
 import psutil
 import pytest
-from helpers import composed
+from helpers import make_config
 from kit_processes import free_ports, superlink
 
 from fl_app.field import doctor, make
@@ -116,7 +116,7 @@ def test_a_server_without_caddy_and_with_a_key_that_is_not_registered(out):
 
 def test_a_clock_that_is_ahead(out):
     """The server's fraction of a second is cut off, so that half a second is the best guess."""
-    with superlink(out / "server", late=60.0, registered=keys(out), proxied=True) as port:
+    with superlink(out / "server", lag=60.0, registered=keys(out), proxied=True) as port:
         assert seen_from(out / "node-0", port).keys() == {"clock"}
     date = datetime(2026, 1, 31, 12, 0, 0, tzinfo=UTC)
     before = date + timedelta(seconds=10.0)
@@ -260,7 +260,7 @@ def table(folder, *rows):
 def test_what_a_run_finds_in_a_devices_data(tmp_path, monkeypatch, rows, verdict, text):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     data = table(tmp_path, *rows)
-    run = composed("task=csv", f"task.schema={tmp_path}/schema.json", "task.holdout=0.2")
+    run = make_config("task=csv", f"task.schema={tmp_path}/schema.json", "task.holdout=0.2")
     _, found = doctor.of_data(str(data), run)
     assert (found.subject, found.good) == ("examples", verdict)
     assert text in found.text
@@ -279,7 +279,7 @@ def test_what_a_run_finds_in_a_devices_data(tmp_path, monkeypatch, rows, verdict
 def test_a_column_in_other_units_is_asked_about(tmp_path, monkeypatch, caplog, ages, told):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     data = table(tmp_path, *(f"{age},yes" for age in ages))
-    run = composed("task=csv", f"task.schema={tmp_path}/schema.json")
+    run = make_config("task=csv", f"task.schema={tmp_path}/schema.json")
     _, _, *found = doctor.of_data(str(data), run)
     assert [each.good for each in found] == [None] * bool(told)
     assert all(each.text.startswith(told) and each.text in caplog.text for each in found)
@@ -287,7 +287,7 @@ def test_a_column_in_other_units_is_asked_about(tmp_path, monkeypatch, caplog, a
 
 def test_a_gap_that_the_schema_refuses_is_not_answered_with_a_key(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    run = composed("task=csv", f"task.schema={tmp_path}/schema.json")
+    run = make_config("task=csv", f"task.schema={tmp_path}/schema.json")
     _, found = doctor.of_data(str(table(tmp_path, "30,yes", ",no")), run)
     assert "column 'age' has no value" in found.text
     assert "task.missing" not in found.text
@@ -307,7 +307,7 @@ def test_data_that_nobody_can_read_or_that_are_hidden(tmp_path):
     assert "doctor FOLDER task=csv task.schema=FILE" in examples.mend
     data, _ = doctor.of_data("/tmp", None)  # a service has one of its own
     assert data.good is None
-    _, examples = doctor.of_data(str(table(tmp_path, "30,yes")), composed("task=digits"))
+    _, examples = doctor.of_data(str(table(tmp_path, "30,yes")), make_config("task=digits"))
     assert "fl_app.tasks.images.Digits reads no data of a node's own" in examples.text
 
 

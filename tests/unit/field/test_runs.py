@@ -325,7 +325,7 @@ def test_a_run_is_submitted_with_the_modules_that_it_names(server, tmp_path):
     (server / "mine.py").write_text("")
     words, asked = ["seed=1", "task.model=mine:make"], []
     for run_id in (7, None):  # None = the SuperLink cannot store the app
-        with superlink(server, begins=run_id, begun=asked) as port:
+        with superlink(server, new_run=run_id, start_requests=asked) as port:
             if run_id:
                 assert link(server, port).submit(words, tmp_path / "run") == run_id
                 continue

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from fake_grid import FakeGrid, through
 from flwr.app import Context, Message, RecordDict
-from helpers import composed, initial_vector
+from helpers import initial_vector, make_config
 from omegaconf import DictConfig, OmegaConf
 
 from fl_app import client_app
@@ -200,8 +200,8 @@ def reply_to(model, config):
     ],
 )
 def test_a_node_does_not_train_with_other_frozen_or_private_parameters(more, seed, error):
-    config = composed(*SETTINGS, *more)
-    task = build_task(composed(*SETTINGS[:-1], *more))
+    config = make_config(*SETTINGS, *more)
+    task = build_task(make_config(*SETTINGS[:-1], *more))
     private = config.algorithm.client.get("private")
     reply = reply_to(build_model(task, seed, private=private), config)
     assert reply.has_error() == bool(error)

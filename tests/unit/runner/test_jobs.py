@@ -10,7 +10,7 @@ import signal
 import hydra
 import numpy as np
 import pytest
-from helpers import composed
+from helpers import make_config
 from hydra import initialize_config_dir
 
 import fl_app
@@ -33,7 +33,7 @@ ONE = "algorithm.client.local_steps=1"
 
 def plan(*words, **objects):
     words = ("algorithm=fedbuff", "max_updates=20", "runtime.workers=0", ONE, *words)
-    return Plan(composed(*words), objects=UserObjects(**objects))
+    return Plan(make_config(*words), objects=UserObjects(**objects))
 
 
 class InterruptedAtTheEnd(FedAvgK):
@@ -73,7 +73,7 @@ WORDS = ("experiment=quickstart", "experiment.only=[fedbuff]", "runtime.workers=
 def ran(folder, *words):
     """Run 20 updates with each seed; the runs that the report then shows."""
     words = (*WORDS, "max_updates=20", *words)
-    config = composed(*words)
+    config = make_config(*words)
     with initialize_config_dir(str(CONF), version_base="1.3"):
         cells = checked_cells(config, words)
     plans = {name: Plan(cell, words) for name, cell in cells.items()}
@@ -133,7 +133,7 @@ class Mistaken(LocalTrainer):
 
 
 def run_alone(folder, *words):
-    plan = Plan(composed(*SMALL, *words), objects=UserObjects(trainer=Mistaken))
+    plan = Plan(make_config(*SMALL, *words), objects=UserObjects(trainer=Mistaken))
     return run_cell(plan, folder, label="run", show=False)
 
 
@@ -200,7 +200,7 @@ def test_an_error_in_a_strategy_is_told_with_its_traceback(tmp_path, caplog, mon
         np.ones(2) @ np.ones(3)
 
     monkeypatch.setattr("fl_app.algorithms.fedbuff.FedBuff.aggregate", mistaken)
-    outcome, summary = run_cell(Plan(composed(*SMALL)), tmp_path, label="run", show=False)
+    outcome, summary = run_cell(Plan(make_config(*SMALL)), tmp_path, label="run", show=False)
     assert isinstance(outcome.error, ServerError)
     assert summary["stopped"].startswith("ValueError: matmul: ")
     assert caplog.text.count(f'File "{__file__}"') == caplog.text.count('File "') == 1
@@ -208,7 +208,7 @@ def test_an_error_in_a_strategy_is_told_with_its_traceback(tmp_path, caplog, mon
 
 
 def test_an_algorithms_file_has_its_four_parts_and_no_other():
-    config = composed("+algorithm.clients.upload=delta", "algorithm=fedbuff")
+    config = make_config("+algorithm.clients.upload=delta", "algorithm=fedbuff")
     with pytest.raises(ValueError, match=r"^algorithm=fedbuff must have .*: of its YAML, clients"):
         validate_config(config)
 
@@ -266,7 +266,7 @@ def values(cell):
 
 def equal(*overrides):
     words = ["compare=equal", *overrides]
-    (cell,) = checked_cells(composed(*words), words).values()
+    (cell,) = checked_cells(make_config(*words), words).values()
     return cell
 
 
@@ -310,7 +310,7 @@ def test_uploads_that_are_displacements_train_like_others_and_pauses_need_epochs
 def test_keys_that_the_user_gives_win_and_these_win_over_those_of_an_experiment():
     words = ["experiment=fmnist_n100", "experiment.only=[fedhist,wkafl]", "experiment.seeds=[0]"]
     more = ["compare=equal", *FEW, "algorithm.schedule.buffer_size=5"]
-    config, changed = composed(*words), composed(*words, *more)
+    config, changed = make_config(*words), make_config(*words, *more)
     with hydra.initialize_config_dir(str(CONF), version_base="1.3"):
         own, same = checked_cells(config, words), checked_cells(changed, [*words, *more])
     assert own["fedhist"].algorithm.client.local_steps == 5

@@ -11,7 +11,7 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
-from helpers import HeadedQuadratic, composed, engine_of
+from helpers import HeadedQuadratic, engine_of, make_config
 
 from fl_app.client.build import build_task, build_trainer
 from fl_app.record.log import read_events
@@ -27,7 +27,7 @@ WORKERS = CORES if CORES > 1 else 0
 
 
 def placed(*overrides):
-    return placement(composed(*(f"runtime.{word}" for word in overrides)))
+    return placement(make_config(*(f"runtime.{word}" for word in overrides)))
 
 
 def visible(monkeypatch, count):
@@ -56,26 +56,26 @@ def test_a_run_trains_where_gpus_are_and_workers(count, words, expected, monkeyp
 def test_cores_are_shared_and_one_of_them_needs_no_worker(monkeypatch):
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)))
     for parallel, workers in ((1, 8), (2, 4), (8, 0), (9, 0)):
-        assert placement(composed(f"experiment.parallel={parallel}")) == ("cpu", workers)
+        assert placement(make_config(f"experiment.parallel={parallel}")) == ("cpu", workers)
 
 
 def test_the_main_process_of_a_cluster_has_data_that_can_be_sent(monkeypatch):
     visible(monkeypatch, 3)
-    assert placement(composed("runtime=ray", "runtime.device=cuda")) == ("cpu", 0)
-    assert placement(composed("runtime=flower", "runtime.device=cuda:1")) == ("cuda:1", 0)
+    assert placement(make_config("runtime=ray", "runtime.device=cuda")) == ("cpu", 0)
+    assert placement(make_config("runtime=flower", "runtime.device=cuda:1")) == ("cuda:1", 0)
 
 
 def test_what_is_not_there_is_refused_before_anything_is_built(monkeypatch):
     visible(monkeypatch, 0)
     with pytest.raises(ValueError, match=r"^runtime\.device=cuda must be cpu, a device that torch"):
-        validate_config(composed("runtime.device=cuda"))
+        validate_config(make_config("runtime.device=cuda"))
     with pytest.raises(ValueError, match=r"^runtime\.workers=2 must be auto or 0 here, .*=meta"):
         placed("device=meta", "workers=2")
 
 
 def test_forked_workers_and_a_gpu_are_refused_with_what_has_both(monkeypatch):
     visible(monkeypatch, 2)
-    config = composed("runtime.device=cuda", "runtime.workers=2")
+    config = make_config("runtime.device=cuda", "runtime.workers=2")
     told = (
         r"^runtime\.workers=2 must be auto or 0 here, .*=cuda:0: .* runtime\.gpus_per_worker=1 has"
     )
@@ -85,7 +85,7 @@ def test_forked_workers_and_a_gpu_are_refused_with_what_has_both(monkeypatch):
 
 def test_what_cannot_be_trained_together_is_said_once(tmp_path, caplog):
     few = ["num_clients=10", "runtime.workers=0", "algorithm.schedule.concurrency=6"]
-    config = composed("algorithm=fedasmu", "num_versions=1", "runtime.batch=4", *few)
+    config = make_config("algorithm=fedasmu", "num_versions=1", "runtime.batch=4", *few)
     run_cell(Plan(config), tmp_path, label="test", show=False)
     reason = "FedASMUTrainer has a should_pause of its own"
     told = f"runtime.batch=4: clients are trained one at a time: {reason}"
@@ -101,7 +101,7 @@ BUSY = ["devices/server=measured", "devices.server.evaluation=0.3", "devices.ser
 
 def course(name, train):
     """What happened and when, and the final model."""
-    config = composed(
+    config = make_config(
         f"algorithm={name}",
         f"num_clients={CLIENTS}",
         *("num_versions=15", "eval_every=2", "runtime.workers=0", f"runtime.train={train}"),
@@ -121,7 +121,7 @@ def test_the_same_happens_at_the_same_time_as_with_training(name):
 
 
 def test_a_run_without_training_measures_nothing(tmp_path):
-    config = composed("num_versions=4", "runtime.train=false", "num_clients=10", "eval_every=1")
+    config = make_config("num_versions=4", "runtime.train=false", "num_clients=10", "eval_every=1")
     _, summary = run_cell(Plan(config), tmp_path / "run", label="untrained", show=False)
     assert (summary["num_versions"], summary["final_accuracy"]) == (4, None)
 
@@ -129,7 +129,7 @@ def test_a_run_without_training_measures_nothing(tmp_path):
 def test_joules_are_those_of_longer_orders_and_of_evaluations(tmp_path):
     """FedSA trains twice the epochs; without transfers every second of an order takes 3 W."""
     words = ["algorithm=fedsa", "devices/energy=phone", "client_eval_every=2", "num_versions=9"]
-    _, summary = run_cell(Plan(composed(*words)), tmp_path, label="metered", show=False)
+    _, summary = run_cell(Plan(make_config(*words)), tmp_path, label="metered", show=False)
     begun, seconds = {}, 0.0
     for event in read_events(tmp_path / "events.jsonl"):
         if event.kind in ("dispatch", "evaluate_order"):
@@ -147,11 +147,11 @@ MEASURES = ("target_accuracy=1", "metrics=[recall]", "client_eval_every=1")
 )
 def test_what_needs_training_is_refused(more):
     with pytest.raises(ValueError, match=r"^runtime\.train="):
-        validate_config(composed("runtime.train=false", "num_clients=10", more))
+        validate_config(make_config("runtime.train=false", "num_clients=10", more))
 
 
 def test_a_gradient_of_the_server_is_of_what_is_shared_and_never_pauses():
-    config = composed("algorithm/client=first_only", "algorithm.client.private=[3.*]")
+    config = make_config("algorithm/client=first_only", "algorithm.client.private=[3.*]")
     trainer = build_trainer(config, build_task(config))
     gradient = server_gradient(trainer)(trainer.model.read(), 1, 40, 8)
     assert gradient.shape == (trainer.model.layout.size,)
@@ -163,10 +163,10 @@ def test_a_gradient_of_the_server_is_of_what_is_shared_and_never_pauses():
 def test_an_algorithm_may_refuse_the_length_of_a_run():
     settings = ["algorithm=fedhist", "algorithm.strategy.norm_decay=0.01"]
     for length in ("num_versions=99", "max_seconds=99", "max_updates=99"):  # alone they end a run
-        validate_config(composed(*settings, length))
-    validate_config(composed(*settings, "num_versions=100", "algorithm.strategy.norm_floor=0.2"))
+        validate_config(make_config(*settings, length))
+    validate_config(make_config(*settings, "num_versions=100", "algorithm.strategy.norm_floor=0.2"))
     with pytest.raises(ValueError, match=r"norm_decay=0.01 must be below 1 / num_versions=0.01"):
-        validate_config(composed(*settings))  # a hundred, as usual
+        validate_config(make_config(*settings))  # a hundred, as usual
 
 
 @pytest.mark.parametrize(("settings", "upload"), [([], 8), (["upload_dtype=float16"], 4)])
@@ -176,7 +176,7 @@ def test_the_bytes_of_vectors_beside_the_model_are_known_before_the_run(settings
     more = [*link, *(f"algorithm.client.{entry}" for entry in settings)]
 
     def build(algorithm):
-        config = composed(f"algorithm={algorithm}", "num_clients=10", *more)
+        config = make_config(f"algorithm={algorithm}", "num_clients=10", *more)
         components = build_components(config)
         sizes = message_bytes(components.strategy, components.trainer)
         d = components.trainer.model.layout.size

@@ -7,7 +7,7 @@ from multiprocessing import active_children
 import numpy as np
 import pytest
 import torch
-from helpers import composed, engine_of
+from helpers import engine_of, make_config
 from torch import nn
 
 from fl_app.client.build import build_task, complete_task
@@ -40,7 +40,7 @@ def with_test_set():
 
 
 def ran(task, *overrides):
-    config = composed(*SMALL, *overrides)
+    config = make_config(*SMALL, *overrides)
     engine, recorder = engine_of(config, complete_task(config, task))
     engine.run()
     return recorder
@@ -68,14 +68,14 @@ def ran(task, *overrides):
 )
 def test_bad_values_are_refused_before_the_data_are_read(overrides, told):
     with pytest.raises(ValueError, match=f"^{re.escape(told)}"):
-        validate_config(composed(*overrides))
+        validate_config(make_config(*overrides))
 
 
 def test_clients_of_a_task_from_python_follow_from_the_configuration():
-    task = complete_task(composed(*SMALL, "task.holdout=0.1"), line())
+    task = complete_task(make_config(*SMALL, "task.holdout=0.1"), line())
     assert [part.size for part in task.validation] == [1] * 4
     fixed = replace(line(), partition=[np.arange(30), np.arange(30, 40)])
-    assert complete_task(composed(*SMALL), fixed) is fixed
+    assert complete_task(make_config(*SMALL), fixed) is fixed
 
 
 def test_weights_are_the_first_version(tmp_path):
@@ -122,7 +122,7 @@ TARGETS = {"classification": np.arange(60) % 3, "regression": X @ [1.0, -2.0, 3.
 @pytest.mark.parametrize("kind", TARGETS)
 def test_every_kind_of_target_runs_with_and_without_a_test_set(tmp_path, kind, test_share):
     np.savez(tmp_path / "data.npz", x_train=X, y_train=TARGETS[kind])
-    config = composed(
+    config = make_config(
         *SMALL,
         "num_clients=10",
         "task=arrays",
@@ -148,7 +148,7 @@ SCHEMA = (
 
 @pytest.mark.parametrize("runtime", ["inprocess", "flower"])
 def test_only_real_nodes_have_data_of_their_own(runtime):
-    config = composed("task=csv", f"runtime={runtime}")
+    config = make_config("task=csv", f"runtime={runtime}")
     config.task.schema = SCHEMA
     with pytest.raises(ValueError, match=f"task.path=null must be the data with runtime={runtime}"):
         validate_config(config)
@@ -160,13 +160,13 @@ HEAD = "task.trainable=[3.*]"
 
 
 def checked(folder, *words):
-    validate_config(config := composed(*SMALL, *words))
+    validate_config(config := make_config(*SMALL, *words))
     run_cell(Plan(config), folder, label="test")
 
 
 def test_a_run_does_not_go_on_with_other_frozen_parameters(tmp_path):
     checked(tmp_path, HEAD, "checkpoint_every=1")
-    task = build_task(composed(*SMALL, HEAD))
+    task = build_task(make_config(*SMALL, HEAD))
     saved = Checkpoints(tmp_path).load()["frozen"]
     assert build_model(task, seed=0).differing(saved) == []
     refuse_other_frozen([], tmp_path)

@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 import torch
 from datasets import ClassLabel, Dataset, DatasetDict, Features, List, Value
-from helpers import composed
+from helpers import make_config
 from PIL import Image
 from torch import nn
 from torch.utils.data import TensorDataset
@@ -155,7 +155,7 @@ def test_models_of_torchvision_have_as_many_outputs_as_the_task():
 def test_models_and_losses_of_ones_own(tmp_path):
     for name in ("needs_both", "complete"):
         words = [f"task.model=my_models:{name}", "task.loss=my_models:smoothed"]
-        config = composed("num_clients=20", *words)
+        config = make_config("num_clients=20", *words)
         validate_config(config)
         task = build_task(config)
         assert isinstance(task.model()[1], nn.Linear)
@@ -164,7 +164,7 @@ def test_models_and_losses_of_ones_own(tmp_path):
         assert task.objective.loss(outputs, targets) == expected
     (tmp_path / "t.csv").write_text("x,y\n" + "".join(f"{i},{i + 0.5}\n" for i in range(40)))
     words = ["task=csv", f"task.path={tmp_path / 't.csv'}", "task.target=y", "num_clients=2"]
-    config = composed(*words, "partition=iid", "task.loss=my_models:distance")
+    config = make_config(*words, "partition=iid", "task.loss=my_models:distance")
     objective = build_task(config).objective  # it gets the numbers as they are
     assert objective.loss(torch.zeros(2, 1), torch.tensor([[7.0], [9.0]])) == 8
 
@@ -184,7 +184,7 @@ def test_models_and_losses_of_ones_own(tmp_path):
     ],
 )  # fmt: skip
 def test_what_does_not_fit_is_refused(key, name, told):
-    config = composed("num_clients=20", f"task.{key}={name}")
+    config = make_config("num_clients=20", f"task.{key}={name}")
     validate_config(config)
     with pytest.raises(ValueError, match=f"^{re.escape(f'task.{key}={name}{told}')}"):
         build_task(config)
@@ -201,7 +201,7 @@ def test_what_does_not_fit_is_refused(key, name, told):
 )  # fmt: skip
 def test_unknown_names_are_refused_before_the_data_are_read(words, told):
     with pytest.raises(ValueError, match=f"^{told}"):
-        validate_config(composed(*words))
+        validate_config(make_config(*words))
 
 
 # -- tasks from arrays -----------------------------------------------------------------------------

@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 import torch
 from datasets import ClassLabel, Dataset, DatasetDict, Features, List, Value
-from helpers import composed
+from helpers import make_config
 from hypothesis import given
 from hypothesis import strategies as st
 from omegaconf import OmegaConf
@@ -704,7 +704,7 @@ def test_a_bad_file_is_named(contents, message, tmp_path):
 def test_nodes_get_the_contents_and_the_users_configuration_stays(tmp_path):
     path = tmp_path / "schema.json"
     path.write_text(TABLE.to_json())
-    config = composed("task=digits")
+    config = make_config("task=digits")
     assert inline_schema(config) is config
     OmegaConf.set_struct(config, False)
     config.task.schema = str(path)
