@@ -28,7 +28,7 @@ def update(*gradient, age=0, loss=1.0):
 
 
 def strategy(**settings):
-    """Everything off but what a test asks for."""
+    """All parts are off, except those in `settings`."""
     off = {"server_lr": 1.0, "momentum": 0.0, "similarity_sharpness": 0.0, "lr_decay": 0.0}
     return WKAFL(**{**off, "min_similarity": -1.0, "clip_norm": None, **settings})
 
