@@ -37,7 +37,7 @@ def free_ports(count):
 
 
 @contextmanager
-def started(*arguments, module="fl_app", options=()):
+def launch(*arguments, module="fl_app", options=()):
     """``python OPTIONS -m MODULE ARGUMENTS`` in a process group that is killed at the end."""
     with subprocess.Popen(
         [sys.executable, *options, "-m", module, *arguments],
