@@ -120,7 +120,7 @@ def test_a_device_trains_with_what_a_wheel_requires(wheel, tmp_path, capsys):
     venv = tmp_path / "venv"
     command = [sys.executable, ROOT / "fl_app/field/packages.py", "--venv", venv, "--torch", "cpu"]
     command += ["--constraints", ROOT / "constraints.txt", wheel]
-    command.append("--no-compile-bytecode")  # it takes most of the time, and `make setup` has done it
+    command.append("--no-compile-bytecode")  # slow, and `make setup` has done it
     process = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
     if process.returncode and any(
         word in process.stderr for word in ("distribution found for uv", "error sending request")

@@ -273,4 +273,4 @@ def test_nodes_with_a_table_each_and_one_that_cannot_be_read(federation, tmp_pat
     assert {event["client"] for event in events(folder, "client_evaluate")} == good
     assert evaluations[-1]["accuracy_mean"] > 0.6
     monkeypatch.syspath_prepend(federation.server)
-    assert accuracy(folder, *overrides, *model) > 0.75  # chance is a third; the order of arrivals varies
+    assert accuracy(folder, *overrides, *model) > 0.75  # chance: a third; arrivals vary
