@@ -73,15 +73,15 @@ def test_commands_name_options_that_exist():
         for command in re.findall(
             r"^(?:    )?python -m fl_app ((?:[^#\n]*\\\n)*[^#\n]*)", page.read_text(), re.MULTILINE
         ):
-            words = [word.replace('"', "") for word in command.replace("\\\n", " ").split()]
-            words = [
+            overrides = [word.replace('"', "") for word in command.replace("\\\n", " ").split()]
+            overrides = [
                 # The first value of a sweep.
                 word if "[" in word or "{" in word else word.split(",")[0]
-                for word in words
+                for word in overrides
                 if "=" in word and not word.startswith("hydra")
             ]
-            choices = frozenset(word for word in words if word.split("=")[0] in groups)
-            keys[choices] |= dict.fromkeys(word for word in words if word not in choices)
+            choices = frozenset(word for word in overrides if word.split("=")[0] in groups)
+            keys[choices] |= dict.fromkeys(word for word in overrides if word not in choices)
     assert len(keys) > 20
     for choices, values in keys.items():
         make_config(*choices, *values)
@@ -93,8 +93,8 @@ def test_the_packages_are_those_that_the_linter_knows():
     section = (ROOT / "docs/architecture.md").read_text().split("## Packages")[1]
     rows = re.findall(r"^\| ((?:`\w+`(?:, )?)+) \|", section, re.MULTILINE)
     assert [re.findall(r"\w+", row) for row in rows] == layers
-    found = {module.name for module in pkgutil.iter_modules(fl_app.__path__)}
-    assert {package for layer in layers for package in layer} == found
+    packages = {module.name for module in pkgutil.iter_modules(fl_app.__path__)}
+    assert {package for layer in layers for package in layer} == packages
 
 
 def test_the_algorithm_with_more_than_one_vector_trains(tmp_path, monkeypatch):
@@ -143,7 +143,7 @@ FOR_USERS = [
 ]
 
 
-def shown():
+def entries():
     """Classes and functions on the pages."""
     return [each for name in NAMED for each in signatures.documented(name)]
 
@@ -160,42 +160,42 @@ def test_a_page_has_the_signatures_of_its_names(page):
 
 @pytest.mark.parametrize("name", sorted(FOR_USERS))
 def test_public_names_are_on_a_page(name):
-    missing = {each.path for each in public(resolve(name))} - {each.path for each in shown()}
+    missing = {each.path for each in public(resolve(name))} - {each.path for each in entries()}
     assert not missing
 
 
-def described(owner):
+def explained_names(owner):
     """What the docstring of a class or module says of names: in its sections, or in its text."""
     if owner.docstring is None:
         return set()
     sections = owner.docstring.parse("google", warnings=False)
     lists = [each.value for each in sections if each.kind.value in ("attributes", "parameters")]
-    named = {item.name.lstrip("*") for items in lists for item in items}
-    return named | set(re.findall(r"(?<!`)`(\w+)`(?!`)", owner.docstring.value))
+    names = {item.name.lstrip("*") for items in lists for item in items}
+    return names | set(re.findall(r"(?<!`)`(\w+)`(?!`)", owner.docstring.value))
 
 
 def undocumented(cls, protocols):
     """Public members without an explanation there, in a base class or in a protocol."""
     ancestors = [*cls.mro(), *protocols]
-    explained = set[str]().union(*map(described, [cls.module, cls, *cls.mro()]))
+    names = set[str]().union(*map(explained_names, [cls.module, cls, *cls.mro()]))
     for name, member in cls.members.items():
         if name.startswith("_") or isinstance(member, griffe.Alias | griffe.Class):
             continue
         same = [each.members[name] for each in ancestors if name in each.members]
-        told = any(each.docstring for each in [member, *same])
-        if not told and not (member.is_attribute and name in explained):
+        has_docstring = any(each.docstring for each in [member, *same])
+        if not has_docstring and not (member.is_attribute and name in names):
             yield member.path
 
 
-def test_what_is_on_the_pages_is_explained():
-    found = shown()
+def test_objects_on_the_pages_have_docstrings():
+    objects = entries()
     protocols = [
         each
-        for each in found
+        for each in objects
         if isinstance(each, griffe.Class) and "Protocol" in map(str, each.bases)
     ]
-    missing = [each.path for each in found if not each.docstring]
-    for each in found:
+    missing = [each.path for each in objects if not each.docstring]
+    for each in objects:
         if isinstance(each, griffe.Class):
             missing += undocumented(each, protocols)
     missing += [each.path for each in map(resolve, NAMED) if not each.docstring]

@@ -69,7 +69,7 @@ def test_all_arrays_by_name_hold_the_frozen_ones_in_the_order_of_the_module():
     assert "3.weight" not in model.layout.names
 
 
-def test_other_frozen_parameters_are_seen_and_rounding_is_not():
+def test_other_frozen_parameters_are_detected_and_rounding_is_ignored():
     one, other = FlatModel(frozen_head()), FlatModel(frozen_head())
     assert one.differing(other.traces) == []
     with torch.no_grad():
@@ -78,11 +78,11 @@ def test_other_frozen_parameters_are_seen_and_rounding_is_not():
     assert one.differing([trace * (1 + 1e-7) for trace in one.traces]) == []
     assert one.differing([]) == ["3.bias", "3.weight"]
     assert FlatModel(normalised()).differing([]) == []
-    own, changed = (FlatModel(normalised(), private=["3.bias"]) for _ in range(2))
-    own.module[3].bias.data += 1  # trained since
-    changed.initial["3.bias"] += 1
-    assert own.differing(changed.traces) == ["3.bias"]
-    assert own.differing(FlatModel(normalised(), private=["3.bias"]).traces) == []
+    trained, other_initial = (FlatModel(normalised(), private=["3.bias"]) for _ in range(2))
+    trained.module[3].bias.data += 1  # trained since
+    other_initial.initial["3.bias"] += 1
+    assert trained.differing(other_initial.traces) == ["3.bias"]
+    assert trained.differing(FlatModel(normalised(), private=["3.bias"]).traces) == []
 
 
 def test_on_a_gpu_tensors_lie_apart_aligned_as_cudnn_wants_them(monkeypatch):
@@ -149,18 +149,18 @@ def test_private_parameters_and_buffers_are_not_in_the_vector():
     with torch.no_grad():
         module[3].bias += 1
     assert first["3.bias"].tolist() == initial, "a copy"
-    own = model.read_private()
-    assert own["1.num_batches_tracked"] == 1
+    private = model.read_private()
+    assert private["1.num_batches_tracked"] == 1
     model.load_private({})
     assert module[3].bias.tolist() == initial == model.named(model.read())["3.bias"].tolist()
-    for array in own.values():
+    for array in private.values():
         array.flags.writeable = False  # as one from another process
-    model.load_private(own)
-    assert module[3].bias.tolist() == own["3.bias"].tolist()
+    model.load_private(private)
+    assert module[3].bias.tolist() == private["3.bias"].tolist()
     assert module[1].num_batches_tracked == 1
 
 
-def test_a_twin_shares_what_is_frozen_and_private_and_nothing_else():
+def test_a_twin_shares_only_frozen_and_private_parameters():
     model = FlatModel(trainable_only(normalised, ["0.*", "3.*"]), private=["3.weight"])
     twin = model.twin()
     assert twin.layout == model.layout
@@ -238,7 +238,7 @@ def test_weights_are_those_of_the_file(tmp_path, name):
         assert torch.equal(loaded.state_dict()[key], tensor)
 
 
-def test_weights_that_do_not_fit_are_named(tmp_path):
+def test_errors_name_weights_that_do_not_fit(tmp_path):
     weights = normalised(width=5).state_dict()
     del weights["3.bias"]
     weights["head.bias"] = torch.zeros(2)
@@ -298,22 +298,22 @@ def test_a_file_with_more_than_tensors(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("count", "device", "sees"),
+    ("count", "device", "listing"),
     [
         *((2, device, r"cuda:0, cuda:1 ") for device in ("cuda:2", "cuda:x", "cuda:-1", "cuda:01")),
         (0, "cuda", r"no GPU \(CUDA_VISIBLE_DEVICES=7\)$"),
     ],
 )
-def test_a_gpu_that_is_not_there(monkeypatch, count, device, sees):
+def test_a_missing_gpu_is_refused(monkeypatch, count, device, listing):
     monkeypatch.setattr(torch.cuda, "device_count", lambda: count)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "7")
-    with pytest.raises(ValueError, match=rf"^runtime\.device={device} must be .* sees {sees}"):
+    with pytest.raises(ValueError, match=rf"^runtime\.device={device} must be .* sees {listing}"):
         resolve_device(device)
 
 
 def test_a_process_computes_repeatably_on_a_gpu(monkeypatch):
-    chosen = []
-    monkeypatch.setattr(torch.cuda, "set_device", chosen.append)
+    devices = []
+    monkeypatch.setattr(torch.cuda, "set_device", devices.append)
     monkeypatch.delenv("CUBLAS_WORKSPACE_CONFIG", raising=False)
     cudnn, filling = torch.backends.cudnn, torch.utils.deterministic
     before = cudnn.benchmark, cudnn.allow_tf32, filling.fill_uninitialized_memory
@@ -322,13 +322,13 @@ def test_a_process_computes_repeatably_on_a_gpu(monkeypatch):
         for device in ("cpu", "meta", "auto"):
             prepare(device)
         assert not torch.are_deterministic_algorithms_enabled()
-        assert chosen == []
+        assert devices == []
         prepare("cuda:1")
         assert torch.are_deterministic_algorithms_enabled()
         assert torch.is_deterministic_algorithms_warn_only_enabled()
         assert not cudnn.benchmark
         assert not cudnn.allow_tf32
-        assert chosen == ["cuda:1"]
+        assert devices == ["cuda:1"]
     finally:
         torch.use_deterministic_algorithms(False)
         cudnn.benchmark, cudnn.allow_tf32, filling.fill_uninitialized_memory = before

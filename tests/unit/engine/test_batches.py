@@ -18,7 +18,7 @@ def order(number, *, evaluates=False):
     return Order(number, number, 0, 0, vec(0, 0), {}, 0.0, evaluates=evaluates)
 
 
-class Pile:
+class FakeMailbox:
     """A mailbox that answers one push a pull, the oldest or any; the vector names the batch."""
 
     def __init__(self, batch, capacity=4, rng=None):
@@ -59,7 +59,7 @@ class Pile:
 
 
 def test_a_batch_is_formed_of_those_that_are_due_first():
-    pile = Pile(3)
+    pile = FakeMailbox(3)
     batches = Lookahead(pile)
     for number, time in enumerate([5.0, 1.0, 4.0, 2.0, 3.0]):
         batches.submit(time, 0.5, order(number))
@@ -79,7 +79,7 @@ def test_a_batch_is_formed_of_those_that_are_due_first():
     ("count", "lengths"), [(4, [4]), (5, [3, 2]), (8, [4, 4]), (9, [3, 3, 3]), (10, [4, 3, 3])]
 )
 def test_batches_that_are_formed_together_have_equal_length(count, lengths):
-    pile = Pile(4)
+    pile = FakeMailbox(4)
     batches = Lookahead(pile)
     for number in range(count):
         batches.submit(float(number), 0.5, order(number))
@@ -88,7 +88,7 @@ def test_batches_that_are_formed_together_have_equal_length(count, lengths):
 
 
 def test_a_batch_is_formed_ahead_where_more_orders_wait_than_may_lie_ready():
-    pile = Pile(4, capacity=100)
+    pile = FakeMailbox(4, capacity=100)
     batches = Lookahead(pile)
     for number in range(2 * READY_LIMIT + 3):
         batches.submit(float(number), 0.5, order(number))
@@ -103,7 +103,7 @@ def test_a_batch_is_formed_ahead_where_more_orders_wait_than_may_lie_ready():
 
 
 def test_dropped_orders_leave_their_batch_as_it_is():
-    pile = Pile(3)
+    pile = FakeMailbox(3)
     batches = Lookahead(pile)
     for number in range(6):
         batches.submit(float(number), 0.5, order(number))
@@ -120,10 +120,10 @@ def test_dropped_orders_leave_their_batch_as_it_is():
 
 
 def engine(schedule, batch, *, stop=40, rng=None, **more):
-    pile, recorder = Pile(batch, 1 if rng is None else 4, rng), Recorder()
+    pile, recorder = FakeMailbox(batch, 1 if rng is None else 4, rng), Recorder()
     devices = Times(lambda client_id, sequence: 1.0 + (client_id * 7 + sequence * 3) % 11 / 10)
     clock = VirtualClock(pile, devices, 50)
-    made = Engine(
+    result = Engine(
         strategy=MeanDelta(),
         schedule=schedule,
         clock=clock,
@@ -132,7 +132,7 @@ def engine(schedule, batch, *, stop=40, rng=None, **more):
         sinks=[recorder],
         **more,
     )
-    return made, pile, recorder
+    return result, pile, recorder
 
 
 SCHEDULES = [fully_async(20), Buffered(20, 5), synchronous(20)]
@@ -179,14 +179,14 @@ def test_a_resumed_run_has_the_same_batches(schedule, batch, at):
 
 
 def test_a_recalled_order_is_computed_anew_with_others():
-    pile = Pile(4)
+    pile = FakeMailbox(4)
     clock = VirtualClock(pile, Times(lambda *_: 4.0), 10, epochs=4)
-    given = [replace(order(number), config={"local_epochs": 4}) for number in range(6)]
-    for each in given:
+    orders = [replace(order(number), config={"local_epochs": 4}) for number in range(6)]
+    for each in orders:
         clock.dispatch(each)
     clock.next(1e9, 1.5)
-    assert clock.recall(given[5])
-    assert clock.next(1e9).order is given[5]
+    assert clock.recall(orders[5])
+    assert clock.next(1e9).order is orders[5]
     assert clock.now == 2.0
     assert sorted(map(len, pile.given)) == [3, 3]
     assert -6 in pile.given[0]

@@ -61,7 +61,7 @@ class Machine:
         if not path.startswith("usr/"):
             self.path = f"{file.parent}:"
 
-    def run(self, folder, *words):
+    def run(self, folder, *arguments):
         for name, action in self.does.items():
             (self.bin / name).write_text(
                 f'#!/bin/sh\necho "{name} $*" >>"{self.calls}"\n{action}\n'
@@ -69,7 +69,7 @@ class Machine:
             (self.bin / name).chmod(0o755)
         self.calls.write_text("")
         return subprocess.run(
-            ["sh", folder / "install.sh", *words],
+            ["sh", folder / "install.sh", *arguments],
             env={"PATH": f"{self.path}{self.bin}:/usr/bin:/bin", "DESTDIR": str(self.root)},
             text=True,
             capture_output=True,
@@ -88,7 +88,7 @@ def machine(tmp_path):
     return Machine(tmp_path)
 
 
-def made(folder, wheel="a wheel"):
+def make_kit(folder, wheel="a wheel"):
     """A kit, with a wheel that no test installs."""
     file = folder / "fl_app-0.1.0-py3-none-any.whl"
     file.write_text(wheel)
@@ -100,7 +100,7 @@ def made(folder, wheel="a wheel"):
 
 @pytest.fixture
 def kit(tmp_path):
-    return made(tmp_path)
+    return make_kit(tmp_path)
 
 
 OLD = "case $2 in *exit*) exit 1 ;; *) echo 3.9.2 ;; esac"
@@ -126,16 +126,16 @@ OTHER = "0: 00000000:2386 00000000:0000 01 00000000"  # a connection, which nobo
         ),
     ],
 )
-def test_a_system_that_does_not_fit_is_told_in_one_line_and_left_alone(machine, kit, spoil, error):
-    ((what, value),) = spoil.items()
+def test_an_unsuitable_system_is_reported_in_one_line_and_left_alone(machine, kit, spoil, error):
+    ((subject, value),) = spoil.items()
     if value is None:
-        shutil.rmtree(machine.root / what)
+        shutil.rmtree(machine.root / subject)
     elif value == "":
-        machine.python_at(what)
-    elif "/" in what:
-        machine.write(what, value)
+        machine.python_at(subject)
+    elif "/" in subject:
+        machine.write(subject, value)
     else:
-        machine.does[what] = value
+        machine.does[subject] = value
     done = machine.run(kit / "node-0")
     assert done.returncode == 1
     first, last = done.stderr.splitlines()
@@ -145,11 +145,11 @@ def test_a_system_that_does_not_fit_is_told_in_one_line_and_left_alone(machine, 
     assert not machine.called("(useradd|apt-get|systemctl (enable|restart))")
 
 
-def test_who_may_do_what_and_with_which_options(machine, kit):
+def test_permissions_and_options(machine, kit):
     machine.does["id"] = "echo 1000"
     done = machine.run(kit / "node-0", "--check")
     assert (done.returncode, done.stdout) == (0, "The system has what is needed\n")
-    for words, status, error in (
+    for options, status, error in (
         ((), 1, "only root can install a service: sudo sh install.sh"),
         (("--uninstall",), 1, "only root can remove a service: sudo sh install.sh"),
         (("--fast",), 2, "install.sh has no option --fast"),
@@ -157,7 +157,7 @@ def test_who_may_do_what_and_with_which_options(machine, kit):
         (("--torch", "none"), 1, "--torch none is for the helper: a node computes with torch"),
         (("--purge",), 1, "--purge goes with --uninstall"),
     ):
-        done = machine.run(kit / "node-0", *words)
+        done = machine.run(kit / "node-0", *options)
         assert (done.returncode, error in done.stderr) == (status, True)
     assert not (machine.root / "opt/fl-app").exists()
     assert "--uninstall" in machine.run(kit / "node-0", "--help").stdout
@@ -237,22 +237,22 @@ def test_the_helpers_folder_installs_no_torch_and_keeps_its_record(machine, kit)
     assert "--torch none " in installation
     assert " fl-app @ file://" in installation
     home = machine.root / "opt/fl-app/helper"
-    used = (home / "helper.db").read_bytes() + b"seeds"
-    (home / "helper.db").write_bytes(used)
+    record = (home / "helper.db").read_bytes() + b"seeds"
+    (home / "helper.db").write_bytes(record)
     assert machine.run(folder).returncode == 0  # an older copy does not replace the record
-    assert (home / "helper.db").read_bytes() == used
+    assert (home / "helper.db").read_bytes() == record
     (folder / "helper.key").write_text("of another kit")
     assert "belongs to another device or kit" in machine.run(folder).stderr
 
 
 def test_python_comes_from_the_systems_packages(machine, kit):
-    have = machine.root / "have-venv"
-    machine.does["apt-get"] = f'[ "$4" = update ] || : >{have}'
-    exists = machine.does["python3"]
-    machine.does["python3"] = f"case $2 in *ensurepip*) [ -f {have} ]; exit ;; esac; {exists}"
+    marker = machine.root / "have-venv"
+    machine.does["apt-get"] = f'[ "$4" = update ] || : >{marker}'
+    script = machine.does["python3"]
+    machine.does["python3"] = f"case $2 in *ensurepip*) [ -f {marker} ]; exit ;; esac; {script}"
     assert machine.run(kit / "node-0").returncode == 0
     assert machine.called("apt-get .* install --no-install-recommends python3-venv")
-    have.unlink()
+    marker.unlink()
     machine.does["apt-get"] = "exit 100"
     done = machine.run(kit / "node-0")
     assert done.returncode == 1
@@ -288,15 +288,15 @@ def test_run_again_it_updates_and_keeps_settings_keys_and_state(machine, kit, tm
 
 @pytest.mark.parametrize("signal", ["failure", "KILL"])
 def test_an_interrupted_installation_is_completed_by_the_next(machine, kit, signal):
-    works = machine.does["python3"]
+    script = machine.does["python3"]
     end = "exit 1" if signal == "failure" else f"kill -{signal} $PPID; exit 1"
-    machine.does["python3"] = f'case $1 in */packages.py) mkdir -p "$3"; {end} ;; esac; {works}'
+    machine.does["python3"] = f'case $1 in */packages.py) mkdir -p "$3"; {end} ;; esac; {script}'
     done = machine.run(kit / "node-0")
     assert done.returncode != 0
     assert not machine.called("systemctl enable")
     if signal == "failure":
         assert "the environment is not complete: mend" in done.stderr
-    machine.does["python3"] = works
+    machine.does["python3"] = script
     done = machine.run(kit / "node-0")
     assert (done.returncode, done.stderr) == (0, "")
     assert machine.called("python3 .*packages.py")

@@ -67,8 +67,8 @@ class Scripted:
         return self._begin(run, overrides)
 
     def _begin(self, run, overrides):
-        does, *self._statuses = run
-        does(self.output)
+        action, *self._statuses = run
+        action(self.output)
         self.submitted.append(list(overrides))
         return len(self.submitted)
 
@@ -111,7 +111,7 @@ DIED = (log, "running", "finished:failed")
 
 
 @pytest.mark.parametrize(
-    ("runs", "resumed", "told"),
+    ("runs", "resumed", "message"),
     [
         ([DIED, (log, "running", "finished:unknown"), DONE], 2, "run 1 is finished:failed: the de"),
         (
@@ -129,11 +129,11 @@ DIED = (log, "running", "finished:failed")
     ],
     ids=["server app", "superlink", "interrupted", "accepted"],
 )
-def test_a_run_is_resumed_whatever_died(tmp_path, runs, resumed, told):
+def test_a_run_is_resumed_whatever_died(tmp_path, runs, resumed, message):
     link = Scripted(tmp_path / "run", *runs)
     link.complete("seed=1")
     assert link.submitted == [["seed=1"], *[["seed=1", "resume=auto"]] * resumed]
-    assert any(line.startswith(told) for line in link.told)
+    assert any(line.startswith(message) for line in link.told)
     waits = link.told.count("waiting for the SuperLink: nobody answers")
     assert waits == 3 * (AWAY in runs)  # once each, however often it was asked
 
@@ -151,7 +151,7 @@ def test_a_run_that_ended_or_was_stopped_is_not_submitted_again(tmp_path, run, r
         Scripted(tmp_path / "run", run).complete()
 
 
-def test_a_run_that_somebody_else_submitted_is_seen_through_and_resumed(tmp_path):
+def test_a_run_that_another_process_submitted_is_supervised_and_resumed(tmp_path):
     """After Ctrl-C, which ends the command and not the run, the same command again."""
     link = Scripted(tmp_path / "run", DONE)
     link._begin(DIED, ["seed=1"])
@@ -185,10 +185,10 @@ def test_a_log_that_is_cut_and_grows_again_is_no_progress(tmp_path):
 
 
 def test_attempts_that_get_further_are_never_too_many(tmp_path):
-    vain = (nothing, "finished:failed")
-    link = Scripted(tmp_path / "run", *[vain, vain, DIED] * 3, DONE)
+    failure = (nothing, "finished:failed")
+    link = Scripted(tmp_path / "run", *[failure, failure, DIED] * 3, DONE)
     link.complete()
-    waits = [told.split()[-2] for told in link.told if "again in" in told]
+    waits = [line.split()[-2] for line in link.told if "again in" in line]
     assert waits == ["10", "20", "5"] * 3  # they start anew
 
 
@@ -203,11 +203,11 @@ def test_a_run_that_ended_early_goes_on_if_the_user_says_so(tmp_path):
     """After a full disk was mended, say; whoever goes on removes the summary at once."""
     ends("RunError: No space left on device")(tmp_path)
 
-    def goes_on(output):
+    def resume(output):
         (output / "summary.json").unlink()
         log(output)
 
-    link = Scripted(tmp_path, (goes_on, "running", "finished:failed"), DONE)
+    link = Scripted(tmp_path, (resume, "running", "finished:failed"), DONE)
     link.complete("resume=auto")
     assert link.submitted == [["resume=auto"]] * 2
 
@@ -219,7 +219,7 @@ def test_a_run_is_not_submitted_before_a_node_is_online(tmp_path):
     link.nodes = ["online", "offline", "offline", "online"]
     link.complete()
     assert link.told.count("waiting for a node to come online") == 1
-    first, resumed = (i for i, told in enumerate(link.told) if "submitted: " in told)
+    first, resumed = (i for i, line in enumerate(link.told) if "submitted: " in line)
     assert first < link.told.index("waiting for a node to come online") < resumed
 
 
@@ -238,7 +238,7 @@ EVENTS = [
 ]
 
 
-def test_version_score_and_failures_are_told_every_minute(tmp_path, capsys):
+def test_version_score_and_failures_are_printed_every_minute(tmp_path, capsys):
     def begin(output):
         (output / "config.yaml").write_text("num_versions: 40\n")
         (output / "events.jsonl").write_text("".join(json.dumps(to_json(e)) + "\n" for e in EVENTS))
@@ -279,13 +279,13 @@ def test_a_superlink_that_is_down_or_fails_is_unreachable(server):
 def test_a_superlink_that_refuses_is_an_error_of_the_run(server, tmp_path):
     """As a proxy does, which lets only SuperNodes through."""
     with superlink(server, proxied=True) as port:
-        for ask in (
+        for call in (
             lambda: link(server, port).register(server / "keys" / "node-0.pub"),
             lambda: link(server, port).status(1),
             lambda: link(server, port).submit(["seed=1"], tmp_path / "run"),
         ):
             with pytest.raises(RunError, match=rf"127.0.0.1:{port} refuses: .*403 Forbidden"):
-                ask()
+                call()
 
 
 def run(run_id, output, status):
@@ -305,10 +305,10 @@ def test_a_run_under_way_is_known_by_its_folder(server, tmp_path):
         run(6, "/data/old", "finished"),
     )
     with superlink(server, runs=runs) as port:
-        ask = link(server, port).under_way
-        assert ask(Path("/data/run")) == (2, ["a", "b=2 c"])
-        assert ask(Path("/data/new")) == (5, ["a", "b=5 c"])
-        assert ask(Path("/data/old")) is ask(Path("/data")) is None
+        under_way = link(server, port).under_way
+        assert under_way(Path("/data/run")) == (2, ["a", "b=2 c"])
+        assert under_way(Path("/data/new")) == (5, ["a", "b=5 c"])
+        assert under_way(Path("/data/old")) is under_way(Path("/data")) is None
 
 
 @pytest.mark.parametrize(("runs", "latest"), [
@@ -316,24 +316,24 @@ def test_a_run_under_way_is_known_by_its_folder(server, tmp_path):
     ((run(1, "/a", "finished"), run(3, "/c", "finished"), run(2, "/b", "finished")), "/c"),
     ((run(7, "", "running"),), "outputs/flower-7"),
 ])  # fmt: skip
-def test_the_folder_of_the_run_to_look_at(server, runs, latest):
+def test_the_folder_of_the_latest_run(server, runs, latest):
     with superlink(server, runs=runs) as port:
         assert link(server, port).latest()[0] == server / latest
 
 
 def test_a_run_is_submitted_with_the_modules_that_it_names(server, tmp_path):
     (server / "mine.py").write_text("")
-    words, asked = ["seed=1", "task.model=mine:make"], []
+    overrides, requests = ["seed=1", "task.model=mine:make"], []
     for run_id in (7, None):  # None = the SuperLink cannot store the app
-        with superlink(server, new_run=run_id, start_requests=asked) as port:
+        with superlink(server, new_run=run_id, start_requests=requests) as port:
             if run_id:
-                assert link(server, port).submit(words, tmp_path / "run") == run_id
+                assert link(server, port).submit(overrides, tmp_path / "run") == run_id
                 continue
             with pytest.raises(RunError, match=f"127.0.0.1:{port} starts no run"):
-                link(server, port).submit(words, tmp_path / "run")
-    config = {key: value.string for key, value in asked[0].override_config.items()}
+                link(server, port).submit(overrides, tmp_path / "run")
+    config = {key: value.string for key, value in requests[0].override_config.items()}
     assert config == {"overrides": "seed=1 task.model=mine:make", "output": str(tmp_path / "run")}
-    assert "mine.py" in zipfile.ZipFile(BytesIO(asked[0].fab.content)).namelist()
+    assert "mine.py" in zipfile.ZipFile(BytesIO(requests[0].fab.content)).namelist()
 
 
 def test_another_program_at_the_port_is_named_as_such(server):
@@ -378,12 +378,12 @@ def write(folder, events=LOGGED):
     return folder / "events.jsonl"
 
 
-@pytest.mark.parametrize(("goes_on", "told"), [(True, "under way"), (False, "not aggregated")])
-def test_what_each_client_does(tmp_path, goes_on, told):
-    table = clients(write(tmp_path / "run"), under_way=goes_on)
+@pytest.mark.parametrize(("under_way", "state"), [(True, "under way"), (False, "not aggregated")])
+def test_the_table_of_clients(tmp_path, under_way, state):
+    table = clients(write(tmp_path / "run"), under_way=under_way)
     rows = list(zip(*(column.cells for column in table.columns), strict=True))
     assert rows == [
-        ("0", f"version 1, {told}", "5 s", "1", "0", ""),
+        ("0", f"version 1, {state}", "5 s", "1", "0", ""),
         ("1", "version 0, failure", "2 s", "0", "1", "node vanished"),
         ("2", "version 0, arrival", "1 s", "1", "0", ""),
         ("3", "aggregated", "", "1", "0", ""),
@@ -400,8 +400,8 @@ def test_the_run_that_goes_on_is_shown_and_not_one_that_has_ended(server, tmp_pa
     with superlink(server, registered=(key, b"x"), runs=runs) as port:
         kit = Kit.read(server, {"SUPERLINK": f"127.0.0.1:{port}"})
         show_status(kit, None)
-        told = capsys.readouterr().out
-        assert told.startswith("nodes: ? offline, node-0 online\nrun 1: running\n")
-        assert "node vanished" in told
+        output = capsys.readouterr().out
+        assert output.startswith("nodes: ? offline, node-0 online\nrun 1: running\n")
+        assert "node vanished" in output
         show_status(kit, server / "run")
         assert "node vanished" not in capsys.readouterr().out

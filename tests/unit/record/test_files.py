@@ -50,7 +50,7 @@ def evaluation(version, t, **metrics):
 
 
 @pytest.mark.parametrize(
-    ("value", "written"),
+    ("value", "expected"),
     [
         (math.nan, None),
         (-math.inf, None),
@@ -62,11 +62,11 @@ def evaluation(version, t, **metrics):
         (np.arange(2), [0, 1]),
     ],
 )
-def test_event_values_are_always_valid_json(tmp_path, value, written):
+def test_event_values_are_always_valid_json(tmp_path, value, expected):
     sink = JsonLines(tmp_path / "events.jsonl")
     sink.emit(Evaluated(1.0, 1, {"loss": value}))
     sink.close()
-    line = json.dumps(written, separators=(",", ":"))
+    line = json.dumps(expected, separators=(",", ":"))
     text = (tmp_path / "events.jsonl").read_text()
     assert text == f'{{"kind":"evaluate","t":1.0,"version":1,"loss":{line}}}\n'
 
@@ -142,7 +142,7 @@ def work(order, version=None):
         yield Aggregated(0.0, version, client=[3], order=[order], age=[0])
 
 
-def watched(total, label, **settings):
+def make_progress(total, label, **settings):
     """A progress display, and how to tell it and its history of an event."""
     history = History()
     sink = Progress(history, label, (total, None, None), **settings)
@@ -156,7 +156,7 @@ def watched(total, label, **settings):
 
 def test_progress_prints_lines_soon_then_now_and_then_and_at_the_end_where_it_cannot_draw():
     wall, out = Mock(return_value=100.0), io.StringIO()
-    sink, tell = watched(20, "fedbuff", console=Console(file=out), wall=wall)
+    sink, tell = make_progress(20, "fedbuff", console=Console(file=out), wall=wall)
     for version in range(1, 9):
         for event in work(version, version):
             tell(event)
@@ -176,13 +176,13 @@ def test_progress_prints_lines_soon_then_now_and_then_and_at_the_end_where_it_ca
 def test_progress_bar_is_drawn_ten_times_a_second_at_most_and_left_standing():
     wall, out = Mock(return_value=100.0), io.StringIO()
     console = Console(file=out, force_terminal=True, width=100)
-    sink, tell = watched(1000, "[fedbuff]", console=console, wall=wall)
+    sink, tell = make_progress(1000, "[fedbuff]", console=console, wall=wall)
     for version in range(1, 1001):
         for event in work(version, version):
             tell(event)
         wall.return_value += 0.001
-    drawn = out.getvalue().count("[fedbuff]")
-    assert 8 <= drawn <= 12
+    count = out.getvalue().count("[fedbuff]")
+    assert 8 <= count <= 12
     sink.close()
     assert "1000/1000 versions" in out.getvalue().splitlines()[-2]
     assert "1,000 updates at 1,000/s" in out.getvalue().splitlines()[-2]
@@ -206,7 +206,7 @@ def test_a_log_that_grows_is_read_on(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "damaged",
+    "line",
     [
         *(b"", b"7", b"\0\0\0\0", b"\xff\xfe"),
         *(
@@ -217,10 +217,10 @@ def test_a_log_that_grows_is_read_on(tmp_path):
         ),
     ],
 )
-def test_damaged_lines_are_left_out(tmp_path, damaged):
+def test_damaged_lines_are_left_out(tmp_path, line):
     path = tmp_path / "events.jsonl"
     first, second = LINES.encode().splitlines(keepends=True)
-    path.write_bytes(first + damaged + b"\n" + second + damaged + b"\n")
+    path.write_bytes(first + line + b"\n" + second + line + b"\n")
     with pytest.warns(UserWarning, match="events.jsonl: damaged lines left out: 2"):
         assert list(read_events(path)) == [Checkpointed(0.5, 2), Checkpointed(1.5, 4)]
 
@@ -238,11 +238,11 @@ def test_any_event_may_be_lost():
          "dropped": [0], "order": [0]},
         {"kind": "aggregate", "t": 3.0, "version": 1, "client": [0], "order": [2], "age": [0]},
     ]  # fmt: skip
-    for lost in range(len(flats)):
+    for index in range(len(flats)):
         history = History(keep_orders=True)
-        for event in map(from_json, flats[:lost] + flats[lost + 1 :]):
+        for event in map(from_json, flats[:index] + flats[index + 1 :]):
             history.emit(event)
-        kinds = Counter(flat["kind"] for flat in flats if flat is not flats[lost])
+        kinds = Counter(flat["kind"] for flat in flats if flat is not flats[index])
         assert history.client_updates == kinds["arrival"]
         assert history.failures == kinds["failure"]
         assert history.version == kinds["aggregate"]
@@ -293,14 +293,14 @@ def repository(tmp_path, monkeypatch):
 
 
 def git(folder, *arguments):
-    done = subprocess.run(
+    process = subprocess.run(
         ["git", "-c", "commit.gpgsign=false", *arguments],
         cwd=folder,
         check=True,
         capture_output=True,
         text=True,
     )
-    return done.stdout.strip()
+    return process.stdout.strip()
 
 
 def test_commit_is_that_of_the_source_tree(repository):
@@ -308,17 +308,17 @@ def test_commit_is_that_of_the_source_tree(repository):
 
 
 @pytest.mark.parametrize("file", ["a.py", "my_own_algorithm.py"])
-def test_source_that_is_not_committed_is_told(repository, file):
+def test_uncommitted_source_is_recorded(repository, file):
     (repository / "fl_app" / file).write_text("2\n")
     assert source_commit(repository)[1] is True
 
 
 def test_run_resumed_with_other_software_says_what_it_began_with(monkeypatch):
-    began = {**provenance(["num_versions=5"]), "commit": "aaa"}
-    again = provenance(["num_versions=9"], began)
-    assert again["began_with"] == {"commit": "aaa", "overrides": ["num_versions=5"]}
+    first = {**provenance(["num_versions=5"]), "commit": "aaa"}
+    second = provenance(["num_versions=9"], first)
+    assert second["began_with"] == {"commit": "aaa", "overrides": ["num_versions=5"]}
     monkeypatch.setattr(module, "source_commit", lambda folder: ("bbb", False))
-    third = provenance(["num_versions=9"], again)
+    third = provenance(["num_versions=9"], second)
     assert third["began_with"]["commit"] == "aaa"
 
 
@@ -361,17 +361,17 @@ EVENTS = [
 
 
 def history(flats=EVENTS, **settings):
-    counted = History(**settings)
+    result = History(**settings)
     for event in numbered(flats):
-        counted.emit(from_json(event))
-    return counted
+        result.emit(from_json(event))
+    return result
 
 
-def test_what_was_in_vain():
+def test_wasted_orders():
     """Of client 0, what was aggregated with weight 0. Client 1: what was late, and refused."""
-    counted = history()
-    assert counted.joules is None
-    assert columns(counted) == {
+    totals = history()
+    assert totals.joules is None
+    assert columns(totals) == {
         "client_updates": 3,
         "bytes_down": 5 * 40,
         "bytes_up": 3 * 40,
@@ -392,14 +392,14 @@ def test_what_was_in_vain():
 )
 def test_joules_of_orders_as_far_as_they_went(events, joules):
     """1 s down, 10 s of training at 1 W, 1 s up at 5 W; an evaluation trains for 2 s."""
-    about = {"client": 1, "order": 4, "version": 0, "base_version": 0, "age": 0}
-    about |= {"num_examples": 0, "metrics": {}}
-    flats = [about | {"kind": "dispatch", "t": 0.0, "parts": [1.0, 10.0, 1.0]}]
+    fields = {"client": 1, "order": 4, "version": 0, "base_version": 0, "age": 0}
+    fields |= {"num_examples": 0, "metrics": {}}
+    flats = [fields | {"kind": "dispatch", "t": 0.0, "parts": [1.0, 10.0, 1.0]}]
     for kind, t in events:
-        flats.append(about | {"kind": kind, "t": t, "parts": [1.0, 2.0, 0.0]})
-    counted = history(flats, joules=Energy(compute_watts=1.0, radio_watts=5.0).joules)
-    assert counted.joules == joules
-    assert columns(counted)["joules"] == joules
+        flats.append(fields | {"kind": kind, "t": t, "parts": [1.0, 2.0, 0.0]})
+    totals = history(flats, joules=Energy(compute_watts=1.0, radio_watts=5.0).joules)
+    assert totals.joules == joules
+    assert columns(totals)["joules"] == joules
 
 
 def test_the_summary_of_a_run():
@@ -417,21 +417,21 @@ def test_the_summary_of_a_run():
         "orders_wasted": 3,
         "aggregation": {"drift": 0.5, "norm": None},
     }
-    counted = history()
+    totals = history()
     report = {"drift": np.float32(0.5), "norm": math.inf}
-    counted.emit(Aggregated(10.0, 3, [], [], [], report=report))
-    summary = of_outcome(Outcome(np.zeros(2, np.float32)), counted, 1.0, 0.5)
+    totals.emit(Aggregated(10.0, 3, [], [], [], report=report))
+    summary = of_outcome(Outcome(np.zeros(2, np.float32)), totals, 1.0, 0.5)
     assert {key: summary[key] for key in expected} == expected
 
 
 def test_a_collapsed_model_has_finite_weights_and_one_answer():
-    def collapsed(share, loss):
+    def has_collapsed(share, loss):
         metrics = {"accuracy": 0.1, "loss": loss, "commonest_prediction": share}
         return bool(of_last_evaluation(metrics)["collapsed"])
 
-    assert collapsed(0.99, 2.3)
-    assert not collapsed(0.98, 2.3)
-    assert not collapsed(1.0, math.nan)  # diverged, as the loss says
+    assert has_collapsed(0.99, 2.3)
+    assert not has_collapsed(0.98, 2.3)
+    assert not has_collapsed(1.0, math.nan)  # diverged, as the loss says
     assert "collapsed" not in of_last_evaluation({"accuracy": 0.1, "loss": 2.3})
     assert of_last_evaluation({"rmse": 2.7, "loss": 1.0, "r2": -0.003})["collapsed"]
     assert not of_last_evaluation({"rmse": 1.0, "loss": 0.1, "r2": 0.86})["collapsed"]
@@ -456,14 +456,14 @@ def test_recall_of_every_class():
 NOISY = [0.1, 0.2, 0.7, 0.4, 0.5, 0.8, 0.6, 0.5, 0.6]
 
 
-def version(of, accuracies, target):
+def version(measure, accuracies, target):
     """That of the evaluation which `of` finds in evaluations with these accuracies."""
     evaluations = [
         Evaluation(number, 10.0 * number, 3 * number, {"accuracy": accuracy})
         for number, accuracy in enumerate(accuracies)
     ]
-    found = of(evaluations, target)
-    return found and found.version
+    evaluation = measure(evaluations, target)
+    return evaluation and evaluation.version
 
 
 def test_lucky_evaluation_is_the_first_but_does_not_stay():

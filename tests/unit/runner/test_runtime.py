@@ -26,16 +26,16 @@ CORES = len(os.sched_getaffinity(0))
 WORKERS = CORES if CORES > 1 else 0
 
 
-def placed(*overrides):
+def placement_of(*overrides):
     return placement(make_config(*(f"runtime.{word}" for word in overrides)))
 
 
-def visible(monkeypatch, count):
+def set_gpus(monkeypatch, count):
     monkeypatch.setattr(torch.cuda, "device_count", lambda: count)
 
 
 @pytest.mark.parametrize(
-    ("count", "words", "expected"),
+    ("count", "keys", "expected"),
     [
         *((0, [f"device={device}"], ("cpu", WORKERS)) for device in ("cpu", "auto")),
         (0, ["device=auto", "workers=0"], ("cpu", 0)),
@@ -48,9 +48,9 @@ def visible(monkeypatch, count):
     ],
     ids=str,
 )
-def test_a_run_trains_where_gpus_are_and_workers(count, words, expected, monkeypatch):
-    visible(monkeypatch, count)
-    assert placed(*words) == expected
+def test_a_run_trains_where_gpus_are_and_workers(count, keys, expected, monkeypatch):
+    set_gpus(monkeypatch, count)
+    assert placement_of(*keys) == expected
 
 
 def test_cores_are_shared_and_one_of_them_needs_no_worker(monkeypatch):
@@ -60,36 +60,36 @@ def test_cores_are_shared_and_one_of_them_needs_no_worker(monkeypatch):
 
 
 def test_the_main_process_of_a_cluster_has_data_that_can_be_sent(monkeypatch):
-    visible(monkeypatch, 3)
+    set_gpus(monkeypatch, 3)
     assert placement(make_config("runtime=ray", "runtime.device=cuda")) == ("cpu", 0)
     assert placement(make_config("runtime=flower", "runtime.device=cuda:1")) == ("cuda:1", 0)
 
 
-def test_what_is_not_there_is_refused_before_anything_is_built(monkeypatch):
-    visible(monkeypatch, 0)
+def test_missing_devices_are_refused_before_anything_is_built(monkeypatch):
+    set_gpus(monkeypatch, 0)
     with pytest.raises(ValueError, match=r"^runtime\.device=cuda must be cpu, a device that torch"):
         validate_config(make_config("runtime.device=cuda"))
     with pytest.raises(ValueError, match=r"^runtime\.workers=2 must be auto or 0 here, .*=meta"):
-        placed("device=meta", "workers=2")
+        placement_of("device=meta", "workers=2")
 
 
 def test_forked_workers_and_a_gpu_are_refused_with_what_has_both(monkeypatch):
-    visible(monkeypatch, 2)
+    set_gpus(monkeypatch, 2)
     config = make_config("runtime.device=cuda", "runtime.workers=2")
-    told = (
+    message = (
         r"^runtime\.workers=2 must be auto or 0 here, .*=cuda:0: .* runtime\.gpus_per_worker=1 has"
     )
-    with pytest.raises(ValueError, match=told):
+    with pytest.raises(ValueError, match=message):
         build_components(config)
 
 
-def test_what_cannot_be_trained_together_is_said_once(tmp_path, caplog):
+def test_obstacles_to_batches_are_logged_once(tmp_path, caplog):
     few = ["num_clients=10", "runtime.workers=0", "algorithm.schedule.concurrency=6"]
     config = make_config("algorithm=fedasmu", "num_versions=1", "runtime.batch=4", *few)
     run_cell(Plan(config), tmp_path, label="test", show=False)
     reason = "FedASMUTrainer has a should_pause of its own"
-    told = f"runtime.batch=4: clients are trained one at a time: {reason}"
-    assert caplog.messages.count(told) == 1
+    message = f"runtime.batch=4: clients are trained one at a time: {reason}"
+    assert caplog.messages.count(message) == 1
 
 
 # -- without training -----------------------------------------------------------------------------
@@ -115,9 +115,9 @@ def course(name, train):
 
 @pytest.mark.parametrize("name", ["fedasync", "scaffold"])
 def test_the_same_happens_at_the_same_time_as_with_training(name):
-    (trained, model), (untrained, still) = course(name, "true"), course(name, "false")
-    assert trained == untrained
-    assert model != still
+    (events, model), (others, other_model) = course(name, "true"), course(name, "false")
+    assert events == others
+    assert model != other_model
 
 
 def test_a_run_without_training_measures_nothing(tmp_path):
@@ -128,14 +128,14 @@ def test_a_run_without_training_measures_nothing(tmp_path):
 
 def test_joules_are_those_of_longer_orders_and_of_evaluations(tmp_path):
     """FedSA trains twice the epochs; without transfers every second of an order takes 3 W."""
-    words = ["algorithm=fedsa", "devices/energy=phone", "client_eval_every=2", "num_versions=9"]
-    _, summary = run_cell(Plan(make_config(*words)), tmp_path, label="metered", show=False)
-    begun, seconds = {}, 0.0
+    overrides = ["algorithm=fedsa", "devices/energy=phone", "client_eval_every=2", "num_versions=9"]
+    _, summary = run_cell(Plan(make_config(*overrides)), tmp_path, label="metered", show=False)
+    starts, seconds = {}, 0.0
     for event in read_events(tmp_path / "events.jsonl"):
         if event.kind in ("dispatch", "evaluate_order"):
-            begun[event.order] = event.t
+            starts[event.order] = event.t
         elif event.kind in ("arrival", "client_evaluate"):
-            seconds += event.t - begun[event.order]
+            seconds += event.t - starts[event.order]
     assert summary["joules"] == pytest.approx(3.0 * seconds, rel=1e-5)
 
 
@@ -145,7 +145,7 @@ MEASURES = ("target_accuracy=1", "metrics=[recall]", "client_eval_every=1")
 @pytest.mark.parametrize(
     "more", [*MEASURES, "algorithm=area", "algorithm=fedsa", "runtime.train=no"]
 )
-def test_what_needs_training_is_refused(more):
+def test_settings_that_need_training_are_refused(more):
     with pytest.raises(ValueError, match=r"^runtime\.train="):
         validate_config(make_config("runtime.train=false", "num_clients=10", more))
 
@@ -204,12 +204,12 @@ def test_the_last_two_are_kept_and_the_newest_is_loaded(tmp_path):
     assert store.load()["params"].tolist() == [0.0, 10.0, 20.0]
 
 
-@pytest.mark.parametrize("keep", [0, 4, 200, -1])
-def test_a_torn_file_is_passed_over(tmp_path, keep):
+@pytest.mark.parametrize("length", [0, 4, 200, -1])
+def test_a_torn_file_is_passed_over(tmp_path, length):
     store = Checkpoints(tmp_path)
     store.save(1, {"params": np.arange(100.0)})
     path = store.save(2, {"params": np.arange(100.0) + 1})
-    path.write_bytes(path.read_bytes()[:keep])
+    path.write_bytes(path.read_bytes()[:length])
     assert store.load()["params"][0] == 0.0
     # It does not count as one of those that are kept, and goes with them.
     store.save(3, {"params": np.arange(100.0) + 2})
@@ -250,7 +250,7 @@ def test_one_of_another_version_is_refused(tmp_path, name):
 LONG = 30.0  # seconds; nobody waits for so long
 
 
-def asked(): ...
+def on_signal(): ...
 
 
 interruptible = partial(signals.interruptible, patience=0.1)
@@ -259,25 +259,25 @@ interruptible = partial(signals.interruptible, patience=0.1)
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_call_that_blocks_is_ended_after_a_while(number):
     reading, writing = os.pipe()
-    stopped = []
-    began = time.monotonic()
+    times = []
+    start = time.monotonic()
     with selectors.DefaultSelector() as selector:
         selector.register(reading, selectors.EVENT_READ)
         threading.Timer(0.05, os.kill, (os.getpid(), number)).start()
         with (
             pytest.raises(KeyboardInterrupt),
-            interruptible(lambda: stopped.append(time.monotonic() - began)),
+            interruptible(lambda: times.append(time.monotonic() - start)),
         ):
             selector.select(LONG)
-    assert len(stopped) == 1
-    assert stopped[0] + 0.05 < time.monotonic() - began < 5.0
+    assert len(times) == 1
+    assert times[0] + 0.05 < time.monotonic() - start < 5.0
     os.close(reading)
     os.close(writing)
 
 
 def test_a_second_signal_does_not_wait():
     def twice():
-        with interruptible(asked) as undisturbed, undisturbed():
+        with interruptible(on_signal) as guard, guard():
             os.kill(os.getpid(), signal.SIGINT)
             os.kill(os.getpid(), signal.SIGINT)
             threading.Event().wait(LONG)
@@ -286,23 +286,23 @@ def test_a_second_signal_does_not_wait():
         twice()
 
 
-@pytest.mark.parametrize("asked_before", [False, True])
-def test_a_checkpoint_is_written_to_its_end(tmp_path, monkeypatch, asked_before):
+@pytest.mark.parametrize("earlier_signal", [False, True])
+def test_a_checkpoint_is_written_to_its_end(tmp_path, monkeypatch, earlier_signal):
     """Though that takes longer than anybody is patient."""
     dumps = checkpoint.dumps
 
     def slowly(state):
-        if not asked_before:
+        if not earlier_signal:
             os.kill(os.getpid(), signal.SIGTERM)
         threading.Event().wait(0.3)
         return dumps(state)
 
     monkeypatch.setattr(checkpoint, "dumps", slowly)
     store = Checkpoints(tmp_path)
-    with interruptible(asked) as undisturbed:
-        if asked_before:
+    with interruptible(on_signal) as guard:
+        if earlier_signal:
             os.kill(os.getpid(), signal.SIGTERM)
-        with undisturbed():
+        with guard():
             path = store.save(3, {"params": np.arange(3.0)})
     assert list(path.parent.iterdir()) == [path]
     assert store.load()["params"].tolist() == [0, 1, 2]

@@ -52,9 +52,9 @@ def test_images_and_split_of_the_digits_are_those_of_scikit_learn():
     split = train_test_split(places, test_size=360, stratify=labels, random_state=0)
     task = Digits()().with_clients(Dirichlet(), 50, 0)
     tests = (task.test_inputs, task.test_targets)
-    for (inputs, targets), own in zip(((task.inputs, task.targets), tests), split, strict=True):
-        np.testing.assert_array_equal(inputs.flatten(1), pixels[own] / 16)
-        np.testing.assert_array_equal(targets, labels[own])
+    for (inputs, targets), indices in zip(((task.inputs, task.targets), tests), split, strict=True):
+        np.testing.assert_array_equal(inputs.flatten(1), pixels[indices] / 16)
+        np.testing.assert_array_equal(targets, labels[indices])
     other = Digits()(seed=1).with_clients(Dirichlet(), 50, 1)
     assert torch.equal(other.inputs, task.inputs)
     assert [p.tolist() for p in task.partition] != [p.tolist() for p in other.partition]
@@ -79,9 +79,9 @@ TRAIN = np.array([[[[0]], [[4]]], [[[16]], [[8]]]], np.uint8)  # (2, 2, 1, 1)
 def test_scaling(scaling, train, test):
     scale = make_scaling(scaling, moments_of(TRAIN))
     for images, expected in ((TRAIN, train), (np.full((1, 2, 1, 1), 8, np.uint8), test)):
-        scaled = scale(torch.from_numpy(images))
-        assert scaled.dtype == torch.float32
-        assert scaled.flatten(1).numpy() == pytest.approx(np.array(expected))
+        output = scale(torch.from_numpy(images))
+        assert output.dtype == torch.float32
+        assert output.flatten(1).numpy() == pytest.approx(np.array(expected))
     images = np.random.default_rng(0).integers(0, 256, (50, 3, 4, 5), np.uint8)
     expected = np.array([images.mean((0, 2, 3)), images.std((0, 2, 3))])
     assert np.array(moments_of(images)) == pytest.approx(expected, rel=1e-12)
@@ -133,7 +133,7 @@ def test_writers_of_mnist_are_those_of_qmnist(folder, tmp_path):
     header = bytes([0, 0, 12, 2]) + np.array(rows.shape, ">u4").tobytes()
     file.write_bytes(gzip.compress(header + rows.tobytes()))
     task = make("mnist", partition=Natural(), num_clients=None)
-    assert [own.tolist() for own in task.partition][1] == [2, 6, 10, 14, 18]
+    assert [part.tolist() for part in task.partition][1] == [2, 6, 10, 14, 18]
     assert task.num_clients == 2
     file.write_bytes(gzip.compress(header + rows[::-1].tobytes()))
     with pytest.raises(
@@ -185,7 +185,7 @@ def test_celeba(tmp_path, monkeypatch):
     assert task.inputs.shape == (3, 3, 84, 84)
     assert task.inputs[:, 0, 40, 40].tolist() == pytest.approx([0, 50, 200], abs=2)
     assert (task.targets.tolist(), task.test_targets.tolist()) == ([0, 1, 0], [1, 0])
-    assert [own.tolist() for own in task.partition] == [[1], [0, 2]]  # persons 4 and 8
+    assert [part.tolist() for part in task.partition] == [[1], [0, 2]]  # persons 4 and 8
 
 
 def test_tiny_imagenet_is_a_copy_of_the_hub(tmp_path):
@@ -200,7 +200,7 @@ def test_tiny_imagenet_is_a_copy_of_the_hub(tmp_path):
     assert task.inputs.tolist() == pixels.transpose(0, 3, 1, 2).tolist()
 
 
-def test_damaged_files_are_told_with_the_folder_to_remove(tmp_path):
+def test_the_error_of_damaged_files_names_the_folder_to_remove(tmp_path):
     """torchvision finds the damage: a cut file, a checksum; a label that no class has is ours."""
     write_grey(tmp_path / "MNIST/raw")
     path = tmp_path / "MNIST/raw/t10k-labels-idx1-ubyte"
@@ -272,7 +272,7 @@ def test_pieces_of_the_text_and_what_follows(tmp_path):
     assert task.inputs.flatten().tolist() == stream[:70]  # 79 // 35 pieces
     assert task.targets.flatten().tolist() == stream[1:71]
     assert task.test_inputs.tolist() == [([0, 2, 7] * 12)[:35]]  # "a" is only in the test text
-    assert [own.tolist() for own in task.partition] == [[0], [1]]
+    assert [part.tolist() for part in task.partition] == [[0], [1]]
     model = task.model()
     for parameter in model.parameters():
         torch.nn.init.zeros_(parameter)
@@ -305,7 +305,7 @@ def read(rows):
     return ["".join(("*" + CHARACTERS)[number] for number in row) for row in rows]
 
 
-def test_who_says_what_in_plays(tmp_path, monkeypatch):
+def test_speakers_of_plays(tmp_path, monkeypatch):
     """King John has 3 examples (302 characters), the chorus 2 (161), Hamlet 6 (518).
 
     Arthur, the ghost and Mrs. Page have none or one, and are left out.
@@ -324,7 +324,7 @@ def test_who_says_what_in_plays(tmp_path, monkeypatch):
         (package / f"texts/{name}.txt").write_text(text)
     monkeypatch.syspath_prepend(package.parent)
     task = Shakespeare()().with_clients(Natural(), None, 0)
-    assert [len(own) for own in task.partition] == [2, 1, 4]
+    assert [len(part) for part in task.partition] == [2, 1, 4]
     john = "a" * 100 + "\n" + "c" * 100 + " " + "d" * 100
     hamlet = "To be. " + "f" * 200 + " Come. Go.\n" + "g" * 300
     expected = [john[:80], john[80:160], "e" * 80, *(hamlet[i : i + 80] for i in (0, 80, 160, 240))]
@@ -378,9 +378,9 @@ def letters():
 def test_files_are_downloaded_once_and_unpacked_once_until_they_change(tmp_path, monkeypatch):
     monkeypatch.setattr(Letters, "fetched", b"\x01\x02")
     monkeypatch.setattr(Letters, "reads", [])
-    first, again = letters(), letters()
+    first, second = letters(), letters()
     assert first["x"].tolist() == [1, 2]
-    again["x"][0] = 5  # a private copy: neither file nor other users see it
+    second["x"][0] = 5  # a private copy: neither file nor other users see it
     monkeypatch.setattr(Letters, "fetched", None)
     assert letters()["x"].tolist() == [1, 2]
     assert Letters.reads == [tmp_path]
@@ -401,7 +401,7 @@ def test_torchvision_downloads_images(tmp_path, monkeypatch):
     assert len(make("emnist", split="byclass").targets) == 20
 
 
-def test_where_it_looked_and_what_would_help_is_told(tmp_path, monkeypatch):
+def test_the_error_of_missing_data_names_folders_and_a_remedy(tmp_path, monkeypatch):
     monkeypatch.setenv("FL_APP_DATA", "")
     with pytest.raises(ValueError, match=r"no data for letters: \S*cache/data \(FL.*Off") as error:
         letters()
@@ -427,7 +427,7 @@ class Source:
 
 
 @pytest.mark.parametrize("size", [None, 100])
-def test_what_a_power_failure_cut_short_is_made_again(size):
+def test_entries_truncated_by_a_power_failure_are_made_again(size):
     source = Source()
     arrays = cached("letters", "as it is", source)
     assert isinstance(arrays["inputs"], np.memmap)
@@ -436,8 +436,8 @@ def test_what_a_power_failure_cut_short_is_made_again(size):
     if size is not None:
         with (entry / "inputs.npy").open("r+b") as file:
             file.truncate(size)
-    again = cached("letters", "as it is", source)
-    assert again["inputs"].tobytes() == np.arange(1000, dtype=np.uint8).tobytes()
+    second = cached("letters", "as it is", source)
+    assert second["inputs"].tobytes() == np.arange(1000, dtype=np.uint8).tobytes()
     assert source.made == 1 + (size is not None)
 
 
@@ -451,15 +451,15 @@ def test_a_cache_that_cannot_be_written_to_only_costs_time(tmp_path, monkeypatch
     assert "unpacked data cannot be kept in" in caplog.text
 
 
-def test_who_unpacks_at_the_same_time_has_whole_arrays_and_leaves_one_entry():
-    began = threading.Barrier(3)
+def test_concurrent_unpacking_gives_whole_arrays_and_one_entry():
+    barrier = threading.Barrier(3)
 
     def make():
-        began.wait()
+        barrier.wait()
         return Source()()
 
     with ThreadPoolExecutor(3) as threads:
-        found = [*threads.map(lambda _: cached("letters", 1, make), range(3))]
-    assert {arrays["inputs"].tobytes() for arrays in found} == {Source()()["inputs"].tobytes()}
+        results = [*threads.map(lambda _: cached("letters", 1, make), range(3))]
+    assert {arrays["inputs"].tobytes() for arrays in results} == {Source()()["inputs"].tobytes()}
     (entry,) = cache_folder().iterdir()
     assert {path.name for path in entry.iterdir()} == {"inputs.npy", "targets.npy"}
