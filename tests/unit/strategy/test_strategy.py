@@ -45,7 +45,7 @@ def test_the_example_in_the_docstring():
     assert results.failed == 0
 
 
-class WithInit(Mean):
+class Discounting(Mean):
     """Of an author who writes `__init__`."""
 
     def __init__(self, *, discount=0.5):
@@ -54,20 +54,20 @@ class WithInit(Mean):
 
 
 @dataclass(kw_only=True)
-class WithFields(Mean):
+class Declared(Mean):
     """Of an author who declares fields."""
 
     discount: float = bounded(0.5, within("(0, 1]"), "it is a share")
 
 
 def test_authors_may_declare_fields_or_write_init():
-    with_init, with_fields = WithInit(discount=0.25), WithFields(discount=0.25)
+    with_init, with_fields = Discounting(discount=0.25), Declared(discount=0.25)
     assert (with_init.discount, with_init.state, with_init.report) == (0.25, {}, {})
     assert (with_fields.clip_norm, with_fields.lr_schedule, with_fields.state) == (None, None, {})
     assert repr(with_fields) == "Declared(discount=0.25)"
     assert vars(deepcopy(with_fields)) == vars(with_fields)
     with pytest.raises(TypeError):
-        WithFields(0.25)  # by keyword only
+        Declared(0.25)  # by keyword only
     with pytest.raises(TypeError, match="clip_norm"):
         FedAvg(clip_norm=1.0)  # it has no gradient to clip
 
@@ -75,7 +75,7 @@ def test_authors_may_declare_fields_or_write_init():
 @pytest.mark.parametrize(
     ("make", "text"),
     [
-        (lambda: WithFields(discount=2), "strategy.discount=2 must be in (0, 1]: it is a share"),
+        (lambda: Declared(discount=2), "strategy.discount=2 must be in (0, 1]: it is a share"),
         (lambda: FedBuff(clip_norm=-1), "strategy.clip_norm=-1 must be a finite number above 0"),
         (lambda: WKAFL(clip_norm=0), "strategy.clip_norm=0 must be a finite number above 0"),
         (lambda: FedBuff(lr_schedule=0.5), "strategy.lr_schedule=0.5 must be null or a schedule"),
