@@ -1,4 +1,4 @@
-"""Flower's front doors, on nodes and on the server."""
+"""The ClientApp and the ServerApp."""
 
 import json
 import re
@@ -55,7 +55,7 @@ def _process():
 
 
 def ask(kind, content, node_config=None):
-    """The ClientApp's reply, both messages serialised on the way."""
+    """The ClientApp's reply; both messages are serialised."""
     return through(client_app.app(message(kind, content), context(node_config)))
 
 
@@ -137,7 +137,7 @@ FEDPER = CONFIG.replace("batch_size: 4", 'batch_size: 4, private: ["*.bias"]')
 
 
 def test_a_device_evaluates_with_its_private_parameters(tmp_path, monkeypatch):
-    """Also in a process of its own, which reads them; and it leaves them as they are."""
+    """Also in a new process, which reads them from a file; evaluation does not change them."""
     monkeypatch.setenv("FL_APP_STATE_DIR", str(tmp_path))
     trainer = trainer_of(FEDPER)
     vector = VECTOR[: trainer.model.layout.size]
@@ -170,7 +170,7 @@ FEDDYN = CONFIG.replace("client.LocalTrainer", "algorithms.feddyn.trainer.FedDyn
 def test_a_device_whose_training_diverged_goes_on_with_what_it_kept_before(
     tmp_path, monkeypatch, warm
 ):
-    """Of three orders the second has a rate at which weights overflow."""
+    """The second of three orders has a rate at which weights overflow."""
     monkeypatch.setenv("FL_APP_STATE_DIR", str(tmp_path))
     settings = {"app-config": FEDDYN, "regularisation": 0.1}
     finite = []
@@ -246,7 +246,7 @@ DEFAULTS = PROJECT["tool"]["flwr"]["app"]["config"]
 
 
 def server_context(**run_config):
-    """As Flower makes it; it refuses keys that are not in pyproject.toml."""
+    """A context as Flower makes it; Flower refuses keys that are not in pyproject.toml."""
     config = {key.replace("_", "-"): value for key, value in run_config.items()}
     assert config.keys() <= DEFAULTS.keys()
     return Context(1, 1, {}, RecordDict(), {**DEFAULTS, **config})

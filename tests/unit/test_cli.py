@@ -1,4 +1,4 @@
-"""The command line: what a refused override may have meant, help, and keys of classes."""
+"""The command line: suggestions for refused overrides, help, and keys of classes."""
 
 import os
 import subprocess
@@ -30,12 +30,12 @@ def complaint(*overrides):
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
-        # The nearest key is one of the groups that were chosen.
+        # The nearest key is in one of the chosen groups.
         ("algorithm=fedasync algorithm.strategy.mixin=", "did you mean algorithm.strategy.mixing"),
         ("experiment=wkafl_mnist partition.num_label=5", "; did you mean partition.num_labels"),
         ("algorithm/schedule=random_k algorithm.schedule.sead=1", "mean algorithm.schedule.seed"),
         ("algorithm.strategy.sever_lr=1", "; did you mean algorithm.strategy.server_lr"),
-        # The end of a key is answered with the whole key, or with whose it is.
+        # For the end of a key, the error names the whole key, or the options that have it.
         ("algorithm=fedhist fusion=0.2", "; did you mean algorithm.strategy.fusion?"),
         ("schedule.concurrency=3", "'schedule.concurrency'; did you mean algorithm.schedule.con"),
         ("fusion=0.2", "; algorithm.strategy.fusion is a key of algorithm=cana, fedhist"),

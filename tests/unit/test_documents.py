@@ -1,4 +1,4 @@
-"""What README, docs/ and CONTRIBUTING.md name exists: links, modules, files, commands, packages."""
+"""Links, modules, files, commands and packages in README, docs/ and CONTRIBUTING.md exist."""
 
 import importlib
 import pkgutil
@@ -24,7 +24,7 @@ ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 every_page = pytest.mark.parametrize("page", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
 
-# Shown to be made by the reader, or made by a run or the kit.
+# Files that the reader makes, or that a run or the kit makes.
 NOT_HERE = {
     "fl_app/algorithms/half_life.py",
     "fl_app.algorithms.half_life.HalfLife",
@@ -35,7 +35,7 @@ NOT_HERE = {
 
 
 def anchors(page):
-    """As GitHub makes them of headings."""
+    """The anchors that GitHub makes of the headings."""
     headings = re.findall(r"^#+ (.*)$", page.read_text(), re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
@@ -66,7 +66,7 @@ def exists(name):
 
 
 def test_commands_name_options_that_exist():
-    """What follows `python -m fl_app` in a block of commands composes; equal choices at once."""
+    """Compose the overrides of all `python -m fl_app` commands; equal choices at once."""
     groups = {path.relative_to(CONF).as_posix() for path in CONF.rglob("*") if path.is_dir()}
     keys = defaultdict(dict)
     for page in PAGES:
@@ -98,7 +98,7 @@ def test_the_packages_are_those_that_the_linter_knows():
 
 
 def test_the_algorithm_with_more_than_one_vector_trains(tmp_path, monkeypatch):
-    """As an author's own file, in worker processes; with compression, too."""
+    """From a file outside the package, in worker processes, with and without compression."""
     section = (ROOT / "docs/algorithms.md").read_text().split("## More than one vector")[1]
     (code,) = re.findall(r"```python\n(.*?)```", section, re.DOTALL)
     (tmp_path / "leaning.py").write_text(code)
@@ -121,12 +121,12 @@ def test_the_algorithm_with_more_than_one_vector_trains(tmp_path, monkeypatch):
         assert np.linalg.norm(result.outcome.params - task.optimum) < 0.2
 
 
-# -- the pages of the API and of the keys name all that there is, and explain it -------------------
+# -- the pages of the API name and explain every public object -------------------------------------
 
 API_PAGES = sorted((ROOT / "docs/api").glob("*.md"))
 NAMED = [name for page in API_PAGES for name in re.findall(r"^::: (\S+)", page.read_text(), re.M)]
 
-# Whose public names are for users of the package; other packages are for its authors.
+# Packages whose public names are for users; other packages are for developers.
 FOR_USERS = [
     "fl_app",
     "fl_app.asynchronous",
@@ -144,13 +144,13 @@ FOR_USERS = [
 
 
 def entries():
-    """Classes and functions on the pages."""
+    """The classes and functions on the pages."""
     return [each for name in NAMED for each in signatures.documented(name)]
 
 
 @pytest.mark.parametrize("page", API_PAGES, ids=lambda page: page.stem)
 def test_a_page_has_the_signatures_of_its_names(page):
-    """They are read without the site being built."""
+    """Readers see the signatures without a build of the site."""
     text = page.read_text()
     assert text == signatures.with_signatures(text), "run `make reference`"
     for name in re.findall(r"^::: (?!fl_app\.algorithms)\S+\.(\w+)", text, re.M):
@@ -165,7 +165,7 @@ def test_public_names_are_on_a_page(name):
 
 
 def explained_names(owner):
-    """What the docstring of a class or module says of names: in its sections, or in its text."""
+    """Names that the docstring of a class or module explains, in its sections or in its text."""
     if owner.docstring is None:
         return set()
     sections = owner.docstring.parse("google", warnings=False)
@@ -175,7 +175,7 @@ def explained_names(owner):
 
 
 def undocumented(cls, protocols):
-    """Public members without an explanation there, in a base class or in a protocol."""
+    """Public members without an explanation in the class, in a base class or in a protocol."""
     ancestors = [*cls.mro(), *protocols]
     names = set[str]().union(*map(explained_names, [cls.module, cls, *cls.mro()]))
     for name, member in cls.members.items():

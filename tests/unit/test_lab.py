@@ -1,4 +1,4 @@
-"""Tables of a benchmark, device files of real runs, and how unequal devices are."""
+"""Tables of a benchmark, device files of real runs, certificates, and heterogeneity of devices."""
 
 import json
 import math
@@ -92,7 +92,7 @@ TRUE = {
 
 
 def write_log(tmp_path):
-    """The log of a run on boards that are known."""
+    """Write the log of a run on known boards."""
     table = tmp_path / "true.json"
     table.write_text(json.dumps(TRUE))
     compute = Boards(num_clients=5, num_examples=[1] * 5, table=str(table))
@@ -118,7 +118,7 @@ def test_a_log_gives_back_the_boards_and_the_server(tmp_path, capsys):
     table = fit_table(capsys, write_log(tmp_path), "--kinds", "quick=0-2", "late=3,4")
     quick, late = table["kinds"]["quick"], table["kinds"]["late"]
     assert table["boards"] == {"quick": 3, "late": 2}
-    assert quick["seconds"] == pytest.approx(2.0, rel=0.05)  # with what waits for evaluations
+    assert quick["seconds"] == pytest.approx(2.0, rel=0.05)  # including waits for evaluations
     assert late["seconds"] == pytest.approx(9.0, rel=0.08)
     assert late["interval"][0] < late["seconds"] < late["interval"][1]
     assert late["spread"] == pytest.approx(0.3, rel=0.2)
@@ -160,7 +160,7 @@ def make_run(every, old, rate):
 
 
 def certificate(every=1.0, old=1, rate=0.01):
-    """Of a run with an arrival each second, one step older in a quarter, and 1 % a version."""
+    """For a run with an arrival each second, age 1 in a quarter, and 1 % per version."""
     simulated = [make_run(every, old, rate + each) for each in (-0.0001, 0.0, 0.0001)]
     return twin.compare(make_run(1.0, 1, 0.01), simulated, {twin.RATE: 1.0}, 160.0)
 
@@ -187,7 +187,7 @@ def test_a_certificate_of_wrong_simulations():
 
 
 def test_a_round_lasts_until_four_fifths_of_its_clients_are_done():
-    """Equal ones: 20 + 120. Of 16 with 60 s and 4 with 300: place 15.2 of 19, 60 + 0.2 * 240."""
+    """Equal clients: 20 + 120. 16 with 60 s and 4 with 300: place 15.2 of 19, 60 + 0.2 * 240."""
     for size in (2, 20):
         always = [Line(ALWAYS, client) for client in range(size)]
         assert rounds(np.full((size, 1), 120.0), always, 20.0) == pytest.approx(140 / 20)
@@ -202,7 +202,7 @@ def test_bad_overrides_of_heterogeneity_are_refused():
 
 
 def test_work_goes_on_when_its_client_is_back_and_rounds_wait_for_a_client():
-    """One client, 40 s online and 40 offline by turns; a break is 20 s.
+    """One client is 40 s online and 40 s offline by turns; a break is 20 s.
 
     Orders of 0 s begin at 20, 80, 100, 160, 180 ...: the last one at 80 * 5,000. Those of 30 s
     begin at 20 (done at 80 + 10), 110 (done at 160 + 20), then 240 + 160 n and, as 310 is offline,

@@ -1,4 +1,4 @@
-"""What a clone carries to others: pinned requirements, and the bundle that Flower sends around."""
+"""Pinned requirements, the bundle that Flower sends, the wheel, and the app on Flower Hub."""
 
 import io
 import os
@@ -42,7 +42,7 @@ def test_every_requirement_has_one_exact_version():
 
 @pytest.fixture(scope="module")
 def bundle():
-    """What Flower makes of a clone in which runs, data and an environment lie."""
+    """The bundle that Flower builds from a clone with runs, data and an environment in it."""
     files = {path: ROOT / path for folder in ("fl_app", "conf") for path in files_in(folder)}
     files |= {name: ROOT / name for name in (".gitignore", "pyproject.toml", "LICENSE")}
     strays = (".venv/lib/site.py", "outputs/2026-01-31/events.jsonl", "data/index.json")
@@ -57,7 +57,7 @@ def files_in(folder):
 
 
 def test_flower_bundle_holds_what_a_run_of_the_app_imports(bundle):
-    """The rest is in fab-exclude, in pyproject.toml. A run imports what options name, too."""
+    """Other files are in fab-exclude in pyproject.toml. A run also imports targets of options."""
     assert len(bundle) < 1_550_000
     with zipfile.ZipFile(io.BytesIO(bundle)) as file:
         names = set(file.namelist())
@@ -83,7 +83,7 @@ def test_flower_bundle_holds_what_a_run_of_the_app_imports(bundle):
             i for each in new & bundled for i in graph.find_modules_directly_imported_by(each)
         }
         new = {parent for name in imports | new for parent in parents(name)} - modules
-    # A callback of the command line; what runtime=ray imports.
+    # A callback of the command line, and imports of runtime=ray.
     assert modules - bundled == {"fl_app.command", "fl_app.cluster", "fl_app.cluster.mailbox"}
     assert bundled <= modules
 
@@ -94,7 +94,7 @@ def parents(name):
 
 
 def uv(*arguments, cwd):
-    """What uv says without network and cache, and where it finds pyproject.toml and uv.toml."""
+    """The messages of uv without network and cache, in a folder with pyproject.toml and uv.toml."""
     environment = {key: value for key, value in os.environ.items() if not key.startswith("UV_")}
     command = [sys.executable, "-m", "uv", *arguments, "--offline", "--no-cache"]
     process = subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True)
@@ -102,7 +102,7 @@ def uv(*arguments, cwd):
 
 
 def test_flower_installs_nothing_for_a_run_and_uv_everything_in_a_clone(tmp_path):
-    """Flower's `uv sync` locks all extras. `uv pip` reads the same file, and must not obey it."""
+    """Flower's `uv sync` locks all extras. `uv pip` reads the same file, but must ignore it."""
     shutil.copy(ROOT / "pyproject.toml", tmp_path)
     options = ["--python", sys.executable, "--no-install-project", "--inexact", "--dry-run"]
     output = uv("sync", *options, cwd=tmp_path)
@@ -114,7 +114,7 @@ def test_flower_installs_nothing_for_a_run_and_uv_everything_in_a_clone(tmp_path
 
 
 def test_every_package_is_in_the_wheel():
-    """Setuptools cannot find packages by itself where one lies elsewhere."""
+    """Setuptools cannot find packages itself, because one lies elsewhere."""
     settings = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]
     packages = [path.parent.relative_to(ROOT) for path in ROOT.glob("fl_app/**/__init__.py")]
     assert settings["packages"] == sorted([*(".".join(p.parts) for p in packages), "fl_app.conf"])
@@ -141,7 +141,7 @@ def test_the_published_app_stays_within_flowers_bounds_and_requires_what_a_run_u
     extras = {r.name: r.extras for r in map(Requirement, settings["project"]["dependencies"])}
     assert extras["flwr"] == {"dp", "simulation"}
     assert extras.keys() >= {"torch", "hydra-core", "scikit-learn", "altair"}
-    # What the Hub makes of it, and what `flwr new` unpacks.
+    # The Hub's bundle, and the files that `flwr new` unpacks.
     assert build_fab_from_files(files)[0] == build_fab_from_disk(folder)
     assert "@somebody/fl-app" in (folder / "README.md").read_text()
 
@@ -155,7 +155,7 @@ def test_the_page_on_the_hub_names_every_algorithm_task_and_key():
     assert f"runs {len(algorithms)} algorithms" in page
 
 
-# -- the leaves -----------------------------------------------------------------------------------
+# -- packages that no run needs -------------------------------------------------------------------
 
 WITHOUT = """
 import runpy, sys

@@ -1,4 +1,4 @@
-"""Runs from Python: what is returned, what is refused, and that the process stays as it was."""
+"""Runs from Python: results, refusals, and that the process stays unchanged."""
 
 import multiprocessing
 import os
@@ -51,7 +51,7 @@ class Mean(AsyncStrategy):
 
 
 class Marking(LocalTrainer):
-    """Training makes every parameter equal to the mark."""
+    """Training sets every parameter to the mark."""
 
     def __init__(self, task, *, mark=0.0, **settings):
         super().__init__(task, **settings)
@@ -74,7 +74,7 @@ class Needy(Mean):
 
 @pytest.fixture(scope="module")
 def task():
-    """Digits on twelve clients, as an object."""
+    """A task object: digits on twelve clients."""
     return build_task(make_config("num_clients=12", "partition=iid"))
 
 
@@ -82,7 +82,7 @@ def run(*settings, output, **keywords):
     return fl_app.run(*SMALL, *settings, output=output, progress=False, **keywords)
 
 
-# -- what is returned -----------------------------------------------------------------------------
+# -- results --------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
@@ -280,7 +280,7 @@ def test_an_interrupted_run_returns_its_results_and_can_be_resumed(tmp_path, cap
 
 # -- names of the package: importing it imports nothing for them ----------------------------------
 
-# Where torchvision lacks its operators, Python imports `fl_app.tasks.vision` at its start (.pth).
+# Where torchvision lacks its operators, Python imports `fl_app.tasks.vision` at startup (.pth).
 SHOW = """
 import sys
 before = {*sys.modules} - {"fl_app"}
@@ -326,13 +326,13 @@ def test_a_comparison_has_a_folder_a_table_over_seeds_and_a_picture(task, tmp_pa
     assert names == {*cells, "table.csv", "report.html", "figures"}
     assert {path.stem for path in (folder / "figures").glob("*.png")} >= {"accuracy", "overview"}
     assert fl_app.Comparison(folder).table.equals(table)
-    assert table.index.tolist() == ["mine", "fedasync"]  # as they were given
+    assert table.index.tolist() == ["mine", "fedasync"]  # in the order of the argument
     for name, results in comparison.results.items():
         accuracies = [result.summary["final_accuracy"] for result in results]
         assert len(accuracies) == table.loc[name, "seeds"] == 2
         assert table.loc[name, "final_accuracy"] == pytest.approx(fmean(accuracies))
         assert table.loc[name, "final_accuracy_std"] == pytest.approx(stdev(accuracies))
-    assert table["client_updates"].tolist() == [9, 2]  # what a run says of itself wins
+    assert table["client_updates"].tolist() == [9, 2]  # settings of a cell override the common ones
     html = comparison._repr_html_()
     for text in ("acc.", " ±", "Unequal work", f"Files: {folder}", '<img src="data:image/'):
         assert text in html

@@ -1,4 +1,4 @@
-"""Clients trained together: whatever the options, each gets what it gets alone."""
+"""Clients in one batch: with every option, uploads equal those of single training."""
 
 import numpy as np
 import pytest
@@ -39,7 +39,7 @@ def task(model="mlp", objective=None, kind=Task, **more):
 
 
 def orders(trainer, **configs):
-    """One for each client, each from a model of its own; values of a list are by client."""
+    """One order per client, each with another model; values of a list are per client."""
     rng = np.random.default_rng(1)
     start = trainer.model.read()
     result = []
@@ -162,7 +162,7 @@ def test_a_client_that_diverges_does_not_touch_others():
             assert_equal(one, other)
 
 
-# -- what cannot be trained together --------------------------------------------------------------
+# -- obstacles to batches -------------------------------------------------------------------------
 
 
 class Mixing(nn.Module):
@@ -192,7 +192,7 @@ def batch_norm():
 
 
 def overridden(kind, name):
-    """A subclass with a method of its own, which does the same."""
+    """A subclass that overrides a method without changing its result."""
     method = getattr(kind, name)
     return type("Theirs", (kind,), {name: lambda self, *arguments: method(self, *arguments)})
 

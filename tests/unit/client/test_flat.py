@@ -1,4 +1,4 @@
-"""A module and its one vector: where what lies, and that copies are copies."""
+"""A module and its vector: the layout, and that copies share no memory."""
 
 import os
 import pickle
@@ -42,7 +42,7 @@ def test_load_and_read_are_inverse_and_copy():
     np.testing.assert_array_equal(model.read(start=model.layout.num_trainable), vector[-9:])
     assert model.module[3].bias.tolist() == vector[model.layout.slices["3.bias"]].tolist()
     counter = model.layout.slices["1.num_batches_tracked"].start
-    vector[counter] = 6.7  # as a mean of counters comes out
+    vector[counter] = 6.7  # as of a mean of counters
     np.testing.assert_array_equal(model.read(), first)
     model.load(vector)
     assert model.module[1].num_batches_tracked == 7
@@ -50,7 +50,7 @@ def test_load_and_read_are_inverse_and_copy():
 
 
 def frozen_head():
-    """As `normalised`, with the last layer frozen, its weights in half precision."""
+    """As `normalised`, but the last layer is frozen and in half precision."""
     module = normalised()
     module[3].to(torch.bfloat16).requires_grad_(False)
     return module
@@ -73,13 +73,13 @@ def test_other_frozen_parameters_are_detected_and_rounding_is_ignored():
     one, other = FlatModel(frozen_head()), FlatModel(frozen_head())
     assert one.differing(other.traces) == []
     with torch.no_grad():
-        other.module[3].weight *= 1 + 2**-7  # the least that a bfloat16 can change by
+        other.module[3].weight *= 1 + 2**-7  # the smallest change of a bfloat16
     assert one.differing(FlatModel(other.module).traces) == ["3.weight"]
     assert one.differing([trace * (1 + 1e-7) for trace in one.traces]) == []
     assert one.differing([]) == ["3.bias", "3.weight"]
     assert FlatModel(normalised()).differing([]) == []
     trained, other_initial = (FlatModel(normalised(), private=["3.bias"]) for _ in range(2))
-    trained.module[3].bias.data += 1  # trained since
+    trained.module[3].bias.data += 1  # it has been trained
     other_initial.initial["3.bias"] += 1
     assert trained.differing(other_initial.traces) == ["3.bias"]
     assert trained.differing(FlatModel(normalised(), private=["3.bias"]).traces) == []
@@ -100,7 +100,7 @@ def test_on_a_gpu_tensors_lie_apart_aligned_as_cudnn_wants_them(monkeypatch):
 
 
 class Tied(nn.Module):
-    """An embedding whose weights are those of the output, too, and an average beside it."""
+    """An embedding that shares its weights with the output, and two names of one buffer."""
 
     def __init__(self):
         super().__init__()
@@ -154,7 +154,7 @@ def test_private_parameters_and_buffers_are_not_in_the_vector():
     model.load_private({})
     assert module[3].bias.tolist() == initial == model.named(model.read())["3.bias"].tolist()
     for array in private.values():
-        array.flags.writeable = False  # as one from another process
+        array.flags.writeable = False  # like arrays from another process
     model.load_private(private)
     assert module[3].bias.tolist() == private["3.bias"].tolist()
     assert module[1].num_batches_tracked == 1
@@ -217,7 +217,7 @@ def test_integers_cannot_be_trained():
         trainable_only(quantised, ["*"])
 
 
-# -- what a configuration builds -------------------------------------------------------------------
+# -- weights from files ----------------------------------------------------------------------------
 
 
 def save(path, weights):
@@ -262,7 +262,7 @@ def test_tied_weights_need_one_of_their_names(tmp_path):
         return nn.Sequential(first, second)
 
     saved, loaded = tied(), tied()
-    weights = {"0.weight": saved.state_dict()["0.weight"]}  # as safetensors has them
+    weights = {"0.weight": saved.state_dict()["0.weight"]}  # as safetensors stores them
     weighted(lambda: loaded, save(tmp_path / "a.safetensors", weights))()
     assert torch.equal(loaded.state_dict()["1.weight"], weights["0.weight"])
     with pytest.raises(ValueError, match=r'Missing .*"0.weight", "1.weight".*Unexpected .*"other"'):
@@ -270,7 +270,7 @@ def test_tied_weights_need_one_of_their_names(tmp_path):
 
 
 class Runs:
-    """Runs a command where it is unpickled."""
+    """Runs a command when it is unpickled."""
 
     def __init__(self, trace):
         self.trace = trace
@@ -294,7 +294,7 @@ def test_a_file_with_more_than_tensors(tmp_path):
         weighted(normalised, file)()
 
 
-# -- GPUs, of which there are none here -----------------------------------------------------------
+# -- GPUs, on a machine without one ---------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

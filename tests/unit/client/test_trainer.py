@@ -1,4 +1,4 @@
-"""Local training: steps by hand, what is uploaded, and where randomness comes from."""
+"""Local training: steps by hand, uploads, and sources of randomness."""
 
 import re
 from dataclasses import replace
@@ -90,7 +90,7 @@ def test_batches_are_epochs_over_permuted_data(settings, sizes):
 
 
 def test_batch_normalisation_never_gets_a_remainder_of_one_example():
-    """12 examples in batches of 11: the second batch has the last one of the first again."""
+    """12 examples in batches of 11: the second batch repeats the last example of the first."""
     task = Blobs()
     train(LocalTrainer(task, batch_size=11, local_epochs=1), initial_vector(task, 0)[0])
     first, second = task.batches
@@ -123,9 +123,9 @@ def as_update(upload):
 
 
 def test_kinds_of_upload_mean_the_same():
-    """Three steps through BatchNorm, whose statistics come along."""
+    """Three steps through BatchNorm, whose statistics are part of the upload."""
     received, layout = initial_vector(Blobs(), 0)
-    # Later than the order's version, so that nobody confuses the two.
+    # Later than the order's version, to distinguish the two.
     model = GlobalModel(received + 1, 5, {0: received}, layout.num_trainable)
     uploads = {
         kind: as_update(
@@ -184,7 +184,7 @@ def test_uploads_share_nothing(kind):
 
 @pytest.mark.parametrize("upload", ["model", "gradient"])
 def test_randomness_comes_from_seed_client_and_order_alone(upload):
-    """What was trained before leaves no trace, in batches, dropout or momentum."""
+    """Earlier training does not affect batches, dropout or momentum."""
     received = initial_vector(Blobs(), 0)[0]
 
     def result(seed, client_id, order, before=0):
@@ -205,7 +205,7 @@ def test_randomness_comes_from_seed_client_and_order_alone(upload):
 
 
 class Penalised(LocalTrainer):
-    """(mu/2) ||w - w_received||^2 as an author would write it."""
+    """(mu/2) ||w - w_received||^2 as a user would write it."""
 
     mu = 0.5
 
@@ -313,7 +313,7 @@ def test_parameters_whose_gradients_are_one_tensor(settings, expected):
     assert upload.loss == (1.25 if "weight_decay" not in settings else 1.31640625)
 
 
-# -- what an order says, and what a client keeps --------------------------------------------------
+# -- settings of an order, and state of a client --------------------------------------------------
 
 
 @pytest.mark.parametrize("config", [{"version": 1}, {"version": 2, "local_lr_factor": 2.0}])
@@ -356,7 +356,7 @@ def test_long_gradients_are_cut_and_short_ones_left():
 
 @pytest.mark.parametrize("upload", ["model", "delta"])
 def test_the_rest_of_a_paused_order_can_be_computed_repeatedly(upload):
-    """As by a resumed run, from the state that its checkpoint holds."""
+    """A resumed run does so from the state in its checkpoint."""
 
     class Pausing(LocalTrainer):
         def should_pause(self, epoch):
@@ -377,7 +377,7 @@ def test_the_rest_of_a_paused_order_can_be_computed_repeatedly(upload):
 
 
 class Counting(LocalTrainer):
-    """Keeps how many orders a client had."""
+    """Counts the orders of a client."""
 
     def begin(self, config, rng):
         self.state["orders"] = np.array(int(self.state.get("orders", 0)) + 1)
@@ -435,7 +435,7 @@ ROUNDED = Compressed(
 
 
 def test_half_precision_rounds_only_uploads():
-    """Too large a number is the largest there is. A buffer stays as it is."""
+    """Numbers that are too large become the largest float16. Buffers are not rounded."""
     vector = vec(1 / 3, 1e6, -1e6, 1e-9, 1 / 3)
     third, exact = float(np.float16(1 / 3)), np.float32(1 / 3)
     rounded = [third, 65504, -65504, 0, exact]
@@ -479,8 +479,8 @@ def test_bad_values_are_refused(settings, text):
 def test_only_first_gradients_are_stale(workers):
     """WKAFL's published code by hand: f_i(w) = 1/2 (w - x_i)^2, x = 4 and 8, w_0 = 0, eta = 1/2.
 
-    Client 0 reports every second, client 1 after 3.5. A gradient is of the newest model, but for
-    a client's first; ages count from the model that was sent.
+    Client 0 reports every second, client 1 after 3.5. Gradients are of the newest model, except a
+    client's first; ages count from the model that was sent.
 
         second      1     2     3     3.5         4
         client      0     0     0     1           0

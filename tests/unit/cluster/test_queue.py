@@ -1,4 +1,4 @@
-"""Which orders go to workers together, which go again after a loss, and how they travel."""
+"""Calls of workers: their orders, repetition after a loss; addresses; the SLURM script."""
 
 import os
 import re
@@ -77,13 +77,13 @@ def test_an_order_that_loses_three_workers_fails_and_the_one_behind_it_does_not(
 
 
 class Failed(Exception):
-    """As of Ray: an error of the worker's own code."""
+    """Like Ray's: an error in the code of a worker."""
 
     cause = ModuleNotFoundError("No module named 'torch'")
 
 
 def stand_in(starts):
-    """For Ray: workers become ready one after the other, as `starts` says."""
+    """A fake of Ray. Workers start one after the other; `starts` tells which succeed."""
     left = iter(starts)
 
     def get(reference):
@@ -137,7 +137,7 @@ def test_an_address_where_nobody_listens_is_refused():
 # -- the script for SLURM of docs/cluster.md, with stand-ins for SLURM's commands ------------------
 
 PAGE = Path(__file__).resolve().parents[3] / "docs" / "cluster.md"
-# As of SLURM: `srun` carries out the command behind its options, on the machine that they name.
+# Like SLURM's: `srun` runs the command after its options, on the machine that they name.
 STAND_INS = {
     "scontrol": "printf 'node-1\\nnode-2\\n'",
     "hostname": "echo '10.0.0.7 172.17.0.1'",

@@ -1,4 +1,4 @@
-"""What bounds of hyper-parameters hold; and what else users are told."""
+"""Bounds of hyper-parameters, and messages to users."""
 
 import json
 import re
@@ -43,7 +43,7 @@ def test_values_within_a_bound(bound, good, bad):
     assert [bound.holds(value) for value in bad] == [False] * len(bad)
 
 
-# -- which errors are bugs of users, and what they must install ------------------------------------
+# -- bugs in users' code ---------------------------------------------------------------------------
 
 
 def _raised(error):
@@ -118,7 +118,7 @@ def test_an_uncalled_method_that_may_be_a_misspelt_hook_is_logged(caplog):
     ]
 
 
-# -- what is not installed ------------------------------------------------------------------------
+# -- missing packages -----------------------------------------------------------------------------
 
 ROOT = Path(__file__).resolve().parents[3]
 

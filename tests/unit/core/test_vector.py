@@ -1,4 +1,4 @@
-"""Flat vectors: arithmetic, names, places; functions of staleness; the set of idle clients."""
+"""Flat vectors: arithmetic, names, places; staleness functions; idle clients; files; snapshots."""
 
 import errno
 import os
@@ -87,7 +87,7 @@ def test_clipped_by_hand():
 @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
 @pytest.mark.parametrize("shape", [(), (3,), (2, 3)])
 def test_infinite_values_and_nan_are_found_in_every_place(shape, dtype):
-    largest = np.full(shape, np.finfo(dtype).max, dtype)  # whose square is infinite
+    largest = np.full(shape, np.finfo(dtype).max, dtype)  # its square is infinite
     assert all_finite([])
     assert all_finite([largest, np.array(7), np.array(["text"])])
     for bad in (np.nan, np.inf, -np.inf):
@@ -199,7 +199,7 @@ def test_freshness_of_ages_whose_weights_no_float_could_hold():
 
 
 def test_linear_decay_by_hand():
-    """From 1 to 0.2 over 4 versions: 0.2 less each, and no less after the last."""
+    """From 1 to 0.2 over 4 versions: 0.2 less for each, then constant."""
     decay = LinearDecay(to=0.2, versions=4)
     assert [decay.factor(v) for v in range(6)] == pytest.approx([1, 0.8, 0.6, 0.4, 0.2, 0.2])
 
@@ -208,7 +208,7 @@ def test_linear_decay_by_hand():
 
 
 def test_behaves_as_a_set():
-    """Random adds and removes, beside Python's own set."""
+    """Random additions and removals, compared with Python's set."""
     rng = np.random.default_rng(0)
     pool, expected = ClientPool(), set[int]()
     for _ in range(2000):
@@ -233,7 +233,7 @@ def test_draw_is_distinct_and_as_many_as_there_are(size, count):
 
 @pytest.mark.parametrize("size", [6, 100])
 def test_draw_is_uniform_without_the_excluded(size):
-    """Both ways of drawing; 99.99 % of binomial counts lie within 4 standard deviations."""
+    """For both methods of drawing; 99.99 % of binomial counts lie within 4 standard deviations."""
     pool, rng, excluded = ClientPool(range(size)), np.random.default_rng(2), {0, 3}
     counts = Counter()
     rounds = 400 * size
@@ -279,7 +279,7 @@ def test_a_log_is_appended_after_the_kept_part(tmp_path):
 
 
 def test_a_file_is_written_by_one_process(tmp_path):
-    """Until that one closes it, or dies; one that was forked from it does not count."""
+    """The lock ends when the process closes the file or dies, even if a forked child lives."""
     path = tmp_path / "events.jsonl"
     command = (
         "import os, sys, time\n"
@@ -301,7 +301,7 @@ def test_a_file_is_written_by_one_process(tmp_path):
             assert path.read_text() == "theirs"
             writer.kill()
             writer.wait()
-            open_log(path, None).close()  # though its child lives
+            open_log(path, None).close()  # although its child lives
         finally:
             os.killpg(writer.pid, signal.SIGKILL)
 
@@ -317,15 +317,15 @@ def test_errors_of_a_disk_end_the_run(error, text):
     with pytest.raises(RunError, match=text), disk_errors_as_run_errors(Path("/run")):
         raise error
     with pytest.raises(FileNotFoundError), disk_errors_as_run_errors(Path("/run")):
-        raise FileNotFoundError(errno.ENOENT, "No such file")  # no disk's
+        raise FileNotFoundError(errno.ENOENT, "No such file")  # no error of a disk
 
 
-# -- what is left after a power failure -----------------------------------------------------------
+# -- power failures -------------------------------------------------------------------------------
 
 
 @pytest.fixture
 def calls(tmp_path, monkeypatch):
-    """What is done to a disk, on which bytes and the entries of a folder are after their fsync."""
+    """The calls that make bytes and entries of folders durable, with their subjects."""
     record = []
 
     def watch(name, describe):
@@ -426,7 +426,7 @@ def test_the_error_of_a_value_that_cannot_be_saved_names_key_and_type(value, mes
 
 
 class Evil:
-    """Runs a command where it is unpickled."""
+    """Runs a command when it is unpickled."""
 
     def __reduce__(self):
         return os.system, ("touch stolen",)

@@ -167,7 +167,7 @@ def test_random_k_has_times_of_its_own():
     ids=lambda devices: type(devices).__name__,
 )
 def test_seconds_of_every_kind_do_not_change(devices, total):
-    """Published runs name a seed: their devices stay what they were."""
+    """Published runs name a seed, so the seconds of their devices must not change."""
     orders = [(client_id, number) for client_id in range(7) for number in range(4)]
     if hasattr(devices, "seconds"):
         seconds = [devices.seconds(*order, 0.0) for order in orders]
@@ -284,7 +284,7 @@ def stays_of(path, client=0, number=6, seed=0):
 
 
 def flash(*messages):
-    """Of seconds and states, as FLASH has them; its second 0 is midnight."""
+    """A user with messages (second, state) in FLASH's format; second 0 is midnight."""
     times = [f"2020-01-02 00:{second // 60:02}:{second % 60:02}" for second, _ in messages]
     lines = [f"{time}\t{state}" for time, (_, state) in zip(times, messages, strict=True)]
     return {"guid": "x", "model": "y", "messages": "\n".join(lines) + "\n"}
@@ -295,7 +295,7 @@ def flash(*messages):
     [
         # A trace of 100 s from second 0, ready from 10 to 30 and from 50 to 60.
         (trace(0, 100, [10, 30], [50, 60]), False, [10, 20, 20, 10, 50, 20]),
-        # From second 230 on: second 0 is 300 modulo 100. Until 320, from 240 to 260, from 290 on.
+        # From second 230 on: second 0 is 300 modulo 100. Ready until 320, 240 to 260, from 290.
         (trace(230, 330, [240, 260], [290, 320]), True, [20, 20, 20, 30, 30, 20]),
         # A stay that ends as the next one begins is one, also over the end of the trace.
         (trace(0, 100, [0, 20], [60, 70], [70, 70], [70, 100]), True, [20, 40, 60, 40, 60, 40]),
@@ -309,7 +309,7 @@ def test_a_trace_repeats_from_flashs_midnight_on(tmp_path, user, online, stays):
 
 
 def test_flashs_messages_say_when_a_phone_charges_locked_on_wifi(tmp_path):
-    """All three from 20 to 40 s and from 45 to 70 s; what 90 s begins has no end. 100 s in all."""
+    """All three hold from 20 to 40 s and from 45 to 70 s; the lock at 90 s has no end. 100 s."""
     user = flash(
         *((0, "WIFI"), (0, "battery_charged_on"), (10, "87.0%"), (20, "screen_lock")),
         *((30, "wifi"), (40, "4G"), (45, "wifi"), (60, "screen_off"), (70, "screen_unlock")),

@@ -1,4 +1,4 @@
-"""Which orders are computed together: decided by virtual time, and by nothing else."""
+"""Orders that are computed in one batch: virtual time alone decides."""
 
 import random
 from dataclasses import replace
@@ -19,7 +19,7 @@ def order(number, *, evaluates=False):
 
 
 class FakeMailbox:
-    """A mailbox that answers one push a pull, the oldest or any; the vector names the batch."""
+    """Answers one push per pull, the oldest or a random one; vectors identify the batch."""
 
     def __init__(self, batch, capacity=4, rng=None):
         self.batch = batch
@@ -70,7 +70,7 @@ def test_a_batch_is_formed_of_those_that_are_due_first():
     assert batches.result(6).scores is not None
     batches.submit(1.5, 0.5, order(5))
     batches.result(3)
-    assert len(pile.given) == 3  # what the clock needs is there
+    assert len(pile.given) == 3  # the result that the clock needs is ready
     batches.result(5)
     assert pile.given[3] == [5]
 
@@ -158,7 +158,7 @@ def test_batches_do_not_depend_on_the_workers(schedule, batch):
 @pytest.mark.parametrize("batch", [2, 6, 20])
 @pytest.mark.parametrize("at", [1, 7, 12])
 def test_a_resumed_run_has_the_same_batches(schedule, batch, at):
-    """Results of batches of which some were used are not computed again, with other orders."""
+    """Unused results of a batch are restored, not computed again in another batch."""
     whole, _, recorder = engine(schedule, batch, stop=15)
     expected = whole.run()
     states = []

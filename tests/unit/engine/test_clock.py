@@ -23,7 +23,7 @@ def order(number, client_id=0):
 
 
 class Inbox:
-    """A mailbox that answers one order a pull: the oldest, or the newest."""
+    """A mailbox that answers one order per pull: the oldest, or the newest."""
 
     def __init__(self, capacity=4, *, newest_first=False):
         self._capacity = capacity
@@ -59,7 +59,7 @@ def virtual(mailbox, seconds, **more):
 
 
 def drain(clock):
-    """When what happens: to the order of a number, or who comes, or goes with how many orders."""
+    """Second, kind and subject of each event: an order, a client, or a client and lost orders."""
     result = []
     while (event := clock.next(math.inf)) is not None:
         match event:
@@ -83,7 +83,7 @@ def test_work_is_done_in_the_order_of_its_end_and_lazily():
         clock.dispatch(order(number, client_id=number))
     assert mailbox.pushed == []
     clock.next(math.inf)
-    # The last to be given was the first to end. One done, two more under way.
+    # The last order ends first. One is done, two more are under way.
     assert mailbox.pushed == [4, 3, 2]
 
 
@@ -121,7 +121,7 @@ def test_a_late_order_expires_and_returns_and_is_never_computed():
 
 
 class FakeNodes:
-    """Nodes of which batches of messages come, each so many seconds after the one before."""
+    """Nodes that send batches of messages, with the seconds since the previous batch."""
 
     def __init__(self, time, batches):
         self.time = time
@@ -150,7 +150,7 @@ class FakeNodes:
 
 @pytest.fixture
 def time():
-    """Real time in the test's hands: `seconds`."""
+    """Fake real time: `seconds`."""
     return SimpleNamespace(seconds=100.0)
 
 
@@ -213,7 +213,7 @@ def links(seconds):
 
 
 class Answers(Inbox):
-    """As a shelf, with an upload of its own for every order."""
+    """As `Inbox`, with an upload per order."""
 
     def __init__(self, uploads):
         super().__init__()
@@ -240,7 +240,7 @@ def test_an_alarm_comes_at_its_time_unless_something_else_does():
     clock.dispatch(order(0))
     assert clock.next(math.inf, 3.0) == Alarm()
     assert clock.now == 3.0
-    assert isinstance(clock.next(math.inf, 4.0), Replied)  # of the same moment
+    assert isinstance(clock.next(math.inf, 4.0), Replied)  # at the same moment
     assert clock.next(math.inf, 4.0) == Alarm()
     assert clock.next(math.inf) is None
     assert clock.next(5.0, 9.0) is None
@@ -258,9 +258,9 @@ def test_alarms_that_bring_no_order_do_not_keep_a_clock_going_with_nothing_under
 
 
 def clock_at_an_arrival(mailbox, pauses):
-    """A clock at 6, and an order under way: in the third of 5 epochs of 2 s after 1 s of download.
+    """A clock at 6 s, and an order in the third of its 5 epochs of 2 s, after 1 s of download.
 
-    There is one more, of 9 s.
+    Another order of 9 s is under way.
     """
     times = links(lambda client, sequence: (10.0, 4.0, 9.0)[client])
     clock = VirtualClock(mailbox, times, 3, epochs=5, pauses=pauses)
@@ -319,7 +319,7 @@ def test_a_recall_counts_the_epochs_of_its_order():
 
 
 def test_a_client_that_is_about_to_pause_is_not_recalled():
-    """It asks after its fourth epoch, at 9; the other is there at 6."""
+    """It pauses after its fourth epoch, at 9 s; the other client's update arrives at 6 s."""
     mailbox = Answers({0: pause_upload(0.8)})
     clock, late = clock_at_an_arrival(mailbox, pauses=True)
     assert not clock.recall(late)
@@ -361,7 +361,7 @@ def test_no_client_is_recalled_in_its_last_epoch_or_when_it_is_gone():
     assert not clock.recall(other)
 
 
-# -- comings and goings ---------------------------------------------------------------------------
+# -- availability ---------------------------------------------------------------------------------
 
 
 def test_a_client_that_goes_offline_loses_its_order_and_returns():
@@ -406,7 +406,7 @@ def test_orders_that_no_stay_can_hold_stall_the_run():
 
 
 class RecordingSeconds(MeanDelta):
-    """Notes the seconds of the updates that it is shown."""
+    """Records the seconds of its updates."""
 
     def __init__(self):
         super().__init__()

@@ -1,4 +1,4 @@
-"""The event loop: versions, deadlines, failures, ends, and the log it leaves."""
+"""The event loop: versions, deadlines, failures, ends, and its log."""
 
 import math
 from collections import Counter
@@ -37,7 +37,7 @@ def one_second(*_):
 
 
 def test_the_log_of_two_rounds():
-    """Clients 0 and 1 of 2, K = 2; 0 takes 1 s, 1 takes 2 s; each goes a sixteenth of its way."""
+    """Two clients, K = 2; 0 takes 1 s, 1 takes 2 s; each moves a sixteenth of its way."""
     result = run(
         synchronous(2),
         num_clients=2,
@@ -45,7 +45,7 @@ def test_the_log_of_two_rounds():
         devices=Times(lambda client, _: 1.0 + client),
         evaluate=lambda version, params: {"accuracy": version / 10, "loss": float(params[0])},
     )
-    order = [event["client"] for event in result.events[1:3]]  # is drawn
+    order = [event["client"] for event in result.events[1:3]]  # random
     assert sorted(order) == [0, 1]
     second_order = [event["client"] for event in result.events[7:9]]
     first, second = 1 / 32, 1 / 32 + 1 / 16 * (0 + 1 - 2 / 32) / 2
@@ -88,7 +88,7 @@ def test_the_log_of_two_rounds():
 
 
 def test_a_clients_state_comes_with_its_next_order_even_if_its_update_was_refused():
-    """Client 1 is always refused; client 0 fails in its second order, and forgets in its fourth."""
+    """Client 1 is always refused; client 0 fails in its second order; its fourth has no state."""
 
     class RefusesClient1(MeanDelta):
         def admit(self, model, update):
@@ -116,13 +116,13 @@ def test_a_clients_state_comes_with_its_next_order_even_if_its_update_was_refuse
     assert states[0] == [None, 0, 0, 2, None, 4]
     assert result.history.rejected >= 4
     assert states[1] == [None, *range(len(states[1]) - 1)]
-    # It is no network's business: two floats down for every order, two up for every update.
+    # State does not travel: two floats down for every order, two up for every update.
     assert result.history.bytes_down == 8 * len(result.kind("dispatch"))
     assert result.history.bytes_up == 8 * result.history.client_updates
 
 
 class RandomSchedule(Schedule):
-    """Draws whenever it is asked, and makes two versions of every two updates that wait."""
+    """Draws at every call, and makes one version per update when two updates wait."""
 
     def __init__(self):
         self.asked = 0
@@ -166,7 +166,7 @@ def test_factors_of_the_rate_from_strategy_and_schedule_are_multiplied():
 
 
 class Watching(MeanDelta):
-    """Remembers what it was shown for every clustering."""
+    """Records versions and updates of every clustering."""
 
     def __init__(self):
         super().__init__()
@@ -180,12 +180,12 @@ class Watching(MeanDelta):
 
 
 def counting(client_id, sequence, received):
-    """A displacement of which client and order can be told."""
+    """A displacement that identifies client and order."""
     return Upload(vec(client_id, sequence), "delta", 10 + client_id, 0.0, rate_sum=0.5)
 
 
 def test_clusters_are_formed_of_every_clients_latest_gradient():
-    """At second 1.25, when all start anew, and with version 4, for which two are waited for:
+    """At second 1.25, when all start again, and with version 4. Each version takes two updates:
 
     version  second  of clients' orders         then at work until second
     1        2.5     0: 1 (2.25), 1: 1 (2.5)    0: 3.5, 1: 3.75, 2: 3.35
@@ -247,7 +247,7 @@ def cited_versions(events):
 
 
 def leave(clients, waiting):
-    """Of every client the update that waits for longest."""
+    """Remove the oldest waiting update of every client."""
     for client in clients:
         waiting.remove(next(update for update in waiting if update[0] == client))
 
@@ -288,7 +288,7 @@ def test_versions_are_kept_exactly_while_an_order_or_update_cites_them(schedule,
 
 
 def test_a_client_that_diverged_keeps_what_it_had_before():
-    """Or it would diverge for ever, as FedDyn's with its h_i."""
+    """Otherwise it would diverge for ever, as a client of FedDyn with its h_i."""
     federation = Federation(vec(0, 0), 2, [7], seed=0)
     for value in (1.0, math.nan, math.inf):
         federation.keep(7, {"h": np.array([value])})
@@ -320,7 +320,7 @@ def test_the_history_cannot_be_changed_and_vectors_are_read_only():
 
 
 def test_equal_devices_do_not_favour_low_client_ids():
-    """10 clients, all equally fast, K = 5 of them used: over the run all about as often."""
+    """10 equally fast clients, K = 5: over the run all are used about equally often."""
     result = run(k_async(5), devices=Times(one_second), num_versions=200)
     counts = Counter(client for event in result.kind("aggregate") for client in event["client"])
     assert max(counts.values()) - min(counts.values()) <= 2
@@ -334,7 +334,7 @@ def test_equal_devices_do_not_favour_low_client_ids():
 
 
 def slow_once(seconds):
-    """Client 0's first order takes so long; everything else a second."""
+    """Client 0's first order takes `seconds`, all other orders one second."""
     return Times(lambda client, order: seconds if (client, order) == (0, 0) else 1.0)
 
 
@@ -362,7 +362,7 @@ def test_an_order_past_its_deadline_fails_and_its_place_is_refilled(schedule):
     assert failure["reason"] == "deadline passed"
     after = result.events[result.events.index(failure) + 1]
     assert (after["kind"], after["t"], after["client"] != 0) == ("dispatch", start + 3.0, True)
-    # What it brings in the end is refused, and was never computed; it may start anew.
+    # Its late reply is refused without being computed; then the client may start again.
     (reject,) = result.kind("reject")
     assert (reject["client"], reject["t"]) == (0, start + 10.5)
     assert reject["reason"] == "late: its deadline had passed"
@@ -390,7 +390,7 @@ def test_failures_in_a_row_end_the_run_with_the_last_reason():
 
 
 class FakeNodes(Inline):
-    """A mailbox of 300 real nodes of which only the coming and going is heard; then Ctrl-C."""
+    """A mailbox of 300 real nodes that only join and leave; then Ctrl-C."""
 
     def __init__(self, *events):
         super().__init__(Scripted(toward_own_number))
@@ -414,7 +414,7 @@ def on_nodes(*events, recorder):
 
 
 def test_orders_of_many_nodes_that_are_lost_at_once_do_not_end_the_run():
-    """All nodes leave and come back; then the server is started anew."""
+    """All nodes leave and come back; then the server is restarted."""
     recorder = Recorder()
     engine = on_nodes(Joined, Left, Joined, recorder=recorder)
     assert engine.run().stopped == "interrupted"
@@ -427,7 +427,7 @@ def test_orders_of_many_nodes_that_are_lost_at_once_do_not_end_the_run():
 
 
 def test_a_run_without_work_stalls():
-    """A round of three, of whom one is lost for ever: two updates wait for a third."""
+    """In a round of three, one client never returns: two updates wait for a third."""
     result = run(synchronous(3), num_clients=3, devices=slow_once(math.inf), deadline=5.0)
     assert isinstance(result.outcome.error, Stalled)
     assert str(result.outcome.error) == (
@@ -436,7 +436,7 @@ def test_a_run_without_work_stalls():
 
 
 class Exploding(MeanDelta):
-    """Fails to be finite when it makes version 4."""
+    """Version 4 is not finite."""
 
     def aggregate(self, model, updates):
         if model.version == 3:
@@ -532,7 +532,7 @@ def test_uploads_that_diverge_blame_the_learning_rates():
     )
 
 
-# -- what a checkpoint holds -----------------------------------------------------------------------
+# -- contents of checkpoints -----------------------------------------------------------------------
 
 
 def make(**settings):
@@ -551,7 +551,7 @@ class Opaque(MeanDelta):
 
 
 class Momentum(Opaque):
-    """Learns in attributes of its own, one of which is there from its second version on."""
+    """Learns in its own attributes, one of which exists from its first version on."""
 
     transient = ("cache",)
 
@@ -563,7 +563,7 @@ class Momentum(Opaque):
 
 
 def run_with_checkpoints(strategy):
-    """Its engine's state after two of six versions."""
+    """An engine after its run of six versions, and its states after every second version."""
     states = []
     engine = make(strategy=strategy, checkpoint=lambda _: states.append(dumps(engine.state_dict())))
     engine.checkpoint_every = 2
@@ -589,7 +589,7 @@ class Unruly(Buffered):
 
 
 class OldPattern(MeanDelta):
-    """What it returns would be restored as attributes."""
+    """Returns a state that would be restored as attributes."""
 
     def state_dict(self):
         return self.state
@@ -617,7 +617,7 @@ def test_a_strategy_that_restores_itself_may_return_any_state():
 
 
 class Mailbox(Inline):
-    """Somebody presses Ctrl-C while its fourth vector is shared."""
+    """Raises as Ctrl-C does when its fourth vector is shared."""
 
     closed = False
     shared = 0
@@ -667,7 +667,7 @@ def test_ctrl_c_while_a_version_is_published_leaves_the_one_before():
         (3, 7, [0, 3, 6, 7]),
         (3, 6, [0, 3, 6]),
         (10, 4, [0, 4]),
-        (4, 100, [0, 4, 8]),  # where its accuracy is reached
+        (4, 100, [0, 4, 8]),  # the target accuracy is reached
     ],
 )
 def test_evaluations_at_both_ends_and_every_eval_every_versions(every, last, expected):
@@ -697,7 +697,7 @@ def test_engines_that_are_refused(settings, text):
 
 
 def course(state=None, until=math.inf, **server):
-    """The events of a run, and what it kept when it was stopped, from which another goes on."""
+    """The events of a run, and its states when it was stopped; `state` resumes such a run."""
     recorder, states = Recorder(), []
 
     class Stopping(Recorder):
@@ -731,7 +731,7 @@ def course(state=None, until=math.inf, **server):
 @pytest.mark.parametrize("busy", [False, True])
 @pytest.mark.parametrize("until", range(1, 60, 7))
 def test_events_are_those_of_one_run_wherever_it_was_stopped(until, busy):
-    """In the midst of an aggregation, and where asking a schedule twice would draw others."""
+    """Also within an aggregation, and where a second call of the schedule would draw others."""
     server = BUSY if busy else {}
     whole, _ = course(**server)
     first, (state,) = course(until=until, **server)
@@ -762,9 +762,9 @@ def test_an_idle_server_looks_every_poll_seconds():
     server = Server(poll=1.0, receipt=0.25)
     assert server.begins(0.1) == 1.0
     assert server.receive(0.1) == 1.25
-    assert server.receive(0.9) == 1.5  # found by the same look
-    assert server.receive(1.1) == 2.75  # a look a second after the work
-    assert server.receive(7.0) == 8.0  # 2.75 + 5 looks = 7.75
+    assert server.receive(0.9) == 1.5  # found by the same poll
+    assert server.receive(1.1) == 2.75  # a poll one second after the work
+    assert server.receive(7.0) == 8.0  # 2.75 + 5 polls = 7.75
 
 
 @pytest.mark.parametrize("key", ["dispatch", "receipt", "aggregation", "evaluation", "poll"])

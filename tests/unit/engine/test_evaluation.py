@@ -1,4 +1,4 @@
-"""Evaluation on clients: who measures what and when, and what it adds up to."""
+"""Evaluation on clients: orders, times and figures; the guard; extra vectors."""
 
 import math
 import re
@@ -37,7 +37,7 @@ EVALUATION = ("evaluate_order", "client_evaluate", "clients_evaluate")
 
 
 def scores(client_id, version, vector):
-    """Accuracy v.0c of version v on client c, which has 10 (c + 1) examples."""
+    """Accuracy v + c / 100 of version v on client c, which has 10 (c + 1) examples."""
     return Scores({"accuracy": version + client_id / 100}, 10 * (client_id + 1))
 
 
@@ -51,7 +51,7 @@ def evaluate_run(
     measure=scores,
     **more,
 ):
-    """`shares`: of the time of an order's training that an evaluation takes."""
+    """`shares`: time of an evaluation as a share of an order's training, by client."""
     return run(
         schedule,
         Scripted(toward_own_number, measure),
@@ -111,7 +111,7 @@ def test_the_worst_decile_of_what_should_be_low_is_high(name, worst):
 
 
 def test_a_metric_that_is_not_defined_on_a_clients_examples_counts_for_the_others():
-    """R2 of one example, for instance; it is told only if it is defined for nobody."""
+    """R2 of one example, for instance. The mean is NaN only if no client defines the metric."""
     result = figures(
         [
             Scores({"r2": 0.5, "f1": math.nan, "loss": 1.0}, 10),
@@ -151,15 +151,15 @@ def test_bad_settings_are_refused(settings, message):
         ClientEvaluation(**settings)
 
 
-# -- who measures what, and when ------------------------------------------------------------------
+# -- times of evaluations -------------------------------------------------------------------------
 
 
 def test_the_log_of_a_fast_and_a_slow_client():
     """Client 0 trains for 1 s and evaluates for 0.5 s, client 1 for 3.2 s and 1.6 s.
 
     v2 is due at 2.0, when client 0 is free and client 1 is at work until 3.2. v4 is due at 3.5,
-    when client 1 measures v2, which it tells after that. The run ends with v5 at 5.0, when client 1
-    measures v4; it measures v5 after that.
+    while client 1 still evaluates v2. The run ends with v5 at 5.0, while client 1 evaluates v4;
+    it evaluates v5 after that.
     """
     result = evaluate_run(num_versions=5)
     assert rows_of(result.events, *EVALUATION) == [
@@ -207,7 +207,7 @@ def test_a_client_that_evaluates_is_counted_among_those_at_work(schedule, sizes)
 
 @pytest.mark.parametrize(("fraction", "count"), [(0.25, 2), (0.01, 1)])
 def test_the_share_of_drawn_clients(fraction, count):
-    """0.25 of 10 clients are 2; some always evaluate."""
+    """0.25 of 10 clients are 2; at least one client evaluates."""
     result = evaluate_run(synchronous(10), every=3, fraction=fraction, seconds=[1.0] * 10)
     assert {*Counter(e["version"] for e in result.kind("evaluate_order")).values()} == {count}
 
@@ -230,7 +230,7 @@ def test_the_share_of_an_orders_training_time(settings, share):
     assert trainer.evaluation_share(0) == pytest.approx(share)
 
 
-# -- what is measured -----------------------------------------------------------------------------
+# -- versions under evaluation --------------------------------------------------------------------
 
 
 def test_a_version_is_measured_as_it_was_however_late():
@@ -270,7 +270,7 @@ def test_a_client_that_cannot_evaluate_trains_on():
     result = evaluate_run(seconds=(1.0, 1.1), measure=measure, num_versions=400, every=1)
     failures = result.kind("failure")
     assert {e["reason"] for e in failures} == {"evaluation: OSError: no such file"}
-    assert len(failures) > 150  # which would end a run whose training orders fail
+    assert len(failures) > 150  # so many failed training orders would end the run
     assert result.outcome.stopped == "num_versions"
     assert result.history.failures == len(failures)
     assert result.history.orders_wasted == 0
@@ -320,7 +320,7 @@ def test_a_client_that_leaves_is_left_out():
 
 
 def test_a_run_without_a_test_set_stops_at_the_clients_accuracy():
-    """v4 is the first version with a mean of at least 4; it is known when the last scores come."""
+    """v4 is the first version with a mean of at least 4, known when its last scores arrive."""
     result = evaluate_run(num_versions=50, target_accuracy=4.0)
     assert result.outcome.stopped == "target_accuracy"
     assert result.outcome.seconds == pytest.approx(6.4)
@@ -342,7 +342,7 @@ def test_training_is_called_off_before_the_last_evaluation():
 
 @pytest.mark.parametrize("num_versions", [3, 8, 13])
 def test_the_last_version_is_evaluated_whoever_is_late(num_versions):
-    """Client 1 passes the deadline of every evaluation, and may be chosen again meanwhile."""
+    """Client 1 misses the deadline of every evaluation, and may be chosen again before it ends."""
     settings = {"seconds": (1.0, 3.0), "shares": (0.5, 1.5), "deadline": 4.0}
     result = evaluate_run(num_versions=num_versions, **settings)
     last = result.events[-1]
@@ -350,7 +350,7 @@ def test_the_last_version_is_evaluated_whoever_is_late(num_versions):
 
 
 def test_an_interrupt_ends_the_last_evaluation_and_not_the_run():
-    """v5 is published at 5.0; client 0 has measured it at 5.5, client 1 never does."""
+    """v5 is published at 5.0; client 0 evaluates it by 5.5, client 1 never does."""
 
     class Stops(Recorder):
         def emit(self, event):
@@ -364,7 +364,7 @@ def test_an_interrupt_ends_the_last_evaluation_and_not_the_run():
     assert (last["version"], last["clients"], last["t"]) == (5, 1, 5.5)
 
 
-# -- beside the engine: the sinks receive the same events -----------------------------------------
+# -- evaluation in a thread: the sinks receive the same events ------------------------------------
 
 SCHEDULE = Buffered(concurrency=5, buffer_size=3)
 
@@ -384,7 +384,7 @@ def train(evaluate, **more):
 
 
 class Gate:
-    """A measurement that takes until somebody asks for its result."""
+    """An evaluation that lasts until its result is requested."""
 
     def __init__(self, log, version, vector):
         self._log, self._version, self._vector = log, version, vector.copy()
@@ -445,7 +445,7 @@ def test_a_version_that_cannot_be_measured_ends_the_run_when_it_is_due():
     outcome = train(evaluate, sinks=[recorder]).outcome
     assert outcome.stopped == "LookupError: no metric of version 4"
     assert [e["version"] for e in recorder.events if e["kind"] == "evaluate"] == [0, 2]
-    assert recorder.events[-1]["version"] == 6  # what had happened meanwhile is told
+    assert recorder.events[-1]["version"] == 6  # earlier events are still emitted
 
 
 # -- the guard -------------------------------------------------------------------------------------
@@ -482,7 +482,7 @@ def test_lengths_are_compared_with_the_median_of_those_before():
     assert guard.refuse(MODEL, update(6, 0, 0)) == ""  # of ten the median is 2
     reason = guard.refuse(MODEL, update(6.1, 0, 0))
     assert reason == "norm=6.1 is above guard.max_norm_ratio=3 times the running median 2"
-    refuse = Guard(max_norm_ratio=3).refuse  # whose median is 0: as of vectors that few send
+    refuse = Guard(max_norm_ratio=3).refuse  # its median is 0: few clients send these vectors
     assert {refuse(MODEL, update(length, 0, 0)) for length in (*[0] * 20, 1)} == {""}
 
 
@@ -555,7 +555,7 @@ def test_extra_vectors_are_compared_with_those_of_their_name():
     ],
 )
 def test_a_client_that_misbehaves_is_kept_out_and_the_others_go_on(fault, guard, reason):
-    """Client 9, from its third order on."""
+    """Client 9 misbehaves from its third order on."""
 
     def script(client_id, sequence, received):
         upload = toward_own_number(client_id, sequence, received)
@@ -584,7 +584,7 @@ AT_WORK = Buffered(concurrency=5, buffer_size=3)
 
 
 class Shifted(MeanDelta):
-    """Sends (t, client) and adds the mean of what comes back beside the displacements."""
+    """Sends (t, client), and adds the mean of the vectors that come back to the displacements."""
 
     order_extra = ("shift",)
     upload_extra = ("seen", "own")
@@ -605,7 +605,7 @@ class Shifted(MeanDelta):
 
 
 class Echo:
-    """Returns what came, and a vector of its own."""
+    """Returns the received vector, and one with its client id."""
 
     def train(self, order):
         out = np.full_like(order.vector, 1 / 8)
@@ -627,7 +627,7 @@ def test_extra_vectors_travel_both_ways_and_their_bytes_count(workers):
 
 
 def test_an_order_keeps_what_the_strategy_changes_in_place_later():
-    """Under virtual time orders are carried out when they end, long after they were given."""
+    """In virtual time, orders are computed when they end, long after their dispatch."""
 
     class InPlace(Shifted):
         def __init__(self):
@@ -672,7 +672,7 @@ def test_a_strategy_whose_vector_is_no_longer_finite_ends_the_run():
 
 
 def test_the_answer_to_a_pause_brings_those_of_the_newer_version():
-    """When client 0, the slowest, pauses others have made versions; the answer is as an order."""
+    """When client 0, the slowest, pauses, others have made versions; the answer has new vectors."""
     pairs = []
 
     class Pausing(Echo):
@@ -701,7 +701,7 @@ def test_the_answer_to_a_pause_brings_those_of_the_newer_version():
 
 
 def test_an_order_that_is_never_carried_out_keeps_nothing_alive():
-    """Its vectors would be as many as there are orders."""
+    """Otherwise there would be as many vectors as orders."""
     clock = VirtualClock(Inline(Echo()), Times(lambda *_: 9.0), 2, deadline=1.0)
     clock.dispatch(Order(0, 0, 0, 0, vec(1, 1), {}, 0.0, extra={"shift": vec(1, 1)}))
     expired = clock.next(100.0)

@@ -1,4 +1,4 @@
-"""Training in this process and in worker processes: whatever a client does, the run goes on."""
+"""Training in this process and in worker processes, also with clients that misbehave."""
 
 import gc
 import multiprocessing
@@ -58,7 +58,7 @@ def collect(mailbox, count):
 
 @pytest.mark.parametrize("num_workers", [0, 1])
 def test_results_outlive_later_work(num_workers):
-    """More of them than lie on one segment of shared memory, and of one that comes later."""
+    """More results than fit into one segment of shared memory."""
 
     class Writer:
         def train(self, order):
@@ -88,7 +88,7 @@ def test_a_trainer_whose_batch_is_something_else_has_one_order_at_a_time():
 
 
 def test_states_larger_than_a_pipe_travel_both_ways_at_once(start):
-    """The next order is sent while the answer to the last one is."""
+    """The next order is sent while the answer to the previous one is sent."""
     state = {"kept": np.zeros(1_000_000, np.float32)}
 
     def keep(client_id, sequence, received):
@@ -150,7 +150,7 @@ def test_workers_do_not_outlive_a_parent_that_was_killed():
 
 
 def good(client_id, sequence, received):
-    """With a vector beside the displacement."""
+    """An upload with an extra vector."""
     upload = toward_own_number(client_id, sequence, received)
     return replace(upload, extra={"own": np.full_like(received, client_id)})
 
@@ -163,7 +163,7 @@ def bad(changes, *_):
 
 
 class EveryKind(MeanDelta):
-    """Looks at updates as gradients, too."""
+    """Also uses the updates as gradients."""
 
     upload_extra = ("own",)
 
@@ -234,7 +234,7 @@ def test_an_idle_worker_that_died_costs_no_order(start):
     (worker,) = multiprocessing.active_children()
     worker.kill()
     worker.join()
-    assert list(mailbox.pull(0.0)) == []  # notices, and starts another
+    assert list(mailbox.pull(0.0)) == []  # detects it, and starts another worker
     mailbox.push(order(0))
     (reply,) = mailbox.pull(None)
     assert reply.error == ""
@@ -270,7 +270,7 @@ def test_orders_behind_the_one_that_killed_its_worker_are_given_again(start):
 
 
 def test_a_worker_that_was_asked_to_end_fails_no_order(start):
-    """As by a SIGTERM to the whole group of processes, whose parent ends after a checkpoint."""
+    """For example by a SIGTERM to the process group, whose parent ends after a checkpoint."""
     event = multiprocessing.get_context("fork").Event()
 
     def script(client_id, sequence, received):
@@ -321,7 +321,7 @@ def test_a_view_keeps_its_slot(part):
 
 
 def test_an_arena_that_nobody_holds_gives_its_memory_back():
-    """The last vector keeps it; after that its file is closed, for there may be many runs."""
+    """The last vector keeps it alive; then its file is closed, because there may be many runs."""
     arena = Arena(3)
     _, vector = arena.new()
     vector[:] = 5

@@ -1,4 +1,4 @@
-"""What doctor finds: with what is sound, and with what trips people up."""
+"""Findings of doctor: in sound folders, and for common mistakes."""
 
 import json
 import socket
@@ -86,7 +86,7 @@ def test_a_server_that_cannot_be_reached_or_trusted(out, tmp_path):
 
 
 def test_a_port_that_is_open_to_strangers(out, monkeypatch):
-    """Where the SuperLink itself is reached under an address that is not this machine's own."""
+    """The SuperLink itself can be reached under an address other than this machine's loopback."""
     resolve = socket.getaddrinfo
     names = ("server.lan", b"server.lan")
     monkeypatch.setattr(
@@ -115,7 +115,7 @@ def test_a_server_without_caddy_and_with_a_key_that_is_not_registered(out):
 
 
 def test_a_clock_that_is_ahead(out):
-    """The server's fraction of a second is cut off, so that half a second is the best guess."""
+    """The server's date has whole seconds, so half a second is the best guess of the rest."""
     with superlink(out / "server", lag=60.0, registered=keys(out), proxied=True) as port:
         assert network_faults(out / "node-0", port).keys() == {"clock"}
     date = datetime(2026, 1, 31, 12, 0, 0, tzinfo=UTC)
@@ -172,7 +172,7 @@ def test_a_port_that_another_program_holds(out, monkeypatch):
         subjects = [*faults(doctor.of_ports(read(out / "node-0", PORT=port), None))]
         link = read(out / "server", SUPERLINK=f"127.0.0.1:{port}", PORT=free)
         assert subjects == [*faults(doctor.of_ports(link, None))] == [f"port {port}"]
-        with monkeypatch.context() as patch:  # a process that has ended meanwhile
+        with monkeypatch.context() as patch:  # the process has just ended
             patch.setattr(psutil.Process, "environ", Mock(side_effect=psutil.NoSuchProcess(1)))
             (finding,) = doctor.of_ports(read(out / "node-0", PORT=port), None)
         assert finding.good is None
@@ -189,7 +189,7 @@ def test_a_port_that_another_program_holds(out, monkeypatch):
         ("checkpoint_every=1", "deadline"),  # none
         (f"checkpoint_every=1 deadline={OFFLINE_AFTER - 1}", "deadline"),
         *((word, "run") for word in ("deadlin=600", "task.holdout=10", "task=csv task.schema=x")),
-        ("deadline=600 checkpoint_every=1 task=csv task.schema=a.json", None),  # of its folder
+        ("deadline=600 checkpoint_every=1 task=csv task.schema=a.json", None),  # in its folder
     ],
 )
 def test_overrides_that_would_fail_a_run(out, overrides, wrong):
@@ -272,7 +272,7 @@ def test_findings_about_a_devices_data(tmp_path, monkeypatch, rows, verdict, tex
         ((1100, 1800), "age: 1100 to 1800 here, and 50 with the deviation 20 in the schema"),
         ((50, -999), "age: -999 to 50 here"),
         ((49, 49.1), "age: 49 to 49.1 here"),
-        ((90, 90), None),  # all the same, and a usual value
+        ((90, 90), None),  # constant, but a usual value
         ((90,) * 21, "age: 90 to 90 here"),
     ],
 )
@@ -305,7 +305,7 @@ def test_data_that_nobody_can_read_or_that_are_hidden(tmp_path):
     data, examples = doctor.of_data("/etc/hostname", None)
     assert (data.good, examples.good) == (True, None)
     assert "doctor FOLDER task=csv task.schema=FILE" in examples.mend
-    data, _ = doctor.of_data("/tmp", None)  # a service has one of its own
+    data, _ = doctor.of_data("/tmp", None)  # a service has its own /tmp
     assert data.good is None
     _, examples = doctor.of_data(str(table(tmp_path, "30,yes")), make_config("task=digits"))
     assert "fl_app.tasks.images.Digits reads no data of a node's own" in examples.text
@@ -351,7 +351,7 @@ def test_a_process_is_healthy_if_it_answers_with_200_and_without_a_proxy(out, mo
 
     with superlink(out / "server") as port:
         assert read(out / "server", SUPERLINK=f"127.0.0.1:{port}").healthy()
-        assert not device(port).healthy()  # speaks TLS, which nodes do not here
+        assert not device(port).healthy()  # it uses TLS, which the health check of nodes does not
     with superlink() as port:
         assert device(port).healthy()
     assert not device(port).healthy()

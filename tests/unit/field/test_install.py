@@ -1,4 +1,4 @@
-"""install.sh of the kit, on a file system and with commands that a test makes up."""
+"""install.sh of the kit, on a fake file system and with fake commands."""
 
 import fcntl
 import re
@@ -9,20 +9,20 @@ import pytest
 
 from fl_app.field.make import add_helper, new_kit
 
-GIB = 2**20  # in KiB, as /proc/meminfo and df have it
+GIB = 2**20  # in KiB, the unit of /proc/meminfo and df
 
 
 class Machine:
     """A board as install.sh sees it.
 
     Attributes:
-        does: what a command does, as a line of the shell.
+        does: shell code of each command.
     """
 
     def __init__(self, folder):
         self.root, self.bin = folder / "root", folder / "bin"
         self.calls, self.running = folder / "calls", folder / "running"
-        self.path = ""  # what precedes the usual one
+        self.path = ""  # prefix of PATH
         self.running.mkdir()
         for path in ("etc/systemd/system", "proc/net", "run/systemd/system", "opt"):
             (self.root / path).mkdir(parents=True)
@@ -43,7 +43,7 @@ class Machine:
         }
         for name in ("useradd", "userdel", "chown", "apt-get", "dpkg", "systemd-run"):
             self.does[name] = ":"
-        for minor in (11, 12, 13, 14):  # which this machine may have
+        for minor in (11, 12, 13, 14):  # this machine may have them
             self.does[f"python3.{minor}"] = "exit 127"
         self.write("etc/os-release", "ID=debian\n")
         self.write("proc/meminfo", f"MemTotal: {4 * GIB} kB\n")
@@ -53,7 +53,7 @@ class Machine:
         (self.root / path).write_text(text)
 
     def python_at(self, path):
-        """Put a Python there, which comes first if it is not in /usr/bin."""
+        """Put a Python at `path`; it precedes the others unless it is in /usr/bin."""
         file = self.root / path
         file.parent.mkdir(parents=True)
         file.write_text("#!/bin/sh\n")
@@ -89,7 +89,7 @@ def machine(tmp_path):
 
 
 def make_kit(folder, wheel="a wheel"):
-    """A kit, with a wheel that no test installs."""
+    """A kit with a fake wheel, which no test installs."""
     file = folder / "fl_app-0.1.0-py3-none-any.whl"
     file.write_text(wheel)
     new_kit(folder / "out", nodes=2, hosts=["server.lan"], wheel=file)
@@ -104,8 +104,8 @@ def kit(tmp_path):
 
 
 OLD = "case $2 in *exit*) exit 1 ;; *) echo 3.9.2 ;; esac"
-YEARS_AGO = f'exec {shutil.which("date")} -d 2020-01-01 "$@"'  # of a board without a clock
-OTHER = "0: 00000000:2386 00000000:0000 01 00000000"  # a connection, which nobody minds
+YEARS_AGO = f'exec {shutil.which("date")} -d 2020-01-01 "$@"'  # as on a board without a clock
+OTHER = "0: 00000000:2386 00000000:0000 01 00000000"  # a connection, which is no listener
 
 
 @pytest.mark.parametrize(
@@ -194,7 +194,7 @@ def test_a_folder_becomes_a_service(machine, kit):
     assert machine.called("systemctl enable --quiet fl-supernode")
     order = [line.split()[0] for line in machine.calls.read_text().splitlines()]
     assert order.index("useradd") < order.index("chown") < order.index("systemd-run")
-    # The server may not even be there yet.
+    # The server may not exist yet.
     machine.does["systemd-run"] = "echo 'WRONG SuperLink'; exit 1"
     done = machine.run(kit / "node-0")
     assert (done.returncode, "WRONG SuperLink" in done.stdout) == (3, True)
@@ -203,8 +203,8 @@ def test_a_folder_becomes_a_service(machine, kit):
 
 
 def test_the_servers_folder_brings_caddy_from_the_systems_packages(machine, kit):
-    """Its own page on port 80 is switched off; one that is there already is left alone."""
-    machine.python_at("usr/bin/caddy")  # a command as good as another
+    """Caddy's default page on port 80 is disabled; an installed Caddy is left unchanged."""
+    machine.python_at("usr/bin/caddy")  # any command will do
     assert machine.run(kit / "server").returncode == 0
     assert "fl-app[server] @ file://" in machine.called("python3 .*packages.py")[0]
     units = sorted(path.name for path in (machine.root / "etc/systemd/system").iterdir())
@@ -220,7 +220,7 @@ def test_the_servers_folder_brings_caddy_from_the_systems_packages(machine, kit)
     assert machine.called("systemctl disable --now --quiet caddy")
     machine.does["apt-get"] = "exit 100"
     assert "caddy cannot be installed" in machine.run(kit / "server").stderr
-    for port, number in (("1FA4", 8100), ("1FA3", 8099)):  # of Caddy, of the SuperLink
+    for port, number in (("1FA4", 8100), ("1FA3", 8099)):  # ports of Caddy and of the SuperLink
         machine.write("proc/net/tcp", f"1: 0100007F:{port} 00000000:0000 0A 00000000\n")
         (machine.running / "fl-superlink").unlink(missing_ok=True)
         done = machine.run(kit / "server", "--check")

@@ -1,4 +1,4 @@
-"""The kit: what is written, what a folder reads, and what tools say of its files."""
+"""The kit: its files, settings of a folder, and checks of the files by tools."""
 
 import re
 import shlex
@@ -147,7 +147,7 @@ def test_only_the_servers_folder_has_a_superlink(kit, monkeypatch, capsys, argum
 
 
 def test_start_scripts_pass_the_folders_settings_to_flower(tmp_path):
-    """Commands of Flower's names tell how they were called; the data's path has a blank."""
+    """Fake commands of Flower print their arguments; the path of the data has a blank."""
     (tmp_path / "bin").mkdir()
     for name in ("flower-superlink", "flower-supernode", "python"):
         script = tmp_path / "bin" / name
@@ -191,7 +191,7 @@ def test_start_scripts_pass_the_folders_settings_to_flower(tmp_path):
 
 
 def test_the_files_of_a_kit_have_the_default_paths():
-    """Units and images find the environment where the settings say it is."""
+    """Units and images use the environment's place in the settings."""
     assert "/opt/fl-app/.venv/" in (FILES / "server" / "fl-run.service").read_text()
     for unit in FILES.glob("*/fl-*.service"):
         role = unit.parent.name
@@ -205,7 +205,7 @@ def test_the_files_of_a_kit_have_the_default_paths():
 
 
 def handshake(server_folder, authority, host):
-    """Both ends of a TLS connection in memory, as devices and SuperLink would make it."""
+    """A TLS handshake in memory between a device and the SuperLink."""
     server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     server.load_cert_chain(server_folder / "server.crt", server_folder / "server.key")
     client = ssl.create_default_context(cafile=authority)
@@ -262,7 +262,7 @@ def test_a_host_that_is_none_is_refused(kit, tmp_path, host):
     assert [*tmp_path.iterdir()] == []
 
 
-# -- what tools say of the files -------------------------------------------------------------------
+# -- checks of the files by tools ------------------------------------------------------------------
 
 
 def examine(*command, cwd=ROOT):
@@ -278,7 +278,7 @@ def test_dockerfile_has_no_lint():
 
 
 def test_images_get_what_they_need_and_no_more():
-    """Else secrets, data or outputs of the clone would travel with them."""
+    """Otherwise they would contain secrets, data or outputs of the clone."""
     patterns = (ROOT / "docker" / "Dockerfile.dockerignore").read_text().splitlines()
     sources = {
         word
@@ -326,12 +326,12 @@ def test_compose_files_follow_their_schema(kit, folder):
         ]
         env, settings = service["environment"], Kit.read(kit / folder, {}).settings
         ours = {key: env[key] for key in ("SUPERLINK", "VENV") if name in ports and key in env}
-        assert env.items() >= (settings | ours).items()  # Docker reads them as the shell does
+        assert env.items() >= (settings | ours).items()  # Docker parses them like the shell
 
 
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd is not installed")
 def test_systemd_units_are_valid(kit, tmp_path):
-    """With a Python that exists here."""
+    """`systemd-analyze` accepts them, with the Python of this machine."""
     units = [
         each for name in ("server", "node-0", "helper") for each in kit.glob(f"{name}/*.service")
     ]
@@ -342,7 +342,7 @@ def test_systemd_units_are_valid(kit, tmp_path):
     assert examine("systemd-analyze", "verify", *sorted(tmp_path.iterdir())) == ""
 
 
-# -- what documents say of the commands ------------------------------------------------------------
+# -- commands in documents -------------------------------------------------------------------------
 
 EDGE = [ROOT / "docs" / "edge.md", ROOT / "docs" / "edge-operations.md"]
 YOUR_DATA = ROOT / "docs" / "your-data.md"

@@ -1,4 +1,4 @@
-"""The installer: what it asks uv for, on which machine; what it refuses."""
+"""The installer: its requests to uv on each machine, and its refusals."""
 
 import os
 import shutil
@@ -37,7 +37,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:GitWildMatchPattern:DeprecationW
 
 
 class Offered(Environment):
-    """An environment that knows which versions of torch could be had, and asks nobody."""
+    """An environment with given versions of torch, which needs no package index."""
 
     def __init__(self, versions):
         super().__init__(Path("nowhere"), [])
@@ -78,7 +78,7 @@ def test_uv_gets_the_settings_of_pip():
     pip = {"PIP_FIND_LINKS": "/a /b", "PIP_INDEX_URL": "file:///x", "PIP_CONSTRAINT": "c.txt"}
     uv = uv_variables({**pip, "UV_DEFAULT_INDEX": "file:///y", "UV_CONSTRAINT": "d.txt"})
     assert uv["UV_FIND_LINKS"] == "/a,/b"
-    assert uv["UV_DEFAULT_INDEX"] == "file:///y"  # what uv is told itself wins
+    assert uv["UV_DEFAULT_INDEX"] == "file:///y"  # uv's own settings win
     assert "UV_CONSTRAINT" not in uv
 
 
@@ -100,7 +100,7 @@ def test_the_error_of_a_torch_for_another_processor_names_its_cause(tmp_path):
 
 @pytest.mark.slow  # it imports torch
 def test_any_program_imports_a_torchvision_of_another_build_of_torch(tmp_path):
-    """That of the tests may be one; else its compiled operators are hidden."""
+    """The installed torchvision, without its compiled operators."""
     venv.create(tmp_path / "venv", symlinks=True)
     (packages,) = (tmp_path / "venv").glob("lib/python*/site-packages")
     source = Path(find_spec("torchvision").origin).parent
@@ -117,7 +117,7 @@ def test_any_program_imports_a_torchvision_of_another_build_of_torch(tmp_path):
 
 
 def test_uv_is_in_the_environment_even_if_the_base_image_has_one(tmp_path):
-    """pip takes a requirement for met that lies beside the interpreter."""
+    """pip regards a requirement as met if it is installed beside the interpreter."""
     calls = tmp_path / "calls"
     environment = python_that(tmp_path / "venv", f'echo "$@" >>{calls}')
     environment.make(above=True)
@@ -150,7 +150,7 @@ def test_an_app_carries_the_modules_that_a_run_names(tmp_path):
 @pytest.mark.slow
 @pytest.mark.timeout(180)
 def test_a_wheel_makes_the_same_wheel_and_the_same_flower_app(tmp_path):
-    """Once installed: an installed package can make a kit and submit runs as a clone does."""
+    """So an installed package can make a kit and submit runs like a clone."""
     wheel = build_wheel(tmp_path)
     site = tmp_path / "site"
     with zipfile.ZipFile(wheel) as file:
@@ -192,7 +192,7 @@ def server(tmp_path):
 
 @contextmanager
 def caddy(server, link_port):
-    """Caddy before a port of this machine; a connection of a stranger to it."""
+    """Run Caddy in front of a port of this machine; yields a stranger's connection to it."""
     (port,) = free_ports(1)
     settings = {"PORT": str(port), "SUPERLINK": f"127.0.0.1:{link_port}"}
     log = server / "caddy.log"
@@ -245,12 +245,12 @@ def test_a_stranger_reaches_the_calls_of_supernodes_alone_and_not_with_large_bod
         ):
             assert status(stranger, method, path) == 403, path
         assert status(stranger, "POST", PUSH, bytes(5 * 2**20 + 4096)) == 200
-        stranger.putrequest("POST", PUSH)  # is refused before it is read
+        stranger.putrequest("POST", PUSH)  # refused before the body is read
         stranger.putheader("Content-Length", str(10 * MB))
         stranger.endheaders()
         assert stranger.getresponse().status == 413
         stranger.close()
-        with suppress(ConnectionError, ssl.SSLError):  # it does not listen to the end
+        with suppress(ConnectionError, ssl.SSLError):  # Caddy closes the connection early
             assert status(stranger, "POST", PUSH, (bytes(MB) for _ in range(20))) == 413
     with caddy(server, free_ports(1)[0]) as stranger:  # while the SuperLink is down
         assert status(stranger, "POST", PUSH) == 502

@@ -1,4 +1,4 @@
-"""A run that is supervised, and processes that are kept running."""
+"""Supervised runs, requests to a SuperLink, and the table of clients."""
 
 import json
 import zipfile
@@ -31,11 +31,11 @@ ACCEPTED = "accepted"
 
 
 class Scripted:
-    """A SuperLink that tells a story: of every run, its statuses in turn; ``away`` in between.
+    """A fake SuperLink with a script: the statuses of each run in turn, and ``away`` in between.
 
-    ``accepted`` is a run that it has taken, though it went away before it said so.
+    ``accepted`` means that it has accepted the run, but becomes unreachable before it answers.
 
-    What a run does to its folder happens as soon as it is submitted.
+    The action of a run on its folder happens as soon as the run is submitted.
     """
 
     def __init__(self, output, *runs):
@@ -119,7 +119,7 @@ DIED = (log, "running", "finished:failed")
             1,
             "waiting for the SuperLink: n",
         ),
-        # A ServerApp that is asked to end writes a summary, and has not ended of its own.
+        # A ServerApp that is asked to end writes a summary, but its run is not complete.
         (
             [(ends("interrupted"), "running", "finished:failed"), DONE],
             1,
@@ -135,7 +135,7 @@ def test_a_run_is_resumed_whatever_died(tmp_path, runs, resumed, message):
     assert link.submitted == [["seed=1"], *[["seed=1", "resume=auto"]] * resumed]
     assert any(line.startswith(message) for line in link.told)
     waits = link.told.count("waiting for the SuperLink: nobody answers")
-    assert waits == 3 * (AWAY in runs)  # once each, however often it was asked
+    assert waits == 3 * (AWAY in runs)  # one message per outage
 
 
 @pytest.mark.parametrize(
@@ -152,7 +152,7 @@ def test_a_run_that_ended_or_was_stopped_is_not_submitted_again(tmp_path, run, r
 
 
 def test_a_run_that_another_process_submitted_is_supervised_and_resumed(tmp_path):
-    """After Ctrl-C, which ends the command and not the run, the same command again."""
+    """For example the same command after Ctrl-C, which ends the command and not the run."""
     link = Scripted(tmp_path / "run", DONE)
     link._begin(DIED, ["seed=1"])
     link.complete("seed=1")
@@ -170,7 +170,7 @@ def test_a_run_under_way_with_other_overrides_is_left_alone(tmp_path):
 
 
 def test_a_log_that_is_cut_and_grows_again_is_no_progress(tmp_path):
-    """As on a disk that is full: the run goes on from a checkpoint, and ends where it did."""
+    """For example on a full disk: the run resumes from a checkpoint, and ends at the same point."""
 
     def grows_to(size):
         def grow(output):
@@ -189,7 +189,7 @@ def test_attempts_that_get_further_are_never_too_many(tmp_path):
     link = Scripted(tmp_path / "run", *[failure, failure, DIED] * 3, DONE)
     link.complete()
     waits = [line.split()[-2] for line in link.told if "again in" in line]
-    assert waits == ["10", "20", "5"] * 3  # they start anew
+    assert waits == ["10", "20", "5"] * 3  # they start again
 
 
 def test_a_finished_run_is_not_begun_anew(tmp_path):
@@ -200,7 +200,7 @@ def test_a_finished_run_is_not_begun_anew(tmp_path):
 
 
 def test_a_run_that_ended_early_goes_on_if_the_user_says_so(tmp_path):
-    """After a full disk was mended, say; whoever goes on removes the summary at once."""
+    """For example after a full disk was cleared. A resumed run removes the summary at once."""
     ends("RunError: No space left on device")(tmp_path)
 
     def resume(output):
@@ -213,9 +213,9 @@ def test_a_run_that_ended_early_goes_on_if_the_user_says_so(tmp_path):
 
 
 def test_a_run_is_not_submitted_before_a_node_is_online(tmp_path):
-    """After a power cut the server is back before the boards, and a run waits only a minute."""
+    """After a power cut the server starts before the boards, and a run waits only a minute."""
     link = Scripted(tmp_path / "run", DIED, DONE)
-    # It has gone between the two submissions.
+    # The node is offline between the two submissions.
     link.nodes = ["online", "offline", "offline", "online"]
     link.complete()
     assert link.told.count("waiting for a node to come online") == 1
@@ -246,7 +246,7 @@ def test_version_score_and_failures_are_printed_every_minute(tmp_path, capsys):
     link = Scripted(tmp_path / "run", (begin, *["running"] * 30, "finished:completed"))
     link.complete(wall=lambda: sum(link.paused))
     lines = capsys.readouterr().out.splitlines()
-    assert len(lines) == 1 + round(sum(link.paused)) // 60 + 1  # soon, each minute, at the end
+    assert len(lines) == 1 + round(sum(link.paused)) // 60 + 1  # first, each minute, at the end
     assert link.told.count("the first failure, of client 1: deadline passed") == 1
     assert {*lines} == {"run 1: 2/40 versions 3 updates at 0/min acc 10.0% 1 failed 1 rejected"}
 
@@ -277,7 +277,7 @@ def test_a_superlink_that_is_down_or_fails_is_unreachable(server):
 
 
 def test_a_superlink_that_refuses_is_an_error_of_the_run(server, tmp_path):
-    """As a proxy does, which lets only SuperNodes through."""
+    """For example a proxy that lets only SuperNodes through."""
     with superlink(server, proxied=True) as port:
         for call in (
             lambda: link(server, port).register(server / "keys" / "node-0.pub"),

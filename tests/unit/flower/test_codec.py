@@ -49,7 +49,7 @@ def pack(order, config, kind="train"):
 
 
 def foreign_reply(arrays=INITIAL, **metrics):
-    """What a ClientApp of another project returns."""
+    """The reply of another project's ClientApp."""
     numbers = MetricRecord({"num-examples": 10, **metrics})
     return a_message(RecordDict({"arrays": codec.record_of(arrays), "metrics": numbers}))
 
@@ -63,7 +63,7 @@ def test_order_follows_flowers_convention():
         "lr": 0.5,  # the strategy wins over the user
         "epochs": 2,
         "server-round": 5,
-        "version": 4,  # and nobody overrides the tags
+        "version": 4,  # nobody overrides the tags
         "client-id": 2**63 + 5,
         "sequence": 6,
     }
@@ -116,7 +116,7 @@ def test_orders_of_one_version_share_its_serialised_arrays_and_keep_it_not_alive
 @pytest.mark.parametrize("kind", ["model", "delta"])
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
 def test_messages_hold_only_the_part_that_a_client_trains(kind, dtype):
-    """2-4-2: units 1 and 2 have 4 weights, 2 biases and 4 weights; the outputs' 2 biases."""
+    """2-4-2: units 1 and 2 have 4 weights, 2 biases and 4 weights; the outputs have 2 biases."""
     layout = Layout.of_arrays(
         {"a": np.ones((4, 2)), "b": np.ones(4), "c": np.ones((2, 4)), "d": np.ones(2)}
     )
@@ -340,7 +340,7 @@ def test_nothing_is_ever_unpickled(tmp_path):
 
 
 def test_threads_read_arrays_one_at_a_time(monkeypatch):
-    """CPython 3.11 fails now and then where two parse headers at once."""
+    """CPython 3.11 sometimes fails if two threads parse headers at once."""
     barrier = Barrier(2)
 
     def load(*_, **__):

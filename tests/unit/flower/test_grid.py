@@ -1,4 +1,4 @@
-"""Mailboxes over a Flower Grid: real nodes, and any node under virtual time."""
+"""Mailboxes over a Flower Grid: real nodes, and any node in virtual time."""
 
 import math
 import os
@@ -31,7 +31,7 @@ VECTOR = np.array([1.0, 2.0], np.float32)
 
 
 def plus_one(message, context):
-    """A foreign client that adds 1 to the model, and cannot be asked anything."""
+    """A foreign client that adds 1 to the model, and answers no queries."""
     if message.metadata.message_type != "train":
         raise ValueError("no such function")
     arrays = codec.record_of({"w": codec.from_arrays(message.content["arrays"], LAYOUT) + 1})
@@ -40,7 +40,7 @@ def plus_one(message, context):
 
 
 def our_app(message, context):
-    """As `plus_one`, but speaks as our ClientApp does."""
+    """As `plus_one`, but with this project's messages."""
     if message.metadata.message_type == "query":
         return client_app.query(message, context)
     vector = codec.read_order(message, LAYOUT).vector + 1
@@ -56,7 +56,7 @@ Events = list[Reply | Joined | Left]
 
 
 def pull(mailbox, count):
-    """Exactly `count` events; fails rather than wait for ever."""
+    """Pull exactly `count` events; fail instead of waiting for ever."""
     events = []
     while len(events) < count:
         more = mailbox.pull(timeout=5.0)
@@ -130,7 +130,7 @@ def test_nodes_are_looked_at_less_often_the_longer_nothing_comes():
 
 
 def test_a_node_that_did_not_hear_the_question_is_asked_again(open_mailbox):
-    """As one that still counts as online after the SuperLink died, and is away."""
+    """For example a node that is away but still counts as online after the SuperLink died."""
     grid = FakeGrid(our_app, 1)
     (node,) = grid.node_ids
     grid.held.add(node)
@@ -156,7 +156,7 @@ def test_a_vanished_node_takes_its_orders_along(open_mailbox):
     mailbox.push(order(1, node))  # the engine had not seen `Left` yet
     grid.node_ids.append(node)
     assert clock.next(math.inf) == Joined(node)
-    grid.release(node)  # what it did for order 0 is of no use to anybody
+    grid.release(node)  # its reply to order 0 is not used
     clock.dispatch(order(2, node))
     assert clock.next(math.inf).reply.number == 2
     assert clock.next(clock.now + 0.1) is None
@@ -239,7 +239,7 @@ def test_errors_become_replies_with_the_reason(open_mailbox, monkeypatch):
 
 
 def test_a_node_that_restarts_between_two_looks_has_lost_its_order(open_mailbox):
-    """Flower tells the error of a node that is away only while it is away."""
+    """Flower reports the error of an absent node only while it is absent."""
     grid = FakeGrid(plus_one, 1)
     (node,) = grid.node_ids
     clock = WallClock(open_mailbox(grid))
@@ -255,7 +255,7 @@ def test_a_node_that_restarts_between_two_looks_has_lost_its_order(open_mailbox)
 
 @pytest.mark.usefixtures("patience")
 def test_connections_may_be_unknown_only_for_a_while(open_mailbox, monkeypatch):
-    """As while the SuperLink, or what stands before it, is restarted."""
+    """For example while the SuperLink or its proxy restarts."""
     grid = FakeGrid(plus_one, 1)
     errors = [ConnectionError("refused"), RuntimeError("500 Internal Server Error")]
 
@@ -286,7 +286,7 @@ def test_without_nodes_the_run_ends_with_advice(open_mailbox):
 
 @pytest.mark.usefixtures("patience")
 def test_waiting_nodes_are_logged(open_mailbox, caplog):
-    """As with a synchronous schedule whose cohort is larger than the federation."""
+    """For example with a synchronous schedule whose cohort is larger than the federation."""
     grid = FakeGrid(plus_one, 2)
     node, _ = grid.node_ids
     mailbox = open_mailbox(grid)
@@ -304,7 +304,7 @@ def test_waiting_nodes_are_logged(open_mailbox, caplog):
 
 
 def test_a_signal_raised_in_a_thread_is_heeded_during_a_wait_without_end(open_mailbox):
-    """So Flower ends a ServerApp whose SuperLink is gone; it does not wake the main thread."""
+    """Flower ends a ServerApp without SuperLink this way, which does not wake the main thread."""
     grid = FakeGrid(plus_one, 0)
     mailbox = open_mailbox(grid)
     default = signal.signal(signal.SIGUSR1, lambda *_: grid.connect())
@@ -324,7 +324,7 @@ def test_close_ends_all_threads(open_mailbox):
     grid.held.add(grid.node_ids[1])
     mailbox.push(order(0, 1))
     threads = set(threading.enumerate()) - before
-    assert len(threads) == 3  # who watches, who introduces, who awaits the order
+    assert len(threads) == 3  # they watch, introduce, and await the order
     mailbox.close()
     for thread in threads:
         thread.join(timeout=1.0)
@@ -388,7 +388,7 @@ def test_a_process_of_the_engine_that_dies_ends_the_run():
 
 
 def test_a_client_that_fails_again_and_again_rests_and_comes_back(open_mailbox, caplog):
-    """Its second failure is told as its leave, so that it gets no order in between."""
+    """Its second failure is reported as `Left`, so that it gets no order in between."""
     broken = {0}
 
     def app(message, context):
@@ -402,7 +402,7 @@ def test_a_client_that_fails_again_and_again_rests_and_comes_back(open_mailbox, 
     clock = WallClock(mailbox)
     assert {clock.next(math.inf) for _ in range(2)} == {Joined(bad), Joined(sound)}
     reason = "<class 'RuntimeError'>:<'a line\nno data'>"
-    failure = {"error": "no data'>", "traceback": reason}  # as Flower tells it
+    failure = {"error": "no data'>", "traceback": reason}  # as Flower reports it
     clock.dispatch(order(0, bad))
     assert clock.next(math.inf).reply == Reply(0, **failure)
     clock.dispatch(order(1, bad))
@@ -421,7 +421,7 @@ def test_a_client_that_fails_again_and_again_rests_and_comes_back(open_mailbox, 
 
 
 def measures(message, context):
-    """As `plus_one`, and evaluates: its loss is the version. Partition 0 has no examples."""
+    """As `plus_one`, but also evaluates: the loss is the round. Partition 0 has no examples."""
     if message.metadata.message_type == "evaluate":
         if context.node_config["partition-id"] == 0:
             return Message(RecordDict({"metrics": MetricRecord({"loss": 1.0})}), reply_to=message)
@@ -452,7 +452,7 @@ def test_evaluate_orders_have_a_config_of_their_own_and_send_nobody_to_rest(open
 
 
 def test_an_error_in_a_nodes_code_is_logged_once_with_its_place(open_mailbox, caplog):
-    """Also where the node rests; what it was raised from may tell of the node's data, and stays."""
+    """Also if the node rests. Its cause stays on the node, because it may reveal data."""
 
     def app(message, context):
         try:
@@ -495,8 +495,8 @@ def answer(message):
     "count", [3, pytest.param(2001, marks=[pytest.mark.slow, pytest.mark.timeout(300)])]
 )
 def test_three_nodes_lose_no_order_whose_model_is_sent_again_when_they_have_it(count, monkeypatch):
-    """All start from one version at a time, and what a second thread brings of it comes late."""
-    monkeypatch.setattr(os, "cpu_count", lambda: 2)  # with one, a grid sends the parts one by one
+    """All start from the same version, and a second thread uploads parts of it late."""
+    monkeypatch.setattr(os, "cpu_count", lambda: 2)  # with one CPU, a grid sends parts one by one
     link = SuperLink(3)
     mailbox = GridMailbox(link.grid, LAYOUT)
     clients = [event.client_id for event in mailbox.pull(5.0)]
@@ -535,7 +535,7 @@ def test_three_nodes_lose_no_order_whose_model_is_sent_again_when_they_have_it(c
 
 @pytest.mark.parametrize("step", range(1, 6))
 def test_a_model_that_goes_while_the_next_message_is_registered(step):
-    """The store lets go of its lock after every part of a message."""
+    """The store releases its lock after every part of a message."""
     link = SuperLink(2)
     mailbox = AnyNode(link.grid, LAYOUT)
     mailbox.push(order(0, 0))

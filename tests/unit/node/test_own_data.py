@@ -1,4 +1,4 @@
-"""Orders to nodes with data of their own, and with frozen parameters of their own."""
+"""Orders to nodes with their own data, or with their own frozen parameters."""
 
 import json
 import os
@@ -72,7 +72,7 @@ def table(path, rows, label=None, head="age,pulse,ill"):
 
 
 def ask(kind, content, node_config):
-    """The ClientApp's reply, both messages serialised on the way."""
+    """The ClientApp's reply; both messages are serialised."""
     message = through(Message(content, dst_node_id=NODE, message_type=kind))
     return through(client_app.app(message, Context(1, NODE, node_config, RecordDict(), {})))
 
@@ -83,7 +83,7 @@ def order(client_id=NODE, text=CONFIG, run="r1"):
 
 
 def test_a_node_trains_on_all_of_its_own_data_and_on_nothing_else(tmp_path):
-    """A quarter of 20 rows is kept; draws follow from the client's id, not from an index."""
+    """A quarter of 20 rows is held out; random draws depend on the client's id, not on an index."""
     path = str(table(tmp_path / "a.csv", 20))
     for node_config, client_id in (({}, NODE), ({"partition-id": 4}, 4)):
         reply = ask("train", order(), {"data": path, **node_config})
@@ -110,7 +110,7 @@ def test_state_is_kept_under_the_id_by_which_the_server_knows_the_node(tmp_path)
 
 
 def test_a_new_run_reads_the_data_anew(tmp_path):
-    """Within a run they stay in memory, so that all orders train on the same examples."""
+    """Within a run the data stay in memory, so that all orders train on the same examples."""
     path = table(tmp_path / "a.csv", 20)
     counts = []
     for rows, run in ((20, "r1"), (40, "r1"), (40, "r2")):
@@ -151,7 +151,7 @@ def test_too_few(tmp_path):
     ],
 )
 def test_errors_of_data_that_do_not_fit_do_not_quote_them(tmp_path, caplog, content, log):
-    """The server learns that they cannot be read; the node's own log says why."""
+    """The server learns that they cannot be read; only the node's log has the reason."""
     path = tmp_path / "a.csv"
     path.write_bytes(content if isinstance(content, bytes) else content.encode())
     reason = refusal({"data": str(path)})
@@ -172,7 +172,7 @@ def test_a_run_that_cannot_read_data_of_a_nodes_own(tmp_path):
     assert "_target_=fl_app.tasks.images.Digits reads no data of a node's own" in reason
 
 
-# -- frozen parameters that are not the server's ---------------------------------------------------
+# -- frozen parameters that differ from the server's -----------------------------------------------
 
 SETTINGS = ("num_clients=4", "algorithm.client.local_steps=1", "task.weights=absent.npz")
 HEAD = "task.trainable=[3.*]"  # of the perceptron, whose other parameters are frozen
@@ -180,7 +180,7 @@ OWN = "algorithm.client.private=[3.*]"
 
 
 def reply_to(model, config):
-    """What a node says to an order of a server with this model; the node's is of seed 0."""
+    """The reply of a node with a model of seed 0 to an order of a server with this model."""
     keys = {names.APP_CONFIG: OmegaConf.to_yaml(config, resolve=True), names.RUN: "7"}
     if model.traces:
         keys[names.FROZEN] = model.traces
@@ -192,7 +192,7 @@ def reply_to(model, config):
 @pytest.mark.parametrize(
     ("more", "seed", "error"),
     [
-        ((), 1, ""),  # nothing is frozen: what is trained comes with the order
+        ((), 1, ""),  # nothing is frozen; trained parameters come with the order
         ((HEAD,), 0, ""),
         ((HEAD,), 1, "the frozen or private parameters 1.weight, 1.bias are not the server's: "),
         ((OWN,), 0, ""),
@@ -208,7 +208,7 @@ def test_a_node_does_not_train_with_other_frozen_or_private_parameters(more, see
     assert not error or error in reply.error.reason
 
 
-# -- what a client keeps ---------------------------------------------------------------------------
+# -- memory of a client ----------------------------------------------------------------------------
 
 
 def folder_of(run, **node_config):
@@ -222,7 +222,7 @@ def test_memories_are_loaded_and_replaced_as_a_whole(tmp_path):
     memory.save(path, {"slot": np.array(4)})
     assert {name: int(array) for name, array in memory.load(path).items()} == {"slot": 4}
     assert [each.name for each in path.parent.iterdir()] == ["client-3.npz"]
-    with pytest.raises(ValueError, match="allow_pickle=False"):  # what was there stays
+    with pytest.raises(ValueError, match="allow_pickle=False"):  # the old file stays
         memory.save(path, {"slot": np.array(2), "evil": np.array([print], dtype=object)})
     assert memory.load(path)["slot"] == 4
     memory.save(path, {})
@@ -244,7 +244,7 @@ def test_a_new_run_removes_memories_of_old_runs(tmp_path):
     def save(run, age):
         path = tmp_path / f"run-{run}" / "client-0.npz"
         memory.save(path, {"slot": np.array(1)})
-        path.with_name("client-0.npz.tmp").touch()  # whoever wrote it was killed
+        path.with_name("client-0.npz.tmp").touch()  # its writer was killed
         os.utime(path.parent, (time.time() - age,) * 2)
         return path.parent
 

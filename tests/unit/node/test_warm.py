@@ -1,4 +1,4 @@
-"""The warm node: how it waits, what starts its ClientApps, and what it replaces in Flower."""
+"""The warm node: its pauses, its executor of ClientApps, and its patches of Flower."""
 
 import logging
 import subprocess
@@ -21,7 +21,7 @@ from fl_app.node import warm
 
 
 class Clock:
-    """Time passes only while somebody sleeps."""
+    """A clock that advances only during `sleep`."""
 
     def __init__(self):
         self.seconds = 0.0
@@ -73,7 +73,7 @@ def test_the_executor_finds_the_node():
         }
 
 
-# -- the executor, with real processes whose orders cannot be had ---------------------------------
+# -- the executor, with real processes whose SuperNode does not answer ----------------------------
 
 
 @pytest.fixture
@@ -97,7 +97,7 @@ def order(app="a"):
 
 
 def test_a_worker_that_is_killed_ends_the_executor(executor, caplog):
-    """The SuperNode could wait for ever for the content of a reply that was announced."""
+    """Otherwise the SuperNode might wait for ever for the content of an announced reply."""
     assert executor.launch(order()).status is LaunchResultStatus.ACCEPTED
     workers()[0].kill()
     with pytest.raises(SystemExit):
@@ -120,7 +120,7 @@ def test_an_order_that_was_given_up_or_is_of_another_app_does_not_hold_up_the_ne
     assert len({first.pid, second.pid, third.pid}) == 3
 
 
-# -- what is replaced in Flower -------------------------------------------------------------------
+# -- patches of Flower ----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("value", "version"), [("0", "1.41.0"), ("1", "1.43.0")])
@@ -139,7 +139,7 @@ def test_an_untried_flower_runs_as_it_is_and_so_does_a_cold_node(monkeypatch, va
 
 
 def test_an_order_that_was_carried_out_does_not_end_its_process(monkeypatch):
-    for name in ("flwr_exit", "install_from_fab"):  # as they are now, afterwards
+    for name in ("flwr_exit", "install_from_fab"):  # to restore them afterwards
         monkeypatch.setattr(run_clientapp, name, getattr(run_clientapp, name))
     calls = []
     add_exit_handler(lambda: calls.append("told the SuperNode"))
@@ -168,7 +168,7 @@ def test_a_reply_that_comes_late_does_not_take_the_place_of_the_next(monkeypatch
 
 # -- the process ----------------------------------------------------------------------------------
 
-THREAD = "threading.Thread(target=threading.Event().wait).start()"  # that nobody would end
+THREAD = "threading.Thread(target=threading.Event().wait).start()"  # it never ends
 
 
 @pytest.mark.parametrize(("ending", "output"), [

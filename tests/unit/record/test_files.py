@@ -135,7 +135,7 @@ def test_every_evaluation_is_a_row(tmp_path, events, text):
 
 
 def work(order, version=None):
-    """What is told of an order, and of the version that its update makes."""
+    """The events of an order, and of the version that its update makes."""
     yield Dispatched(0.0, 3, order, version=0)
     yield arrival(order=order)
     if version is not None:
@@ -143,7 +143,7 @@ def work(order, version=None):
 
 
 def make_progress(total, label, **settings):
-    """A progress display, and how to tell it and its history of an event."""
+    """A progress display, and a function that emits an event to it and to its history."""
     history = History()
     sink = Progress(history, label, (total, None, None), **settings)
 
@@ -226,7 +226,7 @@ def test_damaged_lines_are_left_out(tmp_path, line):
 
 
 def test_any_event_may_be_lost():
-    """The fold goes on, and counts what is left."""
+    """The history still counts the other events."""
     flats = [
         {"kind": "dispatch", "t": 0.0, "client": 0, "order": 0, "version": 0},
         {"kind": "dispatch", "t": 0.0, "client": 1, "order": 1, "version": 0},
@@ -249,7 +249,7 @@ def test_any_event_may_be_lost():
 
 
 def test_a_run_that_goes_on_knows_what_was_not_a_number(tmp_path):
-    """R2 is not defined for a client with one example; JSON has null for it."""
+    """For example R2 of a client with one example, which is null in JSON."""
     figures = {"r2_mean": math.nan, "r2_std": math.nan, "r2_worst_decile": 0.5, "loss_mean": 1.0}
     live, read = History(), History()
     sink = JsonLines(tmp_path / "events.jsonl")
@@ -272,7 +272,7 @@ def test_a_run_that_goes_on_knows_what_was_not_a_number(tmp_path):
     assert summaries[1]["client_eval_r2_mean"] is None
 
 
-# -- what software a run was made with -------------------------------------------------------------
+# -- provenance ------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -328,10 +328,10 @@ def test_run_resumed_with_other_software_says_what_it_began_with(monkeypatch):
 
 
 def test_stability_is_the_scatter_of_the_last_ten_accuracies():
-    """Five of 0.1 and five of 0.4.
+    """The last ten are five of 0.1 and five of 0.4.
 
     log10 differs by log10(4) = 0.60206 between the halves, so its population standard deviation is
-    half of that, 0.30103; that of the accuracies is 0.15. What came before them does not count.
+    half of that, 0.30103; that of the accuracies is 0.15. Earlier values do not count.
     """
     log, plain = stability([0.9, 0.001] + 5 * [0.1] + 5 * [0.4])
     assert log == pytest.approx(0.30103, abs=1e-6)
@@ -368,7 +368,7 @@ def history(flats=EVENTS, **settings):
 
 
 def test_wasted_orders():
-    """Of client 0, what was aggregated with weight 0. Client 1: what was late, and refused."""
+    """Client 0's update of weight 0, and client 1's late and refused updates."""
     totals = history()
     assert totals.joules is None
     assert columns(totals) == {
@@ -382,11 +382,11 @@ def test_wasted_orders():
 @pytest.mark.parametrize(
     ("events", "joules"),
     [
-        ([("arrival", 13.0)], 10 + 2 * 5),  # a second of which it waited for the server
+        ([("arrival", 13.0)], 10 + 2 * 5),  # it waited for the server for a second
         ([("arrival", 6.0)], 4 + 2 * 5),  # recalled: 4 s of training
         ([("refresh", 5.0), ("arrival", 13.0)], 10 + 3 * 5),  # one more download
         ([("failure", 3.0)], 2 + 1 * 5),
-        ([("failure", 3.0), ("reject", 12.0)], 10 + 2 * 5),  # it went on after its deadline
+        ([("failure", 3.0), ("reject", 12.0)], 10 + 2 * 5),  # it continued after its deadline
         ([("arrival", 12.0), ("evaluate_order", 12.0), ("client_evaluate", 15.0)], 27),
     ],
 )
@@ -431,7 +431,7 @@ def test_a_collapsed_model_has_finite_weights_and_one_answer():
 
     assert has_collapsed(0.99, 2.3)
     assert not has_collapsed(0.98, 2.3)
-    assert not has_collapsed(1.0, math.nan)  # diverged, as the loss says
+    assert not has_collapsed(1.0, math.nan)  # it diverged: see the loss
     assert "collapsed" not in of_last_evaluation({"accuracy": 0.1, "loss": 2.3})
     assert of_last_evaluation({"rmse": 2.7, "loss": 1.0, "r2": -0.003})["collapsed"]
     assert not of_last_evaluation({"rmse": 1.0, "loss": 0.1, "r2": 0.86})["collapsed"]
@@ -441,9 +441,9 @@ def test_a_collapsed_model_has_finite_weights_and_one_answer():
 
 
 def test_recall_of_every_class():
-    """Test classes 0 0 1 2, of which the model gets one 0 and the 1 right."""
+    """Test classes 0 0 1 2; the model predicts one 0 and the 1 correctly."""
     outputs, classes = torch.eye(3)[[0, 1, 1, 1]], torch.tensor([0, 0, 1, 2])
-    model = nn.PReLU()  # which leaves positive numbers as they are
+    model = nn.PReLU()  # the identity for positive numbers
     task = Task.from_arrays(outputs, classes, outputs, classes, model=model)
     metrics = task.test(model, recall=True)
     assert metrics == task.test(model) | {"recall_0": 0.5, "recall_1": 1.0, "recall_2": 0.0}
@@ -457,7 +457,7 @@ NOISY = [0.1, 0.2, 0.7, 0.4, 0.5, 0.8, 0.6, 0.5, 0.6]
 
 
 def version(measure, accuracies, target):
-    """That of the evaluation which `of` finds in evaluations with these accuracies."""
+    """The version of the evaluation that `measure` returns for these accuracies."""
     evaluations = [
         Evaluation(number, 10.0 * number, 3 * number, {"accuracy": accuracy})
         for number, accuracy in enumerate(accuracies)

@@ -1,4 +1,4 @@
-"""The numbers in the figures of a report, as their specifications have them."""
+"""The numbers in the specifications of a report's figures."""
 
 import csv
 import io
@@ -61,7 +61,7 @@ def test_curves_are_over_three_axes_and_the_legend_tells_when_they_are_at_the_ta
 
 
 def test_curve_of_seeds_is_their_mean_and_range_interpolated_where_every_seed_has_a_value():
-    """No plateau of B after its end, and no step of the mean where it drops out.
+    """B has no plateau after its end, and the mean has no step there.
 
     t:    0     1     2     3     4
     A:   .2          .6    .7    .8
@@ -171,7 +171,7 @@ def test_clients_scores_have_a_band_to_the_worst_decile(tmp_path):
     events = [*ROUNDS, clients_evaluate(4, 3, 1, 0.4, 0.1), clients_evaluate(7, 6, 2, 0.8, 0.5)]
     write_cell(tmp_path / "fedavg", events=events, algorithm="fedavg")
     write_cell(tmp_path / "fedasync-seed0", events=ASYNCHRONOUS, algorithm="fedasync")
-    unknown = clients_evaluate(7, 6, 2, None, None)  # and seed 0 ended before any
+    unknown = clients_evaluate(7, 6, 2, None, None)  # and seed 0 ended before any evaluation
     write_cell(tmp_path / "fedasync-seed1", events=[*ROUNDS, unknown], algorithm="fedasync")
     series = group(read_run(tmp_path))
     figures.learning(series[1:], ["accuracy"], 0.9, on_clients=True)  # has no point
@@ -195,7 +195,7 @@ def test_a_picture_is_written_again_as_the_pdf_that_is_there(tmp_path, series):
     assert {each.name for each in path.parent.iterdir()} == {"staleness.png", "staleness.pdf"}
 
 
-# -- how cells are drawn ---------------------------------------------------------------------------
+# -- styles of cells -------------------------------------------------------------------------------
 
 
 def test_every_algorithm_has_a_look_of_its_own_under_the_name_that_runs_report():

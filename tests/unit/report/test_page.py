@@ -1,4 +1,4 @@
-"""The page of a report: what it says, and that it needs nothing but itself."""
+"""The page of a report: its content, and that it needs no other file."""
 
 import json
 import re

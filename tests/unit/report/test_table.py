@@ -222,7 +222,7 @@ def test_a_narrow_terminal_gets_the_columns_that_matter_most_and_folded_names(
     assert cells[80][2][1:] == ["local_lr=0.1", "95.0%", "95.0%", "6.0", "4"]
     assert cells[80][3:5] == [["staleness_function=polynomial"], ["partition=dirichlet"]]
     assert cells[80][6][:3] == ["Left", "out", "for"]
-    monkeypatch.setenv("COLUMNS", "80")  # likewise of a pipe
+    monkeypatch.setenv("COLUMNS", "80")  # the same for a pipe
     assert max(map(len, print_table(table).splitlines())) <= 80
 
 
@@ -253,7 +253,7 @@ def test_unequal_work_is_noted(cells, text):
 
 
 def test_unequal_work_per_update_is_noted():
-    """Three orders at once, of which two ended when the last began; and ten at once."""
+    """Three orders at once (two of them end when the last one begins), and ten at once."""
     spans = [(0, 0.0, 1.0), (1, 0.0, 1.0), (2, 0.5, None), (1, 1.0, 2.0)]
     few, many = (
         Cell("a", {"work_per_update": work}, history=history_of(orders))
@@ -278,7 +278,7 @@ def test_unequal_work_per_update_is_noted():
 
 
 def orders_of(cell):
-    """Of each order: client, start, end, what ended it, version, age, reason."""
+    """Client, start, end, ending event, version, age and reason of each order."""
     return [
         (o.client, o.start, cell.end(o), o.ended, o.version, o.age, o.reason)
         for o in cell.history.orders
@@ -375,7 +375,7 @@ def test_cells_come_in_the_order_of_algorithms_then_of_numbers_in_names(tmp_path
 
 
 def test_jobs_come_in_the_order_of_the_command_and_cells_in_that_of_their_experiment(tmp_path):
-    """Both have wkafl before fedavg, whose place among algorithms is the first one."""
+    """Both have wkafl before fedavg, although fedavg is the first of the algorithms."""
     for job, algorithm in (("10", "fedavg"), ("9", "wkafl")):
         write_cell(tmp_path / "sweep" / job, events=ROUNDS, algorithm=algorithm)
     config = "experiment: {only: %s, cells: {fedavg: [], wkafl.2: []}, settings: {b: [], a: []}}"
@@ -422,7 +422,7 @@ def test_a_run_without_a_summary_is_judged_by_what_was_measured(tmp_path):
 
 
 def write_job(sweep, number, *overrides, **changes):
-    """A job as the run leaves it."""
+    """Write the files of a job's run."""
     folder = sweep / str(number)
     folder.mkdir(parents=True)
     config = {"algorithm": {"name": "fedasync", "client": {"local_lr": 0.1}}, "seed": 0}

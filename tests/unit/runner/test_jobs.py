@@ -1,4 +1,4 @@
-"""Runs one after the other: their share of the cores, a late Ctrl-C, and what earlier runs left."""
+"""Several runs: a late Ctrl-C, folders of earlier runs, failures, cells, and compare=equal."""
 
 import json
 import logging
@@ -56,7 +56,7 @@ def test_ctrl_c_at_the_end_of_the_last_run_came_too_late(others, tmp_path):
 
 
 def test_ctrl_c_hides_no_failure(tmp_path, capsys):
-    """Such as of the checkpoint that Ctrl-C asks for."""
+    """For example of the checkpoint that is written after Ctrl-C."""
     results = Results({}, {"a": RunError("the disk is full")}, True)
     with pytest.raises(Interrupted):
         results.refuse_incomplete(tmp_path)
@@ -71,7 +71,7 @@ WORDS = ("experiment=quickstart", "experiment.only=[fedbuff]", "runtime.workers=
 
 
 def run_seeds(folder, *overrides):
-    """Run 20 updates with each seed; the runs that the report then shows."""
+    """Run 20 updates with each seed; return the runs that the report then shows."""
     overrides = (*WORDS, "max_updates=20", *overrides)
     config = make_config(*overrides)
     with initialize_config_dir(str(CONF), version_base="1.3"):
@@ -146,7 +146,7 @@ WAYS = (("runtime.workers=0",), ("runtime.workers=2",), ("runtime.workers=0", "r
 
 
 def test_the_first_error_ends_the_run_in_every_runtime(tmp_path, caplog):
-    """With its traceback, once, of the user's code alone; what was done is written."""
+    """The log has one traceback, of the user's code alone; the files of the run are written."""
     events = []
     for number, way in enumerate(WAYS):
         folder = tmp_path / str(number)
@@ -258,7 +258,7 @@ FEW = ("compare.concurrency=20", "compare.buffer_size=4", "compare.local_epochs=
 
 
 def values(cell):
-    """Concurrency, buffer size, local epochs and steps; then the keys that are kept."""
+    """Concurrency, buffer size, local epochs and steps; then the keys that stay different."""
     schedule, client = cell.algorithm.schedule, cell.algorithm.client
     sizes = (schedule.get("concurrency"), schedule.get("buffer_size"))
     return (*sizes, client.local_epochs, client.local_steps), list(cell.compare.kept)

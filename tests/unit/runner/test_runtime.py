@@ -1,4 +1,4 @@
-"""From configuration to objects: where and whether a run trains, and how large messages are."""
+"""From configuration to objects: devices, workers, sizes, checkpoints, signals."""
 
 import hashlib
 import os
@@ -44,7 +44,7 @@ def set_gpus(monkeypatch, count):
         (3, ["device=auto"], ("cuda:0", 0)),
         (3, ["device=cuda:2", "workers=0"], ("cuda:2", 0)),
         (3, ["device=cpu"], ("cpu", WORKERS)),
-        (3, ["device=meta"], ("meta", 0)),  # as any other device
+        (3, ["device=meta"], ("meta", 0)),  # like any other device
     ],
     ids=str,
 )
@@ -100,7 +100,7 @@ BUSY = ["devices/server=measured", "devices.server.evaluation=0.3", "devices.ser
 
 
 def course(name, train):
-    """What happened and when, and the final model."""
+    """Kind, second, client, order, version and age of all events, and the final model."""
     config = make_config(
         f"algorithm={name}",
         f"num_clients={CLIENTS}",
@@ -162,16 +162,16 @@ def test_a_gradient_of_the_server_is_of_what_is_shared_and_never_pauses():
 
 def test_an_algorithm_may_refuse_the_length_of_a_run():
     settings = ["algorithm=fedhist", "algorithm.strategy.norm_decay=0.01"]
-    for length in ("num_versions=99", "max_seconds=99", "max_updates=99"):  # alone they end a run
+    for length in ("num_versions=99", "max_seconds=99", "max_updates=99"):  # each can end a run
         validate_config(make_config(*settings, length))
     validate_config(make_config(*settings, "num_versions=100", "algorithm.strategy.norm_floor=0.2"))
     with pytest.raises(ValueError, match=r"norm_decay=0.01 must be below 1 / num_versions=0.01"):
-        validate_config(make_config(*settings))  # a hundred, as usual
+        validate_config(make_config(*settings))  # the default is 100
 
 
 @pytest.mark.parametrize(("settings", "upload"), [([], 8), (["upload_dtype=float16"], 4)])
 def test_the_bytes_of_vectors_beside_the_model_are_known_before_the_run(settings, upload):
-    """And decide how long transfers take, of which an hour is nearly all of an order."""
+    """They determine the seconds of transfers, which here are nearly all of an order."""
     link = ["devices/network=link", "devices.network.down=1", "devices.network.up=1"]
     more = [*link, *(f"algorithm.client.{entry}" for entry in settings)]
 
@@ -211,7 +211,7 @@ def test_a_torn_file_is_passed_over(tmp_path, length):
     path = store.save(2, {"params": np.arange(100.0) + 1})
     path.write_bytes(path.read_bytes()[:length])
     assert store.load()["params"][0] == 0.0
-    # It does not count as one of those that are kept, and goes with them.
+    # It does not count as one of the two kept checkpoints, and is removed with them.
     store.save(3, {"params": np.arange(100.0) + 2})
     names = sorted(file.name for file in path.parent.iterdir())
     assert names == [f"version-00000000{n}" for n in ("1.checkpoint", "2.torn", "3.checkpoint")]
@@ -247,7 +247,7 @@ def test_one_of_another_version_is_refused(tmp_path, name):
 
 # -- Ctrl-C and SIGTERM ---------------------------------------------------------------------------
 
-LONG = 30.0  # seconds; nobody waits for so long
+LONG = 30.0  # seconds; no test waits so long
 
 
 def on_signal(): ...
@@ -288,7 +288,7 @@ def test_a_second_signal_does_not_wait():
 
 @pytest.mark.parametrize("earlier_signal", [False, True])
 def test_a_checkpoint_is_written_to_its_end(tmp_path, monkeypatch, earlier_signal):
-    """Though that takes longer than anybody is patient."""
+    """Even if that takes longer than the patience."""
     dumps = checkpoint.dumps
 
     def slowly(state):

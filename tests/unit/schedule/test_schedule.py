@@ -38,7 +38,7 @@ def test_take_releases_exactly_k_however_many_wait(schedule):
 
 
 def test_buffered_refills_at_once():
-    """Whoever waits in the buffer may start again."""
+    """Clients whose updates wait in the buffer may start again."""
     schedule = Buffered(concurrency=4, buffer_size=3)
     assert len(start(schedule, range(10))) == 4
     assert start(schedule, [0, 1], busy=[2, 3, 4], buffer=[0, 1]) in ([0], [1])
@@ -47,7 +47,7 @@ def test_buffered_refills_at_once():
 
 
 def test_a_round_replaces_whoever_failed():
-    """0 works, 1 and 2 have reported, the fourth failed: one more, and not 1 or 2 again."""
+    """0 works, 1 and 2 have reported, the fourth failed: a new client starts, not 1 or 2."""
     schedule = synchronous(4)
     clients = [start(schedule, [1, 2, 5], busy=[0], buffer=[1, 2], seed=seed) for seed in range(9)]
     assert clients == [[5]] * 9
@@ -74,7 +74,7 @@ def test_round_blocking_takes_nobody_twice_in_a_round():
     assert take(0, 1, 2, 3) == [2, 3]
     assert take(0, 1) == []
     assert take(0, 1, 4) == [4]
-    # The round is over, and they who waited open the next.
+    # The round is over; the waiting updates begin the next.
     assert take(0, 1) == [0, 1]
     assert take(4) == []
 
@@ -96,7 +96,7 @@ def test_a_round_does_not_wait_for_failed_orders():
     assert start(schedule, [0, 1, 3], busy=[2], failing={3}) == [0, 1, 3]
     assert not schedule.take([update(0)])
     assert [u.client_id for u in schedule.take([update(0), update(2)])] == [2]
-    # The next round: of 0, 1 and 2, and of 3 since its update has come.
+    # The next round has 0, 1 and 2, and 3 because its update has arrived.
     start(schedule, [0, 2], busy=[1, 3], buffer=[0], failing={3})
     assert not schedule.take([update(0)])
     assert [u.client_id for u in schedule.take([update(0), update(3)])] == [0, 3]
@@ -119,7 +119,7 @@ def test_random_k_is_k_distinct_clients_every_second():
 
 
 def test_random_k_skips_iterations_that_passed():
-    """A client asked late in an iteration waits for its next draw after that."""
+    """A client that starts late in an iteration waits for its next draw."""
     schedule = RandomK(2, 4, seed=0)
     draws = {c: [] for c in range(4)}
     for client_id, times in draws.items():
@@ -130,7 +130,7 @@ def test_random_k_skips_iterations_that_passed():
     assert Counter(t for times in draws.values() for t in times if t <= 50) == Counter(
         {float(second): 2 for second in range(1, 51)}
     )
-    # The same draws, asked for by another client before.
+    # The draws are the same after calls for another client.
     late, now = RandomK(2, 4, seed=0), 0.0
     while now < 50:
         now += late.parts(0, 0, now).seconds
@@ -213,7 +213,7 @@ def test_a_failed_client_counts_again_after_its_next_update(schedule, clients):
     ],
 )
 def test_clients_start_at_ticks_up_to_the_bound(schedule, expected):
-    """Each takes 12 s; who starts is drawn."""
+    """Each order takes 12 s; clients are drawn at random."""
     devices = Times(lambda client, sequence: 12.0)
     result = run(schedule, num_clients=20, num_versions=8, devices=devices)
     assert [event["t"] for event in result.kind("dispatch")][:5] == expected
@@ -231,7 +231,7 @@ def test_a_tick_is_later_than_now_whatever_rounding_does():
 
 
 class Epochs:
-    """Remembers of how many epochs orders are."""
+    """Records the number of epochs of each order."""
 
     def __init__(self):
         self.ordered = []
@@ -249,7 +249,7 @@ class Epochs:
 def test_the_server_waits_for_a_late_client_or_recalls_it(epochs, deadline, second):
     """Client 0 takes 100 s for ten epochs, and is recalled at the end of one of 10 s.
 
-    Who is lost is not waited for.
+    The server does not wait for lost clients.
     """
     trainer = Epochs()
     result = run(
@@ -285,7 +285,7 @@ def quorum_take(schedule, *clients):
 
 
 def make_clustered(clusters, **settings):
-    """After the first clusters were formed, everybody at work again."""
+    """A schedule after the first clusters were formed, with all clients at work again."""
     schedule = ClusteredQuorum(num_clusters=1, **settings)
     quorum_start(schedule, clusters)
     schedule.regroup(clusters, updates_of(*clusters))
@@ -321,7 +321,7 @@ def test_a_quorum_is_the_rounded_share_and_at_least_one(size, participation, quo
     assert quorum_take(schedule, *range(size)) == [*range(quorum)]
 
 
-TWO = {0: 0, 1: 0, 2: 0, 3: 0, 4: 1, 5: 1}  # of phi = 1/2: 2 and 1 are waited for
+TWO = {0: 0, 1: 0, 2: 0, 3: 0, 4: 1, 5: 1}  # with phi = 1/2 the quorums are 2 and 1
 
 
 def test_all_clusters_are_waited_for_and_the_first_are_taken():
@@ -340,7 +340,7 @@ def test_without_dsa_one_cluster_is_taken_at_a_time():
 
 
 def test_quorums_do_not_wait_for_clients_that_left():
-    """Three of the four in cluster 0 are there: round(1.5) = 2 still; then one: 1."""
+    """Three of the four in cluster 0 are present: round(1.5) = 2 still; then one: 1."""
     schedule = make_clustered(TWO, participation=0.5)
     quorum_start(schedule, [], busy=[0, 1, 2, 4, 5])
     assert quorum_take(schedule, 0, 4) == []
@@ -351,7 +351,7 @@ def test_quorums_do_not_wait_for_clients_that_left():
 
 
 def test_quorums_do_not_wait_for_failed_orders():
-    """Client 5 fails, is given another order, and delivers in the end; so does 4."""
+    """Client 5 fails, gets another order, and delivers in the end; so does 4."""
     schedule = make_clustered({0: 0, 1: 0, 4: 1, 5: 2}, participation=1.0)
     assert quorum_start(schedule, [5], busy=[0, 1, 4], failing={5}) == {5}
     assert quorum_take(schedule, 0, 1, 4) == [0, 1, 4]

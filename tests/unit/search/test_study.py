@@ -1,4 +1,4 @@
-"""Searches: keys of their own, what is tried, and a study that may be killed anywhere."""
+"""Searches: their keys, trials, and studies that are killed; the benchmark: page and entries."""
 
 import json
 import math
@@ -35,7 +35,7 @@ from fl_app.search.space import grid, override, parse
 from fl_app.search.study import CellStudy, open_journal
 from fl_app.strategy import AsyncStrategy
 
-# -- the keys search.* and what they refuse --------------------------------------------------------
+# -- the keys search.* -----------------------------------------------------------------------------
 
 
 def test_keys_of_the_search_are_separated_from_those_of_the_experiment():
@@ -68,7 +68,7 @@ def test_bad_values_are_refused(overrides, message):
         split(overrides)
 
 
-# -- what is tried --------------------------------------------------------------------------------
+# -- the space of trials --------------------------------------------------------------------------
 
 
 def test_words_describe_distributions():
@@ -143,7 +143,7 @@ def study(storage, seed=0):
 
 
 def carry_out(cell_study):
-    """With a score that is best at x = 0.3 and y = "c"."""
+    """Run a study whose score is best at x = 0.3 and y = "c"; return its trials."""
     for number in range(TRIED):
         if not cell_study.begin(number):
             continue
@@ -186,7 +186,7 @@ def test_a_study_that_was_killed_anywhere_is_the_same(tmp_path):
         assert carry_out(study(open_journal(path))) == whole, moment
 
 
-# -- the page of what enters the benchmark ---------------------------------------------------------
+# -- the page of an entry of the benchmark ---------------------------------------------------------
 
 END = {"score": "accuracy", "higher_is_better": True, "stopped": "updates"}
 # Accuracy at the end, updates and seconds to the target, by seed.
@@ -275,7 +275,7 @@ class CountsTheFirstTwice(AsyncStrategy):
 
 
 class KeepsItsBuffer(AsyncStrategy):
-    """It aggregates all that ever arrived."""
+    """It aggregates all updates so far."""
 
     def aggregate(self, model, updates):
         self.state["all"] = [*self.state.get("all", []), mean(model, updates)]
@@ -322,7 +322,7 @@ class Breaks(AsyncStrategy):
 
 
 def stub(params):
-    """A strategy that returns what is made of the model."""
+    """A strategy that returns a function of the model."""
     return type("Own", (AsyncStrategy,), {"aggregate": lambda _, model, updates: params(model)})
 
 
@@ -331,7 +331,7 @@ DIVERGES = stub(lambda model: model.params * np.float32(math.nan))
 
 
 def check(others, message, make, size=4, upload="delta", rated=False):
-    """All trials hold but `others`, and one of them says what is `told`."""
+    """All trials hold except `others`, and the text of one contains `message`."""
     verdicts = conformance(Subject(make, upload, size, rated))
     assert {each.name: each.holds for each in verdicts} == dict.fromkeys(TRIALS, True) | others
     assert any(message in each.told for each in verdicts)
@@ -367,10 +367,10 @@ def test_conformance_finds_exactly_the_faults(make, rated, others, message):
     [
         (FedBuff, 4, "pseudo", {}, "1 of FedAvg's step, clients weighted equally"),
         (partial(FedAsync, mixing=0.5), 1, "model", {ORDER: None}, "0.5 of FedAvg's step"),
-        (CA2FL, 4, "delta", {}, "1 of FedAvg's step"),  # remembers, and declares it
-        (Zeno, 1, "pseudo", {ORDER: None}, "the same bytes"),  # asks for the server's gradient
+        (CA2FL, 4, "delta", {}, "1 of FedAvg's step"),  # it declares its memories
+        (Zeno, 1, "pseudo", {ORDER: None}, "the same bytes"),  # it needs the server's gradient
         (DPFedBuff, 4, "delta", dict.fromkeys(TRIALS), "two equal runs of it differ"),
-        (SCAFFOLD, 4, "delta", {}, "the same bytes"),  # asks for two vectors an upload
+        (SCAFFOLD, 4, "delta", {}, "the same bytes"),  # it needs two vectors per upload
         (lambda: Asynchronous(flower.FedAvg()), 4, "delta", {}, "weighted by examples"),
         (lambda: Asynchronous(flower.FedAdam()), 4, "delta", {FEDAVG: None}, "the same bytes"),
         (lambda: Asynchronous(flower.FedMedian()), 4, "delta", {FEDAVG: None, ONCE: None}, ""),
@@ -396,7 +396,7 @@ def test_conforming_strategies(make, size, upload, others, message):
     check(others, message, make, size, upload, rated=True)
 
 
-# -- what enters -----------------------------------------------------------------------------------
+# -- entries ---------------------------------------------------------------------------------------
 
 APP = """\
 from flwr.serverapp import ServerApp

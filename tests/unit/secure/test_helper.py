@@ -1,4 +1,4 @@
-"""Every check of the helper, seen to refuse."""
+"""Refusals by every check of the helper; its record; seals."""
 
 import json
 import math
@@ -38,7 +38,7 @@ def refusal(query, peer=None):
 
 
 def keys_of(device, key=None):
-    """Keys of a device, whoever it says it is, and of a helper."""
+    """Keys of a device, whatever client it claims to be, and of a helper."""
     helper_of = (key or helper_key(0)).public_key()
     return lambda client: (helper_of, device_key(0, device))
 
@@ -111,7 +111,7 @@ def test_changes_that_a_device_has_not_signed_are_refused(lie):
     ids=str,
 )
 def test_other_terms_than_the_devices_signed(other):
-    """Such as uploads of another run, or a replay of a run's uploads in another one."""
+    """For example uploads of another run, or a replay of a run's uploads in another one."""
     error = refusal(request(updates(), terms=replace(TERMS, **other)))
     assert error.members == dict.fromkeys(range(4), UNSIGNED[0])
 
@@ -133,7 +133,7 @@ def test_a_seed_is_used_once():
     assert error.members == dict.fromkeys(range(3), "its seed was used before")
     assert "the difference of two sums would show single uploads" in str(error)
     assert refusal(request(mine[:4], version=4), peer).members.keys() == {0, 1, 2, 3}
-    # What was refused has used nothing.
+    # A refused request uses no seed.
     peer.sum(request([mine[4], *updates(3, sequence=1)]))
 
 
@@ -144,7 +144,7 @@ def test_the_same_request_gets_the_same_answer_again():
 
 
 def test_a_seed_twice_in_one_request():
-    """A device that seals one seed twice, for two orders."""
+    """A device seals one seed twice, for two orders."""
 
     class SameSeed:
         def token_bytes(self, count):
@@ -189,7 +189,7 @@ def test_without_a_record_there_is_no_helper(tmp_path):
 
 @pytest.mark.slow
 def test_a_helper_killed_at_any_moment_uses_nothing_twice(tmp_path):
-    """A process is killed after 0 to 60 ms of answers; the record then fits what it answered."""
+    """A process is killed after 0 to 60 ms of answers; the record then fits the answers."""
     path = tmp_path / "helper.db"
     Ledger.create(path).close()
     fork = multiprocessing.get_context("fork")
@@ -212,12 +212,12 @@ def test_a_helper_killed_at_any_moment_uses_nothing_twice(tmp_path):
             except EOFError:
                 break
         ledger = Ledger(path)
-        # At most one answer was noted and not given.
+        # At most one answer was recorded and not given.
         assert count_used(path) in (4 * count, 4 * count + 4)
         peer = helper(ledger=ledger)
         for mine in rounds[:count]:
             assert refusal(request([*mine[:3], rounds[-1][3]]), peer).members.keys() == {0, 1, 2}
-        peer.sum(request(rounds[count]))  # what was asked last is answered, noted or not
+        peer.sum(request(rounds[count]))  # the last request gets its answer, recorded or not
         count += 1
         ledger.close()
     assert count > 20

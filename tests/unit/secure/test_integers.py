@@ -105,7 +105,7 @@ def test_a_sum_is_that_of_its_masks_modulo_2_to_the_32():
 
 
 def leave_one_out(weights):
-    """Whether the greatest common divisor without any one member is 1."""
+    """Whether the greatest common divisor without any single member is 1."""
     return all(math.gcd(*(weights[:i] + weights[i + 1 :])) == 1 for i in range(len(weights)))
 
 

@@ -1,4 +1,4 @@
-"""What the server opens, and what it can see."""
+"""Sums that the server opens, what it can learn of uploads, and the helper's service."""
 
 import math
 import ssl
@@ -103,7 +103,7 @@ def test_a_pause_and_another_kind_are_refused():
 
 
 def sigmas_apart(mine, one, other):
-    """How surely the first two uploads are (one, other) and not (other, one), in sigmas."""
+    """Evidence, in sigmas, that the first two uploads are (one, other) and not (other, one)."""
     first, second = (u.vector.view(np.uint32).view(np.int32).astype(float) for u in mine[:2])
     difference, guess = first - second, (one - other).astype(float)
     return float(difference @ guess / (np.linalg.norm(guess) * difference.std()))
@@ -142,7 +142,7 @@ def kit(tmp_path):
 
 @pytest.fixture
 def port(kit):
-    """Of the helper."""
+    """The port of a running helper."""
     (port,) = free_ports(1)
     add_helper(kit, ["localhost"], port=port, min_clients=3)
     flags = ["helper", "--host", "127.0.0.1", "--port", str(port), "--min-clients", "3"]

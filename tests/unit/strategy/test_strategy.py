@@ -46,7 +46,7 @@ def test_the_example_in_the_docstring():
 
 
 class Discounting(Mean):
-    """Of an author who writes `__init__`."""
+    """A strategy with its own `__init__`."""
 
     def __init__(self, *, discount=0.5):
         super().__init__()
@@ -55,7 +55,7 @@ class Discounting(Mean):
 
 @dataclass(kw_only=True)
 class Declared(Mean):
-    """Of an author who declares fields."""
+    """A strategy with declared fields."""
 
     discount: float = bounded(0.5, within("(0, 1]"), "it is a share")
 
@@ -175,7 +175,7 @@ def test_later_versions_count_more_with_a_larger_exponent():
     assert means == pytest.approx([1, 5, 5 + 8 / 3])
 
 
-# -- what a server remembers of its clients: rows, sums, checkpoints -------------------------------
+# -- a server's memories of clients: rows, sums, checkpoints ---------------------------------------
 
 SIZE = 5
 
@@ -189,7 +189,7 @@ def make_memories(dtype, exponent=0.5):
         vector = (10.0 ** rng.integers(-9, 3) * rng.standard_normal(SIZE)).astype(np.float32)
         memories.put(client, vector, 5 * number)
         last[client] = vector
-        if number == 200:  # from here on gradients leave the sums
+        if number == 200:  # from here on, gradients leave the sums
             memories.weighted(1000)
     return memories, last
 
@@ -210,7 +210,7 @@ def test_the_last_gradient_of_every_client_is_kept(dtype, precision):
 def test_sums_are_those_of_the_rows_as_they_are_kept(dtype):
     memories, last = make_memories(dtype)
     rows = {client: memories.row(client).astype(np.float64) for client in last}
-    for now in (1995, 1995, 2000, 9000):  # at 9000 the sums are made anew
+    for now in (1995, 1995, 2000, 9000):  # at 9000 the sums are computed again
         weights = {client: (1 + now - memories.versions[client]) ** -0.5 for client in rows}
         total, mass = memories.weighted(now)
         expected = sum(weights[client] * row for client, row in rows.items())

@@ -1,4 +1,4 @@
-"""Models: sizes, layers, statistics, what they see; and those of torchvision and of a user."""
+"""Models: sizes, layers, statistics; models of torchvision and of users; tasks from arrays."""
 
 import pickle
 import re
@@ -77,7 +77,7 @@ def test_parameters_outputs_and_the_flat_vector(name, shape, num_classes, count)
 
 def test_a_shortcut_takes_every_second_pixel_and_pads_channels():
     block, images = Block(2, 4, 2), torch.rand(1, 2, 4, 4)
-    nn.init.zeros_(block.norm2.weight)  # nothing is left of the residual
+    nn.init.zeros_(block.norm2.weight)  # the residual is zero
     out = block(images)
     assert torch.equal(out[:, 1:3], images[:, :, ::2, ::2])
     assert out[:, [0, 3]].abs().max() == 0
@@ -118,7 +118,7 @@ def test_inputs_that_do_not_fit_are_refused(name, shape, requirement):
         architecture(name, shape, 10)()
 
 
-# -- from elsewhere --------------------------------------------------------------------------------
+# -- models of torchvision and of users ------------------------------------------------------------
 
 MODULE = """
 from torch import nn
@@ -165,7 +165,7 @@ def test_models_and_losses_of_ones_own(tmp_path):
     (tmp_path / "t.csv").write_text("x,y\n" + "".join(f"{i},{i + 0.5}\n" for i in range(40)))
     overrides = ["task=csv", f"task.path={tmp_path / 't.csv'}", "task.target=y", "num_clients=2"]
     config = make_config(*overrides, "partition=iid", "task.loss=my_models:distance")
-    objective = build_task(config).objective  # it gets the numbers as they are
+    objective = build_task(config).objective  # it gets unscaled numbers
     assert objective.loss(torch.zeros(2, 1), torch.tensor([[7.0], [9.0]])) == 8
 
 
@@ -232,7 +232,7 @@ def test_inputs_of_any_kind_are_float32_and_shared_where_they_are(tmp_path):
     mapped = np.load(tmp_path / "x.npy", mmap_mode="r")
     assert np.shares_memory(build(mapped).inputs.numpy(), mapped)
     assert build(mapped[::-1]).inputs[0].tolist() == mapped[-1].tolist()
-    assert build((1 + 2.0**-23 * Y)[:, None]).inputs.unique().numel() == 4  # it holds these
+    assert build((1 + 2.0**-23 * Y)[:, None]).inputs.unique().numel() == 4  # float32 holds these
 
 
 def test_bytes_of_images_are_pixels_and_other_integers_tokens():
@@ -258,7 +258,7 @@ def test_bytes_of_images_are_pixels_and_other_integers_tokens():
         (pd.Series(["b", "a"] * 20, dtype="category"), Classification, 2),
         (np.eye(4, dtype=bool)[Y], Regression, 4),
         (NUMBERS.astype(object), Regression, 1),
-        (Y.astype(float), Regression, 1),  # an array has a type, which a table has not
+        (Y.astype(float), Regression, 1),  # an array has a type; a table has none
         (Y.astype(object), Classification, 4),
         (torch.from_numpy(X).half(), Regression, 3),
     ],

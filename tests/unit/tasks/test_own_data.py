@@ -1,4 +1,4 @@
-"""Data of the user's own: encoded as scikit-learn would, by owner, refused with a remedy."""
+"""The user's own data: encoded like scikit-learn does, by owner, refused with a remedy."""
 
 import json
 import math
@@ -145,7 +145,7 @@ def test_owners_decide_how_many_clients_there_are(overrides, expected, caplog):
     keys += ["task.client=owner", *overrides]
     (cell,) = checked_cells(compose(keys), keys).values()
     assert (cell.num_clients, cell.algorithm.schedule.concurrency) == (expected, expected)
-    assert cell.partition._target_.endswith(".Natural")  # the default is Dirichlet's
+    assert cell.partition._target_.endswith(".Natural")  # the default is Dirichlet
     assert plan_of(keys).config.num_clients == build_task(cell).num_clients == expected
     bad = compose(other := [*keys[:5], "partition=dirichlet"])
     for make in (lambda: checked_cells(bad, other), lambda: plan_of(other)):
@@ -154,12 +154,12 @@ def test_owners_decide_how_many_clients_there_are(overrides, expected, caplog):
     warned = "num_clients=2 is below the 3 owners of the data" in caplog.text
     assert warned == ("num_clients=2" in overrides)
     assert compose([*keys[:4], "num_clients=null"]).num_clients is None
-    for kind in ("image_folder", "arrays"):  # only the files say whether there are owners
+    for kind in ("image_folder", "arrays"):  # only the files show whether there are owners
         keys = [f"task={kind}", "task.path=absent", "num_clients=2"]
         (cell,) = checked_cells(compose(keys), keys).values()
         assert cell.partition._target_.endswith(".Dirichlet")
     many = "x,owner,bought\n" + "".join(f"{i},{i // 30},{i % 2}\n" for i in range(100))
-    task = table(many, client="owner", num_clients=4, test_share=0.1)  # the share holds for each
+    task = table(many, client="owner", num_clients=4, test_share=0.1)  # the share is per owner
     assert [indices.size for indices in task.partition] == [27, 27, 27, 9]
     by_owner = table(ROWS.replace(",", "\t"), client="owner", num_clients=2, separator=r"\t")
     assert [indices.tolist() for indices in by_owner.partition] == [[2, 3], [0, 1]]
@@ -191,7 +191,7 @@ def test_the_kind_follows_from_the_target(values, keys, kind, targets):
 
 
 def test_missing_values_become_those_of_training_rows_and_nodes_use_the_same(caplog):
-    """As scikit-learn's imputers and scaler encode the first four rows; the fifth is another's."""
+    """The first four rows are encoded as by scikit-learn's imputers and scaler."""
     lines = GAPS.splitlines(keepends=True)
     keys = {"ignore": ["owner"], "missing": "median"}
     task = table("".join(lines[:5]), **keys)
@@ -230,13 +230,13 @@ def test_rows_without_a_value_are_left_out_and_counted(caplog):
     keys = {"inputs": ["age", "smoker"], "client": "owner", "missing": "drop"}
     task = table(GAPS, num_clients=None, test_path="table.csv", **keys)
     assert (task.targets.tolist(), task.num_clients) == ([0, 1, 1], 2)
-    assert len(task.test_targets) == 3  # the owner does not matter there
+    assert len(task.test_targets) == 3  # a test set has no owners
     assert caplog.text.count("task.missing=drop leaves out 2 rows") == 2
     assert len(table(GAPS, schema=task.schema.to_json()).targets) == 3
 
 
 def test_columns_of_distinct_integers_are_reported_as_likely_identities(caplog):
-    caplog.set_level("WARNING")  # whatever ran before
+    caplog.set_level("WARNING")  # independently of earlier tests
     lines = "".join(f"{1000 + 7 * i},{i % 9},{i / 3},{i % 2}\n" for i in range(30))
     keys = {"test_path": "table.csv"}
     for _ in range(2):  # also of a file that was read before
@@ -245,7 +245,7 @@ def test_columns_of_distinct_integers_are_reported_as_likely_identities(caplog):
     message = "in patient, as in an identity: task.ignore=[patient] leaves it out"
     assert caplog.text.count(message) == len(caplog.records) == 2
     table("patient,age,share,bought\n" + lines, **keys, categories="patient")
-    table(ROWS, ignore=["owner"])  # so few differ anyway
+    table(ROWS, ignore=["owner"])  # too few rows to tell
     assert len(caplog.records) == 2
 
 
@@ -287,11 +287,11 @@ def test_a_file_is_read_again_if_it_or_a_key_changes():
     assert entries() == 1
     assert len(table("x,bought\n1,no\n2,yes\n3,yes\n").inputs) == 3
     assert len(build(Csv, "table.csv", target="bought", test_share=0.3).inputs) == 2
-    assert entries() == 1  # what was there before is not kept
+    assert entries() == 1  # older entries are removed
 
 
 def test_a_schema_encodes_other_data_alike():
-    """A device has one class and one city only, and one more column."""
+    """The device has only one class and one city, and an additional column."""
     server = table(ROWS, ignore=["owner"])
     schema = server.schema.to_json()
     task = table("more,city,bought,age\n1,Rome,no,35\n", target=None, schema=schema)
@@ -343,7 +343,7 @@ def test_a_folder_for_each_class():
     draw("dog/a.jpg", colour=7, mode="L")
     Path("images/cat/notes.txt").write_text("no image")
     Path("images/.thumbnails").mkdir()
-    Path("images/__MACOSX/cat").mkdir(parents=True)  # as macOS zips a folder
+    Path("images/__MACOSX/cat").mkdir(parents=True)  # as in a zip file of macOS
     for name in ("cat", "__MACOSX/cat"):
         Path(f"images/{name}/._a.png").write_bytes(b"no image")
     task = folder()
@@ -367,7 +367,7 @@ def test_a_folder_for_each_class():
 def test_a_folder_for_each_client_and_one_for_testing(train, test):
     draw(*(f"{train}/{name}/a.png" for name in ("ann/cat", "ann/dog", "bob/dog")))
     draw(f"{test}/ann/cat/b.png")
-    Path(f"images/{train}/bob/cat").mkdir()  # a class of which a client has nothing
+    Path(f"images/{train}/bob/cat").mkdir()  # a class without images of one client
     task = folder(num_clients=2)
     assert [task.targets[indices].tolist() for indices in task.partition] == [[0, 1], [1]]
     assert task.test_targets.tolist() == [0]

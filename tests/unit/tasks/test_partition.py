@@ -46,7 +46,7 @@ def deal(partitioner, labels=LABELS, n=20, seed=0):
     ids=str,
 )
 def test_every_example_is_dealt_once_and_partitions_do_not_change(partitioner, digest):
-    """Published runs name a seed: its partition stays what it was."""
+    """Published runs name a seed, so partitions must not change."""
     parts = deal(partitioner)
     assert sorted(np.concatenate(parts).tolist()) == list(range(1437))
     assert all((np.diff(part) > 0).all() for part in parts)
@@ -75,7 +75,7 @@ def crc(parts):
         (LabelQuantity(), 2_126_211_677),
         (LabelQuantity(3, 10, 30), 918208849),
         (LabelQuantity(2, 10, 30, disjoint=True), 2_699_584_885),
-        (LabelQuantity(10, 1, 1), 1_857_846_106),  # one example of ten classes is not none
+        (LabelQuantity(10, 1, 1), 1_857_846_106),  # one example of ten classes is possible
         (Natural(40), 4_043_506_072),
     ],
     ids=str,
@@ -95,7 +95,7 @@ def test_disjoint_clients_share_nothing_and_cannot_have_more_than_there_is():
         deal(LabelQuantity(disjoint=True), LABELS, 1000)
 
 
-# -- what the papers say ---------------------------------------------------------------------------
+# -- properties from papers ------------------------------------------------------------------------
 
 
 def test_slow_clients_hold_their_own_labels():
@@ -120,7 +120,7 @@ def test_a_client_has_all_of_one_owner():
 
 # -- flwr-datasets ---------------------------------------------------------------------------------
 
-# With 4 clients, or as many as it decides.
+# With 4 clients, or as many as the partitioner decides.
 ARGUMENTS = {
     "continuous": {"strictness": 0.5},
     "dirichlet": {"alpha": 1.0},
@@ -221,7 +221,7 @@ def test_impossible_partitions_are_refused(make, message):
 
 
 class Same(nn.Module):
-    """Takes inputs as outputs, and notes how it was called."""
+    """Returns its inputs as outputs, and records its calls."""
 
     def __init__(self):
         super().__init__()
@@ -241,7 +241,7 @@ def task_of(objective, outputs, targets, **more):
 
 
 def logits(classes, targets, **more):
-    """Whose model gives a class 1 and the other 0: right ones cost log(1 + 1/e), wrong 1 more."""
+    """The model gives `classes` a 1, others 0: right ones cost log(1 + 1/e), wrong ones 1 more."""
     return task_of(Classification(2), torch.eye(2)[classes], torch.tensor(targets), **more)
 
 
@@ -275,7 +275,7 @@ def times_ten(inputs):
 def test_training_batches_are_augmented_then_prepared_and_the_test_set_only_prepared():
     task = logits([0, 1], [0, 0], augment=times_ten, prepare=add_one)
     assert task.batch(np.array([0]))[0].tolist() == [[11.0, 1.0]]
-    # Logits are what they were plus one each, which changes nothing; times ten it would.
+    # Adding one to all logits does not change the loss; multiplying by ten does.
     assert task.test(Same())["loss"] == pytest.approx(RIGHT + 0.5)
     scaled = dataclasses.replace(task, prepare=times_ten)
     assert scaled.test(Same())["loss"] != pytest.approx(RIGHT + 0.5)
@@ -295,7 +295,7 @@ def test_metrics_of_classes():
 
 
 def test_metrics_of_sequences_are_means_over_tokens():
-    """Logits (0, 0) cost log 2 whatever the word, (log 3, 0) cost log 4/3 if it is the first."""
+    """Logits (0, 0) cost log 2 for each word, (log 3, 0) cost log 4/3 for the first word."""
     words = torch.zeros(1, 3, 2)
     words[0, 2, 0] = math.log(3)
     sequences = Classification(2, sequences=True)
@@ -310,7 +310,7 @@ def test_metrics_of_sequences_are_means_over_tokens():
 @pytest.mark.parametrize("chunk", [500, 3, 1])
 def test_metrics_of_numbers(chunk):
     """Errors 1, -1, 0, 2 of targets 1, 2, 3, 6 with mean 3: 6 of a variation of 14."""
-    outputs = torch.tensor([2.0, 1.0, 3.0, 8.0])  # as a model without a second dimension gives
+    outputs = torch.tensor([2.0, 1.0, 3.0, 8.0])  # as of a model without a second dimension
     numbers = torch.tensor([[1.0], [2.0], [3.0], [6.0]])
     metrics = task_of(Regression(1), outputs, numbers, test_chunk=chunk).test(Same())
     expected = {"rmse": math.sqrt(1.5), "mae": 1.0, "loss": 1.5, "r2": 1 - 6 / 14}
@@ -318,7 +318,7 @@ def test_metrics_of_numbers(chunk):
 
 
 def test_metrics_that_cannot_be_known_are_no_numbers():
-    """The first output explains all, the second nothing: (1 + 0) / 2."""
+    """The first output explains all variation, the second none: (1 + 0) / 2."""
     targets = torch.tensor([[1e6, 1.0], [1e6 + 2, 3.0]])
     outputs = torch.tensor([[1e6, 2.0], [1e6 + 2, 2.0]])
     assert task_of(Regression(2), outputs, targets).test(Same())["r2"] == pytest.approx(0.5)

@@ -1,4 +1,4 @@
-"""Sets of data: digits, and public ones from small files of the real formats."""
+"""Data sets: digits, and public ones from small files in the real formats."""
 
 import gzip
 import json
@@ -122,7 +122,7 @@ def test_grey_images(data, split, folder, num_classes, tmp_path):
 
 @pytest.mark.parametrize("folder", ["QMNIST/raw", "qmnist-labels"])
 def test_writers_of_mnist_are_those_of_qmnist(folder, tmp_path):
-    """Which may come after the images, and must have their labels."""
+    """QMNIST may be added after the images, and its labels must be those of the images."""
     write_grey(tmp_path / "MNIST/raw")
     with pytest.raises(ValueError, match="needs the owner of each training example"):
         make("mnist", partition=Natural())
@@ -145,7 +145,7 @@ def test_writers_of_mnist_are_those_of_qmnist(folder, tmp_path):
 @pytest.mark.parametrize(("kind", "label"), [("CIFAR10", "labels"), ("CIFAR100", "fine_labels")])
 def test_cifar(kind, label, tmp_path, monkeypatch):
     cls = getattr(torchvision().datasets, kind)
-    # The checksums are of the real files.
+    # The known checksums are those of the real files.
     for name in ("train_list", "test_list"):
         monkeypatch.setattr(cls, name, [[file, None] for file, _ in getattr(cls, name)])
     monkeypatch.setattr(cls, "meta", {**cls.meta, "md5": None})
@@ -201,7 +201,7 @@ def test_tiny_imagenet_is_a_copy_of_the_hub(tmp_path):
 
 
 def test_the_error_of_damaged_files_names_the_folder_to_remove(tmp_path):
-    """torchvision finds the damage: a cut file, a checksum; a label that no class has is ours."""
+    """torchvision detects cut files and wrong checksums; this project detects unknown labels."""
     write_grey(tmp_path / "MNIST/raw")
     path = tmp_path / "MNIST/raw/t10k-labels-idx1-ubyte"
     whole = path.read_bytes()
@@ -234,7 +234,7 @@ def test_bad_values_are_refused(values, message):
 
 
 def reviews(root, train, test):
-    """In files that `datasets` reads."""
+    """Write files that `datasets` reads; return the task."""
     (root / "imdb").mkdir()
     for split, rows in (("train", train), ("test", test)):
         lines = [json.dumps({"text": text, "label": label}) + "\n" for text, label in rows]
@@ -243,7 +243,7 @@ def reviews(root, train, test):
 
 
 def test_words_are_numbered_by_frequency_in_the_training_set(tmp_path):
-    """film 3, good 2, then by name: a, bad, it's; 0 is padding, 1 what the training set has not."""
+    """film 3, good 2, then by name: a, bad, it's; 0 is padding, 1 a word unknown in training."""
     train = [("Good, GOOD film.<br />It's a film!", 1), ("bad film", 0)]
     task = reviews(tmp_path, train, [("a bad surprise", 0), ("good", 1)])
     assert task.inputs[:, :7].tolist() == [[3, 3, 2, 6, 4, 2, 0], [5, 2, 0, 0, 0, 0, 0]]
@@ -251,7 +251,7 @@ def test_words_are_numbered_by_frequency_in_the_training_set(tmp_path):
     assert (task.inputs.shape, task.targets.tolist()) == ((2, IMDB_LENGTH), [1, 0])
 
 
-SENTENCE = " the cat sat on the <unk> mat . \n\n"  # 8 words, and two ends of lines
+SENTENCE = " the cat sat on the <unk> mat . \n\n"  # 8 words, and two line ends
 
 
 def words(root, partition=IID, num_clients=1, train_split="train"):
@@ -351,11 +351,11 @@ def test_made_up_data_have_the_shapes_of_the_real_ones_and_say_so(caplog, monkey
     assert (speech.targets.shape, speech.num_clients) == ((4_000, 80), 100)
 
 
-# -- where they are --------------------------------------------------------------------------------
+# -- folders of data sets --------------------------------------------------------------------------
 
 
 class Letters(DataSet):
-    """A set that can be downloaded, or not, and notes how often it is read."""
+    """A set that can be downloaded or not; it records how often it is read."""
 
     fetched, reads = None, []
 
@@ -417,7 +417,7 @@ def test_the_error_of_missing_data_names_folders_and_a_remedy(tmp_path, monkeypa
 
 
 class Source:
-    """Makes arrays, and counts how often."""
+    """Makes arrays, and counts its calls."""
 
     made = 0
 
