@@ -41,7 +41,7 @@ def pytest_runtest_teardown():
 
 
 @pytest.fixture
-def logged(caplog):
+def logs(caplog):
     """`caplog` with the log of Flower, which does not propagate."""
     logging.getLogger("flwr").addHandler(caplog.handler)
     try:

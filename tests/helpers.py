@@ -52,7 +52,7 @@ def order_for(client_id, sequence, vector, config, state=None, extra=NO_EXTRA):
     return Order(0, client_id, sequence, version, vector, config, 0.0, state or {}, extra)
 
 
-def sent(client_id, base_version, *vector, kind="pseudo", examples=10, loss=0.1, **more):
+def update_of(client_id, base_version, *vector, kind="pseudo", examples=10, loss=0.1, **more):
     """An update of a client that trained from a version."""
     return Update(client_id, base_version, vec(*vector), kind, examples, loss, **more)
 
@@ -64,10 +64,10 @@ def steps(strategy, script, kind="pseudo"):
     """
     result = []
     for version, *uploads in script:
-        updates = [sent(client, base, *vector, kind=kind) for client, vector, base in uploads]
+        updates = [update_of(client, base, *vector, kind=kind) for client, vector, base in uploads]
         model = GlobalModel(np.zeros_like(updates[0].vector), version)
-        refused = any(strategy.admit(model, each) for each in updates)
-        result.append(None if refused else (-strategy.aggregate(model, updates)).tolist())
+        refusal = any(strategy.admit(model, each) for each in updates)
+        result.append(None if refusal else (-strategy.aggregate(model, updates)).tolist())
     return result
 
 
@@ -76,7 +76,7 @@ def same_steps(actual, expected, rel=1e-6):
         assert one == (None if other is None else pytest.approx(other, rel=rel))
 
 
-def normalised(seed=0, width=4):
+def small_model(seed=0, width=4):
     """A module with buffers and dropout."""
     torch.manual_seed(seed)
     layers = nn.Linear(3, width), nn.BatchNorm1d(width), nn.Dropout(0.5), nn.Linear(width, 2)
@@ -402,13 +402,13 @@ def write_cell(folder, *, events=None, summary=None, algorithm=None, runtime="in
         config = f"algorithm:\n  name: {algorithm}\nruntime:\n  name: {runtime}\n"
         (folder / "config.yaml").write_text(config)
     if events is not None:
-        lines = (json.dumps(event) + "\n" for event in numbered(events))
+        lines = (json.dumps(event) + "\n" for event in with_orders(events))
         (folder / "events.jsonl").write_text("".join(lines))
     if summary is not None:
         (folder / "summary.json").write_text(json.dumps(summary))
 
 
-def numbered(events):
+def with_orders(events):
     """The events with the numbers of their orders, found by client and version (if known)."""
     last, by_version, waiting, numbers = {}, {}, defaultdict(list), count()
     for event in events:

@@ -125,11 +125,11 @@ def start(log, *arguments):
 
 def wait_for(condition, description, seconds=120.0):
     """Wait for a condition; return the seconds that it took."""
-    began = time.monotonic()
+    start = time.monotonic()
     while not condition():
-        assert time.monotonic() - began < seconds, f"not within {seconds:g} s: {description}"
+        assert time.monotonic() - start < seconds, f"not within {seconds:g} s: {description}"
         time.sleep(0.2)
-    return time.monotonic() - began
+    return time.monotonic() - start
 
 
 def processes(folder, name=""):

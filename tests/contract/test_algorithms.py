@@ -136,8 +136,8 @@ def test_the_docstring_shows_one_aggregation_by_hand(name):
     names = vars(sys.modules[algorithm.__module__])
     globs = {**names, "np": np, "GlobalModel": GlobalModel, "Update": Update}
     (test,) = doctest.DocTestFinder(recurse=False).find(algorithm, globs=globs)
-    shown = any(".aggregate(model, " in example.source for example in test.examples)
-    assert shown, f"{algorithm.__name__} needs Examples: with .aggregate(model, ...)"
+    has_call = any(".aggregate(model, " in example.source for example in test.examples)
+    assert has_call, f"{algorithm.__name__} needs Examples: with .aggregate(model, ...)"
     assert doctest.DocTestRunner().run(test).failed == 0
 
 

@@ -4,7 +4,7 @@ from copy import deepcopy
 
 import numpy as np
 import pytest
-from helpers import Quadratic, make_config, run, sent, vec
+from helpers import Quadratic, make_config, run, update_of, vec
 
 from fl_app.algorithms.ace import ACE
 from fl_app.algorithms.afl import AFL
@@ -164,7 +164,7 @@ def course(strategy, *, warm=False, num_versions=25, buffer_size=3):
         first = warm and version == 0
         clients = range(POPULATION) if first else rng.choice(POPULATION, buffer_size)
         updates = [
-            sent(
+            update_of(
                 int(client),
                 max(0, version - int(rng.integers(6))),
                 *rng.standard_normal(SIZE),

@@ -159,7 +159,7 @@ def test_an_unmodified_client_app_evaluates():
 
 
 @pytest.mark.parametrize(("losses", "mean"), [((1, 2), 1.75), ((1, math.nan), math.nan)])
-def test_metrics_are_means_by_examples_and_arrays_that_are_rounded_are_named(losses, mean, logged):
+def test_metrics_are_means_by_examples_and_arrays_that_are_rounded_are_named(losses, mean, logs):
     def app(message, context):
         node = context.node_config["partition-id"]
         metrics = {"num-examples": 1 + 2 * node, "train_loss": losses[node], "acc": 4.0 * node}
@@ -170,7 +170,7 @@ def test_metrics_are_means_by_examples_and_arrays_that_are_rounded_are_named(los
     result = FedBuff().start(FakeGrid(app, 2), codec.record_of(arrays), 1, schedule=synchronous(2))
     means = dict(result.train_metrics_clientapp[1])
     assert means == pytest.approx({"train_loss": mean, "acc": 3.0}, nan_ok=True)
-    assert "initial_arrays w, n: models are float32" in logged.text
+    assert "initial_arrays w, n: models are float32" in logs.text
 
 
 class Hinting(FedBuff):
@@ -199,12 +199,12 @@ def test_clients_that_cannot_evaluate_or_do_not_know_a_vector_train_on():
 # -- apps that do not fit -------------------------------------------------------------------------
 
 
-def test_clients_without_the_algorithms_own_equations_are_reported(logged):
+def test_clients_without_the_algorithms_own_equations_are_reported(logs):
     with pytest.raises(RunError) as error:
         start(FedDyn(), nodes=2, schedule=Buffered(concurrency=2, buffer_size=1))
     missing = "fl_app.algorithms.feddyn.trainer.FedDynTrainer"
     assert f"the ClientApp must train with {missing}: " in str(error.value)
-    assert f"Its ClientApp must train with {missing}" in logged.messages
+    assert f"Its ClientApp must train with {missing}" in logs.messages
 
 
 class Own(FedDynTrainer):
@@ -338,7 +338,7 @@ def run_short(strategy, **settings):
     return start(strategy, nodes=3, num_rounds=4, **{**more, **settings})
 
 
-def test_a_run_writes_the_files_of_the_command_line(tmp_path, logged):
+def test_a_run_writes_the_files_of_the_command_line(tmp_path, logs):
     folder = tmp_path / "runs" / "one"
     result = run_short(Asynchronous(FedProx(proximal_mu=0.1)), output=folder)
     versions = [e.version for e in read_events(folder / "events.jsonl") if e.kind == "aggregate"]
@@ -357,7 +357,7 @@ def test_a_run_writes_the_files_of_the_command_line(tmp_path, logged):
     assert "FedProx" in (folder / report.PAGE).read_text()
     assert (folder / "table.csv").is_file()
     assert "proximal_mu=0.1" in (folder / "config.yaml").read_text()
-    assert f"Report, to open in a browser: {folder / report.PAGE}" in logged.messages
+    assert f"Report, to open in a browser: {folder / report.PAGE}" in logs.messages
 
 
 @pytest.mark.parametrize("name", ["events.jsonl", "summary.json"])

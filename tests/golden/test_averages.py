@@ -27,7 +27,7 @@ FedAsync   alpha = 0.8, w_i = [3, -1] of age 3: s = 1, 4^(-1/2) = 1/2, 1 / (10 (
 
 import numpy as np
 import pytest
-from helpers import Scripted, Times, run, sent, vec
+from helpers import Scripted, Times, run, update_of, vec
 
 from fl_app.algorithms.ace import ACE
 from fl_app.algorithms.afl import AFL
@@ -192,10 +192,10 @@ def test_effective_clients(first, second, clients):
 
 def test_young_gradients_are_taken_and_old_ones_refused():
     strategy = Ringmaster(server_lr=0.5, delay_threshold=3)
-    assert strategy.admit(MODEL, sent(0, 3, 2, 4)) is None
+    assert strategy.admit(MODEL, update_of(0, 3, 2, 4)) is None
     for age in (3, 4):
         reason = f"age={age} is above 2, by strategy.delay_threshold"
-        assert strategy.admit(MODEL, sent(0, 5 - age, 2, 4)) == reason
+        assert strategy.admit(MODEL, update_of(0, 5 - age, 2, 4)) == reason
 
 
 @pytest.mark.parametrize(
@@ -248,7 +248,7 @@ def test_a_long_upload_acts_as_one_clipped_to_the_bound(make):
     def models(upload, **settings):
         strategy = make(**settings)
         both = (upload, vec(-0.3, 0.4))  # FADAS' first step always has the same length
-        return [strategy.aggregate(model, [sent(0, 2, *each, kind=kind)]) for each in both]
+        return [strategy.aggregate(model, [update_of(0, 2, *each, kind=kind)]) for each in both]
 
     clipped = models(vec(3, 4), clip_norm=1.0)
     np.testing.assert_allclose(clipped, models(vec(0.6, 0.8)), rtol=1e-6)
@@ -279,11 +279,11 @@ def test_buffers_move_by_the_mean_of_the_uploads_and_nothing_else(strategy, kind
     toward = 1 if kind in ("delta", "model") else -1
     for _ in range(2):
         extra = {"control": vec(1, 0)}
-        updates = [sent(c, 1, 1, 4 * c, kind=kind, extra=extra) for c in range(2)]
+        updates = [update_of(c, 1, 1, 4 * c, kind=kind, extra=extra) for c in range(2)]
         assert strategy.aggregate(model, updates)[1] == pytest.approx(2 * toward, rel=1e-6)
 
 
 def test_buffers_take_a_stale_upload_like_a_fresh_one():
     model = GlobalModel(vec(0, 0), 3, num_trainable=1)
     for base in (0, 3):
-        assert FedStaleAsync(num_clients=2).aggregate(model, [sent(0, base, 4, 4)])[1] == -4
+        assert FedStaleAsync(num_clients=2).aggregate(model, [update_of(0, base, 4, 4)])[1] == -4

@@ -9,7 +9,7 @@ import re
 import numpy as np
 import pytest
 import torch
-from helpers import Quadratic, engine_of, make_config, order_for, run, sent, vec
+from helpers import Quadratic, engine_of, make_config, order_for, run, update_of, vec
 from torch import nn
 
 from fl_app.algorithms.aso_fed import ASOFed
@@ -99,20 +99,23 @@ def test_feddyns_server_over_two_rounds():
     start = GlobalModel(vec(1), 0)
     assert strategy.to_evaluate(start) is start.params
     assert strategy.dispatch(start, 0) == (start.params, {"regularisation": 0.5})
-    two = [sent(0, 0, 2.25, kind="model", examples=1), sent(1, 0, 3.25, kind="model", examples=3)]
+    two = [
+        update_of(0, 0, 2.25, kind="model", examples=1),
+        update_of(1, 0, 3.25, kind="model", examples=3),
+    ]
     c = strategy.aggregate(start, two)
     assert c.tolist() == [3.625]
     assert strategy.report["weight"] == [0.5, 0.5]
     later = GlobalModel(c, 1)
     assert strategy.to_evaluate(later).tolist() == [2.75]
     assert strategy.dispatch(later, 0)[1] == {"regularisation": 0.5, "mean_examples": 2.0}
-    third = sent(0, 1, 2.625, kind="model", examples=1)
+    third = update_of(0, 1, 2.625, kind="model", examples=1)
     assert strategy.aggregate(later, [third]).tolist() == [3.25]
     assert strategy.to_evaluate(later).tolist() == [2.625]
     # Without num_clients, m counts the clients so far: c = 2.75 + 3.5 / 2; then (3.5 + 1.5) / 3.
     without_number = FedDyn()
     assert without_number.aggregate(start, two).tolist() == [4.5]
-    other = sent(2, 1, 6.0, kind="model", examples=1)
+    other = update_of(2, 1, 6.0, kind="model", examples=1)
     c = without_number.aggregate(GlobalModel(vec(4.5), 1), [other])
     assert c.tolist() == pytest.approx([6 + 5 / 3])
 
@@ -121,7 +124,7 @@ def test_feddyns_server_over_two_rounds():
 
 
 def arrival(client_id, version, examples):
-    return sent(client_id, version, 8, -8, kind="delta", examples=examples)
+    return update_of(client_id, version, 8, -8, kind="delta", examples=examples)
 
 
 def test_aso_feds_client_over_two_orders():
@@ -181,7 +184,7 @@ def test_aso_feds_slow_clients_take_longer_steps():
 def test_aso_fed_weighs_features_by_their_size_if_asked():
     """W = [[2, 0], [1, 1]], no displacement: softmax [0.8807971, 0.1192029] and [1/2, 1/2]."""
     model = GlobalModel(vec(2, 0, 1, 1, 5), 0)
-    zero = sent(0, 0, 0, 0, 0, 0, 0, kind="delta")
+    zero = update_of(0, 0, 0, 0, 0, 0, 0, kind="delta")
     params = ASOFed(feature_layer=[2, 2]).aggregate(model, [zero])
     np.testing.assert_allclose(params, [1.7615942, 0, 0.5, 0.5, 5], rtol=1e-6)
     assert ASOFed().aggregate(model, [zero]).tolist() == [2, 0, 1, 1, 5]
@@ -250,7 +253,7 @@ def test_scaffolds_control_variate_is_the_same_whatever_is_uploaded(kind):
 
 def change(client_id, version, *delta, control):
     extra = {"control": vec(control, *delta[1:])}
-    return sent(client_id, version, *delta, kind="delta", extra=extra)
+    return update_of(client_id, version, *delta, kind="delta", extra=extra)
 
 
 def test_scaffolds_late_update_counts_as_it_is():
@@ -620,7 +623,7 @@ def test_each_entry_moves_by_the_updates_that_have_it():
     strategy.widths = Widths(layout, [1.0, 0.5], rolling=False)
     half = np.zeros(27, np.float32)
     half[HALVES["first", 9]] = 6
-    updates = [sent(0, 0, *[4] * 27, kind="delta"), sent(1, 3, *half, kind="delta")]
+    updates = [update_of(0, 0, *[4] * 27, kind="delta"), update_of(1, 3, *half, kind="delta")]
     expected = np.full(27, 2.0)
     expected[HALVES["first", 9]] = 4
     assert strategy.aggregate(model, updates).tolist() == expected.tolist()
@@ -631,7 +634,7 @@ def test_each_entry_moves_by_the_updates_that_have_it():
     for version in (0, 1):
         vector = np.zeros(27, np.float32)
         vector[places(layout, 0.5, version)] = 6
-        updates.append(sent(version, version, *vector, kind="delta"))
+        updates.append(update_of(version, version, *vector, kind="delta"))
     bias = strategy.aggregate(model, updates)[8:12]
     assert bias.tolist() == [6, 6, 6, 0]
 
@@ -648,12 +651,12 @@ def test_entries_of_no_update_stay_and_entries_of_one_update_count_alone(strateg
 
     def halves(v):
         ones = [np.bincount(places(layout, 0.5, v + client), minlength=27) for client in (0, 1)]
-        return [sent(client, v + client, *ones[client]) for client in (0, 1)]
+        return [update_of(client, v + client, *ones[client]) for client in (0, 1)]
 
     if isinstance(strategy, CANA):
         step = params - strategy.aggregate(GlobalModel(params, 1), halves(0))
         assert step[8:12].tolist() == pytest.approx([1, 1, 1, 0])
-    whole = [sent(client, 1, *[1] * 27) for client in (2, 3)]
+    whole = [update_of(client, 1, *[1] * 27) for client in (2, 3)]
     first = strategy.aggregate(GlobalModel(params, 1), whole)
     assert (first < 0).all()
     difference = strategy.aggregate(GlobalModel(first, 3), halves(2)) - first

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from helpers import Quadratic, Times, order_for, run, sent, vec
+from helpers import Quadratic, Times, order_for, run, update_of, vec
 
 from fl_app.algorithms.fedasmu import FedASMU
 from fl_app.algorithms.fedasmu.slots import ADD, MINUS, MetaModel, learn_slot, next_slot
@@ -16,7 +16,7 @@ from fl_app.schedule import fully_async
 
 
 def upload(client_id, base_version, *model, **metrics):
-    return sent(client_id, base_version, *model, kind="model", rate_sum=0.5, metrics=metrics)
+    return update_of(client_id, base_version, *model, kind="model", rate_sum=0.5, metrics=metrics)
 
 
 def after_uploads(*models, **settings):

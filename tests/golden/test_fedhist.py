@@ -175,8 +175,8 @@ def test_s_is_the_buffered_uploads_of_one_model_and_the_oldest_round_is_judged()
     participants = {}
     params = np.zeros(3, np.float32)
     for number in range(1, 40):
-        chosen = [int(c) for c in rng.choice(CLIENTS, K, replace=False)]
-        vectors = [rng.standard_normal(3).astype(np.float32) for _ in chosen]
+        sample = [int(c) for c in rng.choice(CLIENTS, K, replace=False)]
+        vectors = [rng.standard_normal(3).astype(np.float32) for _ in sample]
         before = dict(fedhist.state["utility"])
         fedhist.report = {}
         model = GlobalModel(params, number - 1)
@@ -184,11 +184,11 @@ def test_s_is_the_buffered_uploads_of_one_model_and_the_oldest_round_is_judged()
             model,
             [
                 Update(c, base_of[c], v, "pseudo", 10, 1.0)
-                for c, v in zip(chosen, vectors, strict=True)
+                for c, v in zip(sample, vectors, strict=True)
             ],
         )
-        base_versions[number], participants[number] = [base_of[c] for c in chosen], set(chosen)
-        base_of |= dict.fromkeys(chosen, number)
+        base_versions[number], participants[number] = [base_of[c] for c in sample], set(sample)
+        base_of |= dict.fromkeys(sample, number)
 
         assert sum(fedhist.report["weight"]) == pytest.approx(1)
         assert min(fedhist.report["weight"]) >= 0

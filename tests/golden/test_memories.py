@@ -79,7 +79,7 @@ CANA with fair=True, weights with p = 1, and with p = 0, which leaves the first 
 
 import numpy as np
 import pytest
-from helpers import Quadratic, order_for, run, same_steps, sent, steps, vec
+from helpers import Quadratic, order_for, run, same_steps, steps, update_of, vec
 
 from fl_app.algorithms.ace import ACE
 from fl_app.algorithms.area import AREA
@@ -182,16 +182,16 @@ def test_memories_calibrate_as_far_as_they_help(settings, later, beta, matched):
 
 def test_an_arrival_of_the_greatest_age_is_accepted_and_an_older_one_has_no_weight():
     strategy, model = ACE(max_age=1, over="all", num_clients=2), GlobalModel(vec(0), 3)
-    assert strategy.admit(model, sent(0, 2, 4)) is None
-    assert strategy.aggregate(model, [sent(0, 2, 4)]).tolist() == [-2]
+    assert strategy.admit(model, update_of(0, 2, 4)) is None
+    assert strategy.aggregate(model, [update_of(0, 2, 4)]).tolist() == [-2]
     assert strategy.report["weight"] == [1 / 2]
     assert "effective_clients" not in strategy.report  # the mean is over memories
-    strategy.aggregate(model, [sent(1, 0, 9)])
+    strategy.aggregate(model, [update_of(1, 0, 9)])
     assert strategy.report["weight"] == [0]
     reason = "age=3 is above strategy.max_age=1, and no client has a younger gradient"
-    assert strategy.admit(GlobalModel(vec(0), 6), sent(3, 3, 1)) == reason
+    assert strategy.admit(GlobalModel(vec(0), 6), update_of(3, 3, 1)) == reason
     # If no update has a weight, the version repeats its predecessor.
-    assert ACE(max_age=1).aggregate(GlobalModel(vec(5), 9), [sent(0, 0, 8)]).tolist() == [5]
+    assert ACE(max_age=1).aggregate(GlobalModel(vec(5), 9), [update_of(0, 0, 8)]).tolist() == [5]
 
 
 def test_of_two_updates_of_a_client_the_later_one_counts():
@@ -301,7 +301,7 @@ def test_steps_are_as_long_as_gradients():
 
 def residual(client, version, r, after=0, number=1):
     metrics = {"after": float(after), "upload": float(number)}
-    return sent(client, version, r, kind=RESIDUAL, metrics=metrics)
+    return update_of(client, version, r, kind=RESIDUAL, metrics=metrics)
 
 
 FOUR = [residual(0, 0, 4), residual(1, 1, 2), residual(0, 1, -2, 1, 2), residual(1, 3, -3, 1, 2)]

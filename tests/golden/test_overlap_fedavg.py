@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 import pytest
-from helpers import Quadratic, Times, order_for, run, sent, vec
+from helpers import Quadratic, Times, order_for, run, update_of, vec
 
 from fl_app.algorithms.overlap_fedavg import OverlapFedAvg
 from fl_app.algorithms.overlap_fedavg.trainer import OverlapTrainer
@@ -16,7 +16,7 @@ from fl_app.schedule import synchronous
 
 
 def update(client_id, version, *delta, examples=10):
-    return sent(client_id, version, *delta, kind="delta", examples=examples)
+    return update_of(client_id, version, *delta, kind="delta", examples=examples)
 
 
 SETTINGS = {"server_lr": 0.5, "compensation": 0.25, "momentum": 0.5}

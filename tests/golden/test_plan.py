@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from helpers import MeanDelta, run, sent, vec
+from helpers import MeanDelta, run, update_of, vec
 
 import fl_app
 from fl_app.algorithms.fedavg_k import FedAvgK
@@ -378,7 +378,7 @@ def test_the_unbiased_step_divides_by_the_share():
     strategy = FedAvgK(server_lr=0.5, weighting="unbiased")
     strategy.shares = [0.5, 2.0]
     model = GlobalModel(vec(1, 1), 5)
-    first, second = sent(0, 5, 2, 0, kind="gradient"), sent(1, 5, 0, 4, kind="gradient")
+    first, second = update_of(0, 5, 2, 0, kind="gradient"), update_of(1, 5, 0, 4, kind="gradient")
     assert strategy.aggregate(model, [first]).tolist() == [-1, 1]
     # 1/2 (1/(2 0.5) [2, 0] + 1/(2 2) [0, 4]) = [1, 1/2]
     assert strategy.aggregate(model, [first, second]).tolist() == [0, 0.5]

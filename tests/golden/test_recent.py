@@ -36,9 +36,9 @@ from helpers import (
     order_for,
     run,
     same_steps,
-    sent,
     steps,
     toward_own_number,
+    update_of,
     vec,
 )
 from torch import nn
@@ -71,7 +71,7 @@ MODELS = [(0, 8), (1, 0), (0, 16), (2, 1)]
 
 def models_after(strategy, models=MODELS, together=False):
     """w after each arrival, or after all of them at once."""
-    updates = [sent(client, 0, w, kind="model") for client, w in models]
+    updates = [update_of(client, 0, w, kind="model") for client, w in models]
     params, results = vec(4), []
     for version, group in enumerate([updates] if together else [[each] for each in updates]):
         params = strategy.aggregate(GlobalModel(params, version), group)
@@ -89,9 +89,9 @@ def test_a_new_model_takes_the_place_of_its_clients_last_one():
 
 
 def test_an_upload_beyond_the_greatest_staleness_is_refused():
-    strategy, model = MRAsyncFL(max_staleness=2), GlobalModel(vec(0), 3)
-    assert strategy.admit(model, sent(0, 1, 1)) is None
-    assert strategy.admit(model, sent(0, 0, 1)) == "age=3 is above 2, by strategy.max_staleness"
+    method, model = MRAsyncFL(max_staleness=2), GlobalModel(vec(0), 3)
+    assert method.admit(model, update_of(0, 1, 1)) is None
+    assert method.admit(model, update_of(0, 0, 1)) == "age=3 is above 2, by strategy.max_staleness"
 
 
 # -- FedPSA ---------------------------------------------------------------------------------------
@@ -106,7 +106,7 @@ def psa(**settings):
 
 
 def displacements(*deltas):
-    return [sent(client, 3, *delta, 0, kind="delta") for client, delta in enumerate(deltas)]
+    return [update_of(client, 3, *delta, 0, kind="delta") for client, delta in enumerate(deltas)]
 
 
 MODEL = GlobalModel(vec(1, 1, 5), 3, num_trainable=2)
@@ -137,7 +137,7 @@ def test_fedpsa_is_fedbuff_until_it_knows_how_long_updates_are():
 
 def report(client, *delta, angle, feedback):
     metrics = {"angle": float(angle), "feedback": float(feedback)}
-    return sent(client, 3, *delta, kind="delta", metrics=metrics)
+    return update_of(client, 3, *delta, kind="delta", metrics=metrics)
 
 
 PAIR = {0: {"angle": 60, "feedback": False}, 1: {"angle": 120, "feedback": True}}
@@ -281,7 +281,7 @@ def test_rescaled_asgd_steps_in_proportion_to_the_clients_seconds():
     orders = [[(0, 1)], [(1, 3)], [(0, 1)], [(0, 4)], [(0, 2), (1, 3)]]
     expected = [[2, 4], [3, 6], [1, 2], [1.6, 3.2], [2, 4]]
     for each, step in zip(orders, expected, strict=True):
-        updates = [sent(client, 3, 2, 4, seconds=seconds) for client, seconds in each]
+        updates = [update_of(client, 3, 2, 4, seconds=seconds) for client, seconds in each]
         np.testing.assert_allclose(-strategy.aggregate(model, updates), step, rtol=1e-6)
     assert strategy.report["weight"] == pytest.approx([0.4, 0.6])
 
@@ -357,7 +357,7 @@ def test_equally_fast_clients_are_one_group_and_the_step_is_fedbuffs():
     assert [len(clients) for _, clients, _ in result] == [1, 1, 1, 1, 4, 4, 4]
     assert [age for _, _, age in result[5:]] == [[0] * 4] * 2
     model = GlobalModel(vec(0, 0), version=3, history={1: vec(0, 0), 3: vec(0, 0)})
-    updates = [sent(0, 3, 4, 0, kind="delta"), sent(1, 1, 0, 8, kind="delta")]
+    updates = [update_of(0, 3, 4, 0, kind="delta"), update_of(1, 1, 0, 8, kind="delta")]
     ours = FedCompass().aggregate(model, updates)  # two clients have uploaded
     np.testing.assert_allclose(ours, FedBuff(server_lr=0.9).aggregate(model, updates))
     # 0.9 / 4 (4, 0) + 0.9 / 4 3^(-1/2) (0, 8)
@@ -401,7 +401,7 @@ def test_a_round_has_the_work_that_queues_leave_and_late_updates_wait_for_the_ne
 def test_queues_are_smoothed_and_may_be_reported_by_clients():
     """q = (6 + 2) / 2 = 4, c = (26 - 6) / 20 = 1, then (3600 - 4 - 60) / 1 steps."""
     report = {"metrics": {"queue_seconds": 6.0}, "seconds": 26.0, "steps": 20}
-    schedule = after_version(QueueAware(), sent(0, 0, 1, order=0, **report), version=1)
+    schedule = after_version(QueueAware(), update_of(0, 0, 1, order=0, **report), version=1)
     assert schedule.start(ClientPool([0]), (), [], np.random.default_rng(0)) == [0]
     assert schedule.work(0) == {"local_steps": 3536, "local_lr_factor": 1.0}
 
@@ -409,7 +409,7 @@ def test_queues_are_smoothed_and_may_be_reported_by_clients():
 def test_fedqueues_weights_are_steps_over_age_and_equal_ones_are_fedavgs():
     """7 steps of age 0 and 2 of age 1: 7 and 2 / (1 + 1), so 7/8 and 1/8."""
     model = GlobalModel(vec(0, 0), version=3, history={2: vec(0, 0), 3: vec(0, 0)})
-    fresh, stale = (sent(i, 3 - i, 8, 8 * i, kind="model", steps=(7, 2)[i]) for i in (0, 1))
+    fresh, stale = (update_of(i, 3 - i, 8, 8 * i, kind="model", steps=(7, 2)[i]) for i in (0, 1))
     assert FedQueue(staleness_rate=1.0).aggregate(model, [fresh, stale]).tolist() == [8, 1]
     equal = [replace(each, steps=4) for each in (fresh, stale)]
     params = FedQueue().aggregate(model, equal)
@@ -429,8 +429,8 @@ def after_version(schedule, *updates, version):
 def test_a_place_goes_to_the_client_of_the_highest_loss_over_staleness(exponent, best):
     """10 x 2 of age 0; 10 x 3.5 of age 1, which halves it at an exponent of 1."""
     schedule = Guided(concurrency=2, exploration=0.0, least_exploration=0.0, exponent=exponent)
-    fresh = sent(0, 1, 1, loss=2.0, order=0, seconds=1.0)
-    stale = sent(1, 0, 1, loss=3.5, order=1, seconds=1.0)
+    fresh = update_of(0, 1, 1, loss=2.0, order=0, seconds=1.0)
+    stale = update_of(1, 0, 1, loss=3.5, order=1, seconds=1.0)
     after_version(schedule, fresh, stale, version=2)
     idle, rng = ClientPool([0, 1, 2]), np.random.default_rng(0)
     assert schedule.start(idle, [9], [], rng) == [best]
@@ -446,8 +446,8 @@ def test_a_client_with_five_outlier_losses_is_left_out():
     schedule, idle = Guided(concurrency=4, robust=True), ClientPool(range(4))
     for base, left in ((0, 4), (1, 3)):
         losses = enumerate((1.0, 1.1, 1.2, 9.0))
-        updates = [sent(i, base, 1, loss=x, order=4 * base + i, seconds=1.0) for i, x in losses]
-        after_version(schedule, *updates, version=base + 1)
+        batch = [update_of(i, base, 1, loss=x, order=4 * base + i, seconds=1.0) for i, x in losses]
+        after_version(schedule, *batch, version=base + 1)
         assert len(schedule.start(idle, (), [], np.random.default_rng(0))) == left
 
 

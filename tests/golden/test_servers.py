@@ -59,7 +59,7 @@ import re
 
 import numpy as np
 import pytest
-from helpers import sent, vec
+from helpers import update_of, vec
 
 import fl_app
 from fl_app.algorithms.asyncfeded import AsyncFedED
@@ -90,7 +90,7 @@ ROUNDS = [{0: 2, 1: 4}, {2: 6}, {1: 1, 0: 1}, {2: 0}, {2: 0, 0: 0}]
 def test_gsgms_momentum_is_the_mean_step_of_the_round_before(settings, expected):
     strategy, params, models = GSGM(server_lr=1.0, momentum=0.5, **settings), vec(0), []
     for version, gradients in enumerate(ROUNDS):
-        updates = [sent(client, 0, g, kind="gradient") for client, g in gradients.items()]
+        updates = [update_of(client, 0, g, kind="gradient") for client, g in gradients.items()]
         params = strategy.aggregate(GlobalModel(params, version), updates)
         models.append(float(params[0]))
     assert models == pytest.approx(expected, rel=1e-6)
@@ -114,10 +114,10 @@ def fadas(**settings):
 )
 def test_fadas_steps_adapt_to_moments_and_delay(settings, last):
     strategy = fadas(epsilon=1.0, **settings)
-    updates = [sent(0, 5, 8, 0, kind="delta"), sent(1, 5, 0, 4, kind="delta")]
+    updates = [update_of(0, 5, 8, 0, kind="delta"), update_of(1, 5, 0, 4, kind="delta")]
     first = strategy.aggregate(GlobalModel(vec(1, 1), 5), updates)
     np.testing.assert_allclose(first, [4 / 3, 5 / 4], rtol=1e-6)
-    updates = [sent(0, 6, -4, 0, kind="delta"), sent(1, 2, 0, 0, kind="delta")]
+    updates = [update_of(0, 6, -4, 0, kind="delta"), update_of(1, 2, 0, 0, kind="delta")]
     second = strategy.aggregate(GlobalModel(first, 6), updates)
     np.testing.assert_allclose(second, [4 / 3, 5 / 4 + last], rtol=1e-6)
 
@@ -125,7 +125,7 @@ def test_fadas_steps_adapt_to_moments_and_delay(settings, last):
 def test_fadas_keeps_the_digits_of_a_second_momentum_near_one():
     """m = D, v = 1e-5 D^2: m / sqrt(v) = 1 / sqrt(1e-5) for each entry that ever moved."""
     strategy = fadas(server_lr=1, momentum=0, second_momentum=0.99999, epsilon=1e-8)
-    model, update = GlobalModel(vec(0, 0, 0, 0), 0), sent(0, 0, 1, 2, -3, 0, kind="delta")
+    model, update = GlobalModel(vec(0, 0, 0, 0), 0), update_of(0, 0, 1, 2, -3, 0, kind="delta")
     params = strategy.aggregate(model, [update])
     np.testing.assert_allclose(params, np.array([1, 1, -1, 0]) / np.sqrt(1e-5), rtol=1e-5)
 
@@ -136,16 +136,16 @@ def test_fadas_rate_by_age():
     ratio = fadas(server_lr=0.2, delay_rule="ratio")
     assert [ratio.rate(age) for age in (0, 1, 2, 10)] == pytest.approx([0.2, 0.2, 0.1, 0.02])
     half = fadas(epsilon=1.0, lr_schedule=LinearDecay(to=0.0, versions=10))
-    params = half.aggregate(GlobalModel(vec(1), 5), [sent(0, 5, 4, kind="delta")])
+    params = half.aggregate(GlobalModel(vec(1), 5), [update_of(0, 5, 4, kind="delta")])
     assert params == pytest.approx([1 + 1 / 6])
 
 
 # -- AsyncFedED -----------------------------------------------------------------------------------
 
 NEAR = GlobalModel(vec(3, 4), 5, {2: vec(0, 0)})
-STALE = sent(0, 2, 0, 2, kind="delta")
-FRESH = sent(1, 5, 0, 2, kind="delta")
-STILL = sent(0, 2, 0, 0, kind="delta")
+STALE = update_of(0, 2, 0, 2, kind="delta")
+FRESH = update_of(1, 5, 0, 2, kind="delta")
+STILL = update_of(0, 2, 0, 0, kind="delta")
 
 
 @pytest.mark.parametrize(
@@ -176,9 +176,9 @@ def test_asyncfededs_lengths_are_of_the_trainable_part():
     A fresh upload has the weight 2: 6 of the trainable entry, but at most all of the buffer's 3.
     """
     model = GlobalModel(vec(3, 50), 5, {2: vec(0, 0)}, num_trainable=1)
-    params = AsyncFedED().aggregate(model, [sent(0, 2, 2, 40, kind="delta")])
+    params = AsyncFedED().aggregate(model, [update_of(0, 2, 2, 40, kind="delta")])
     np.testing.assert_allclose(params, [3 + 2 * 2 / 5, 50 + (40 - 50) * 2 / 5])
-    params = AsyncFedED(server_lr=2.0).aggregate(model, [sent(0, 5, 3, 3, kind="delta")])
+    params = AsyncFedED(server_lr=2.0).aggregate(model, [update_of(0, 5, 3, 3, kind="delta")])
     np.testing.assert_allclose(params, [9, 53])
 
 
@@ -186,7 +186,7 @@ def test_asyncfededs_epochs_follow_the_distance_if_asked():
     """gamma = 2.5, gamma_bar = 1, kappa = 1: 5 + floor(-1.5) = 3; then a fresh one, 3 + 1."""
     strategy = AsyncFedED(adapt_epochs=True)
     assert strategy.dispatch(NEAR, 0)[1] == {"local_epochs": 5}
-    for update, epochs in ((STALE, 3), (sent(0, 5, 0, 2, kind="delta"), 4)):
+    for update, epochs in ((STALE, 3), (update_of(0, 5, 0, 2, kind="delta"), 4)):
         strategy.aggregate(NEAR, [update])
         assert strategy.dispatch(NEAR, 0)[1] == {"local_epochs": epochs}
     for _ in range(30):
@@ -203,7 +203,7 @@ def test_asyncfededs_epochs_follow_the_distance_if_asked():
 
 
 def refl(base, *gradient):
-    return sent(base, base, *gradient, kind="gradient")
+    return update_of(base, base, *gradient, kind="gradient")
 
 
 @pytest.mark.parametrize(("scale", "expected"), [(1, [0, 0.4083705]), (10, [0, 0.5577931])])
@@ -246,8 +246,8 @@ def test_ports_weights_by_age_agreement_and_data():
     """
     model = GlobalModel(vec(3, 0), 3, {1: vec(1, 0), 3: vec(3, 0)})
     strategy = PORT()
-    updates = [sent(0, 3, 1, 0, kind="delta"), sent(1, 1, 0, 2, kind="delta", examples=30)]
-    params = strategy.aggregate(model, updates)
+    batch = [update_of(0, 3, 1, 0, kind="delta"), update_of(1, 1, 0, 2, kind="delta", examples=30)]
+    params = strategy.aggregate(model, batch)
     assert params.tolist() == pytest.approx([3 + 40 / 130, 180 / 130])
     assert strategy.report["weight"] == pytest.approx([40 / 130, 90 / 130])
 
@@ -258,7 +258,7 @@ def test_ports_opposite_updates_count_least():
     Buffers never enter the cosine.
     """
     model = GlobalModel(vec(3, 0, 9), 3, {2: vec(2, 0, 0)}, num_trainable=2)
-    back, along = sent(0, 2, -1, 0, 5, kind="delta"), sent(1, 2, 0.5, 0, -5, kind="delta")
+    back, along = update_of(0, 2, -1, 0, 5, kind="delta"), update_of(1, 2, 0.5, 0, -5, kind="delta")
     strategy = PORT(staleness_weight=0.0)
     assert strategy.aggregate(model, [back, along]).tolist()[:2] == [3.5, 0.0]
     assert strategy.report["weight"] == [0, 1]
@@ -278,7 +278,7 @@ def test_port_compares_directions_with_the_base_or_two_versions_back(reference, 
     for version, params in enumerate(models):
         model = GlobalModel(params, version, dict(enumerate(models[: version + 1])))
         base = max(0, version - 1)
-        strategy.aggregate(model, [sent(c, base, 1 - c, c, kind="delta") for c in range(2)])
+        strategy.aggregate(model, [update_of(c, base, 1 - c, c, kind="delta") for c in range(2)])
     assert strategy.report["weight"] == pytest.approx(shares)
 
 
@@ -286,7 +286,7 @@ def test_port_compares_directions_with_the_base_or_two_versions_back(reference, 
 
 
 def local_model(version, w, loss):
-    return sent(0, version, w, kind="model", loss=loss)
+    return update_of(0, version, w, kind="model", loss=loss)
 
 
 def test_fedsas_weight_falls_with_age():
@@ -342,7 +342,7 @@ def zeno(**values):
 )
 def test_zeno_takes_a_gradient_that_agrees_at_the_servers_length(gradient, penalty, expected):
     strategy, _ = zeno(penalty=penalty)
-    model, update = GlobalModel(vec(1, 1), 5), sent(0, 5, *gradient, kind="gradient")
+    model, update = GlobalModel(vec(1, 1), 5), update_of(0, 5, *gradient, kind="gradient")
     refusal = strategy.admit(model, update)
     if expected is None:
         assert refusal == "score=-5 is below -strategy.tolerance=-0.1"
@@ -353,7 +353,7 @@ def test_zeno_takes_a_gradient_that_agrees_at_the_servers_length(gradient, penal
 
 def test_zenos_server_computes_a_gradient_anew_every_k_versions():
     strategy, versions = zeno(validate_every=2)
-    update = sent(0, 5, 0, 2, kind="gradient")
+    update = update_of(0, 5, 0, 2, kind="gradient")
     for version in (3, 3, 4, 5, 6, 7):
         strategy.admit(GlobalModel(vec(1, 1), version), update)
     assert versions == [3, 5, 7]

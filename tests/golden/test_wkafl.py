@@ -17,14 +17,14 @@ import math
 
 import numpy as np
 import pytest
-from helpers import sent, vec
+from helpers import update_of, vec
 
 from fl_app.algorithms.wkafl import WKAFL
 from fl_app.core.types import GlobalModel
 
 
 def update(*gradient, age=0, loss=1.0):
-    return sent(0, 5 - age, *gradient, kind="gradient", loss=loss)
+    return update_of(0, 5 - age, *gradient, kind="gradient", loss=loss)
 
 
 def strategy(**settings):

@@ -273,7 +273,7 @@ def test_a_plain_run_is_short_and_keys_or_overrides_end_that():
 QUICK = "num_versions=2 algorithm.client.local_steps=1 task.made_up=true"
 
 
-def test_keys_of_flower_mean_those_of_the_configuration(tmp_path, logged):
+def test_keys_of_flower_mean_those_of_the_configuration(tmp_path, logs):
     keys = {"algorithm": "fedasync", "task": "mnist", "num_clients": 12, "seed": 3}
     run = server_context(**keys, num_versions=4, output=str(tmp_path), overrides=QUICK)
     server_app.main(FakeGrid(client_app.app, 2), run)
@@ -281,7 +281,7 @@ def test_keys_of_flower_mean_those_of_the_configuration(tmp_path, logged):
     assert (config.algorithm.name, config.num_clients, config.seed) == ("fedasync", 12, 3)
     assert config.task._target_.endswith(".Images")
     assert json.loads((tmp_path / "summary.json").read_text())["num_versions"] == 2
-    assert str(tmp_path) in logged.messages[-1]
+    assert str(tmp_path) in logs.messages[-1]
 
 
 @pytest.mark.parametrize(

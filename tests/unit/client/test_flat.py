@@ -7,7 +7,7 @@ import re
 import numpy as np
 import pytest
 import torch
-from helpers import normalised
+from helpers import small_model
 from safetensors.torch import save_file
 from torch import nn
 
@@ -18,7 +18,7 @@ from fl_app.client.initial import weighted
 
 
 def test_a_module_becomes_one_vector_with_parameters_first():
-    module = normalised()
+    module = small_model()
     expected = {name: tensor.clone() for name, tensor in module.state_dict().items()}
     model = FlatModel(module)
     layout = model.layout
@@ -34,7 +34,7 @@ def test_a_module_becomes_one_vector_with_parameters_first():
 
 
 def test_load_and_read_are_inverse_and_copy():
-    model = FlatModel(normalised())
+    model = FlatModel(small_model())
     vector = np.arange(model.layout.size, dtype=np.float32)
     model.load(vector)
     first = model.read()
@@ -50,8 +50,8 @@ def test_load_and_read_are_inverse_and_copy():
 
 
 def frozen_head():
-    """As `normalised`, but the last layer is frozen and in half precision."""
-    module = normalised()
+    """As `small_model`, but the last layer is frozen and in half precision."""
+    module = small_model()
     module[3].to(torch.bfloat16).requires_grad_(False)
     return module
 
@@ -77,17 +77,17 @@ def test_other_frozen_parameters_are_detected_and_rounding_is_ignored():
     assert one.differing(FlatModel(other.module).traces) == ["3.weight"]
     assert one.differing([trace * (1 + 1e-7) for trace in one.traces]) == []
     assert one.differing([]) == ["3.bias", "3.weight"]
-    assert FlatModel(normalised()).differing([]) == []
-    trained, other_initial = (FlatModel(normalised(), private=["3.bias"]) for _ in range(2))
+    assert FlatModel(small_model()).differing([]) == []
+    trained, other_initial = (FlatModel(small_model(), private=["3.bias"]) for _ in range(2))
     trained.module[3].bias.data += 1  # it has been trained
     other_initial.initial["3.bias"] += 1
     assert trained.differing(other_initial.traces) == ["3.bias"]
-    assert trained.differing(FlatModel(normalised(), private=["3.bias"]).traces) == []
+    assert trained.differing(FlatModel(small_model(), private=["3.bias"]).traces) == []
 
 
 def test_on_a_gpu_tensors_lie_apart_aligned_as_cudnn_wants_them(monkeypatch):
     monkeypatch.setattr(flat, "ONE_VECTOR", ())
-    module = normalised()
+    module = small_model()
     model = FlatModel(module)
     vector = np.arange(model.layout.size, dtype=np.float32)
     model.load(vector)
@@ -135,7 +135,7 @@ def test_tied_weights_are_in_the_vector_once_and_stay_tied():
 
 
 def test_private_parameters_and_buffers_are_not_in_the_vector():
-    module = normalised()
+    module = small_model()
     model = FlatModel(module, private=["1.*", "3.bias"])
     assert model.layout.names == ["0.weight", "0.bias", "3.weight"]
     assert [id(p) for p in model.trained] == [
@@ -161,7 +161,7 @@ def test_private_parameters_and_buffers_are_not_in_the_vector():
 
 
 def test_a_twin_shares_only_frozen_and_private_parameters():
-    model = FlatModel(trainable_only(normalised, ["0.*", "3.*"]), private=["3.weight"])
+    model = FlatModel(trainable_only(small_model, ["0.*", "3.*"]), private=["3.weight"])
     twin = model.twin()
     assert twin.layout == model.layout
     assert twin.module[1].weight is model.module[1].weight
@@ -194,12 +194,12 @@ def test_a_twin_shares_only_frozen_and_private_parameters():
 )
 def test_patterns_that_leave_nothing_to_train_or_to_share_are_refused(trainable, private, message):
     with pytest.raises(ValueError, match=re.escape(message)):
-        FlatModel(trainable_only(normalised, trainable), private=private)
+        FlatModel(trainable_only(small_model, trainable), private=private)
 
 
 def test_a_model_without_anything_to_train_is_refused():
     with pytest.raises(ValueError, match="of the model's 6 parameters 6 are frozen"):
-        FlatModel(normalised().requires_grad_(False))
+        FlatModel(small_model().requires_grad_(False))
     with pytest.raises(ValueError, match="of the model's 0 parameters 0 are frozen"):
         FlatModel(nn.ReLU())
 
@@ -232,20 +232,20 @@ def save(path, weights):
 
 @pytest.mark.parametrize("name", ["a.safetensors", "a.npz", "a.pt"])
 def test_weights_are_those_of_the_file(tmp_path, name):
-    saved, loaded = normalised(seed=1), normalised(seed=2)
+    saved, loaded = small_model(seed=1), small_model(seed=2)
     weighted(lambda: loaded, save(tmp_path / name, saved.state_dict()))()
     for key, tensor in saved.state_dict().items():
         assert torch.equal(loaded.state_dict()[key], tensor)
 
 
 def test_errors_name_weights_that_do_not_fit(tmp_path):
-    weights = normalised(width=5).state_dict()
+    weights = small_model(width=5).state_dict()
     del weights["3.bias"]
     weights["head.bias"] = torch.zeros(2)
     weights["3.weight"][0, 0] = torch.nan
     file = save(tmp_path / "a.pt", weights)
     with pytest.raises(ValueError, match=re.escape(f"task.weights={file} must hold")) as refusal:
-        weighted(normalised, file)()
+        weighted(small_model, file)()
     for part in (
         "3.weight is not finite;",
         'Missing key(s) in state_dict: "3.bias"',
@@ -284,14 +284,14 @@ def test_nothing_is_unpickled(tmp_path, name):
     path, trace = tmp_path / name, tmp_path / "trace"
     path.write_bytes(pickle.dumps({"w": Runs(trace)}))
     with pytest.raises(ValueError, match=r"task\.weights=.*nothing but tensors by name"):
-        weighted(normalised, str(path))()
+        weighted(small_model, str(path))()
     assert not trace.exists()
 
 
 def test_a_file_with_more_than_tensors(tmp_path):
     file = save(tmp_path / "a.pt", {"epoch": 3})
     with pytest.raises(ValueError, match="TypeError: 'epoch' is a int"):
-        weighted(normalised, file)()
+        weighted(small_model, file)()
 
 
 # -- GPUs, on a machine without one ---------------------------------------------------------------

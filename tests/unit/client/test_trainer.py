@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from helpers import Quadratic, Scripted, Times, initial_vector, normalised, order_for, run, vec
+from helpers import Quadratic, Scripted, Times, initial_vector, order_for, run, small_model, vec
 from torch import nn
 
 from fl_app.algorithms.afl import AFL
@@ -40,7 +40,7 @@ class Blobs:
         self.batches = []
 
     def model(self):
-        return normalised()
+        return small_model()
 
     def train_indices(self, client_id):
         return np.arange(12 * client_id, 12 * (client_id + 1))

@@ -125,25 +125,25 @@ class RandomSchedule(Schedule):
     """Draws at every call, and makes one version per update when two updates wait."""
 
     def __init__(self):
-        self.asked = 0
-        self.left = 0
+        self.calls = 0
+        self.remaining = 0
 
     def state_dict(self):
-        return {"asked": self.asked, "left": self.left}
+        return {"asked": self.calls, "left": self.remaining}
 
     def load_state_dict(self, state):
-        self.asked, self.left = state["asked"], state["left"]
+        self.calls, self.remaining = state["asked"], state["left"]
 
     def start(self, idle, busy, buffer, rng):
-        self.asked += 1
+        self.calls += 1
         return idle.draw(int(rng.integers(3)) if len(busy) > 2 else 3, rng)
 
     def take(self, buffer):
         if len(buffer) >= 2:
-            self.left = len(buffer)
-        if not self.left:
+            self.remaining = len(buffer)
+        if not self.remaining:
             return ()
-        self.left -= 1
+        self.remaining -= 1
         return buffer[:1]
 
 
@@ -170,11 +170,11 @@ class Watching(MeanDelta):
 
     def __init__(self):
         super().__init__()
-        self.shown = []
+        self.clusterings = []
         self.current = []
 
     def cluster(self, model, updates):
-        self.shown.append(list(updates))
+        self.clusterings.append(list(updates))
         self.current.append(model.version)
         return super().cluster(model, updates)
 
@@ -203,7 +203,7 @@ def test_clusters_are_formed_of_every_clients_latest_gradient():
     )
     strategy = result.strategy
     assert strategy.current == [0, 4]
-    for updates, orders in zip(strategy.shown, ([0, 0, 0], [4, 2, 2]), strict=True):
+    for updates, orders in zip(strategy.clusterings, ([0, 0, 0], [4, 2, 2]), strict=True):
         assert [update.client_id for update in updates] == [0, 1, 2]
         assert {update.kind for update in updates} == {"gradient"}
         assert [update.num_examples for update in updates] == [10, 11, 12]

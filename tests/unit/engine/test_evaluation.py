@@ -599,8 +599,8 @@ class Shifted(MeanDelta):
         for update in updates:
             assert update.extra["seen"].tolist() == [update.base_version, update.client_id]
             assert not update.extra["seen"].flags.writeable
-        seen = [update.extra["seen"] for update in updates]
-        mean = weighted_sum([0.01] * len(seen), seen)
+        vectors = [update.extra["seen"] for update in updates]
+        mean = weighted_sum([0.01] * len(vectors), vectors)
         return super().aggregate(model, updates) + mean
 
 
@@ -609,9 +609,9 @@ class Echo:
 
     def train(self, order):
         out = np.full_like(order.vector, 1 / 8)
-        seen = order.extra["shift"]
-        assert not seen.flags.writeable
-        extra = {"own": np.full_like(out, order.client_id), "seen": seen.copy()}
+        shift = order.extra["shift"]
+        assert not shift.flags.writeable
+        extra = {"own": np.full_like(out, order.client_id), "seen": shift.copy()}
         return Upload(out, "delta", 10, 0.5, extra=extra)
 
 

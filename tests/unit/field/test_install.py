@@ -136,9 +136,9 @@ def test_an_unsuitable_system_is_reported_in_one_line_and_left_alone(machine, ki
         machine.write(subject, value)
     else:
         machine.does[subject] = value
-    done = machine.run(kit / "node-0")
-    assert done.returncode == 1
-    first, last = done.stderr.splitlines()
+    result = machine.run(kit / "node-0")
+    assert result.returncode == 1
+    first, last = result.stderr.splitlines()
     assert re.search(error, first)
     assert last == "error: nothing was changed: 1 found (see above)"
     assert not (machine.root / "opt/fl-app").exists()
@@ -147,8 +147,8 @@ def test_an_unsuitable_system_is_reported_in_one_line_and_left_alone(machine, ki
 
 def test_permissions_and_options(machine, kit):
     machine.does["id"] = "echo 1000"
-    done = machine.run(kit / "node-0", "--check")
-    assert (done.returncode, done.stdout) == (0, "The system has what is needed\n")
+    result = machine.run(kit / "node-0", "--check")
+    assert (result.returncode, result.stdout) == (0, "The system has what is needed\n")
     for options, status, error in (
         ((), 1, "only root can install a service: sudo sh install.sh"),
         (("--uninstall",), 1, "only root can remove a service: sudo sh install.sh"),
@@ -157,8 +157,8 @@ def test_permissions_and_options(machine, kit):
         (("--torch", "none"), 1, "--torch none is for the helper: a node computes with torch"),
         (("--purge",), 1, "--purge goes with --uninstall"),
     ):
-        done = machine.run(kit / "node-0", *options)
-        assert (done.returncode, error in done.stderr) == (status, True)
+        result = machine.run(kit / "node-0", *options)
+        assert (result.returncode, error in result.stderr) == (status, True)
     assert not (machine.root / "opt/fl-app").exists()
     assert "--uninstall" in machine.run(kit / "node-0", "--help").stdout
     (kit / "node-0" / "node.env").unlink()
@@ -169,14 +169,14 @@ def test_two_installations_do_not_run_at_once(machine, kit):
     (machine.root / "run/lock").mkdir()
     with (machine.root / "run/lock/fl-app-install").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        done = machine.run(kit / "node-0")
-    assert (done.returncode, done.stderr) == (1, "error: another install.sh is running\n")
+        result = machine.run(kit / "node-0")
+    assert (result.returncode, result.stderr) == (1, "error: another install.sh is running\n")
     assert not (machine.root / "opt/fl-app").exists()
 
 
 def test_a_folder_becomes_a_service(machine, kit):
-    done = machine.run(kit / "node-0")
-    assert (done.returncode, done.stderr) == (0, "")
+    result = machine.run(kit / "node-0")
+    assert (result.returncode, result.stderr) == (0, "")
     home = machine.home
     assert (home / "node.key").read_bytes() == (kit / "node-0" / "node.key").read_bytes()
     assert (machine.root / "etc/systemd/system/fl-supernode.service").exists()
@@ -196,9 +196,9 @@ def test_a_folder_becomes_a_service(machine, kit):
     assert order.index("useradd") < order.index("chown") < order.index("systemd-run")
     # The server may not exist yet.
     machine.does["systemd-run"] = "echo 'WRONG SuperLink'; exit 1"
-    done = machine.run(kit / "node-0")
-    assert (done.returncode, "WRONG SuperLink" in done.stdout) == (3, True)
-    assert "found something wrong" in done.stdout
+    result = machine.run(kit / "node-0")
+    assert (result.returncode, "WRONG SuperLink" in result.stdout) == (3, True)
+    assert "found something wrong" in result.stdout
     assert machine.called("systemctl restart fl-supernode")
 
 
@@ -223,15 +223,15 @@ def test_the_servers_folder_brings_caddy_from_the_systems_packages(machine, kit)
     for port, number in (("1FA4", 8100), ("1FA3", 8099)):  # ports of Caddy and of the SuperLink
         machine.write("proc/net/tcp", f"1: 0100007F:{port} 00000000:0000 0A 00000000\n")
         (machine.running / "fl-superlink").unlink(missing_ok=True)
-        done = machine.run(kit / "server", "--check")
-        assert f"another program listens on port {number}" in done.stderr
+        result = machine.run(kit / "server", "--check")
+        assert f"another program listens on port {number}" in result.stderr
 
 
 def test_the_helpers_folder_installs_no_torch_and_keeps_its_record(machine, kit):
     folder = add_helper(kit, ["helper.lan"])
     (folder / "packages.py").write_text("no installer is run")
-    done = machine.run(folder)
-    assert (done.returncode, done.stderr) == (0, "")
+    result = machine.run(folder)
+    assert (result.returncode, result.stderr) == (0, "")
     assert machine.called("systemctl enable") == ["systemctl enable --quiet fl-helper"]
     (installation,) = machine.called("python3 .*packages.py")
     assert "--torch none " in installation
@@ -254,9 +254,9 @@ def test_python_comes_from_the_systems_packages(machine, kit):
     assert machine.called("apt-get .* install --no-install-recommends python3-venv")
     marker.unlink()
     machine.does["apt-get"] = "exit 100"
-    done = machine.run(kit / "node-0")
-    assert done.returncode == 1
-    assert "connect this machine to a network, and run this again" in done.stderr
+    result = machine.run(kit / "node-0")
+    assert result.returncode == 1
+    assert "connect this machine to a network, and run this again" in result.stderr
 
 
 def test_run_again_it_updates_and_keeps_settings_keys_and_state(machine, kit, tmp_path):
@@ -267,17 +267,17 @@ def test_run_again_it_updates_and_keeps_settings_keys_and_state(machine, kit, tm
     settings = (home / "node.env").read_text().replace('DATA=""', 'DATA="/srv/x"')
     (home / "node.env").write_text(settings)
     before = (home / "node.key").read_bytes()
-    done = machine.run(kit / "node-0")
-    assert done.returncode == 0
-    assert "up to date" in done.stdout
-    assert "settings in" in done.stdout
+    result = machine.run(kit / "node-0")
+    assert result.returncode == 0
+    assert "up to date" in result.stdout
+    assert "settings in" in result.stdout
     assert not machine.called("python3 .*packages.py")
     (kit / "node-0" / "fl_app-0.1.0-py3-none-any.whl").rename(
         kit / "node-0" / "fl_app-0.2.0-py3-none-any.whl"
     )
     (kit / "node-0" / "start.sh").write_text("newer")
-    done = machine.run(kit / "node-0")
-    assert done.returncode == 0
+    result = machine.run(kit / "node-0")
+    assert result.returncode == 0
     assert (home / "start.sh").read_text() == "newer"
     assert [path.name for path in home.glob("*.whl")] == ["fl_app-0.2.0-py3-none-any.whl"]
     assert (home / "node.env").read_text() == settings
@@ -291,14 +291,14 @@ def test_an_interrupted_installation_is_completed_by_the_next(machine, kit, sign
     script = machine.does["python3"]
     end = "exit 1" if signal == "failure" else f"kill -{signal} $PPID; exit 1"
     machine.does["python3"] = f'case $1 in */packages.py) mkdir -p "$3"; {end} ;; esac; {script}'
-    done = machine.run(kit / "node-0")
-    assert done.returncode != 0
+    result = machine.run(kit / "node-0")
+    assert result.returncode != 0
     assert not machine.called("systemctl enable")
     if signal == "failure":
-        assert "the environment is not complete: mend" in done.stderr
+        assert "the environment is not complete: mend" in result.stderr
     machine.does["python3"] = script
-    done = machine.run(kit / "node-0")
-    assert (done.returncode, done.stderr) == (0, "")
+    result = machine.run(kit / "node-0")
+    assert (result.returncode, result.stderr) == (0, "")
     assert machine.called("python3 .*packages.py")
 
 
@@ -316,9 +316,9 @@ def test_a_second_kit_does_not_replace_the_first(machine, tmp_path, other):
         (folder / "fl_app-0.1.0-py3-none-any.whl").write_text("a wheel")
     assert machine.run(first).returncode == 0
     key = [path.read_bytes() for path in machine.home.glob("node.key")]
-    done = machine.run(second)
-    assert done.returncode == 1
-    assert "belongs to another device or kit, whose keys would be lost" in done.stderr
+    result = machine.run(second)
+    assert result.returncode == 1
+    assert "belongs to another device or kit, whose keys would be lost" in result.stderr
     assert [path.read_bytes() for path in machine.home.glob("node.key")] == key
     assert machine.run(machine.home, "--uninstall", "--purge").returncode == 0
     assert machine.run(second).returncode == 0

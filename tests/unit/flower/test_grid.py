@@ -168,10 +168,10 @@ def test_a_restarted_node_takes_its_client_over(open_mailbox, caplog):
     mailbox = open_mailbox(grid, train_config=OURS)
     assert pull(mailbox, 1) == [Joined(0)]
     new = grid.connect({"partition-id": 0})
-    left, joined = pull(mailbox, 2)
-    assert (left.client_id, joined) == (0, Joined(0))
+    departure, joined = pull(mailbox, 2)
+    assert (departure.client_id, joined) == (0, Joined(0))
     assert f"node {new} takes over client 0 from node {old}: it has res" in caplog.text
-    assert left.reason in caplog.text
+    assert departure.reason in caplog.text
     mailbox.push(order(0, 0))
     assert pull(mailbox, 1)[0].number == 0
     assert grid.received[-1].metadata.dst_node_id == new

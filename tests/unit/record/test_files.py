@@ -11,7 +11,7 @@ from unittest.mock import Mock
 import numpy as np
 import pytest
 import torch
-from helpers import aggregate, numbered
+from helpers import aggregate, with_orders
 from rich.console import Console
 from torch import nn
 
@@ -362,7 +362,7 @@ EVENTS = [
 
 def history(flats=EVENTS, **settings):
     result = History(**settings)
-    for event in numbered(flats):
+    for event in with_orders(flats):
         result.emit(from_json(event))
     return result
 

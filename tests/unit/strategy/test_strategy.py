@@ -10,7 +10,7 @@ import pytest
 from fake_grid import FakeGrid
 from flwr.app import ArrayRecord, ConfigRecord
 from flwr.serverapp import strategy as flower
-from helpers import sent, vec
+from helpers import update_of, vec
 
 from fl_app.algorithms.ca2fl import CA2FL
 from fl_app.algorithms.cana import CANA
@@ -86,14 +86,14 @@ def test_values_out_of_their_bounds_are_refused(make, text):
         make()
 
 
-def test_the_summary_logs_the_settings(logged):
+def test_the_summary_logs_the_settings(logs):
     FedBuff(server_lr=0.25).summary()
     Asynchronous(flower.FedAvg(0.5, min_available_nodes=5, weighted_by_key="size")).summary()
     texts = "fraction_train=0.5 has", "min_available_nodes=5 has", "key=size weighs", "Sampling"
-    assert all(each in logged.text for each in texts)
-    assert "FedBuff, asynchronous" in logged.text
-    assert "'server_lr': 0.25" in logged.text
-    assert "state" not in logged.text
+    assert all(each in logs.text for each in texts)
+    assert "FedBuff, asynchronous" in logs.text
+    assert "'server_lr': 0.25" in logs.text
+    assert "state" not in logs.text
 
 
 @pytest.mark.parametrize(
@@ -241,7 +241,7 @@ def test_extreme_gradients_keep_their_digits():
 
 def updates(version, rng):
     return [
-        sent(int(client), max(0, version - int(rng.integers(4))), *rng.standard_normal(SIZE))
+        update_of(int(client), max(0, version - int(rng.integers(4))), *rng.standard_normal(SIZE))
         for client in rng.choice(8, 3)
     ]
 

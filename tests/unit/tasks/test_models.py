@@ -281,8 +281,8 @@ def test_classes_are_their_places_in_order():
     assert build(objective="regression").targets.shape == (40, 1)
     ten = build(objective=Classification(10))
     assert (ten.targets.tolist(), ten.objective.num_outputs) == (Y.tolist(), 10)
-    words = build(y=Y[:, None].repeat(3, 1), objective=Classification(4, sequences=True), model=Row)
-    assert words.targets.shape == (40, 3)
+    rows = build(y=Y[:, None].repeat(3, 1), objective=Classification(4, sequences=True), model=Row)
+    assert rows.targets.shape == (40, 3)
 
 
 class Words(nn.EmbeddingBag):

@@ -296,13 +296,13 @@ def test_metrics_of_classes():
 
 def test_metrics_of_sequences_are_means_over_tokens():
     """Logits (0, 0) cost log 2 for each word, (log 3, 0) cost log 4/3 for the first word."""
-    words = torch.zeros(1, 3, 2)
-    words[0, 2, 0] = math.log(3)
+    outputs = torch.zeros(1, 3, 2)
+    outputs[0, 2, 0] = math.log(3)
     sequences = Classification(2, sequences=True)
-    task = task_of(sequences, words, torch.tensor([[0, 1, 0]]))
+    task = task_of(sequences, outputs, torch.tensor([[0, 1, 0]]))
     expected = {"perplexity": (16 / 3) ** (1 / 3), "loss": math.log(16 / 3) / 3, "accuracy": 2 / 3}
     assert task.test(Same()) == pytest.approx(expected, rel=1e-6)
-    assert sequences.losses(words, task.targets).tolist() == pytest.approx([math.log(16 / 3) / 3])
+    assert sequences.losses(outputs, task.targets).tolist() == pytest.approx([math.log(16 / 3) / 3])
     bad = task_of(sequences, torch.tensor([[[0.0, 1e4]]]), torch.tensor([[0]]))
     assert bad.test(Same())["perplexity"] == math.inf
 
