@@ -104,7 +104,7 @@ def keep(folder):
 
 
 def end(process):
-    """Terminate a process and its group; kill what does not end."""
+    """Terminate a process and its group; kill it if it does not end."""
     for ending in (signal.SIGTERM, signal.SIGKILL):
         with suppress(ProcessLookupError):
             os.killpg(process.pid, ending)

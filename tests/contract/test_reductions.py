@@ -213,7 +213,7 @@ def test_cana_without_memories_is_dynsgd_or_the_mean():
     same_course(CANA(exponent=0, calibration=0, **KNOWN), FedAvgK(server_lr=RATE))
 
 
-def test_cana_without_ages_is_ca2fl_once_everybody_was_heard():
+def test_cana_without_ages_is_ca2fl_once_all_clients_have_uploaded():
     every = {"exponent": 0, "calibration": 1, "memory_span": None}
     same_course(CANA(**every, **KNOWN), CA2FL(**KNOWN), warm=True)
     cold = CANA(**every, **KNOWN), CA2FL(**KNOWN)

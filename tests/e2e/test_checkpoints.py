@@ -123,7 +123,7 @@ def test_a_finished_run_is_not_run_again(name, tmp_path):
             run({"": make_config(*overrides, other)}, overrides, tmp_path)
 
 
-def test_a_full_disk_ends_a_run_with_its_reason_and_with_room_it_goes_on(tmp_path, monkeypatch):
+def test_a_full_disk_ends_a_run_with_its_reason_and_with_room_it_resumes(tmp_path, monkeypatch):
     whole, folder = tmp_path / "whole", tmp_path / "full"
     federation("fedbuff", whole)
     overrides = settings("fedbuff", "resume=auto")

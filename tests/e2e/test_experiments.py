@@ -175,7 +175,7 @@ def test_every_cell_runs_in_every_setting():
         config_and_cells(*overrides, "experiment.only=['@none']")
 
 
-def test_what_an_experiment_inherits_can_be_left_out():
+def test_inherited_parts_of_an_experiment_can_be_left_out():
     overrides = ["experiment=quickstart", "+experiment.settings.few=['num_clients=10']"]
     overrides += ["+experiment.settings.none=null", "experiment.cells.fedavg=null"]
     _, cells = config_and_cells(*overrides)

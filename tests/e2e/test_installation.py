@@ -115,7 +115,7 @@ def carry_out(python, path):
     return json.loads(process.stdout.splitlines()[-1])
 
 
-def test_a_device_trains_with_what_a_wheel_requires(wheel, tmp_path, capsys):
+def test_a_device_trains_with_the_requirements_of_a_wheel(wheel, tmp_path, capsys):
     """Packages that only servers, reports and simulations need are not installed."""
     venv = tmp_path / "venv"
     command = [sys.executable, ROOT / "fl_app/field/packages.py", "--venv", venv, "--torch", "cpu"]

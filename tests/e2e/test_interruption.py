@@ -54,7 +54,7 @@ def test_no_message_while_modules_are_imported(tmp_path, module, number):
 
 
 @slow
-def test_a_sweep_ends_at_once_and_one_command_goes_on(tmp_path):
+def test_a_sweep_ends_at_once_and_one_command_resumes_it(tmp_path):
     with launch(*SWEEP, f"hydra.sweep.dir={tmp_path}") as process:
         wait_for_events(process, tmp_path / "1" / "events.jsonl")
         os.killpg(process.pid, signal.SIGTERM)

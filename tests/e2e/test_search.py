@@ -102,7 +102,7 @@ def quick(folder, *more):
 
 
 @pytest.mark.slow
-def test_a_search_goes_on_and_judges_what_is_best_now(tmp_path, capsys):
+def test_a_resumed_search_tests_the_best_setting_so_far(tmp_path, capsys):
     def tested_rates():
         configs = {path.parent.name: path for path in tmp_path.glob("test/*/config.yaml")}
         return {n: OmegaConf.load(p).algorithm.client.local_lr for n, p in configs.items()}

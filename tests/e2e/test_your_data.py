@@ -97,7 +97,7 @@ def test_command(command, files):
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-def test_a_model_and_a_loss_of_ones_own(files):
+def test_a_users_model_and_loss(files):
     (code,) = blocks(PAGE, "py")
     (files / "my_model.py").write_text(code)
     (keys,) = re.findall(r"The words are `(.*)`\.", PAGE)

@@ -221,7 +221,7 @@ def test_a_threshold_is_given_or_follows(settings, message):
         Ringmaster(**settings)
 
 
-def test_a_slow_client_starts_anew_and_its_gradients_are_never_used():
+def test_a_slow_client_starts_again_and_its_gradients_are_never_used():
     """Client 3 takes ten times as long as three others: its gradients are 27 versions old."""
     result = run(
         fully_async(4),

@@ -266,7 +266,7 @@ def test_scaffolds_late_update_counts_as_it_is():
 
 
 @pytest.mark.parametrize("announced", [None, 1])
-def test_scaffolds_clients_are_at_least_those_heard(announced):
+def test_scaffolds_clients_are_at_least_those_that_have_uploaded(announced):
     """c = 6 / 1; then a second client uploads: c = (6 + 3) / 2, the mean of their c_i."""
     strategy = SCAFFOLD(num_clients=announced)
     for client, control, mean in ((5, 6, 6.0), (6, 3, 4.5)):

@@ -111,7 +111,7 @@ def test_the_mean_gradient_may_be_over_epochs_or_without_the_merge():
     assert without == pytest.approx(plain / 2)
 
 
-def test_orders_ask_for_what_the_server_needs():
+def test_orders_request_the_metrics_that_the_server_needs():
     model = GlobalModel(vec(0), 5)
     assert FedASMU(refresh=False).dispatch(model, 0)[1] == {"slot": 0}
     strategy = FedASMU(refresh=False, mean_by_epochs=True, exclude_merge=True)
@@ -336,7 +336,7 @@ def test_a_pause_with_momentum_and_displacement():
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_pauses_are_answered_and_nobody_else_waits(workers):
+def test_pauses_are_answered_and_other_clients_do_not_wait(workers):
     """5 s of training, a second for each transfer; client 0 is twice as slow."""
     task = Quadratic.scattered(6)
     times = Times(lambda client, _: Parts(1.0, 5.0 + 5.0 * (client == 0) + client / 8, 1.0))

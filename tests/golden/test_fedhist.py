@@ -106,7 +106,7 @@ def test_without_utilities_freshness_weighs(settings):
 
 
 def test_gradients_are_fused_with_the_most_opposite_past_step():
-    """h = 2, alpha = 0.5; steps [1, 0] and [-1, 1] (nothing is fused until both are there).
+    """h = 2, alpha = 0.5; steps [1, 0] and [-1, 1] (no fusion before the buffer holds both).
 
     [1, -1] opposes [-1, 1] (cos 0.71 and -1): [1, -1] + 0.5 [-1, 1] = [0.5, -0.5]
     then G is [-1, 1], [0.5, -0.5]: [0, 2] opposes the second (cos 0.71 and -0.71): [0.25, 1.75]

@@ -250,7 +250,7 @@ def test_gradients_against_their_memories_are_not_calibrated():
     assert strategy.report["calibration"] == 0
 
 
-def test_both_uploads_of_a_client_are_compared_with_what_was_remembered_before():
+def test_both_uploads_of_a_client_are_compared_with_its_earlier_memory():
     """p = 0, beta = 1, h_0 = [4]: v = 3 - 4 + 4 = 3; then the later one, [1], is remembered."""
     strategy = cana(exponent=0.0, calibration=1.0)
     script = [(0, (0, [4], 0)), (0, (0, [5], 0), (0, [1], 0))]

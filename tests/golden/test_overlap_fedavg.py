@@ -145,7 +145,7 @@ def test_the_second_cycle_may_go_on_from_the_own_model(upload):
     assert result.history.ages == {0: 1, 1: 3}
 
 
-def test_working_ahead_goes_on_from_the_own_model():
+def test_working_ahead_continues_from_the_own_model():
     """u_0 = 2, then 3.5 from w_0, trained before the order with w_1 came."""
     device = OverlapTrainer(
         Quadratic([[[8.0]] * 4]), upload="delta", local_lr=0.25, batch_size=4, bootstrap="continue"

@@ -64,7 +64,7 @@ def test_polynomials_of_many_unequal_clients_neither_overflow_nor_cancel(concurr
     busy, others = product_form(seconds, concurrency)
     assert busy.sum() == pytest.approx(concurrency)
     assert ((busy > 0) & (busy <= 1)).all()
-    # Mean age over arrivals: M - 1, whoever is slow.
+    # Mean age over arrivals: M - 1, whichever clients are slow.
     arrivals = busy / seconds
     assert arrivals @ (seconds * others) / arrivals.sum() == pytest.approx(
         concurrency - 1, abs=1e-6

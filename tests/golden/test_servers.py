@@ -262,7 +262,7 @@ def test_ports_opposite_updates_count_least():
     strategy = PORT(staleness_weight=0.0)
     assert strategy.aggregate(model, [back, along]).tolist()[:2] == [3.5, 0.0]
     assert strategy.report["weight"] == [0, 1]
-    assert strategy.aggregate(model, [back]).tolist()[:2] == [2.0, 0.0]  # nobody else: it counts
+    assert strategy.aggregate(model, [back]).tolist()[:2] == [2.0, 0.0]  # the only update counts
 
 
 @pytest.mark.parametrize(
@@ -351,7 +351,7 @@ def test_zeno_takes_a_gradient_that_agrees_at_the_servers_length(gradient, penal
         np.testing.assert_allclose(strategy.aggregate(model, [update]), expected)
 
 
-def test_zenos_server_computes_a_gradient_anew_every_k_versions():
+def test_zenos_server_computes_a_new_gradient_every_k_versions():
     strategy, versions = zeno(validate_every=2)
     update = update_of(0, 5, 0, 2, kind="gradient")
     for version in (3, 3, 4, 5, 6, 7):
@@ -371,7 +371,7 @@ def test_zeno_learns_from_examples_of_the_server_and_repeats_to_the_bit(tmp_path
 
 # -- DP-FedBuff ------------------------------------------------------------------------------------
 
-# DP-FedBuff by hand: clip, one client's share, noise, and what it costs.
+# DP-FedBuff by hand: clip, one client's share, noise, and its privacy cost.
 #
 # d = 2, C = 5, eta_g = 1, w_t = (10, 20) at version 4. Four updates, ages 0, 0, 3, 0:
 #
@@ -443,7 +443,7 @@ def test_epsilon_by_number_of_versions():
     assert strategy.epsilon(0) == 0 < strategy.epsilon(7) < strategy.epsilon(8)
 
 
-def test_what_a_run_cost():
+def test_totals_of_epsilon():
     strategy = private(noise_multiplier=4.0)
     assert strategy.totals()["epsilon"] == 0
     for _ in range(3):

@@ -167,7 +167,7 @@ FEDDYN = CONFIG.replace("client.LocalTrainer", "algorithms.feddyn.trainer.FedDyn
 
 
 @pytest.mark.parametrize("warm", [True, False])
-def test_a_device_whose_training_diverged_goes_on_with_what_it_kept_before(
+def test_a_device_whose_training_diverged_continues_from_its_earlier_state(
     tmp_path, monkeypatch, warm
 ):
     """The second of three orders has a rate at which weights overflow."""

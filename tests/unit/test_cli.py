@@ -113,7 +113,7 @@ def test_help_tells_examples_groups_and_keys(monkeypatch, capsys):
 
 
 @pytest.mark.parametrize("group", sorted(groups()))
-def test_every_option_says_what_it_is(group):
+def test_every_option_has_an_explanation(group):
     lines = help_on([group]).splitlines()[2:]
     starts = [line.split(maxsplit=1) for line in lines if line[2] != " "]
     assert sorted(start[0] for start in starts) == sorted(
@@ -122,7 +122,7 @@ def test_every_option_says_what_it_is(group):
     assert [start for start in starts if len(start) < 2] == []
 
 
-def test_help_on_an_option_has_what_its_class_and_its_file_say():
+def test_help_on_an_option_has_the_texts_of_its_class_and_its_file():
     text = help_on(["algorithm=fedhist"])
     line = " ".join(text.split())
     assert "schedule: k_async" in line
@@ -238,7 +238,7 @@ def test_defaults_are_the_keys_of_a_users_own_class(own, monkeypatch):
     assert main() == 2
 
 
-def test_own_options_are_in_help_and_among_what_may_be_meant(own, monkeypatch, capsys):
+def test_a_users_options_are_in_help_and_among_suggestions(own, monkeypatch, capsys):
     folder = f"--config-dir={own}"
     assert "mine" in help_on([folder, "algorithm"])
     text = help_on(["--config-dir", str(own), "algorithm=mine"])

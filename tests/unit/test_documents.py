@@ -41,7 +41,7 @@ def anchors(page):
 
 
 @every_page
-def test_links_files_and_names_of_modules_lead_to_what_exists(page):
+def test_links_files_and_names_of_modules_exist(page):
     text = page.read_text()
     for link in re.findall(r"\]\((?!http)([^)\s]+)\)", text):
         path, _, heading = link.partition("#")
@@ -205,5 +205,5 @@ def test_objects_on_the_pages_have_docstrings():
 # -- docs/reference.md ----------------------------------------------------------------------------
 
 
-def test_the_page_is_what_make_reference_writes():
+def test_the_page_equals_the_output_of_make_reference():
     assert reference.PAGE.read_text() == reference.page(), "conf/ has changed: run `make reference`"

@@ -201,7 +201,7 @@ def test_bad_overrides_of_heterogeneity_are_refused():
             heterogeneity.main([key])
 
 
-def test_work_goes_on_when_its_client_is_back_and_rounds_wait_for_a_client():
+def test_work_continues_when_its_client_is_back_and_rounds_wait_for_a_client():
     """One client is 40 s online and 40 s offline by turns; a break is 20 s.
 
     Orders of 0 s begin at 20, 80, 100, 160, 180 ...: the last one at 80 * 5,000. Those of 30 s

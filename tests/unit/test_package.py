@@ -56,7 +56,7 @@ def files_in(folder):
     return [p.relative_to(ROOT).as_posix() for p in paths if p.is_file() and not p.is_symlink()]
 
 
-def test_flower_bundle_holds_what_a_run_of_the_app_imports(bundle):
+def test_flower_bundle_holds_the_imports_of_a_run_of_the_app(bundle):
     """Other files are in fab-exclude in pyproject.toml. A run also imports targets of options."""
     assert len(bundle) < 1_550_000
     with zipfile.ZipFile(io.BytesIO(bundle)) as file:

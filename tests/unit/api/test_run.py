@@ -153,7 +153,7 @@ def test_a_strategy_object_brings_its_schedule_and_serves_several_runs(tmp_path)
 
 
 @pytest.mark.parametrize("trainer", [partial(Marking, mark=2.0), None])
-def test_a_trainer_of_ones_own_trains(trainer, tmp_path):
+def test_a_users_trainer_trains(trainer, tmp_path):
     rounds = Buffered(concurrency=2, buffer_size=2, refill="after_aggregation")
     settings = [Mean(), trainer] if trainer else [Needy()]
     result = run(*settings, rounds, "num_clients=12", output=tmp_path)

@@ -147,7 +147,7 @@ def test_kinds_of_upload_mean_the_same():
 
 
 @pytest.mark.parametrize("weight_decay", [0.0, 0.1])
-def test_a_gradient_is_what_one_step_moves_along(weight_decay):
+def test_a_gradient_is_the_direction_of_one_step(weight_decay):
     received, layout = initial_vector(Blobs(), 0)
     model = GlobalModel(received, 0, num_trainable=layout.num_trainable)
     one_step, gradient = (

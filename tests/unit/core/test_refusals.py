@@ -123,7 +123,7 @@ def test_an_uncalled_method_that_may_be_a_misspelt_hook_is_logged(caplog):
 ROOT = Path(__file__).resolve().parents[3]
 
 
-def test_each_extra_installs_what_the_messages_say():
+def test_each_extra_installs_the_packages_in_the_messages():
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"][
         "optional-dependencies"
     ]
@@ -173,7 +173,7 @@ def test_the_error_of_a_missing_package_names_its_extra(monkeypatch):
         (Rejected(3.0, reason="duplicate"), '{"kind": "reject", "t": 3.0, "reason": "duplicate"}'),
     ],
 )
-def test_an_event_is_one_flat_object_and_comes_back(event, line):
+def test_an_event_becomes_one_flat_object_and_can_be_restored(event, line):
     assert json.dumps(to_json(event)) == line
     assert from_json(json.loads(line)) == event
 

@@ -36,7 +36,7 @@ from fl_app.core.vector import (
 from fl_app.engine.virtual import Kind
 
 
-def test_read_only_copies_only_what_can_be_written():
+def test_read_only_copies_only_writable_arrays():
     fixed, writable = vec(1, 2), np.array([1, 2], np.float32)
     assert read_only(fixed) is fixed
     copy = read_only(writable)

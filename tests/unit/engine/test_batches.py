@@ -113,7 +113,7 @@ def test_dropped_orders_leave_their_batch_as_it_is():
         assert batches.result(number).number == number
     assert pile.given == [[0, 1, 2], [3, 4, 5]]
     assert batches.state_dict() == {"ready": [], "under_way": [], "needed": []}
-    assert batches._ready == {}  # nobody would ever ask for their results
+    assert batches._ready == {}  # nothing would ever fetch their results
 
 
 # -- in a run -------------------------------------------------------------------------------------
@@ -178,7 +178,7 @@ def test_a_resumed_run_has_the_same_batches(schedule, batch, at):
     assert events == recorder.events
 
 
-def test_a_recalled_order_is_computed_anew_with_others():
+def test_a_recalled_order_is_computed_again_with_others():
     pile = FakeMailbox(4)
     clock = VirtualClock(pile, Times(lambda *_: 4.0), 10, epochs=4)
     orders = [replace(order(number), config={"local_epochs": 4}) for number in range(6)]

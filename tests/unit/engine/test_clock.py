@@ -276,7 +276,7 @@ def clock_at_an_arrival(mailbox, pauses):
     ("capacity", "pauses"), [(1, False), (4, False), (4, True)], ids=["waits", "is_done", "is_seen"]
 )
 def test_a_recall_shortens_an_order_to_its_epoch(capacity, pauses):
-    """It ends at 7 and arrives at 8; what was computed for the whole order is forgotten."""
+    """It ends at 7 and arrives at 8; the result of the whole order is discarded."""
     mailbox = Answers({-1: replace(UPLOAD, loss=0.25)})
     mailbox._capacity = capacity
     clock, late = clock_at_an_arrival(mailbox, pauses)

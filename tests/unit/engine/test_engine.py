@@ -287,7 +287,7 @@ def test_versions_are_kept_exactly_while_an_order_or_update_cites_them(schedule,
     assert max(sizes[60:]) <= max(sizes[:60]) + 1  # no growth
 
 
-def test_a_client_that_diverged_keeps_what_it_had_before():
+def test_a_client_that_diverged_keeps_its_earlier_state():
     """Otherwise it would diverge for ever, as a client of FedDyn with its h_i."""
     federation = Federation(vec(0, 0), 2, [7], seed=0)
     for value in (1.0, math.nan, math.inf):
@@ -776,7 +776,7 @@ def test_negative_seconds_are_refused(key):
 # -- a run ----------------------------------------------------------------------------------------
 
 
-def test_a_round_takes_what_its_pieces_add_up_to():
+def test_a_round_takes_the_sum_of_its_parts():
     """Three orders leave after 0.5, 1 and 1.5 s and take 10 s each.
 
     Replies come at 10.5, 11 and 11.5 and are received until 11.25, 12 and 12.75 at 0.75 s each.

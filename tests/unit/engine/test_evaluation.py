@@ -105,7 +105,7 @@ def test_figures_of_three_clients():
         *(("hamming_distance", 9.0), ("mean_absolute_deviation", 9.0), ("rmse", 9.0)),
     ],
 )
-def test_the_worst_decile_of_what_should_be_low_is_high(name, worst):
+def test_the_worst_decile_of_an_error_is_the_highest(name, worst):
     numbers = figures([Scores({name: float(i)}, 10) for i in range(10)])
     assert numbers[f"{name}_worst_decile"] == worst
 
@@ -626,7 +626,7 @@ def test_extra_vectors_travel_both_ways_and_their_bytes_count(workers):
     assert result.history.bytes_up == len(result.kind("arrival")) * 3 * 8
 
 
-def test_an_order_keeps_what_the_strategy_changes_in_place_later():
+def test_an_order_keeps_its_vectors_if_the_strategy_changes_them_in_place_later():
     """In virtual time, orders are computed when they end, long after their dispatch."""
 
     class InPlace(Shifted):

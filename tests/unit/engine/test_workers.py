@@ -79,7 +79,7 @@ def test_results_outlive_later_work(num_workers):
         assert not num_workers or vector.ctypes.data % 64 == total.ctypes.data % 64 == 0
 
 
-def test_a_trainer_whose_batch_is_something_else_has_one_order_at_a_time():
+def test_a_trainer_with_another_batch_attribute_gets_one_order_at_a_time():
     class Own:
         def batch(self): ...
 
@@ -320,7 +320,7 @@ def test_a_view_keeps_its_slot(part):
     assert arena.new()[0] == slot
 
 
-def test_an_arena_that_nobody_holds_gives_its_memory_back():
+def test_an_unused_arena_frees_its_memory():
     """The last vector keeps it alive; then its file is closed, because there may be many runs."""
     arena = Arena(3)
     _, vector = arena.new()

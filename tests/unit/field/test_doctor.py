@@ -293,7 +293,7 @@ def test_a_gap_that_the_schema_refuses_is_not_answered_with_a_key(tmp_path, monk
     assert "task.missing" not in finding.text
 
 
-def test_data_that_nobody_can_read_or_that_are_hidden(tmp_path):
+def test_data_that_cannot_be_read_or_are_hidden(tmp_path):
     for path, text in (
         (str(tmp_path / "none"), "none does not exist"),
         ("relative/a.csv", "is no absolute path"),

@@ -324,7 +324,7 @@ def test_a_second_kit_does_not_replace_the_first(machine, tmp_path, other):
     assert machine.run(second).returncode == 0
 
 
-def test_uninstalling_keeps_keys_and_state_and_the_other_role_unless_told_otherwise(machine, kit):
+def test_uninstalling_keeps_keys_state_and_the_other_role_by_default(machine, kit):
     assert machine.run(kit / "server").returncode == 0
     assert machine.run(kit / "node-0").returncode == 0
     assert not machine.called("python3 .*packages.py"), "the server's has all that a node needs"

@@ -277,7 +277,7 @@ def test_dockerfile_has_no_lint():
     assert examine(TOOLS / "hadolint", ROOT / "docker" / "Dockerfile") == ""
 
 
-def test_images_get_what_they_need_and_no_more():
+def test_images_contain_only_the_files_they_need():
     """Otherwise they would contain secrets, data or outputs of the clone."""
     patterns = (ROOT / "docker" / "Dockerfile.dockerignore").read_text().splitlines()
     sources = {

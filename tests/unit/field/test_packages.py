@@ -67,7 +67,7 @@ CPU = Plan(words=("--torch-backend", "cpu"))
         ("none", "x86_64", ALL, Plan(excluded=TORCH)),
     ],
 )
-def test_where_torch_comes_from(monkeypatch, choice, processor, versions, plan):
+def test_the_source_of_torch(monkeypatch, choice, processor, versions, plan):
     monkeypatch.setattr("platform.machine", lambda: processor)
     result = plan_for(choice.split(",")[0], Offered(versions), gpu="GPU" in choice)
     assert result._replace(note="") == plan

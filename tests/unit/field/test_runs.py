@@ -192,14 +192,14 @@ def test_attempts_that_get_further_are_never_too_many(tmp_path):
     assert waits == ["10", "20", "5"] * 3  # they start again
 
 
-def test_a_finished_run_is_not_begun_anew(tmp_path):
+def test_a_finished_run_is_not_started_again(tmp_path):
     ends("num_versions")(tmp_path)
     link = Scripted(tmp_path)
     with pytest.raises(ValueError, match=r"--output=.* must be a folder without a finished run"):
         link.complete()
 
 
-def test_a_run_that_ended_early_goes_on_if_the_user_says_so(tmp_path):
+def test_a_run_that_ended_early_resumes_on_request(tmp_path):
     """For example after a full disk was cleared. A resumed run removes the summary at once."""
     ends("RunError: No space left on device")(tmp_path)
 
@@ -391,7 +391,7 @@ def test_the_table_of_clients(tmp_path, under_way, state):
     assert not clients(tmp_path / "none").row_count
 
 
-def test_the_run_that_goes_on_is_shown_and_not_one_that_has_ended(server, tmp_path, capsys):
+def test_the_status_shows_the_running_run_and_not_an_ended_one(server, tmp_path, capsys):
     write(server / "run", LOGGED[:3])
     write(tmp_path / "other")
     key = public_bytes(server / "keys" / "node-0.pub")

@@ -244,7 +244,7 @@ def test_a_foreign_reply_is_a_model_whatever_its_records_are_called(loss):
     assert math.isnan(codec.read_upload(foreign_reply(), LAYOUT).loss)
 
 
-def test_foreign_float64_is_cast_and_what_overflows_is_not_finite():
+def test_foreign_float64_is_cast_and_overflow_is_not_finite():
     weight = np.array([[1e300, 2.5]], np.float64)
     vector = codec.read_upload(foreign_reply({**INITIAL, "fc.weight": weight}), LAYOUT).vector
     assert vector.dtype == np.float32

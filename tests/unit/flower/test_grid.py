@@ -179,7 +179,7 @@ def test_a_restarted_node_takes_its_client_over(open_mailbox, caplog):
     assert mailbox.pull(timeout=0.1) == []
 
 
-def test_a_slow_uplink_blocks_nobody_else(open_mailbox):
+def test_a_slow_uplink_does_not_block_others(open_mailbox):
     grid = FakeGrid(plus_one, 2)
     slow, fast = grid.node_ids
     grid.uploading[slow] = threading.Event()
@@ -387,7 +387,7 @@ def test_a_process_of_the_engine_that_dies_ends_the_run():
 # -- with an engine -------------------------------------------------------------------------------
 
 
-def test_a_client_that_fails_again_and_again_rests_and_comes_back(open_mailbox, caplog):
+def test_a_client_that_fails_repeatedly_rests_and_returns(open_mailbox, caplog):
     """Its second failure is reported as `Left`, so that it gets no order in between."""
     broken = {0}
 
@@ -430,7 +430,7 @@ def measures(message, context):
     return plus_one(message, context)
 
 
-def test_evaluate_orders_have_a_config_of_their_own_and_send_nobody_to_rest(open_mailbox):
+def test_evaluate_orders_have_their_own_config_and_failures_cause_no_rest(open_mailbox):
     grid = FakeGrid(measures, 2)
     mailbox = open_mailbox(grid, train_config={"lr": 0.5}, evaluate_config={"chunk": 2})
     pull(mailbox, 2)
@@ -494,7 +494,7 @@ def answer(message):
 @pytest.mark.parametrize(
     "count", [3, pytest.param(2001, marks=[pytest.mark.slow, pytest.mark.timeout(300)])]
 )
-def test_three_nodes_lose_no_order_whose_model_is_sent_again_when_they_have_it(count, monkeypatch):
+def test_three_nodes_lose_no_order_if_a_known_model_is_sent_again(count, monkeypatch):
     """All start from the same version, and a second thread uploads parts of it late."""
     monkeypatch.setattr(os, "cpu_count", lambda: 2)  # with one CPU, a grid sends parts one by one
     link = SuperLink(3)

@@ -109,7 +109,7 @@ def test_state_is_kept_under_the_id_by_which_the_server_knows_the_node(tmp_path)
     assert files == {f"client-{NODE}.npz", "client-4.npz"}
 
 
-def test_a_new_run_reads_the_data_anew(tmp_path):
+def test_a_new_run_reads_the_data_again(tmp_path):
     """Within a run the data stay in memory, so that all orders train on the same examples."""
     path = table(tmp_path / "a.csv", 20)
     counts = []

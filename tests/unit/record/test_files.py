@@ -248,7 +248,7 @@ def test_any_event_may_be_lost():
         assert history.version == kinds["aggregate"]
 
 
-def test_a_run_that_goes_on_knows_what_was_not_a_number(tmp_path):
+def test_a_resumed_run_restores_values_that_are_not_numbers(tmp_path):
     """For example R2 of a client with one example, which is null in JSON."""
     figures = {"r2_mean": math.nan, "r2_std": math.nan, "r2_worst_decile": 0.5, "loss_mean": 1.0}
     live, read = History(), History()
@@ -313,7 +313,7 @@ def test_uncommitted_source_is_recorded(repository, file):
     assert source_commit(repository)[1] is True
 
 
-def test_run_resumed_with_other_software_says_what_it_began_with(monkeypatch):
+def test_run_resumed_with_other_software_records_the_first_one(monkeypatch):
     first = {**provenance(["num_versions=5"]), "commit": "aaa"}
     second = provenance(["num_versions=9"], first)
     assert second["began_with"] == {"commit": "aaa", "overrides": ["num_versions=5"]}

@@ -129,7 +129,7 @@ def test_timeline_has_transfers_below_the_training_and_every_sign(tmp_path):
     }  # fmt: skip
 
 
-def test_lanes_are_sorted_by_the_last_clusters_and_marks_say_what_the_event_says(tmp_path):
+def test_lanes_are_sorted_by_the_last_clusters_and_marks_describe_the_event(tmp_path):
     cluster = {"version": 0, "client": [0, 1, 2], "cluster": [0, 1, 0], "dropped": []}
     events = [
         *(dispatch(0.0, client) for client in range(3)),
@@ -183,7 +183,7 @@ def test_clients_scores_have_a_band_to_the_worst_decile(tmp_path):
     assert {row["cell"] for row in rows} == {"fedavg: 80.0%, worst decile 50.0%"}
 
 
-def test_a_picture_is_written_again_as_the_pdf_that_is_there(tmp_path, series):
+def test_a_picture_is_written_again_with_its_existing_pdf(tmp_path, series):
     chart = figures.staleness(series)
     path = tmp_path / "figures" / "staleness.png"
     save(chart, path, pdf=True)

@@ -98,7 +98,7 @@ def test_messages_of_clients_are_escaped(tmp_path):
     assert "KeyError: &#39;&lt;b&gt;bold" in text
 
 
-def test_run_that_goes_on_says_so_and_an_empty_one_has_a_page(tmp_path):
+def test_pages_of_a_running_run_and_of_an_empty_one(tmp_path):
     write_cell(tmp_path, events=[dispatch(0.0, 4)], runtime="deployment", algorithm="fedbuff")
     assert "still running" in page(tmp_path)
     (tmp_path / "events.jsonl").write_text("")
@@ -116,7 +116,7 @@ def test_warnings_are_at_the_top(tmp_path):
     assert 'class="warning"' not in page(tmp_path)
 
 
-def test_page_of_a_run_without_a_test_set_goes_by_what_its_clients_measured(tmp_path):
+def test_page_of_a_run_without_a_test_set_shows_evaluations_of_clients(tmp_path):
     order = {"kind": "evaluate_order", "t": 10, "client": 3, "order": 9, "version": 1, "bytes": 8}
     failure = {"kind": "failure", "t": 11, "client": 3, "order": 9, "base_version": 1}
     events = [

@@ -53,7 +53,7 @@ def csv_of(table, folder):
         return list(csv.DictReader(file))
 
 
-def test_rows_tell_what_the_cells_came_to_as_far_as_it_is_known(tmp_path):
+def test_rows_have_the_known_results_of_the_cells(tmp_path):
     write_pair(tmp_path)
     rounds, asynchronous = table_of(tmp_path).rows
     expected = {
@@ -398,7 +398,7 @@ def test_folder_without_cells_is_refused(tmp_path):
             read_run(folder)
 
 
-def test_configuration_says_what_was_run(tmp_path):
+def test_algorithm_task_and_seed_are_read_from_the_configuration(tmp_path):
     text = "algorithm: {name: eafl}\ntask: {_target_: fl_app.tasks.digits.digits}\nseed: 3\n"
     write_cell(tmp_path, events=[])
     (tmp_path / "config.yaml").write_text(text)
@@ -412,7 +412,7 @@ def test_configuration_says_what_was_run(tmp_path):
         read_cell(tmp_path)
 
 
-def test_a_run_without_a_summary_is_judged_by_what_was_measured(tmp_path):
+def test_a_run_without_a_summary_is_judged_by_its_metrics(tmp_path):
     write_cell(tmp_path / "a", events=[evaluate(0.0, 0, 0.5)])
     write_cell(tmp_path / "b", events=[{"kind": "evaluate", "t": 0.0, "version": 0, "loss": 2.0}])
     assert [cell.score for cell in read_run(tmp_path)] == [ACCURACY, LOSS]
@@ -450,14 +450,14 @@ RATE = "algorithm.client.local_lr"
         ([[], []], ["0", "1"]),
     ],
 )
-def test_jobs_are_named_after_what_was_varied(tmp_path, jobs, names):
+def test_jobs_are_named_after_the_varied_keys(tmp_path, jobs, names):
     names = names or ["a.alpha=1 b.alpha=2", "a.alpha=2 b.alpha=2.5"]
     for number, overrides in enumerate(jobs):
         write_job(tmp_path, number, *overrides)
     assert [cell.name for cell in read_run(tmp_path)] == [f"fedasync {name}" for name in names]
 
 
-def test_cells_of_experiments_in_a_sweep_have_what_was_varied_behind_their_names(tmp_path):
+def test_cells_of_experiments_in_a_sweep_have_the_varied_keys_after_their_names(tmp_path):
     for number, alpha in enumerate(("0.1", "1")):
         for name in ("fast-seed0", "fast-seed3", "slow"):
             folder = tmp_path / str(number) / name

@@ -73,7 +73,7 @@ def test_missing_devices_are_refused_before_anything_is_built(monkeypatch):
         placement_of("device=meta", "workers=2")
 
 
-def test_forked_workers_and_a_gpu_are_refused_with_what_has_both(monkeypatch):
+def test_forked_workers_with_a_gpu_are_refused_with_an_alternative(monkeypatch):
     set_gpus(monkeypatch, 2)
     config = make_config("runtime.device=cuda", "runtime.workers=2")
     message = (
@@ -150,7 +150,7 @@ def test_settings_that_need_training_are_refused(more):
         validate_config(make_config("runtime.train=false", "num_clients=10", more))
 
 
-def test_a_gradient_of_the_server_is_of_what_is_shared_and_never_pauses():
+def test_a_gradient_of_the_server_has_shared_entries_only_and_never_pauses():
     config = make_config("algorithm/client=first_only", "algorithm.client.private=[3.*]")
     trainer = build_trainer(config, build_task(config))
     gradient = server_gradient(trainer)(trainer.model.read(), 1, 40, 8)

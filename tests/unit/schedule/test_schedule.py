@@ -60,7 +60,7 @@ def test_k_async_restarts_participants_after_the_aggregation():
     assert sorted(start(schedule, [3, 1, 4], busy=[0, 2])) == [1, 3, 4]
 
 
-def test_round_blocking_takes_nobody_twice_in_a_round():
+def test_round_blocking_takes_each_client_once_in_a_round():
     """Five clients, K = 2: 0 and 1, then 2 and 3 although 0 and 1 are back, then 4 alone."""
     schedule = RoundBlocking(2)
     assert start(schedule, range(5)) == [0, 1, 2, 3, 4]
@@ -297,7 +297,7 @@ def make_clustered(clusters, **settings):
 # -- decisions, one at a time ---------------------------------------------------------------------
 
 
-def test_the_first_clusters_need_an_upload_of_everybody():
+def test_the_first_clusters_need_an_upload_of_every_client():
     schedule = ClusteredQuorum(num_clusters=2)
     assert quorum_start(schedule, range(3)) == {0, 1, 2}
     assert not schedule.survey(0, updates_of(2, 0))

@@ -112,7 +112,7 @@ def test_the_summary_logs_the_settings(logs):
         ({"sinks": [3]}, "sinks=3 must be objects with emit and close"),
     ],
 )
-def test_start_refuses_what_cannot_run_before_it_touches_the_grid(settings, text):
+def test_start_refuses_invalid_settings_before_it_uses_the_grid(settings, text):
     with pytest.raises(ValueError, match=re.escape(text)):
         Mean().start(None, **{"initial_arrays": ArrayRecord(), **settings})
 
@@ -126,7 +126,7 @@ def test_start_refuses_methods_that_it_never_calls(hook):
         strategy_class().start(None, ArrayRecord())
 
 
-def test_flowers_own_rounds_would_drop_what_travels_beside_models():
+def test_flowers_own_rounds_refuse_strategies_with_extra_vectors():
     with pytest.raises(ValueError, match=r"^SCAFFOLD exchanges more than models \(control\)"):
         SCAFFOLD().configure_train(1, ArrayRecord(), ConfigRecord(), FakeGrid(lambda m, c: m, 1))
 
@@ -256,7 +256,7 @@ def updates(version, rng):
     ],
     ids=["ca2fl", "fedstaleasync", "cana"],
 )
-def test_a_restored_strategy_goes_on_with_the_same_bytes(make, dtype):
+def test_a_restored_strategy_continues_with_the_same_bytes(make, dtype):
     rng = np.random.default_rng(1)
     batches = [updates(version, rng) for version in range(30)]
     strategy, params = make(dtype), vec(*range(SIZE))

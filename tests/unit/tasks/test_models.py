@@ -152,7 +152,7 @@ def test_models_of_torchvision_have_as_many_outputs_as_the_task():
 
 
 @pytest.mark.usefixtures("_module")
-def test_models_and_losses_of_ones_own(tmp_path):
+def test_models_and_losses_of_users(tmp_path):
     for name in ("needs_both", "complete"):
         overrides = [f"task.model=my_models:{name}", "task.loss=my_models:smoothed"]
         config = make_config("num_clients=20", *overrides)

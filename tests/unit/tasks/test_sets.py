@@ -264,7 +264,7 @@ def words(root, partition=IID, num_clients=1, train_split="train"):
     return task.with_clients(partition, num_clients, 0)
 
 
-def test_pieces_of_the_text_and_what_follows(tmp_path):
+def test_pieces_of_the_text_and_their_targets(tmp_path):
     """<unk> 0, the 1, cat 2, sat 3, on 4, mat 5, . 6, end of line 7."""
     task = words(tmp_path, partition=Shards(1, contiguous=True), num_clients=2)
     stream = [1, 2, 3, 4, 1, 0, 5, 6, 7, 7] * 8
