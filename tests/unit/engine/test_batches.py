@@ -23,7 +23,7 @@ class FakeMailbox:
 
     def __init__(self, batch, capacity=4, rng=None):
         self.batch = batch
-        self.given = []
+        self.pushes = []
         self._capacity = capacity
         self._rng = rng
         self._under_way = []
@@ -36,7 +36,7 @@ class FakeMailbox:
 
     def push(self, *orders):
         assert self.capacity() > 0
-        self.given.append([order.number for order in orders])
+        self.pushes.append([order.number for order in orders])
         self._under_way.append(orders)
 
     def pull(self, timeout):
@@ -64,15 +64,15 @@ def test_a_batch_is_formed_of_those_that_are_due_first():
     for number, time in enumerate([5.0, 1.0, 4.0, 2.0, 3.0]):
         batches.submit(time, 0.5, order(number))
     batches.submit(0.5, 0.5, order(6, evaluates=True))
-    assert pile.given == []  # the clock needs none of them
+    assert pile.pushes == []  # the clock needs none of them
     batches.result(1)
-    assert pile.given == [[6], [1, 3, 4], [2, 0]]
+    assert pile.pushes == [[6], [1, 3, 4], [2, 0]]
     assert batches.result(6).scores is not None
     batches.submit(1.5, 0.5, order(5))
     batches.result(3)
-    assert len(pile.given) == 3  # the result that the clock needs is ready
+    assert len(pile.pushes) == 3  # the result that the clock needs is ready
     batches.result(5)
-    assert pile.given[3] == [5]
+    assert pile.pushes[3] == [5]
 
 
 @pytest.mark.parametrize(
@@ -84,7 +84,7 @@ def test_batches_that_are_formed_together_have_equal_length(count, lengths):
     for number in range(count):
         batches.submit(float(number), 0.5, order(number))
     batches.result(0)
-    assert list(map(len, pile.given)) == lengths
+    assert list(map(len, pile.pushes)) == lengths
 
 
 def test_a_batch_is_formed_ahead_where_more_orders_wait_than_may_lie_ready():
@@ -94,12 +94,12 @@ def test_a_batch_is_formed_ahead_where_more_orders_wait_than_may_lie_ready():
         batches.submit(float(number), 0.5, order(number))
     for number in range(4):
         batches.result(number)
-    assert len(pile.given) == READY_LIMIT // 4
+    assert len(pile.pushes) == READY_LIMIT // 4
     batches.result(4)  # there is room for four, and more than READY_LIMIT wait
-    assert len(pile.given) == READY_LIMIT // 4 + 1
+    assert len(pile.pushes) == READY_LIMIT // 4 + 1
     for number in range(5, 9):
         batches.result(number)
-    assert len(pile.given) == READY_LIMIT // 4 + 1  # READY_LIMIT do not wait any more
+    assert len(pile.pushes) == READY_LIMIT // 4 + 1  # READY_LIMIT do not wait any more
 
 
 def test_dropped_orders_leave_their_batch_as_it_is():
@@ -111,7 +111,7 @@ def test_dropped_orders_leave_their_batch_as_it_is():
     batches.cancel([1, 4])  # one of a batch that is formed, one of another
     for number in (2, 3, 5):
         assert batches.result(number).number == number
-    assert pile.given == [[0, 1, 2], [3, 4, 5]]
+    assert pile.pushes == [[0, 1, 2], [3, 4, 5]]
     assert batches.state_dict() == {"ready": [], "under_way": [], "needed": []}
     assert batches._ready == {}  # nothing would ever fetch their results
 
@@ -143,15 +143,15 @@ SCHEDULES = [fully_async(20), Buffered(20, 5), synchronous(20)]
 def test_batches_do_not_depend_on_the_workers(schedule, batch):
     one, pile, recorder = engine(schedule, batch)
     expected = one.run()
-    assert sum(len(members) for members in pile.given if len(members) > 1) > 20
-    assert sum(map(len, pile.given)) >= recorder.history.client_updates
+    assert sum(len(members) for members in pile.pushes if len(members) > 1) > 20
+    assert sum(map(len, pile.pushes)) >= recorder.history.client_updates
     for seed in range(4):
         other, others, events = engine(schedule, batch, rng=random.Random(seed))
         assert other.run().params.tobytes() == expected.params.tobytes()
         assert events.events == recorder.events
         # At the end, one may have run further ahead than the other.
-        batches = {number: members for members in others.given for number in members}
-        assert all(batches.get(number, one) == one for one in pile.given for number in one)
+        batches = {number: members for members in others.pushes for number in members}
+        assert all(batches.get(number, one) == one for one in pile.pushes for number in one)
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES, ids=lambda schedule: type(schedule).__name__)
@@ -188,5 +188,5 @@ def test_a_recalled_order_is_computed_again_with_others():
     assert clock.recall(orders[5])
     assert clock.next(1e9).order is orders[5]
     assert clock.now == 2.0
-    assert sorted(map(len, pile.given)) == [3, 3]
-    assert -6 in pile.given[0]
+    assert sorted(map(len, pile.pushes)) == [3, 3]
+    assert -6 in pile.pushes[0]

@@ -218,10 +218,10 @@ class Answers(Inbox):
     def __init__(self, uploads):
         super().__init__()
         self.uploads = uploads
-        self.given = []
+        self.all_orders = []
 
     def push(self, order):
-        self.given.append(order)
+        self.all_orders.append(order)
         super().push(order)
 
     def pull(self, timeout):
@@ -283,7 +283,7 @@ def test_a_recall_shortens_an_order_to_its_epoch(capacity, pauses):
     assert clock.recall(late)
     assert clock.next(math.inf) == Replied(late, Reply(-1, mailbox.uploads[-1]))
     assert clock.now == pytest.approx(8.0)
-    assert {"local_epochs": 3} in [order.config for order in mailbox.given]
+    assert {"local_epochs": 3} in [order.config for order in mailbox.all_orders]
     assert (0 in mailbox.pushed) == (capacity > 1)  # if it waited, it is never computed
     assert [number for _, _, number in drain(clock)] == [2]
 

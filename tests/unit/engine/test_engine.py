@@ -394,12 +394,12 @@ class FakeNodes(Inline):
 
     def __init__(self, *events):
         super().__init__(Scripted(toward_own_number))
-        self._heard = list(events)
+        self._events = list(events)
 
     def pull(self, timeout):
-        if not self._heard:
+        if not self._events:
             raise KeyboardInterrupt
-        return map(self._heard.pop(0), range(300))
+        return map(self._events.pop(0), range(300))
 
 
 def on_nodes(*events, recorder):

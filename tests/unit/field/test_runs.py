@@ -42,7 +42,7 @@ class Scripted:
         self.output, self._runs = output, list(runs)
         self.submitted = []
         self.paused = []
-        self.told = []
+        self.lines = []
         self._statuses = []
         self.nodes = ["online"]  # the node's status now, later, and so on
 
@@ -80,7 +80,7 @@ class Scripted:
         return status, "the details" if status == "finished:failed" else ""
 
     def complete(self, *overrides, **options):
-        supervisor = Supervisor(self, pause=self.paused.append, tell=self.told.append, **options)
+        supervisor = Supervisor(self, pause=self.paused.append, tell=self.lines.append, **options)
         supervisor.complete(overrides, self.output)
         assert self._runs == []
 
@@ -133,8 +133,8 @@ def test_a_run_is_resumed_whatever_died(tmp_path, runs, resumed, message):
     link = Scripted(tmp_path / "run", *runs)
     link.complete("seed=1")
     assert link.submitted == [["seed=1"], *[["seed=1", "resume=auto"]] * resumed]
-    assert any(line.startswith(message) for line in link.told)
-    waits = link.told.count("waiting for the SuperLink: nobody answers")
+    assert any(line.startswith(message) for line in link.lines)
+    waits = link.lines.count("waiting for the SuperLink: nobody answers")
     assert waits == 3 * (AWAY in runs)  # one message per outage
 
 
@@ -157,7 +157,7 @@ def test_a_run_that_another_process_submitted_is_supervised_and_resumed(tmp_path
     link._begin(DIED, ["seed=1"])
     link.complete("seed=1")
     assert link.submitted == [["seed=1"], ["seed=1", "resume=auto"]]
-    assert link.told[0] == f"run 1 is under way in {tmp_path / 'run'}: no other run is submitted"
+    assert link.lines[0] == f"run 1 is under way in {tmp_path / 'run'}: no other run is submitted"
 
 
 def test_a_run_under_way_with_other_overrides_is_left_alone(tmp_path):
@@ -188,7 +188,7 @@ def test_attempts_that_get_further_are_never_too_many(tmp_path):
     failure = (nothing, "finished:failed")
     link = Scripted(tmp_path / "run", *[failure, failure, DIED] * 3, DONE)
     link.complete()
-    waits = [line.split()[-2] for line in link.told if "again in" in line]
+    waits = [line.split()[-2] for line in link.lines if "again in" in line]
     assert waits == ["10", "20", "5"] * 3  # they start again
 
 
@@ -218,9 +218,9 @@ def test_a_run_is_not_submitted_before_a_node_is_online(tmp_path):
     # The node is offline between the two submissions.
     link.nodes = ["online", "offline", "offline", "online"]
     link.complete()
-    assert link.told.count("waiting for a node to come online") == 1
-    first, resumed = (i for i, line in enumerate(link.told) if "submitted: " in line)
-    assert first < link.told.index("waiting for a node to come online") < resumed
+    assert link.lines.count("waiting for a node to come online") == 1
+    first, resumed = (i for i, line in enumerate(link.lines) if "submitted: " in line)
+    assert first < link.lines.index("waiting for a node to come online") < resumed
 
 
 EVENTS = [
@@ -247,7 +247,7 @@ def test_version_score_and_failures_are_printed_every_minute(tmp_path, capsys):
     link.complete(wall=lambda: sum(link.paused))
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) == 1 + round(sum(link.paused)) // 60 + 1  # first, each minute, at the end
-    assert link.told.count("the first failure, of client 1: deadline passed") == 1
+    assert link.lines.count("the first failure, of client 1: deadline passed") == 1
     assert {*lines} == {"run 1: 2/40 versions 3 updates at 0/min acc 10.0% 1 failed 1 rejected"}
 
 
