@@ -1,4 +1,4 @@
-"""What all tests share: no network, one thread, the same generated examples."""
+"""Settings of all tests: no network, one thread, the same generated examples in every run."""
 
 import gc
 import logging
@@ -10,17 +10,17 @@ import pytest
 from absl import logging as absl_logging
 from hypothesis import settings
 
-# Before anything imports torch or Flower; subprocesses inherit it.
+# Set before any import of torch or Flower. Subprocesses inherit these variables.
 os.environ["OMP_NUM_THREADS"] = "1"
 os.environ["FLWR_TELEMETRY_ENABLED"] = "0"
 os.environ["FLWR_DISABLE_UPDATE_CHECK"] = "1"
 os.environ["HF_HUB_OFFLINE"] = "1"
 
-# A shell ignores Ctrl-C for what it starts in the background, and subprocesses would inherit it.
+# A shell makes its background processes ignore Ctrl-C, and subprocesses would inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # dp-accounting imports absl. When Hydra configures logging anew, absl's handler closes the stream
-# that was stderr at its import, which may be pytest's, unless it is the process's own.
+# that was stderr when absl was imported. That may be pytest's stream, so give it the process's own.
 absl_logging.get_absl_handler().python_handler.stream = sys.__stderr__
 
 settings.register_profile("repeatable", derandomize=True, database=None, deadline=None)
@@ -28,21 +28,21 @@ settings.load_profile("repeatable")
 
 
 def pytest_collection_finish():
-    """Spare the many explicit collections of garbage, Flower's and ours, all that was imported."""
+    """Exclude imported objects from the many garbage collections of Flower and this project."""
     gc.collect()
     gc.freeze()
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_teardown():
-    """Nodes in threads may outlive their run. None works beside the next test."""
+    """Wait for nodes in threads, which may outlive their run, before the next test starts."""
     if "fake_grid" in sys.modules:
         sys.modules["fake_grid"].finish()
 
 
 @pytest.fixture
-def logged(caplog):
-    """What is logged, also by Flower, whose log does not propagate."""
+def logs(caplog):
+    """`caplog` with the log of Flower, which does not propagate."""
     logging.getLogger("flwr").addHandler(caplog.handler)
     try:
         with caplog.at_level(logging.INFO, "flwr"):
@@ -53,7 +53,7 @@ def logged(caplog):
 
 @pytest.fixture(autouse=True)
 def _no_data(request):
-    """Tests of tasks see no data of this machine, unless they ask for the real ones."""
+    """Hide the real data sets of this machine from the tests of tasks."""
     if request.path.parent.name == "tasks":
         monkeypatch = request.getfixturevalue("monkeypatch")
         monkeypatch.delenv("FL_APP_DATA", raising=False)

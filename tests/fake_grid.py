@@ -1,4 +1,4 @@
-"""A Flower Grid in memory, whose nodes run a ClientApp as soon as they are sent a message."""
+"""A Flower Grid in memory. Its nodes run a ClientApp as soon as they receive a message."""
 
 import threading
 from collections import Counter
@@ -29,7 +29,7 @@ _sending = set()
 
 
 def finish(timeout=10.0):
-    """Wait for nodes that still work. Those of an earlier test share its process's ClientApp.
+    """Wait for nodes that still work: nodes of all tests in a process share one ClientApp.
 
     Args:
         timeout: seconds to wait for each.
@@ -41,12 +41,12 @@ def finish(timeout=10.0):
 class FakeGrid(Grid):
     """Behaves like Flower's grids, with faults on demand.
 
-    Messages are serialised on both ways. A node works in the thread that sends to it. A reply is
-    handed out once; an id that is unknown (any longer) is answered with error 3.
+    Messages are serialised in both directions. A node works in the thread that sends to it. A
+    reply can be pulled once. An id that is unknown, or no longer known, is answered with error 3.
 
     Args:
-        app: what every node runs; an exception becomes error 2.
-        num_nodes: connected from the start.
+        app: ClientApp of every node; an exception becomes error 2.
+        num_nodes: number of nodes that are connected from the start.
         node_configs: per node; default: partition ids 0, 1, ...
     """
 
@@ -62,13 +62,13 @@ class FakeGrid(Grid):
         self._restarts = Counter()
         self.node_ids = []
         self.received = []
-        """Everything that was pushed."""
+        """All messages that were pushed."""
         self.held = set()
         """Nodes that keep their messages until `release`."""
         self.refused = set()
         """Nodes for which the grid accepts no message."""
         self.uploading = {}
-        """Nodes whose replies block whoever pulls them until the event is set."""
+        """Nodes whose replies cannot be pulled before their event is set: pulling blocks."""
         configs = [{"partition-id": i} for i in range(num_nodes)]
         for config in configs if node_configs is None else node_configs:
             self.connect(config)
@@ -76,14 +76,14 @@ class FakeGrid(Grid):
     # -- faults -----------------------------------------------------------------------------------
 
     def connect(self, node_config=None):
-        """A new node; returns its id."""
+        """Connect a new node and return its id."""
         node = FIRST_NODE + len(self._contexts)
         self._contexts[node] = Context(1, node, dict(node_config or {}), RecordDict(), {})
         self.node_ids.append(node)
         return node
 
     def vanish(self, node):
-        """The node is gone; what it held is answered with error 5."""
+        """Remove the node; messages that it held are answered with error 5."""
         self.node_ids.remove(node)
         with self._lock:
             for message_id, message in self._held_by(node):
@@ -91,18 +91,18 @@ class FakeGrid(Grid):
                 self._replies[message_id] = [Message(error, reply_to=message)]
 
     def restart(self, node):
-        """The node connects again; what it holds stays without an answer."""
+        """Connect the node again; messages that it holds stay unanswered."""
         self._restarts[node] += 1
 
     def release(self, node):
-        """The node works off what it held."""
+        """Let the node handle the messages that it held."""
         self.held.discard(node)
         for message_id, message in self._held_by(node):
             self._work(message_id, message)
 
     # -- Grid -------------------------------------------------------------------------------------
 
-    set_run = run = create_message = None  # of Flower's own, which nobody calls
+    set_run = run = create_message = None  # abstract in Flower's Grid; nobody calls them
 
     def get_node_ids(self):
         return list(self.node_ids)
@@ -175,7 +175,7 @@ class FakeGrid(Grid):
 
 
 def through(message):
-    """A message as it arrives elsewhere."""
+    """The message after serialisation and deserialisation."""
     return message_from_proto(message_to_proto(message))
 
 
@@ -199,11 +199,11 @@ OF_SERVER_APPS = {
 
 
 def serve(connection, app):
-    """Carry out one order, as a SuperNode does; returns whether there was one.
+    """Carry out one order, as a SuperNode does; return whether there was one.
 
     Args:
-        connection: what Flower's `http_request_response` yields.
-        app: makes the reply.
+        connection: tuple that Flower's `http_request_response` yields.
+        app: function that makes the reply.
     """
     _, receive, send, _, _, pull, push, confirm = connection
     if (received := receive()) is None:
@@ -231,12 +231,12 @@ class SuperLink:
     """A SuperLink without HTTP, with one run.
 
     Args:
-        num_nodes: all online.
+        num_nodes: number of nodes, all online.
 
     Attributes:
-        grid: as a ServerApp has it. It calls the functions of `client`.
-        store: of the objects of messages.
-        connections: of the nodes, as of `serve`.
+        grid: Grid as a ServerApp gets it. It calls the functions of `client`.
+        store: objects of messages.
+        connections: connection of each node, for `serve`.
     """
 
     def __init__(self, num_nodes):
@@ -272,31 +272,31 @@ class SuperLink:
         node, stored = Node(node_id=node_id), {"state": self.state, "store": self.store}
 
         def receive():
-            self.heartbeat()  # as the ServerApp does: a run without it ends after a minute
-            found = fleet.pull_messages(fleet_pb2.PullMessagesRequest(node=node), **stored)
-            trees = found.message_object_trees
-            return (message_from_proto(found.messages_list[0]), trees[0]) if trees else None
+            self.heartbeat()  # as the ServerApp does: without heartbeats a run ends after a minute
+            response = fleet.pull_messages(fleet_pb2.PullMessagesRequest(node=node), **stored)
+            trees = response.message_object_trees
+            return (message_from_proto(response.messages_list[0]), trees[0]) if trees else None
 
         def send(reply, tree, seconds):
             bare = import_module("flwr.app.message").remove_content_from_message(reply)
-            told = fleet_pb2.PushMessagesRequest(
+            request = fleet_pb2.PushMessagesRequest(
                 node=node, messages_list=[message_to_proto(bare)], message_object_trees=[tree]
             )
-            answer = fleet.push_messages(told, self.state)
+            answer = fleet.push_messages(request, self.state)
             return set(answer.objects_to_push), answer.session_id
 
         def pull(run_id, object_id):
-            ask = partial(fleet.pull_object, state=self.state)
-            return requests.make_pull_object_fn_protobuf(ask, node, run_id)(object_id)
+            call = partial(fleet.pull_object, state=self.state)
+            return requests.make_pull_object_fn_protobuf(call, node, run_id)(object_id)
 
         def push(run_id, session, object_id, content):
-            tell = partial(fleet.push_object, state=self.state)
-            requests.make_push_object_fn_protobuf(tell, node, run_id, session)(object_id, content)
+            call = partial(fleet.push_object, state=self.state)
+            requests.make_push_object_fn_protobuf(call, node, run_id, session)(object_id, content)
 
         def confirm(run_id, message_id):
-            told = message_pb2.ConfirmMessageReceivedRequest(
+            request = message_pb2.ConfirmMessageReceivedRequest(
                 node=node, run_id=run_id, message_object_id=message_id
             )
-            fleet.confirm_message_received(told, **stored)
+            fleet.confirm_message_received(request, **stored)
 
         return node_id, receive, send, None, None, pull, push, confirm

@@ -1,7 +1,7 @@
-"""A ClientApp that never heard of fl_app, and the programs of docs/flower.md.
+"""A ClientApp that does not use fl_app, and the programs of docs/flower.md.
 
-The app is in the manner of Flower's quickstart-pytorch example. Every client fits y = 2 x + 1 on
-its own interval of x.
+The app follows Flower's quickstart-pytorch example. Every client fits y = 2 x + 1 on its own
+interval of x.
 """
 
 import re
@@ -16,7 +16,7 @@ app = ClientApp()
 
 
 class Net(nn.Module):
-    """One weight, one bias, and a counter of batches such as BatchNorm's."""
+    """One weight, one bias, and a counter of batches like BatchNorm's."""
 
     def __init__(self):
         super().__init__()
@@ -77,14 +77,14 @@ PROJECT = next(code for language, code in BLOCKS if language == "toml" and "serv
 
 
 def write_app(folder: Path, server: str) -> Path:
-    """The page's app, with one of its ServerApps."""
+    """Write the page's app with one of its ServerApps; return the folder."""
     files = {"client_app.py": CLIENT, "server_app.py": server, "simulate.py": SIMULATE}
     for name, text in {**files, "pyproject.toml": PROJECT}.items():
         (folder / name).write_text(text)
     return folder
 
 
-def fitted(printed: str) -> list[float]:
-    """Weight and bias that a program of the page has printed."""
+def read_fit(printed: str) -> list[float]:
+    """Read weight and bias from the output of a program of the page."""
     (line,) = re.findall(r"weight and bias: \[(\S+)\] \[(\S+)\]", printed)
     return [float(number) for number in line]

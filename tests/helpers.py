@@ -1,4 +1,4 @@
-"""Shared by tests: a federation whose optimum is known, fake clients and devices, whole runs."""
+"""Shared by tests: a federation with a known optimum, fake clients and devices, whole runs."""
 
 import json
 import math
@@ -40,44 +40,44 @@ torch.set_num_threads(1)  # forked workers must not inherit a pool of threads
 
 
 def vec(*values):
-    """A float32 vector that nobody can write to."""
+    """A read-only float32 vector."""
     vector = np.array(values, np.float32)
     vector.flags.writeable = False
     return vector
 
 
 def order_for(client_id, sequence, vector, config, state=None, extra=NO_EXTRA):
-    """An order as its client sees it."""
+    """An order as its client receives it."""
     version = int(config.get("version", 0))
     return Order(0, client_id, sequence, version, vector, config, 0.0, state or {}, extra)
 
 
-def sent(client_id, base_version, *vector, kind="pseudo", examples=10, loss=0.1, **more):
-    """What arrives from a client that began with a version."""
+def update_of(client_id, base_version, *vector, kind="pseudo", examples=10, loss=0.1, **more):
+    """An update of a client that trained from a version."""
     return Update(client_id, base_version, vec(*vector), kind, examples, loss, **more)
 
 
 def steps(strategy, script, kind="pseudo"):
-    """Of each version of a script the step -w from w_t = 0, or None where an upload is refused.
+    """The step -w from w_t = 0 of each version of a script, or None if it refuses an upload.
 
-    A version is its number, then uploads: client, vector, base version.
+    A version in the script is its number, then its uploads: client, vector, base version.
     """
-    moved = []
+    result = []
     for version, *uploads in script:
-        updates = [sent(client, base, *vector, kind=kind) for client, vector, base in uploads]
+        updates = [update_of(client, base, *vector, kind=kind) for client, vector, base in uploads]
         model = GlobalModel(np.zeros_like(updates[0].vector), version)
-        refused = any(strategy.admit(model, each) for each in updates)
-        moved.append(None if refused else (-strategy.aggregate(model, updates)).tolist())
-    return moved
+        refusal = any(strategy.admit(model, each) for each in updates)
+        result.append(None if refusal else (-strategy.aggregate(model, updates)).tolist())
+    return result
 
 
-def same_steps(found, expected, rel=1e-6):
-    for one, other in zip(found, expected, strict=True):
+def same_steps(actual, expected, rel=1e-6):
+    for one, other in zip(actual, expected, strict=True):
         assert one == (None if other is None else pytest.approx(other, rel=rel))
 
 
-def normalised(seed=0, width=4):
-    """A module with buffers and with dropout."""
+def small_model(seed=0, width=4):
+    """A module with buffers and dropout."""
     torch.manual_seed(seed)
     layers = nn.Linear(3, width), nn.BatchNorm1d(width), nn.Dropout(0.5), nn.Linear(width, 2)
     return nn.Sequential(*layers)
@@ -104,9 +104,9 @@ class Position(nn.Module):
 
 
 class Quadratic:
-    """f_i(w) = 1/2 mean ||w - x||^2 over the client's points x: its optimum is their mean.
+    """f_i(w) = 1/2 mean ||w - x||^2 over the client's points x; the optimum is their mean.
 
-    All clients have as many points, so the federation's optimum is the mean of all points.
+    All clients have equally many points, so the federation's optimum is the mean of all points.
     """
 
     name = "quadratic"
@@ -123,7 +123,7 @@ class Quadratic:
 
     @classmethod
     def scattered(cls, num_clients, examples=8, dim=3):
-        """A client's points lie around a centre of its own, all centres around (3, -3, 3, ...)."""
+        """Points around a centre per client; the centres lie around (3, -3, 3, ...)."""
         rng = np.random.default_rng(5)
         middle = 3.0 * (-1.0) ** np.arange(dim)
         centres = middle + 0.3 * rng.standard_normal((num_clients, 1, dim))
@@ -153,15 +153,15 @@ class Quadratic:
         return self.train_indices(client_id)
 
     def evaluate(self, model, client_id):
-        own = self.train_indices(client_id)
-        points, target = self.batch(own)
+        indices = self.train_indices(client_id)
+        points, target = self.batch(indices)
         with torch.no_grad():
             loss = self.loss(model(points), target).item()
-        return {"accuracy": 1.0 / (1.0 + loss), "loss": loss}, own.size
+        return {"accuracy": 1.0 / (1.0 + loss), "loss": loss}, indices.size
 
 
 class Headed(nn.Module):
-    """A point w, as the weights of a linear layer, which MOON looks for; maps x to w - x."""
+    """A point w, stored as the weights of the linear layer that MOON needs; maps x to w - x."""
 
     def __init__(self, dim):
         super().__init__()
@@ -181,9 +181,9 @@ class HeadedQuadratic(Quadratic):
 
 
 class Scripted:
-    """A trainer that is one function of the received vector, by client and order.
+    """A trainer whose uploads are a function of client, order number and received vector.
 
-    Its scores are a function of the vector, by client and version.
+    Its scores are a function of client, version and vector.
     """
 
     def __init__(self, script, scores=None):
@@ -198,24 +198,24 @@ class Scripted:
 
 
 def toward_own_number(client_id, sequence, received):
-    """A sixteenth of the way to (client_id, -client_id, ...), which even stale updates survive."""
+    """A sixteenth of the way to (client_id, -client_id, ...); converges even with stale updates."""
     target = np.resize(np.array([client_id, -client_id], np.float32), received.shape)
     return Upload((target - received) / 16, "delta", 10, loss=float(client_id))
 
 
 class Times:
-    """Devices from a function of (client, order number): seconds of training, or of all parts."""
+    """Devices whose seconds of training, or `Parts`, are a function of (client, order number)."""
 
     def __init__(self, seconds):
         self._seconds = seconds
 
     def parts(self, client_id, sequence, now):
-        found = self._seconds(client_id, sequence)
-        return found if isinstance(found, Parts) else Parts(0.0, found, 0.0)
+        result = self._seconds(client_id, sequence)
+        return result if isinstance(result, Parts) else Parts(0.0, result, 0.0)
 
 
 class Stays:
-    """Stays as listed by client, from the one at second 0; then for ever."""
+    """Stays listed per client, beginning with the one at second 0; the last one never ends."""
 
     def __init__(self, stays, offline=()):
         self._stays = stays
@@ -230,7 +230,7 @@ class Stays:
 
 
 class MeanDelta(Algorithm):
-    """w <- w + mean of the displacements; remembers what it was shown."""
+    """w <- w + mean of the displacements; records the versions of each history that it gets."""
 
     transient = ("histories",)
 
@@ -249,7 +249,7 @@ Flat = dict[str, Any]
 
 
 class Recorder:
-    """Keeps every event as the log has it, and what they add up to."""
+    """Records every event as the log has it, and their history."""
 
     def __init__(self):
         self.events = []
@@ -267,7 +267,7 @@ class Recorder:
 
 @dataclass
 class Run:
-    """What a run came to."""
+    """Outcome, events, history and strategy of a run."""
 
     outcome: Outcome
     events: list[Flat]
@@ -301,9 +301,9 @@ def run(
     batch=1,
     **more,
 ):
-    """Run a federation under virtual time; `workers` = 0 trains in this process.
+    """Run a federation in virtual time; `workers` = 0 trains in this process.
 
-    `batch` orders are computed together, if the trainer can do so.
+    `batch` orders are computed together if the trainer supports that.
     """
     if trainer is None:
         trainer = Scripted(toward_own_number)
@@ -338,13 +338,13 @@ def run(
 
 
 def engine_of(config, task=None, **more):
-    """The engine of a configuration, and what will record its events."""
+    """The engine of a configuration, and the recorder of its events."""
     recorder = Recorder()
     return build_engine(build_components(config, task), sinks=[recorder], **more), recorder
 
 
 def run_configured(config, trainer, **more):
-    """Run as configured, on devices of which one is five times slower."""
+    """Run as configured, on devices whose speeds differ by a factor of up to five."""
     schedule = build_schedule(config)
     return run(
         schedule,
@@ -360,68 +360,68 @@ def run_configured(config, trainer, **more):
 
 # -- configurations --------------------------------------------------------------------------------
 
-# Of every algorithm, the name of its file.
+# The file name of every algorithm.
 ALGORITHMS = sorted(path.stem for path in (CONF / "algorithm").glob("*.yaml"))
 
 
-# Flower's own strategies are not ours to prove (tests/contract/test_flower_strategies.py).
+# Without Flower's own strategies, which tests/contract/test_flower_strategies.py tests.
 NAMES = sorted(
     path.stem
     for path in (CONF / "algorithm").glob("*.yaml")
     if "/target@strategy: fl_app.algorithms." in path.read_text()
 )
 
-# A client as most have it, a server that learns, clients that pause, work ahead, look at their last
-# model or correct gradients, and uploads of another kind.
+# A common client, a server that learns, clients that pause, that work ahead, that compare with
+# their last model, that correct gradients, and uploads of another kind.
 REPRESENTATIVES = ("fedbuff", "wkafl", "fedasmu", "overlap_fedavg", "moon", "scaffold", "area")
 
-# Of those that add noise, so little that the rest can be seen.
+# Algorithms that add noise: so little that other effects remain visible.
 QUIET = {
     "dp_fedbuff": ["algorithm.strategy.noise_multiplier=0.01", "algorithm.strategy.clip_norm=9"]
 }
 
 
 @lru_cache(256)
-def _composed(overrides):
+def _make_config(overrides):
     with hydra.initialize_config_dir(str(CONF), version_base="1.3"):
         return hydra.compose("config", overrides=list(overrides))
 
 
-def composed(*overrides):
-    """What these words describe; many tests ask for the same, and a copy takes a tenth."""
-    return deepcopy(_composed(overrides))
+def make_config(*overrides):
+    """The composed configuration: a copy from a cache, which takes a tenth of the time."""
+    return deepcopy(_make_config(overrides))
 
 
 # -- folders of runs -------------------------------------------------------------------------------
 
 
 def write_cell(folder, *, events=None, summary=None, algorithm=None, runtime="inprocess"):
-    """Write those files of a cell that are given; an interrupted run lacks some."""
+    """Write the given files of a cell; an interrupted run lacks some."""
     folder.mkdir(parents=True, exist_ok=True)
     if algorithm:
         config = f"algorithm:\n  name: {algorithm}\nruntime:\n  name: {runtime}\n"
         (folder / "config.yaml").write_text(config)
     if events is not None:
-        lines = (json.dumps(event) + "\n" for event in numbered(events))
+        lines = (json.dumps(event) + "\n" for event in with_orders(events))
         (folder / "events.jsonl").write_text("".join(lines))
     if summary is not None:
         (folder / "summary.json").write_text(json.dumps(summary))
 
 
-def numbered(events):
-    """The events with the numbers of their orders, by client and, if it is told, version."""
-    last, given, waiting, numbers = {}, {}, defaultdict(list), count()
+def with_orders(events):
+    """The events with the numbers of their orders, found by client and version (if known)."""
+    last, by_version, waiting, numbers = {}, {}, defaultdict(list), count()
     for event in events:
         kind, client = event["kind"], event.get("client")
         if "order" in event or client is None:
             yield event
             continue
         if kind == "dispatch":
-            last[client] = given[client, event["version"]] = next(numbers)
+            last[client] = by_version[client, event["version"]] = next(numbers)
         if kind in ("aggregate", "cluster"):
             order = [(waiting[each] or [-1]).pop(0) for each in event.get("dropped", client)]
         elif kind == "reject":
-            order = given.get((client, event["base_version"]), last.get(client))
+            order = by_version.get((client, event["base_version"]), last.get(client))
         else:
             order = last[client]
         if kind == "arrival":
@@ -432,7 +432,7 @@ def numbered(events):
 def history_of(orders=(), evaluations=(), t=100.0, *, each=10, **counts):
     """A history of orders (client, start, end) that arrived, and of evaluations (t, accuracy).
 
-    From one evaluation to the next there are a version and `each` client updates.
+    Between two evaluations lie one version and `each` client updates.
     """
     history = History(keep_orders=True)
     history.t = t
@@ -460,15 +460,15 @@ def failure(t, client, base_version=0):
     return {"kind": "failure", "t": t, "client": client, "base_version": base_version}
 
 
-def reject(t, **story):
-    return {"kind": "reject", "t": t, **story, "reason": "late"}
+def reject(t, **fields):
+    return {"kind": "reject", "t": t, **fields, "reason": "late"}
 
 
 def clients_evaluate(t, since, version, mean, worst, *, clients=4, metric="accuracy"):
     figures = {f"{metric}_mean": mean, f"{metric}_std": 0.1, f"{metric}_worst_decile": worst}
-    about = {"version": version, "since": since, "client_updates": 10 * version}
+    header = {"version": version, "since": since, "client_updates": 10 * version}
     counts = {"clients": clients, "num_examples": 10 * clients}
-    return {"kind": "clients_evaluate", "t": t, **about, **counts, **figures}
+    return {"kind": "clients_evaluate", "t": t, **header, **counts, **figures}
 
 
 def aggregate(t, version, client, age):
@@ -479,8 +479,8 @@ def evaluate(t, version, accuracy):
     return {"kind": "evaluate", "t": t, "version": version, "accuracy": accuracy, "loss": 1.0}
 
 
-# Two clients, one three times as slow as the other. In a round the fast one waits for the slow one;
-# with a buffer of one it starts again at once.
+# Two clients, one three times as slow as the other. In a round the fast client waits for the slow
+# one; with a buffer of one it starts again at once.
 ROUNDS = [
     evaluate(0.0, 0, 0.1),
     dispatch(0.0, 0),
@@ -511,7 +511,7 @@ ASYNCHRONOUS = [
     aggregate(3.0, 3, [1], [2]),
     evaluate(3.0, 3, 0.85),
 ]
-# Whatever can happen to clients, in eleven seconds.
+# All kinds of events of clients, in eleven seconds.
 EVENTFUL = [
     evaluate(0.0, 0, 0.1),
     dispatch(0.0, 0),
@@ -544,13 +544,13 @@ SUMMARY |= {"work_per_update": "10 steps", "stopped": "num_versions"}
 
 
 def write_pair(folder):
-    """A cell that ended and one that did not."""
+    """Write a cell that ended and one that did not."""
     write_cell(folder / "fedavg", events=ROUNDS, summary=SUMMARY, algorithm="fedavg")
     write_cell(folder / "fedasync", events=ASYNCHRONOUS, algorithm="fedasync")
 
 
 def write_seeds(folder):
-    """Two seeds of fedasync that end at 85 % and 92 % after 3 and 2 updates, and one fedavg."""
+    """Write two seeds of fedasync, with 85 % and 92 % after 3 and 2 updates, and one fedavg."""
     write_cell(folder / "fedasync-seed0", events=ASYNCHRONOUS, algorithm="fedasync")
     write_cell(folder / "fedasync-seed1", events=ASYNCHRONOUS[:9], algorithm="fedasync")
     write_cell(folder / "fedavg", events=ROUNDS, summary=SUMMARY, algorithm="fedavg")

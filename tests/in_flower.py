@@ -1,4 +1,4 @@
-"""A run in Flower's simulation engine: ``python tests/in_flower.py FOLDER NODES WORDS ...``."""
+"""A run in Flower's simulation engine: ``python tests/in_flower.py FOLDER NODES OVERRIDES ...``."""
 
 import sys
 from pathlib import Path
@@ -11,13 +11,13 @@ from fl_app.client_app import app as client_app
 from fl_app.runner.run import run
 from fl_app.runner.validate import checked_cells
 
-folder, nodes, *words = sys.argv[1:]
+folder, nodes, *overrides = sys.argv[1:]
 server_app = ServerApp()
 
 
 @server_app.main()
 def serve(grid, _):
-    run(checked_cells(compose(words), words), words, Path(folder).resolve(), grid)
+    run(checked_cells(compose(overrides), overrides), overrides, Path(folder).resolve(), grid)
 
 
 if __name__ == "__main__":

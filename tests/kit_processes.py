@@ -1,4 +1,4 @@
-"""Commands of this project and of its kits as processes of their own."""
+"""Run commands of this project and of its kits as separate processes."""
 
 import json
 import os
@@ -28,7 +28,7 @@ from fl_app.field.make import LINK_PORT
 
 
 def free_ports(count):
-    """So many different free ports of this machine."""
+    """`count` different free ports of this machine."""
     with ExitStack() as stack:  # all are bound at the same time, so they differ
         probes = [stack.enter_context(socket.socket()) for _ in range(count)]
         for probe in probes:
@@ -37,10 +37,10 @@ def free_ports(count):
 
 
 @contextmanager
-def started(*words, module="fl_app", options=()):
-    """``python OPTIONS -m MODULE WORDS`` in a process group that is killed in the end."""
+def launch(*arguments, module="fl_app", options=()):
+    """``python OPTIONS -m MODULE ARGUMENTS`` in a process group that is killed at the end."""
     with subprocess.Popen(
-        [sys.executable, *options, "-m", module, *words],
+        [sys.executable, *options, "-m", module, *arguments],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -61,7 +61,7 @@ ENVIRONMENT = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "COLUMNS":
 
 
 def give_ports(out):
-    """Ports of their own for a kit's processes; without Caddy, nodes reach the SuperLink."""
+    """Give a kit's processes free ports; without Caddy, nodes connect to the SuperLink itself."""
     nodes = sorted(out.glob("node-*"))
     link, *ports = free_ports(1 + len(nodes))
     changes = {out / "server" / "server.env": {f":{LINK_PORT}": f":{link}"}}
@@ -69,11 +69,11 @@ def give_ports(out):
         settings = Kit.read(folder, {}).settings
         changes[folder / "node.env"] = {f'"{settings["PORT"]}"': f'"{port}"'}
         if shutil.which("caddy") is None:
-            reached = settings["SUPERLINK"].rpartition(":")[2]
-            changes[folder / "node.env"][f":{reached}"] = f":{link}"
-    for path, words in changes.items():
+            superlink_port = settings["SUPERLINK"].rpartition(":")[2]
+            changes[folder / "node.env"][f":{superlink_port}"] = f":{link}"
+    for path, replacements in changes.items():
         text = path.read_text()
-        for old, new in words.items():
+        for old, new in replacements.items():
             assert old in text
             text = text.replace(old, new)
         path.write_text(text)
@@ -104,7 +104,7 @@ def keep(folder):
 
 
 def end(process):
-    """End a process and its group; what does not hear is killed."""
+    """Terminate a process and its group; kill it if it does not end."""
     for ending in (signal.SIGTERM, signal.SIGKILL):
         with suppress(ProcessLookupError):
             os.killpg(process.pid, ending)
@@ -123,33 +123,33 @@ def start(log, *arguments):
         )
 
 
-def wait_for(true, what, seconds=120.0):
-    """Seconds that it took to become true."""
-    began = time.monotonic()
-    while not true():
-        assert time.monotonic() - began < seconds, f"not within {seconds:g} s: {what}"
+def wait_for(condition, description, seconds=120.0):
+    """Wait for a condition; return the seconds that it took."""
+    start = time.monotonic()
+    while not condition():
+        assert time.monotonic() - start < seconds, f"not within {seconds:g} s: {description}"
         time.sleep(0.2)
-    return time.monotonic() - began
+    return time.monotonic() - start
 
 
 def processes(folder, name=""):
-    """Of those whose home for Flower lies in `folder`: process ids and command lines."""
-    found = {}
+    """Ids and command lines of processes whose home of Flower is `folder`."""
+    command_lines = {}
     for process in Path("/proc").glob("[0-9]*"):
-        with suppress(OSError):  # gone meanwhile, or somebody else's
+        with suppress(OSError):  # it has ended, or belongs to another user
             line = (process / "cmdline").read_text().replace("\0", " ")
             if f"FLWR_HOME={folder}".encode() in (process / "environ").read_bytes():
-                found[int(process.name)] = line
-    return {pid: line for pid, line in found.items() if name in line}
+                command_lines[int(process.name)] = line
+    return {pid: line for pid, line in command_lines.items() if name in line}
 
 
-def logged(run, kind):
+def count(run, kind):
     events = run / "events.jsonl"
     lines = events.read_text().splitlines(keepends=True) if events.exists() else []
     return sum(json.loads(line)["kind"] == kind for line in lines if line.endswith("\n"))
 
 
-# -- a SuperLink that a test plays -----------------------------------------------------------------
+# -- a fake SuperLink ------------------------------------------------------------------------------
 
 
 @contextmanager
@@ -158,30 +158,30 @@ def superlink(
     *,
     registered=(),
     runs=(),
-    begins=None,
-    begun=None,
-    late=0.0,
+    new_run=None,
+    start_requests=None,
+    lag=0.0,
     status=200,
     proxied=False,
 ):
-    """Its port on loopback.
+    """Serve a fake SuperLink; yields its port on loopback.
 
     Args:
         certificates: folder with ``server.crt`` and ``server.key``; None speaks without TLS.
         registered: public keys of nodes.
-        runs: that were submitted.
-        begins: number of a run that is submitted; None = none begins.
-        begun: a list that receives the requests for runs.
-        late: seconds by which its clock is behind.
-        status: of all answers.
-        proxied: lets through what SuperNodes call, and no more.
+        runs: submitted runs.
+        new_run: id of the run that a request starts; None = no run starts.
+        start_requests: a list that receives the requests for runs.
+        lag: seconds by which its clock is behind.
+        status: HTTP status of all answers.
+        proxied: refuse all calls but those of SuperNodes.
     """
 
-    begun = [] if begun is None else begun
+    start_requests = [] if start_requests is None else start_requests
 
     class Handler(BaseHTTPRequestHandler):
         def date_time_string(self, timestamp=None):
-            return formatdate((timestamp or time.time()) - late, usegmt=True)
+            return formatdate((timestamp or time.time()) - lag, usegmt=True)
 
         def do_GET(self):
             self.answer(b"{}")
@@ -196,8 +196,8 @@ def superlink(
                 self.answer(answer.SerializeToString())
                 return
             if self.path.endswith("/start-run"):
-                begun.append(StartRunRequest.FromString(body))
-                self.answer(StartRunResponse(run_id=begins).SerializeToString())
+                start_requests.append(StartRunRequest.FromString(body))
+                self.answer(StartRunResponse(run_id=new_run).SerializeToString())
                 return
             nodes = [NodeInfo(public_key=key, status="offline") for key in registered]
             for node in nodes[:1]:
@@ -213,7 +213,7 @@ def superlink(
         def log_message(self, *_): ...
 
     class Server(HTTPServer):
-        def handle_error(self, *_): ...  # a client that does not trust us
+        def handle_error(self, *_): ...  # a client that does not trust the certificate
 
     with Server(("127.0.0.1", 0), Handler) as server:
         if certificates is not None:

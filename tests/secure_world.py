@@ -1,4 +1,4 @@
-"""Masked uploads by hand: some simulated devices, a helper, and the server's half."""
+"""Masked uploads by hand: simulated devices, a helper, and the server's part."""
 
 from contextlib import nullcontext
 from dataclasses import replace
@@ -23,7 +23,7 @@ TERMS = Terms("task", "fedbuff", "", "delta", SIZE, 4.0, 2.0**18)
 
 
 class NoMask:
-    """Stands for a mask; the seed has no effect."""
+    """A mask of zeros; the seed has no effect."""
 
     def __init__(self, seed): ...
 
@@ -46,7 +46,7 @@ def masked(
     keys=KEYS,
     bare=False,
 ):
-    """The update that a client's masked upload becomes; bare it is rounded and not masked."""
+    """The update of a client's masked upload; if `bare`, it is rounded but not masked."""
     order = Order(9, client, sequence, base_version, vector, {"run": terms.run}, 0.0)
     mask = Masked(replace(terms, run=""), seed=0, keys=keys)
     with patch("fl_app.secure.masked.Mask", NoMask) if bare else nullcontext():
@@ -59,8 +59,8 @@ def vectors(count=CLIENTS, seed=0, size=SIZE):
     return [rng.standard_normal(size).astype(np.float32) / 8 for _ in range(count)]
 
 
-def helper(least=3, ledger=None):
-    return Helper(helper_key(0), SimulatedDevices(0, CLIENTS), ledger or Ledger(), least)
+def helper(bound=3, ledger=None):
+    return Helper(helper_key(0), SimulatedDevices(0, CLIENTS), ledger or Ledger(), bound)
 
 
 def request(updates, version=3, weighting=None, terms=TERMS):
@@ -68,5 +68,5 @@ def request(updates, version=3, weighting=None, terms=TERMS):
     return Request(terms, version, weighting, [Member.of(update) for update in updates])
 
 
-def server(tells=None, least=3, members=CLIENTS, **weighting):
-    return SecureAggregation(tells or helper(least), TERMS, Weighting(**weighting), members=members)
+def server(proxy=None, bound=3, members=CLIENTS, **weighting):
+    return SecureAggregation(proxy or helper(bound), TERMS, Weighting(**weighting), members=members)

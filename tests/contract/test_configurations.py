@@ -1,4 +1,4 @@
-"""Configurations of algorithms: bad values, schedules and uploads without use, and defaults."""
+"""Configurations of algorithms: bad values, unusable schedules and uploads, and defaults."""
 
 import inspect
 import re
@@ -6,7 +6,7 @@ import re
 import numpy as np
 import pytest
 import yaml
-from helpers import ALGORITHMS, HeadedQuadratic, composed, engine_of
+from helpers import ALGORITHMS, HeadedQuadratic, engine_of, make_config
 from hydra.utils import get_object
 from omegaconf import OmegaConf
 
@@ -24,16 +24,16 @@ every_algorithm = pytest.mark.parametrize("name", ALGORITHMS)
 
 
 def configuration(name, *overrides):
-    return composed(f"algorithm={name}", "num_clients=12", "runtime.workers=0", *overrides)
+    return make_config(f"algorithm={name}", "num_clients=12", "runtime.workers=0", *overrides)
 
 
 # -- values ---------------------------------------------------------------------------------------
 
-# -1 is a cosine.
-MEANT = {("strategy.similarity_threshold", -1), ("strategy.min_similarity", -1)}
+# Keys for which -1 is valid: a cosine.
+VALID = {("strategy.similarity_threshold", -1), ("strategy.min_similarity", -1)}
 
-# Another key goes by them, or Flower refuses them.
-TOLD_AS = {
+# Keys whose error names another key: one that depends on them, or Flower's own name.
+OTHER_KEYS = {
     "strategy.max_local_epochs": "algorithm.client.local_epochs",
     "strategy.inner.beta": "beta",
 }
@@ -52,24 +52,24 @@ def test_bad_values_are_refused_by_the_name_of_their_key(name):
     config = configuration(name)
     algorithm = OmegaConf.to_container(config.algorithm, resolve=True)
     assert isinstance(algorithm, dict)
-    missed = []
+    failures = []
     for key in keys({part: algorithm[part] for part in ("strategy", "schedule", "client")}):
         good = OmegaConf.select(config.algorithm, key)
         for bad in (float("nan"), -1, "x"):
-            if (key, bad) in MEANT:
+            if (key, bad) in VALID:
                 continue
             OmegaConf.update(config.algorithm, key, bad)
             try:
                 validate_config(config)
-                if key.startswith("client."):  # those of its own class
+                if key.startswith("client."):  # the trainer's class checks its own keys
                     build_trainer(config, TASK)
-                told = "nothing"
+                message = "nothing"
             except ValueError as error:
-                told = str(error)
-            if TOLD_AS.get(key, f"algorithm.{key}") not in told:
-                missed.append((key, bad, told))
+                message = str(error)
+            if OTHER_KEYS.get(key, f"algorithm.{key}") not in message:
+                failures.append((key, bad, message))
             OmegaConf.update(config.algorithm, key, good)
-    assert missed == []
+    assert failures == []
 
 
 BEYOND = {
@@ -115,11 +115,11 @@ def test_values_just_beyond_their_bounds_are_refused(name):
 
 
 def run(config):
-    """How it ended, the model, and what went wrong on the way."""
+    """How a run ended, its model, and the reasons of its failures and refusals."""
     engine, recorder = engine_of(config, TASK)
     outcome = engine.run()
-    wrong = [event["reason"] for event in recorder.events if "reason" in event]
-    return outcome.stopped, outcome.params, wrong
+    reasons = [event["reason"] for event in recorder.events if "reason" in event]
+    return outcome.stopped, outcome.params, reasons
 
 
 SMALL = ["num_versions=4", "eval_every=4", "algorithm.client.local_epochs=2"]
@@ -137,20 +137,20 @@ REFUSED = {
 
 
 def refusal(name, schedule):
-    for (algorithm, which), told in REFUSED.items():
-        listed = schedule in which.removeprefix("any but ").split(", ")
-        if algorithm == name and listed != which.startswith("any but "):
-            return told
+    for (algorithm, schedules), reason in REFUSED.items():
+        listed = schedule in schedules.removeprefix("any but ").split(", ")
+        if algorithm == name and listed != schedules.startswith("any but "):
+            return reason
     return None
 
 
 def test_a_limit_of_updates_is_one_of_versions():
-    """30 updates are 3 versions of 10, which spend an epsilon of 9."""
-    words = ("num_versions=null", "max_updates=30", "algorithm.strategy.max_epsilon=20")
-    validate_config(configuration("dp_fedbuff", *words))
-    told = "num_versions=None must be an integer: .*with num_versions=null it must be given"
-    with pytest.raises(ValueError, match=told):
-        validate_config(configuration("fedsa", *words[:2]))
+    """30 updates are 3 versions of 10 updates, which spend an epsilon of 9."""
+    overrides = ("num_versions=null", "max_updates=30", "algorithm.strategy.max_epsilon=20")
+    validate_config(configuration("dp_fedbuff", *overrides))
+    message = "num_versions=None must be an integer: .*with num_versions=null it must be given"
+    with pytest.raises(ValueError, match=message):
+        validate_config(configuration("fedsa", *overrides[:2]))
 
 
 def test_a_gradient_is_no_model_to_mix():
@@ -158,7 +158,7 @@ def test_a_gradient_is_no_model_to_mix():
         validate_config(configuration("safl", "algorithm.strategy.form=model"))
 
 
-# A client as most have it, clients that pause, and a client that corrects its gradients.
+# A common client, clients that pause, and clients that correct their gradients.
 FEW = ("fedbuff", "fedasmu", "scaffold")
 PAIRS = [(name, schedule) for name in ALGORITHMS for schedule in SCHEDULES]
 
@@ -171,45 +171,45 @@ def test_a_schedule_of_no_use_is_refused_in_one_sentence(name, schedule):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("name", "words"),
+    ("name", "override"),
     [(name, f"algorithm/schedule={s}") for name, s in PAIRS if name in FEW and not refusal(name, s)]
     + [(name, f"algorithm.client.upload={kind}") for name in FEW for kind in KINDS],
 )
-def test_any_other_schedule_or_upload_works_or_is_refused_in_one_sentence(name, words):
-    config = configuration(name, words, *SMALL)
+def test_any_other_schedule_or_upload_works_or_is_refused_in_one_sentence(name, override):
+    config = configuration(name, override, *SMALL)
     upload = config.algorithm.client.upload
     if upload not in build_strategy(config).takes:
-        told = rf"^algorithm\.client\.upload={upload} must be one of .*delta.* with \w+: [^\n]*$"
-        with pytest.raises(ValueError, match=told):
+        message = rf"^algorithm\.client\.upload={upload} must be one of .*delta.* with \w+: [^\n]*$"
+        with pytest.raises(ValueError, match=message):
             validate_config(config)
         return
     validate_config(config)
-    stopped, params, wrong = run(config)
-    assert (stopped, wrong) == ("num_versions", [])
+    stopped, params, reasons = run(config)
+    assert (stopped, reasons) == ("num_versions", [])
     assert np.isfinite(params).all()
 
 
-# -- schedules and trainers of classes are those of conf/: `X().start(...)` is `algorithm=x` ------
+# -- defaults of classes are those of conf/: `X().start(...)` is `algorithm=x` --------------------
 
-# Where they differ, conf/ says why beside the key: ``# class default D: why``.
-FACTS = {"num_clients": 977, "num_versions": 978, "seed": 979}  # of a run; no class knows them
+# Where they differ, conf/ gives the reason beside the key: ``# class default D: reason``.
+FACTS = {"num_clients": 977, "num_versions": 978, "seed": 979}  # a run's; no class knows them
 RUN = [f"{key}={value}" for key, value in FACTS.items()]
 
 
 def keywords(function):
-    found = inspect.signature(function).parameters.values()
-    return {p.name: p.default for p in found if p.default is not p.empty}
+    parameters = inspect.signature(function).parameters.values()
+    return {p.name: p.default for p in parameters if p.default is not p.empty}
 
 
 def settings(name, part):
-    node = composed(f"algorithm={name}", *RUN).algorithm[part]
+    node = make_config(f"algorithm={name}", *RUN).algorithm[part]
     values = OmegaConf.to_container(node, resolve=True)
     assert isinstance(values, dict)
     return {str(key): value for key, value in values.items()}
 
 
 def unexplained(python, conf, *files):
-    """Keys of both whose values differ, and of whose difference no file tells the reason."""
+    """Keys in both whose values differ without a reason in one of the files."""
     lines = "\n".join((CONF / "algorithm" / f"{file}.yaml").read_text() for file in files)
     return {
         key: (python[key], conf[key])
@@ -222,19 +222,19 @@ def unexplained(python, conf, *files):
 
 @every_algorithm
 def test_the_schedule_is_that_of_the_class(name):
-    config = composed(f"algorithm={name}", *RUN)
+    config = make_config(f"algorithm={name}", *RUN)
     strategy, schedule = build_strategy(config), build_schedule(config)
     if isinstance(strategy, Asynchronous):
         pytest.skip("one class for all strategies of Flower, each with a schedule of its own")
-    own = type(strategy)().schedule
-    assert type(schedule) is type(own)
+    default = type(strategy)().schedule
+    assert type(schedule) is type(default)
     kind = inspect.getmodule(type(schedule)).__name__.rpartition(".")[2]
-    assert unexplained(vars(own), vars(schedule), f"schedule/{kind}") == {}
+    assert unexplained(vars(default), vars(schedule), f"schedule/{kind}") == {}
 
 
 @every_algorithm
 def test_the_clients_options_are_those_of_the_algorithms_own_trainer(name):
     conf = settings(name, "client")
     python = keywords(get_object(conf["_target_"]))
-    own = {key: python[key] for key in python.keys() - keywords(LocalTrainer)}
-    assert unexplained(own, conf, name) == {}
+    options = {key: python[key] for key in python.keys() - keywords(LocalTrainer)}
+    assert unexplained(options, conf, name) == {}

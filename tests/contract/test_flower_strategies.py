@@ -1,6 +1,6 @@
-"""Every strategy that Flower ships, on arrivals of age 0: what its own synchronous round does.
+"""Every strategy of Flower: with arrivals of age 0 it gives the model of its synchronous rounds.
 
-Or it is refused, with the reason.
+Strategies that cannot do so are refused with the reason.
 """
 
 import re
@@ -32,22 +32,22 @@ def initial():
     return ArrayRecord({name: Array(array) for name, array in arrays.items()})
 
 
-def trained(strategy, **more):
+def train(strategy, **more):
     rate, grid = ConfigRecord({"lr": LR}), FakeGrid(client, CLIENTS)
     return strategy.start(grid, initial(), ROUNDS, train_config=rate, **more)
 
 
 def client(message, context):
-    """Three steps towards the client's own point; believes what its config says."""
+    """Three steps towards the client's own point, with the settings of the order's config."""
     client_id = context.node_config["partition-id"]
     config = message.content["config"]
-    sent = {name: array.numpy() for name, array in message.content["arrays"].items()}
-    model = {name: array.copy() for name, array in sent.items()}
+    received = {name: array.numpy() for name, array in message.content["arrays"].items()}
+    model = {name: array.copy() for name, array in received.items()}
     rng = np.random.default_rng(client_id)
-    point = {name: rng.standard_normal(array.shape) for name, array in sorted(sent.items())}
+    point = {name: rng.standard_normal(array.shape) for name, array in sorted(received.items())}
     for _ in range(3):
         for name, array in model.items():
-            pull = config.get("proximal-mu", 0.0) * (array - sent[name])
+            pull = config.get("proximal-mu", 0.0) * (array - received[name])
             array -= (config["lr"] * (array - point[name] + pull)).astype(np.float32)
     loss = float(sum(np.square(model[name] - point[name]).sum() for name in model))
     metrics = {
@@ -68,13 +68,13 @@ def client(message, context):
 
 
 def metrics_of_devices(contents, weighted_by):
-    """Reads all that a reply holds."""
+    """Use all records of the replies."""
     assert weighted_by == "num-correct"
     names = [content["device"]["name"] for content in contents]
     return MetricRecord({"boards": sum(str(name).startswith("board") for name in names)})
 
 
-# Flower's own ones by class name.
+# Flower's strategies by class name.
 CASES = {
     "Bulyan": lambda **k: flower.Bulyan(num_malicious_nodes=1, **k),
     "FedAdagrad": flower.FedAdagrad,
@@ -111,40 +111,40 @@ OTHERS = {
 }
 
 
-def test_every_strategy_of_flower_is_here():
+def test_every_strategy_of_flower_is_tested():
     assert {*CASES, *REFUSED} == set(flower.__all__) - {"Result", "Strategy"}
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [*CASES, *OTHERS])
-def test_of_arrivals_of_age_zero_comes_the_model_of_flowers_own_rounds(name):
+def test_arrivals_of_age_zero_give_the_model_of_flowers_own_rounds(name):
     make = (CASES | OTHERS)[name]
-    rounds, inner = trained(make(fraction_evaluate=0.0)), make(fraction_evaluate=0.0)
-    arrivals = trained(Asynchronous(inner), schedule=synchronous(CLIENTS))
+    rounds, inner = train(make(fraction_evaluate=0.0)), make(fraction_evaluate=0.0)
+    arrivals = train(Asynchronous(inner), schedule=synchronous(CLIENTS))
     assert list(arrivals.arrays) == list(rounds.arrays)
     for key, array in rounds.arrays.items():
-        found = arrivals.arrays[key].numpy()
-        assert not np.array_equal(found, initial()[key].numpy())
-        np.testing.assert_allclose(found, array.numpy(), rtol=1e-5, atol=1e-6)
+        actual = arrivals.arrays[key].numpy()
+        assert not np.array_equal(actual, initial()[key].numpy())
+        np.testing.assert_allclose(actual, array.numpy(), rtol=1e-5, atol=1e-6)
     assert list(arrivals.train_metrics_clientapp) == list(rounds.train_metrics_clientapp)
     for version, metrics in rounds.train_metrics_clientapp.items():
-        found = arrivals.train_metrics_clientapp[version]
-        assert found.keys() == metrics.keys()
+        actual = arrivals.train_metrics_clientapp[version]
+        assert actual.keys() == metrics.keys()
         for key, value in metrics.items():
-            np.testing.assert_allclose(found[key], value, rtol=1e-4)
+            np.testing.assert_allclose(actual[key], value, rtol=1e-4)
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_what_cannot_be_had_says_why(name):
-    make, why = REFUSED[name]
-    with pytest.raises(ValueError, match=f"^inner={name} cannot be run asynchronously: .*{why}"):
+def test_refused_strategies_name_the_reason(name):
+    make, reason = REFUSED[name]
+    with pytest.raises(ValueError, match=f"^inner={name} cannot be run asynchronously: .*{reason}"):
         Asynchronous(make())
 
 
 def test_metrics_that_are_missing_end_the_run_with_flowers_reason():
     inner = flower.QFedAvg(client_learning_rate=LR, train_loss_key="val_loss")
     with pytest.raises(RunError, match=r"^QFedAvg cannot aggregate version 1: .*'val_loss'"):
-        trained(Asynchronous(inner))
+        train(Asynchronous(inner))
 
 
 class _Waits(flower.FedAvg):
@@ -163,8 +163,8 @@ class _Talks(flower.FedAvg):
 class _OwnRates(flower.FedAvg):
     def configure_train(self, server_round, arrays, config, grid):
         for node in grid.get_node_ids():
-            own = ConfigRecord({**config, "lr": LR / (1 + node)})
-            yield Message(RecordDict({"arrays": arrays, "config": own}), node, "train")
+            node_config = ConfigRecord({**config, "lr": LR / (1 + node)})
+            yield Message(RecordDict({"arrays": arrays, "config": node_config}), node, "train")
 
 
 class _OtherArrays(flower.FedAvg):
@@ -196,7 +196,7 @@ class _OurKey(flower.FedAvg):
         (_OurKey, r"inner=_OurKey .* sets config\['sequence'\]"),
     ],
 )
-def test_what_an_order_cannot_carry_is_refused(inner, text):
+def test_strategies_that_orders_cannot_express_are_refused(inner, text):
     with pytest.raises(RunError, match=text):
         Asynchronous(inner()).start(FakeGrid(client, 1), initial())
 
@@ -221,14 +221,14 @@ OWN = [type(f"Own_{hook}", (flower.FedAvg,), {hook: None})() for hook in UNCALLE
 
 
 @pytest.mark.parametrize("inner", [flower.FedAdam(evaluate_metrics_aggr_fn=print), *OWN])
-def test_what_nobody_would_call_is_refused(inner):
+def test_methods_that_would_not_be_called_are_refused(inner):
     key = type(inner).__name__.partition("_")[2] or "evaluate_metrics_aggr_fn"
     with pytest.raises(ValueError, match=f"^inner=.* must have no {key} of its own, which would n"):
         Asynchronous(inner)
 
 
 def test_bulyan_is_refused_where_it_would_skip_every_aggregation():
-    """K >= 4 f + 3, of El Mhamdi et al."""
+    """It needs K >= 4 f + 3 (El Mhamdi et al.)."""
     strategy = Asynchronous(flower.Bulyan(num_malicious_nodes=1))
     strategy.validate_run(1, Buffered(7, 7))
     text = r"^algorithm.schedule.buffer_size=6 must be at least 4 x num_malicious_nodes \+ 3=7: "
@@ -240,7 +240,7 @@ def test_bulyan_is_refused_where_it_would_skip_every_aggregation():
 
 # -- golden values of K arrivals -------------------------------------------------------------------
 
-# Flower's own strategies on K arrivals, against hand-derived values.
+# Flower's strategies on K arrivals, against hand-derived values.
 #
 # w_t = [1, 1] at version 5. Three updates started from w_3 = [0, 0] and moved by [3, 0], [0, 3] and
 # [9, 9] with n = 10, 10, 20 examples. On the current model they are the models
@@ -275,33 +275,33 @@ def test_inner_strategy_aggregates_displacements_on_the_current_model(inner, exp
 
 
 def test_the_age_of_a_reply_is_that_of_its_group():
-    """FedSaSync undoes the rebase: (10 [3, 0] + 10 [0, 3] + 20 [9, 9]) / 40 = [5.25, 5.25].
+    """FedSaSync averages the local models: (10 [3, 0] + 10 [0, 3] + 20 [9, 9]) / 40 = [5.25, 5.25].
 
-    Of fedctl a displacement of age 2 has the weight 0.5 / sqrt(3).
+    In fedctl, a displacement of age 2 has the weight 0.5 / sqrt(3).
     """
     strategy = Asynchronous(FedSaSync())
     strategy.dispatch(GlobalModel(vec(0, 0), version=3), 0)
     np.testing.assert_allclose(strategy.aggregate(FIFTH, THREE), [5.25, 5.25], rtol=1e-6)
-    found = Asynchronous(FedCtlAsync()).aggregate(FIFTH, THREE[:1])
-    np.testing.assert_allclose(found, [1 + 1.5 / np.sqrt(3), 1], rtol=1e-6)
+    params = Asynchronous(FedCtlAsync()).aggregate(FIFTH, THREE[:1])
+    np.testing.assert_allclose(params, [1 + 1.5 / np.sqrt(3), 1], rtol=1e-6)
 
 
-def test_fedprox_tells_its_clients_mu():
+def test_fedprox_sends_mu_to_its_clients():
     params, config = Asynchronous(flower.FedProx(proximal_mu=0.1)).dispatch(FIFTH, client_id=7)
     assert params is FIFTH.params
     assert config == {"proximal-mu": 0.1}
 
 
 class Halving(flower.FedAvg):
-    """A rate that halves with every round."""
+    """Its rate halves with every round."""
 
     def __init__(self):
         super().__init__()
-        self.rate, self.told = 1.0, []
+        self.rate, self.rounds = 1.0, []
 
     def configure_train(self, server_round, arrays, config, grid):
         self.rate *= 0.5
-        self.told.append(server_round)
+        self.rounds.append(server_round)
         config["lr"] = self.rate
         return super().configure_train(server_round, arrays, config, grid)
 
@@ -311,12 +311,12 @@ def test_a_version_is_one_round_however_many_clients_start_from_it():
     strategy = Asynchronous(inner)
     orders = [strategy.dispatch(FIFTH, client_id)[1] for client_id in range(1000)]
     assert orders == [{"lr": 0.5}] * 1000
-    assert (inner.rate, inner.told) == (0.5, [6])
+    assert (inner.rate, inner.rounds) == (0.5, [6])
     strategy.aggregate(FIFTH, THREE)
     inner.rate = 8.0  # as an `evaluate_fn` may do
     sixth = replace(FIFTH, version=6)
     assert strategy.dispatch(sixth, 0)[1] == {"lr": 4.0}
-    assert inner.told == [6, 7]
-    again = Asynchronous(Halving())
-    again.load_state_dict(loads(dumps(strategy.state_dict())))  # the round is begun anew
-    assert again.dispatch(sixth, 0)[1] == {"lr": 4.0}
+    assert inner.rounds == [6, 7]
+    restored = Asynchronous(Halving())
+    restored.load_state_dict(loads(dumps(strategy.state_dict())))  # the round begins again
+    assert restored.dispatch(sixth, 0)[1] == {"lr": 4.0}

@@ -1,10 +1,10 @@
-"""Limits in which an algorithm must come down to plain averaging of K gradients."""
+"""Limits in which an algorithm must equal a simpler one, such as averaging K gradients."""
 
 from copy import deepcopy
 
 import numpy as np
 import pytest
-from helpers import Quadratic, composed, run, sent, vec
+from helpers import Quadratic, make_config, run, update_of, vec
 
 from fl_app.algorithms.ace import ACE
 from fl_app.algorithms.afl import AFL
@@ -41,14 +41,14 @@ PLAIN_WKAFL |= {"clip_norm": None, "lr_decay": 0}
 
 
 class Unequal(Quadratic):
-    """Client i has only the first 1 + i mod 8 of its points."""
+    """Client i has only the first 1 + (i mod 8) of its points."""
 
     def train_indices(self, client_id):
         return super().train_indices(client_id)[: 1 + client_id % 8]
 
 
 def equal_speeds(strategy, task=TASK):
-    """K = P and all devices alike: everybody trains on every version, so all ages are 0."""
+    """K = P and equal devices: every client trains on every version, so all ages are 0."""
     return run(
         k_async(CLIENTS),
         LocalTrainer(task, upload="gradient", batch_size=3),
@@ -111,7 +111,7 @@ def test_fresh_gradients_are_averaged_by_examples_in_a_run(strategy):
 VERSION = 9
 
 
-def situation(ages):
+def model_and_updates(ages):
     """Random gradients of clients with unequal data."""
     rng = np.random.default_rng(1)
 
@@ -126,23 +126,23 @@ def situation(ages):
 
 
 def test_wkafl_with_everything_off_takes_stale_gradients_as_they_are():
-    """The estimate still weighs by age, but nothing is left that follows it."""
-    model, updates = situation([0, 1, 4, 2])
+    """The estimate still weighs by age, but no step uses it."""
+    model, updates = model_and_updates([0, 1, 4, 2])
     wkafl = WKAFL(server_lr=RATE, **PLAIN_WKAFL)
     expected = FedAvgK(server_lr=RATE).aggregate(model, updates)
     np.testing.assert_allclose(wkafl.aggregate(model, updates), expected, rtol=1e-6)
 
 
 def test_wkafl_without_selection_is_twafl():
-    """With alpha = gamma = 0 and no clip, gbar is all there is."""
-    model, updates = situation([0, 1, 4, 2])
+    """With alpha = gamma = 0 and no clip, the step is gbar."""
+    model, updates = model_and_updates([0, 1, 4, 2])
     wkafl = WKAFL(server_lr=RATE, **PLAIN_WKAFL, select=False)
     expected = TWAFL(server_lr=RATE).aggregate(model, updates)
     np.testing.assert_allclose(wkafl.aggregate(model, updates), expected, rtol=1e-6)
 
 
 def test_fedhist_without_its_three_parts_is_twafl():
-    model, updates = situation([0, 1, 4, 2])
+    model, updates = model_and_updates([0, 1, 4, 2])
     fedhist = FedHist(server_lr=RATE, egs=False, haa=False, ina=False)
     expected = TWAFL(server_lr=RATE).aggregate(model, updates)
     assert fedhist.aggregate(model, updates).tobytes() == expected.tobytes()
@@ -154,9 +154,9 @@ POPULATION, SIZE, TRAINED = 6, 7, 5
 
 
 def course(strategy, *, warm=False, num_versions=25, buffer_size=3):
-    """The models of versions made of random updates; some buffers hold a client twice.
+    """The models after random updates; some buffers hold a client twice.
 
-    `warm`: everybody is heard with the first version, which is left out.
+    `warm`: all clients upload for the first version, whose model is left out.
     """
     rng = np.random.default_rng(2)
     params, models = rng.standard_normal(SIZE).astype(np.float32), []
@@ -164,7 +164,7 @@ def course(strategy, *, warm=False, num_versions=25, buffer_size=3):
         first = warm and version == 0
         clients = range(POPULATION) if first else rng.choice(POPULATION, buffer_size)
         updates = [
-            sent(
+            update_of(
                 int(client),
                 max(0, version - int(rng.integers(6))),
                 *rng.standard_normal(SIZE),
@@ -188,7 +188,7 @@ KNOWN = {"server_lr": RATE, "num_clients": POPULATION}
 
 def test_dude_asgd_is_ace_over_all_clients():
     keys = [f"algorithm.strategy.server_lr={RATE}", "algorithm.strategy.lr_schedule=null"]
-    dude = build_strategy(composed("algorithm=dude_asgd", f"num_clients={POPULATION}", *keys))
+    dude = build_strategy(make_config("algorithm=dude_asgd", f"num_clients={POPULATION}", *keys))
     one, other = course(dude), course(ACE(over="all", **KNOWN))
     assert [m.tobytes() for m in one] == [m.tobytes() for m in other]
     assert not np.allclose(one[0], course(ACE(**KNOWN))[0], atol=1e-3)
@@ -213,7 +213,7 @@ def test_cana_without_memories_is_dynsgd_or_the_mean():
     same_course(CANA(exponent=0, calibration=0, **KNOWN), FedAvgK(server_lr=RATE))
 
 
-def test_cana_without_ages_is_ca2fl_once_everybody_was_heard():
+def test_cana_without_ages_is_ca2fl_once_all_clients_have_uploaded():
     every = {"exponent": 0, "calibration": 1, "memory_span": None}
     same_course(CANA(**every, **KNOWN), CA2FL(**KNOWN), warm=True)
     cold = CANA(**every, **KNOWN), CA2FL(**KNOWN)

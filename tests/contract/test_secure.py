@@ -1,4 +1,4 @@
-"""Secure aggregation with every algorithm: with which it works, and why not with the others."""
+"""Secure aggregation with every algorithm: it works, or it is refused with the reason."""
 
 import json
 import pickle
@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from helpers import ALGORITHMS, QUIET, Recorder, composed, engine_of
+from helpers import ALGORITHMS, QUIET, Recorder, engine_of, make_config
 from secure_world import NoMask
 
 from fl_app.core.types import GlobalModel, Update
@@ -23,7 +23,7 @@ FITS = {
     *("afl", "dp_fedbuff", "dynsgd", "fadas", "fedasync", "fedavg", "fedavg_k", "fedbuff"),
     *("fedprox", "moon", "ringmaster", "safl", "sasgd", "twafl"),
 }
-# Synchronous, or every arrival makes a version, unless told otherwise.
+# By default synchronous, or with a version after every arrival.
 ROUNDS = ("fedasync", "fedavg", "fedprox", "moon", "ringmaster")
 ON = ("secure_aggregation=helper", "secure_aggregation.clip_norm=3")
 SMALL = (
@@ -35,11 +35,11 @@ SMALL = (
 
 def secure(name, *more):
     clip = ON[:1] if name == "dp_fedbuff" else ON
-    kinds = linear_kinds(build_strategy(composed(f"algorithm={name}")))
+    kinds = linear_kinds(build_strategy(make_config(f"algorithm={name}")))
     upload = [f"algorithm.client.upload={kinds[0]}"] if kinds else []
     buffered = ["algorithm/schedule=buffered"] if name in ROUNDS else []
     quiet = QUIET.get(name, [])
-    return composed(f"algorithm={name}", *buffered, *quiet, *clip, *upload, *SMALL, *more)
+    return make_config(f"algorithm={name}", *buffered, *quiet, *clip, *upload, *SMALL, *more)
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)
@@ -47,7 +47,7 @@ def test_an_algorithm_that_looks_at_uploads_is_refused_by_name_and_reason(name):
     if name in FITS:
         validate_config(secure(name))
         return
-    base = composed(f"algorithm={name}", *ON)
+    base = make_config(f"algorithm={name}", *ON)
     reason = build_strategy(base).looks_at
     assert len(reason) > 20
     with pytest.raises(ValueError, match=r"cannot be used with secure_agg") as caught:
@@ -58,7 +58,7 @@ def test_an_algorithm_that_looks_at_uploads_is_refused_by_name_and_reason(name):
 
 @pytest.mark.parametrize("name", sorted(FITS))
 def test_an_algorithm_uses_the_weighted_sum_that_it_declares(name):
-    """`aggregate` gives the same if every upload is replaced by their mean with these weights."""
+    """`aggregate` gives the same if every upload is replaced by the mean with these weights."""
     config = secure(name)
     kind = config.algorithm.client.upload
     rng = np.random.default_rng(3)
@@ -106,13 +106,13 @@ def test_a_subclass_with_other_equations_inherits_no_declaration():
     ],
     ids=lambda value: value[0] if isinstance(value, list) else "",
 )
-def test_what_does_not_go_together_is_refused(overrides, text):
+def test_incompatible_settings_are_refused(overrides, text):
     with pytest.raises(ValueError, match=text):
-        validate_config(composed(*ON, *overrides))
+        validate_config(make_config(*ON, *overrides))
 
 
 def test_buffers_are_refused():
-    config = composed(*ON, "task=mnist", "task.made_up=true", "task.model=resnet20")
+    config = make_config(*ON, "task=mnist", "task.made_up=true", "task.model=resnet20")
     with pytest.raises(ValueError, match="needs a model without buffers such as"):
         build_components(config)
 
@@ -120,8 +120,8 @@ def test_buffers_are_refused():
 # -- runs -----------------------------------------------------------------------------------------
 
 
-class Watched:
-    """A helper whose requests and sums are written down."""
+class RecordingHelper:
+    """A helper that records its requests and sums."""
 
     def __init__(self, inner):
         self._inner = inner
@@ -135,7 +135,7 @@ class Watched:
 
 
 class Run:
-    """A run with what its clients computed, what its server saw, and what it made of that."""
+    """A run with the vectors of its clients, and the updates and sums of its server."""
 
     def __init__(self, config):
         validate_config(config)
@@ -144,26 +144,26 @@ class Run:
         trainer = components.trainer
         train = trainer.train
 
-        def spied(order):
+        def record_secret(order):
             upload = train(order)
             self.secrets[order.client_id, order.sequence] = upload.vector.copy()
             return upload
 
-        trainer.train = spied
+        trainer.train = record_secret
         self.recorder = Recorder()
         engine = build_engine(components, sinks=[self.recorder])
-        self.seen = []
-        secure_half = engine.intake
-        if isinstance(secure_half, SecureAggregation):
-            secure_half.helper = self.helper = Watched(secure_half.helper)
-            opens = secure_half.open
+        self.aggregations = []
+        intake = engine.intake
+        if isinstance(intake, SecureAggregation):
+            intake.helper = self.helper = RecordingHelper(intake.helper)
+            opens = intake.open
 
-            def watched(model, updates):
-                opened = opens(model, updates)
-                self.seen.append((list(updates), opened.updates[0].vector))
-                return opened
+            def record_aggregation(model, updates):
+                result = opens(model, updates)
+                self.aggregations.append((list(updates), result.updates[0].vector))
+                return result
 
-            secure_half.open = watched
+            intake.open = record_aggregation
         self.outcome = engine.run()
         self.memory = engine.state_dict()
         assert self.outcome.stopped == "num_versions"
@@ -171,28 +171,31 @@ class Run:
 
 @pytest.mark.slow
 def test_masks_hide_all_uploads_and_change_nothing_else(monkeypatch):
-    """Server and helper, with all that they asked and told, hold the end of none, or rounded."""
+    """Neither the server's state nor its messages with the helper hold the bytes of an upload.
+
+    Without masks, they hold the bytes of every rounded upload.
+    """
     masked = Run(secure("fedbuff", "num_versions=25"))
-    for place in ("masked", "integers"):  # of the clients, and of the helper
+    for place in ("masked", "integers"):  # masks of the clients, and of the helper
         monkeypatch.setattr(f"fl_app.secure.{place}.Mask", NoMask)
     modelled = Run(secure("fedbuff", "num_versions=25"))
     assert masked.recorder.events == modelled.recorder.events
     assert (masked.outcome.params == modelled.outcome.params).all()
-    rounded = [u.vector for updates, _ in modelled.seen for u in updates]
+    rounded = [u.vector for updates, _ in modelled.aggregations for u in updates]
     ends = [bytes(vector.data)[-24:] for vector in (*masked.secrets.values(), *rounded)]
     assert len(set(ends)) == len(ends) >= 200
-    assert not [end for end in ends if end in written_down(masked)]
-    assert len([end for end in ends if end in written_down(modelled)]) == len(rounded)
+    assert not [end for end in ends if end in memory_bytes(masked)]
+    assert len([end for end in ends if end in memory_bytes(modelled)]) == len(rounded)
     assert "seal" not in json.dumps(masked.recorder.events)
     arrival = next(e for e in masked.recorder.events if e["kind"] == "arrival")
     assert arrival["bytes"] == 4 * masked.outcome.params.size + 216
 
 
-def written_down(run):
-    """The server's memory at the end of a run, its updates, and all that it asked and was told."""
-    asked = [request.to_bytes() for request in run.helper.requests]
-    updates = [update for aggregation, _ in run.seen for update in aggregation]
-    return pickle.dumps((run.memory, updates, asked, run.helper.sums, run.recorder.events))
+def memory_bytes(run):
+    """The server's memory at the end of a run, its updates, and all requests and sums."""
+    requests = [request.to_bytes() for request in run.helper.requests]
+    updates = [update for aggregation, _ in run.aggregations for update in aggregation]
+    return pickle.dumps((run.memory, updates, requests, run.helper.sums, run.recorder.events))
 
 
 def test_an_update_that_the_helper_refuses_is_dropped_and_the_run_goes_on(monkeypatch):

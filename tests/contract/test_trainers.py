@@ -1,4 +1,4 @@
-"""What trainers promise: in batches, on another device, with other models, on old versions."""
+"""Properties of trainers: in batches, on another device, with other models, on old versions."""
 
 from functools import cache
 
@@ -12,8 +12,8 @@ from helpers import (
     MeanDelta,
     Scripted,
     Times,
-    composed,
     initial_vector,
+    make_config,
     order_for,
     run,
     run_configured,
@@ -31,15 +31,15 @@ from fl_app.tasks.task import Task
 
 representatives = pytest.mark.parametrize("name", REPRESENTATIVES, scope="module")
 
-# -- clients that are trained together ------------------------------------------------------------
+# -- clients whose orders are computed in one batch -----------------------------------------------
 
 CLIENTS = 20
-# Whose clients pause, compare what the model computes, or keep a part of it.
+# Not in batches: clients that pause, or that compare features of models.
 ALONE = ("fedasmu", "moon")
 
 
 class Unequal(HeadedQuadratic):
-    """A chain of one layer, whose weights are the point; a client has one to all of its points."""
+    """The model is one linear layer, whose weights are the point; clients have unequal data."""
 
     def model(self):
         chain = nn.Sequential(nn.Linear(1, self.dim, bias=False))
@@ -57,17 +57,17 @@ class Unequal(HeadedQuadratic):
         return super().train_indices(client_id)[: 1 + client_id * 3 % self._each]
 
 
-def trained(name, batch, workers=0):
+def train(name, batch, workers=0):
     overrides = ["algorithm.client.batch_size=3", "algorithm.client.local_epochs=3"]
     overrides += QUIET.get(name, [])
-    config = composed(f"algorithm={name}", f"num_clients={CLIENTS}", *overrides)
+    config = make_config(f"algorithm={name}", f"num_clients={CLIENTS}", *overrides)
     config.num_versions = 8 if getattr(build_schedule(config), "buffer_size", 10) > 1 else 30
     trainer = build_trainer(config, Unequal.scattered(CLIENTS))
     return run_configured(config, trainer, workers=workers, batch=batch)
 
 
 def without_floats(events):
-    """What happened, without losses and weights, whose last bits differ; times do not."""
+    """Events without losses and weights, whose last bits differ; times stay."""
     return [
         {key: value for key, value in event.items() if key == "t" or not isinstance(value, float)}
         if "report" not in event
@@ -77,18 +77,18 @@ def without_floats(events):
 
 
 @representatives
-def test_together_or_one_by_one_comes_to_the_same(name, monkeypatch):
-    one = trained(name, 1)
+def test_batched_and_single_training_agree(name, monkeypatch):
+    one = train(name, 1)
     count, train_together = 0, BatchTrainer.train_together
 
-    def counted(self, orders):
+    def count_uploads(self, orders):
         nonlocal count
         uploads = train_together(self, orders)
         count += sum(upload is not None for upload in uploads)
         return uploads
 
-    monkeypatch.setattr(BatchTrainer, "train_together", counted)
-    together = trained(name, 5)
+    monkeypatch.setattr(BatchTrainer, "train_together", count_uploads)
+    together = train(name, 5)
     assert (count > len(together.kind("arrival")) / 2) == (name not in ALONE)
     assert without_floats(together.events) == without_floats(one.events)
     np.testing.assert_allclose(together.outcome.params, one.outcome.params, rtol=1e-4, atol=1e-5)
@@ -99,7 +99,7 @@ def test_together_or_one_by_one_comes_to_the_same(name, monkeypatch):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["fedbuff", "scaffold"])
 def test_same_batch_same_bytes_whatever_the_number_of_workers(name):
-    one, two = trained(name, 5), trained(name, 5, workers=2)
+    one, two = train(name, 5), train(name, 5, workers=2)
     assert two.events == one.events
     assert two.final == one.final
 
@@ -111,7 +111,7 @@ FEW, EACH, CLASSES = 10, 6, 3
 
 @cache
 def task(model):
-    """Ten clients with six examples each: images of 8x8, or sequences of seven of twenty words."""
+    """Ten clients with six examples each: images of 8x8, or seven words of a vocabulary of 20."""
     generator = torch.Generator().manual_seed(0)
     count = FEW * EACH
     shape = (7, 20) if model == "textcnn" else (3, 8, 8)
@@ -134,16 +134,16 @@ def task(model):
 @pytest.mark.parametrize("name", ["fedavg", "fedasync", "scaffold", "fedasmu", "overlap_fedavg"])
 def test_two_versions_of_other_models(name, model):
     epochs = 2 if name == "fedasmu" else 1
-    words = [f"num_clients={FEW}", "num_versions=2", f"algorithm.client.local_epochs={epochs}"]
-    config, data = composed(f"algorithm={name}", *words), task(model)
+    overrides = [f"num_clients={FEW}", "num_versions=2", f"algorithm.client.local_epochs={epochs}"]
+    config, data = make_config(f"algorithm={name}", *overrides), task(model)
     trainer = build_trainer(config, data)
     initial, layout = initial_vector(data, 0)
-    tested = []
+    evaluations = []
 
     def evaluate(version, vector):
         trainer.model.load(vector)
-        tested.append(data.test(trainer.model.module))
-        return tested[-1]
+        evaluations.append(data.test(trainer.model.module))
+        return evaluations[-1]
 
     more = {"initial": initial, "num_trainable": layout.num_trainable}
     result = run_configured(config, trainer, evaluate=evaluate, **more)
@@ -151,7 +151,7 @@ def test_two_versions_of_other_models(name, model):
     assert outcome.stopped == "num_versions"
     assert history.failures == history.rejected == 0
     assert (len(result.kind("pause")) > 0) == (name == "fedasmu")
-    assert all(np.isfinite(metrics["loss"]) for metrics in tested)
+    assert all(np.isfinite(metrics["loss"]) for metrics in evaluations)
     split = layout.num_trainable
     assert (outcome.params[:split] != initial[:split]).mean() > 0.5
     statistics = layout.named(outcome.params)
@@ -166,8 +166,8 @@ def test_two_versions_of_other_models(name, model):
 
 # -- a device that is not the processor -----------------------------------------------------------
 
-# PyTorch's "meta", on which tensors have no data: it refuses to mix with others as a GPU does, and
-# no machine lacks it. What leaves it is made up. Of the trainer's own terms, all at once.
+# PyTorch's device "meta", whose tensors have no data: like a GPU it refuses tensors of other
+# devices, and every machine has it. Values that leave it are fake. All terms of the trainer are on.
 TERMS = ["runtime.device=meta"] + [
     f"algorithm.client.{term}"
     for term in ("momentum=0.9", "weight_decay=0.1", "proximal=0.1", "max_grad_norm=1")
@@ -176,14 +176,14 @@ TERMS = ["runtime.device=meta"] + [
 
 @cache
 def digits():
-    return build_task(composed())
+    return build_task(make_config())
 
 
 @pytest.fixture
 def meta(monkeypatch):
-    def replace(name, made_up):
+    def replace(name, fake):
         real = getattr(Tensor, name)
-        monkeypatch.setattr(Tensor, name, lambda t: made_up(t) if t.is_meta else real(t))
+        monkeypatch.setattr(Tensor, name, lambda t: fake(t) if t.is_meta else real(t))
 
     replace("cpu", lambda tensor: torch.zeros(tensor.shape, dtype=tensor.dtype))
     replace("item", lambda tensor: 1.0)
@@ -194,7 +194,7 @@ def meta(monkeypatch):
 @pytest.mark.usefixtures("meta")
 @pytest.mark.parametrize("name", REPRESENTATIVES)
 def test_two_orders_and_an_evaluation_on_another_device(name):
-    config = composed(f"algorithm={name}", *TERMS)
+    config = make_config(f"algorithm={name}", *TERMS)
     trainer = build_trainer(config, digits())
     assert trainer.model.params[0].is_meta
     size = trainer.model.layout.size
@@ -218,7 +218,7 @@ def test_two_orders_and_an_evaluation_on_another_device(name):
 @pytest.mark.parametrize("name", ["fedbuff", "fedasmu", "moon", "scaffold"])
 def test_frozen_and_private_parameters_are_on_the_device_too(name):
     parts = ["task.trainable=[1.bias,3.*]", "algorithm.client.private=[3.bias]"]
-    config = composed(f"algorithm={name}", *TERMS, *parts)
+    config = make_config(f"algorithm={name}", *TERMS, *parts)
     trainer = build_trainer(config, build_task(config))
     model = trainer.model
     assert model.layout.names == ["1.bias", "3.weight"]
@@ -235,11 +235,11 @@ def test_frozen_and_private_parameters_are_on_the_device_too(name):
     assert list(model.named(vector)) == ["1.weight", "1.bias", "3.weight", "3.bias"]
 
 
-# -- stale gradients are really stale -------------------------------------------------------------
+# -- stale gradients come from old versions -------------------------------------------------------
 
 
 class InPlace(MeanDelta):
-    """Counts versions in one array that it changes under everybody's feet."""
+    """Counts versions in one array, which it changes in place."""
 
     def __init__(self):
         super().__init__()
@@ -251,7 +251,7 @@ class InPlace(MeanDelta):
 
 
 def echo(client_id, sequence, received):
-    """What the client was given, as its mean loss, which the log keeps."""
+    """The received number as the loss, which the log records."""
     return Upload(np.zeros(2, np.float32), "gradient", 1, loss=float(received[0]))
 
 
@@ -259,8 +259,8 @@ def echo(client_id, sequence, received):
 def test_clients_train_on_the_version_that_they_were_given(workers):
     """Version v holds v in both entries; client 3 takes ten times as long as the others.
 
-    A simulation that hands out the server's own array computes every later gradient on the newest
-    model and merely labels it stale; published results have come from that.
+    A simulation that sends the server's own array computes every later gradient on the newest
+    model and only labels it stale. There are published results with this error.
     """
     result = run(
         k_async(2),

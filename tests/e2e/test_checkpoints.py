@@ -1,4 +1,4 @@
-"""A run that was killed and went on ends as one that was not."""
+"""A run that was killed and resumed ends like one that was not."""
 
 import errno
 import json
@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from helpers import composed
+from helpers import make_config
 
 from fl_app.core.errors import RunError
 from fl_app.record.log import JsonLines
@@ -23,7 +23,7 @@ SLOW = pytest.mark.slow
 SMALL = ["num_clients=8", "num_versions=12", "eval_every=4", "checkpoint_every=2", "partition=iid"]
 SMALL += ["runtime.workers=0", "algorithm.client.batch_size=64"]
 FEW = ["algorithm.schedule.buffer_size=3"]
-# States of servers, schedules, clients and clocks of each kind.
+# Each kind of state of servers, schedules, clients and clocks.
 CASES = {
     "fedhist": [*FEW, "algorithm.strategy.buffer_length=3", "algorithm.strategy.norm_decay=0.01"],
     "eafl": ["algorithm.strategy.num_clusters=2", "algorithm.strategy.recluster_every=3"],
@@ -51,26 +51,26 @@ CASES["fedasmu"] = [
 ]
 
 
-def words(name, *more):
+def settings(name, *more):
     return [f"algorithm={name.partition('-')[0]}", *SMALL, *CASES[name], *more]
 
 
 def federation(name, folder, *more):
-    return run_cell(Plan(composed(*words(name, *more))), folder, label=name)[1]
+    return run_cell(Plan(make_config(*settings(name, *more))), folder, label=name)[1]
 
 
-def killed(name, folder, event):
-    """Run in a process of its own that is killed as it emits its event of this number."""
+def kill_run(name, folder, event):
+    """Run in a separate process that is killed when it emits the event of this number."""
     if os.fork() == 0:
-        emit, seen = JsonLines.emit, 0
+        emit, count = JsonLines.emit, 0
 
-        def fatal(self, what):
-            nonlocal seen
-            seen += 1
-            if seen == event:
-                self.position()  # all but this one is on disk
+        def fatal(self, emitted):
+            nonlocal count
+            count += 1
+            if count == event:
+                self.position()  # all events before this one are on disk
                 os.kill(os.getpid(), signal.SIGKILL)
-            emit(self, what)
+            emit(self, emitted)
 
         JsonLines.emit = fatal
         try:
@@ -102,31 +102,31 @@ def test_random_kills_lose_nothing(name, num_kills, tmp_path):
     moments = np.random.default_rng(11).choice(len(events) - 1, num_kills, replace=False) + 1
     for moment in moments:
         folder = tmp_path / str(moment)
-        killed(name, folder, int(moment))
+        kill_run(name, folder, int(moment))
         resumed = federation(name, folder, "resume=auto")
         assert outcome(folder) == outcome(whole), f"killed at event {moment} of {len(events)}"
-        for own in ("wall_seconds", "updates_per_second", *provenance([])):
-            resumed.pop(own)
+        for entry in ("wall_seconds", "updates_per_second", *provenance([])):
+            resumed.pop(entry)
         assert {key: straight[key] for key in resumed} == resumed
 
 
 @pytest.mark.parametrize("name", ["fedbuff", "overlap_fedavg"])
-def test_what_is_finished_is_not_run_again(name, tmp_path):
-    """Also where the devices decide how many local epochs are trained."""
-    again = words(name, "resume=auto", "failures=tolerate")
+def test_a_finished_run_is_not_run_again(name, tmp_path):
+    """Also if the devices determine the number of local epochs."""
+    overrides = settings(name, "resume=auto", "failures=tolerate")
     summary = federation(name, tmp_path)
     before = (tmp_path / "events.jsonl").stat().st_mtime_ns
-    assert run({"": composed(*again)}, again, tmp_path) == [summary]
+    assert run({"": make_config(*overrides)}, overrides, tmp_path) == [summary]
     assert (tmp_path / "events.jsonl").stat().st_mtime_ns == before
-    for other, told in (("seed=1", "seed=0 instead of 1"), ("num_versions=13", "12 instead")):
-        with pytest.raises(ValueError, match=rf"another configuration \(.*{told}"):
-            run({"": composed(*again, other)}, again, tmp_path)
+    for other, message in (("seed=1", "seed=0 instead of 1"), ("num_versions=13", "12 instead")):
+        with pytest.raises(ValueError, match=rf"another configuration \(.*{message}"):
+            run({"": make_config(*overrides, other)}, overrides, tmp_path)
 
 
-def test_a_full_disk_ends_a_run_with_its_reason_and_with_room_it_goes_on(tmp_path, monkeypatch):
+def test_a_full_disk_ends_a_run_with_its_reason_and_with_room_it_resumes(tmp_path, monkeypatch):
     whole, folder = tmp_path / "whole", tmp_path / "full"
     federation("fedbuff", whole)
-    overrides = words("fedbuff", "resume=auto")
+    overrides = settings("fedbuff", "resume=auto")
     write = JsonLines._write
 
     def full(self):
@@ -139,9 +139,9 @@ def test_a_full_disk_ends_a_run_with_its_reason_and_with_room_it_goes_on(tmp_pat
     with monkeypatch.context() as patch:
         patch.setattr(JsonLines, "_write", full)
         with pytest.raises(RunError, match="No space left on device; the run's folder"):
-            run({"": composed(*overrides)}, overrides, folder)
+            run({"": make_config(*overrides)}, overrides, folder)
     assert not (folder / "summary.json").exists()
-    assert earlier.ended_summary(composed(*overrides), folder) is None
+    assert earlier.ended_summary(make_config(*overrides), folder) is None
     federation("fedbuff", folder, "resume=auto")
     assert outcome(folder) == outcome(whole)
 
@@ -151,17 +151,17 @@ def test_a_full_disk_ends_a_run_with_its_reason_and_with_room_it_goes_on(tmp_pat
 pytestmark = pytest.mark.timeout(240)
 
 
-def carried_out(*words):
-    line = [sys.executable, *map(str, words)]
+def run_python(*arguments):
+    command = [sys.executable, *map(str, arguments)]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    done = subprocess.run(line, capture_output=True, text=True, env=environment)
-    assert done.returncode == 0, done.stderr
+    result = subprocess.run(command, capture_output=True, text=True, env=environment)
+    assert result.returncode == 0, result.stderr
 
 
 @SLOW
 def test_simulation_engine_writes_the_same_files_as_inprocess(tmp_path):
-    """ClientApps mask and evaluate."""
-    words = [
+    """The ClientApps also mask uploads and evaluate."""
+    overrides = [
         *("algorithm=fedbuff", "num_versions=4", "devices.ratio=110", "seed=7"),
         *("algorithm.schedule.concurrency=5", "algorithm.schedule.buffer_size=3"),
         *("client_eval_every=2", "client_eval_fraction=0.2"),
@@ -169,9 +169,9 @@ def test_simulation_engine_writes_the_same_files_as_inprocess(tmp_path):
     ]
     folders = [tmp_path / name for name in ("flower", "inprocess")]
     script = Path(__file__).parents[1] / "in_flower.py"
-    carried_out(script, folders[0], "3", *words, "runtime=flower")
-    own = ["runtime.workers=0", f"hydra.run.dir={folders[1]}"]
-    carried_out("-m", "fl_app", *words, *own)
+    run_python(script, folders[0], "3", *overrides, "runtime=flower")
+    options = ["runtime.workers=0", f"hydra.run.dir={folders[1]}"]
+    run_python("-m", "fl_app", *overrides, *options)
     (log,) = {(folder / "events.jsonl").read_bytes() for folder in folders}
     assert b'"clients_evaluate"' in log
     assert b'"weight_rounding"' in log

@@ -1,6 +1,6 @@
-"""What clients keep: what they begin with and are never sent again, and what they remember.
+"""State of clients: parameters that are never sent to them, and memories between orders.
 
-Frozen parameters and the first private ones clients build from the seed, or read from a file.
+Clients build frozen and initial private parameters from the seed, or read them from a file.
 """
 
 import json
@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 from fake_grid import FakeGrid
-from helpers import composed
+from helpers import make_config
 
 from fl_app import client_app
 from fl_app.client import LocalTrainer
@@ -42,7 +42,7 @@ def _process(monkeypatch, tmp_path):
 
 @pytest.fixture
 def weights(tmp_path):
-    """A file whose values no seed makes."""
+    """A file with values that no seed gives."""
     file = tmp_path / "weights.npz"
     rng = np.random.default_rng(3)
     shapes = {"1.weight": (32, 64), "1.bias": (32,), "3.weight": (10, 32), "3.bias": (10,)}
@@ -52,12 +52,12 @@ def weights(tmp_path):
 
 
 def nodes(folder, count, forgetful=False):
-    """Nodes with processes and files of their own, and what they replied.
+    """Nodes with separate handlers and folders, and the list of their replies.
 
     Args:
-        folder: of their files.
+        folder: where their files lie.
         count: number of nodes.
-        forgetful: every message is handled by a new process.
+        forgetful: a new handler, as of a new process, handles every message.
     """
     lock = Lock()
     replies = []
@@ -77,7 +77,7 @@ def nodes(folder, count, forgetful=False):
 
 
 def federation(folder, *overrides, grid=None):
-    config = composed(*SMALL, *overrides)
+    config = make_config(*SMALL, *overrides)
     validate_config(config)
     _, summary = run_cell(Plan(config), folder, label="", grid=grid)
     assert (summary["stopped"], summary["failures"], summary["rejected"]) == ("num_versions", 0, 0)
@@ -105,7 +105,7 @@ def test_the_same_files_in_flower_as_inline(part, from_file, tmp_path, weights):
     vector, counts = SIZES[part], kinds(inline[0])
     assert inline[1]["bytes_down"] == vector * counts["dispatch"]
     assert inline[1]["bytes_up"] == vector * counts["arrival"]
-    if part == HEAD and from_file:  # the model starts from the file and keeps what is frozen
+    if part == HEAD and from_file:  # the model starts from the file and keeps frozen parameters
         final = arrays(tmp_path / "inline")
         with np.load(weights.partition("=")[2]) as file:
             for name in ("1.weight", "1.bias", "3.weight", "3.bias"):
@@ -114,8 +114,8 @@ def test_the_same_files_in_flower_as_inline(part, from_file, tmp_path, weights):
 
 
 @pytest.mark.parametrize("part", [HEAD, OWN])
-def test_clients_evaluate_with_it(part, tmp_path, weights):
-    """And with private parameters of their own: the same scores in Flower as inline."""
+def test_clients_evaluate_with_frozen_and_private_parameters(part, tmp_path, weights):
+    """Scores in Flower are the same as inline."""
     overrides = [part, weights, "client_eval_every=2", "task.holdout=0.2"]
     inline = federation(tmp_path / "inline", *overrides, "runtime.workers=0")
     grid, _ = nodes(tmp_path, 2)
@@ -143,15 +143,15 @@ def test_private_parameters_never_leave_a_real_node(tmp_path, weights):
 
 def test_sub_models_travel_alone(tmp_path):
     """64-32-10: half of it has 65 16 + 16 10 + 10 = 1210 of 2410 entries."""
-    words = ["algorithm.client.widths=[1,0.5]", "algorithm.client.width_window=rolling"]
-    inline = federation(tmp_path / "inline", *words, "runtime.workers=0")
+    overrides = ["algorithm.client.widths=[1,0.5]", "algorithm.client.width_window=rolling"]
+    inline = federation(tmp_path / "inline", *overrides, "runtime.workers=0")
     grid, _ = nodes(tmp_path, 2)
-    flower = federation(tmp_path / "flower", *words, "runtime=flower", grid=grid)
+    flower = federation(tmp_path / "flower", *overrides, "runtime=flower", grid=grid)
     assert flower[0] == inline[0]
     assert flower[1]["model_sha256"] == inline[1]["model_sha256"]
     grid, replies = nodes(tmp_path, 4)
     slow = ["devices=two_speed", "devices.slow_share=0.5", "algorithm.client.upload=model"]
-    log, _ = federation(tmp_path / "real", *words, *slow, "runtime=deployment", grid=grid)
+    log, _ = federation(tmp_path / "real", *overrides, *slow, "runtime=deployment", grid=grid)
     orders, part = [m.content for m in grid.received], {False: 2410, True: 1210}
     orders = [order for order in orders if "arrays" in order]
     for order in orders:
@@ -163,22 +163,22 @@ def test_sub_models_travel_alone(tmp_path):
 
 
 def test_a_node_whose_sub_model_failed_trains_on(tmp_path, monkeypatch):
-    train, failed = LocalTrainer._train, []
+    train, failures = LocalTrainer._train, []
 
     def fails_once(self, order):
-        if self.model.layout.size == 1210 and not failed:
-            failed.append(order.client_id)
+        if self.model.layout.size == 1210 and not failures:
+            failures.append(order.client_id)
             raise OSError("out of memory")
         return train(self, order)
 
     monkeypatch.setattr(LocalTrainer, "_train", fails_once)
-    words = ["algorithm.client.widths=[1,0.5]", "devices=two_speed", "devices.slow_share=0.5"]
-    config = composed(*SMALL, *words, "runtime=deployment", "num_versions=12")
+    overrides = ["algorithm.client.widths=[1,0.5]", "devices=two_speed", "devices.slow_share=0.5"]
+    config = make_config(*SMALL, *overrides, "runtime=deployment", "num_versions=12")
     _, summary = run_cell(Plan(config), tmp_path / "run", label="", grid=nodes(tmp_path, 4)[0])
-    assert (summary["failures"], summary["rejected"], len(failed)) == (1, 0, 1)
+    assert (summary["failures"], summary["rejected"], len(failures)) == (1, 0, 1)
 
 
-# -- what clients keep between their orders -------------------------------------------------------
+# -- memory of clients between their orders -------------------------------------------------------
 
 MEMORY = ["num_clients=6", "num_versions=6", "eval_every=3", "algorithm.client.local_epochs=3"]
 CASES = {
@@ -193,7 +193,7 @@ CASES = {
 
 
 def one_at_a_time(run_id=1):
-    """Nodes of the fake grid share a process, and with it the trainer; real ones do not."""
+    """A ClientApp with a lock: nodes of the fake grid share one trainer, real ones do not."""
     lock = Lock()
 
     def app(message, context):
@@ -204,8 +204,8 @@ def one_at_a_time(run_id=1):
     return app
 
 
-def remembering(folder, overrides, grid=None, *, stopped="num_versions"):
-    config = composed(*MEMORY, *overrides)
+def run_with_memory(folder, overrides, grid=None, *, stopped="num_versions"):
+    config = make_config(*MEMORY, *overrides)
     validate_config(config)
     _, summary = run_cell(Plan(config), folder, label="", grid=grid)
     assert summary["stopped"] == stopped
@@ -215,12 +215,12 @@ def remembering(folder, overrides, grid=None, *, stopped="num_versions"):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["fedasmu", "port"])
 def test_any_node_serves_any_client_and_time_is_virtual(name, tmp_path):
-    """What a client keeps travels with its orders: the same files as without Flower."""
-    inline = remembering(tmp_path / "inline", [*CASES[name], "runtime.workers=0"])
+    """A client's memory travels with its orders: the files are the same as without Flower."""
+    inline = run_with_memory(tmp_path / "inline", [*CASES[name], "runtime.workers=0"])
     grid = FakeGrid(one_at_a_time(), 2)
-    flower = remembering(tmp_path / "flower", [*CASES[name], "runtime=flower"], grid)
+    flower = run_with_memory(tmp_path / "flower", [*CASES[name], "runtime=flower"], grid)
     assert flower == inline
-    workers = remembering(tmp_path / "workers", [*CASES[name], "runtime.workers=2"])
+    workers = run_with_memory(tmp_path / "workers", [*CASES[name], "runtime.workers=2"])
     assert workers == inline
     kinds = {json.loads(line)["kind"] for line in inline[0].splitlines()}
     if name == "fedasmu":
@@ -230,8 +230,8 @@ def test_any_node_serves_any_client_and_time_is_virtual(name, tmp_path):
 
 
 @pytest.mark.parametrize("name", ["moon", "overlap_fedavg"])
-def test_on_real_nodes_it_is_there_when_a_run_goes_on(name, tmp_path, monkeypatch):
-    """Though Flower's run id is another one, and devices are ahead of the checkpoint."""
+def test_real_nodes_have_their_memory_when_a_run_resumes(name, tmp_path, monkeypatch):
+    """Also with another run id of Flower, and if devices are ahead of the checkpoint."""
     overrides = [*CASES[name], "runtime=deployment", "checkpoint_every=2"]
     folder, state = tmp_path / "real", tmp_path / "state"
 
@@ -243,26 +243,26 @@ def test_on_real_nodes_it_is_there_when_a_run_goes_on(name, tmp_path, monkeypatc
     with monkeypatch.context() as patch:
         emit = JsonLines.emit
         patch.setattr(JsonLines, "emit", interrupt)
-        remembering(folder, overrides, FakeGrid(one_at_a_time(), 6), stopped="interrupted")
+        run_with_memory(folder, overrides, FakeGrid(one_at_a_time(), 6), stopped="interrupted")
     files = set(state.rglob("*.npz"))
 
     client_app.handler = MessageHandler()
-    found = {}  # at the first order of every client
+    hits = {}  # at the first order of every client
     load = memory.load
 
-    def look(path):
-        kept = load(path)
-        found.setdefault(path, bool(kept))
-        return kept
+    def load_and_note(path):
+        content = load(path)
+        hits.setdefault(path, bool(content))
+        return content
 
-    monkeypatch.setattr(memory, "load", look)
+    monkeypatch.setattr(memory, "load", load_and_note)
     grid = FakeGrid(one_at_a_time(run_id=2), 6)
-    log, _ = remembering(folder, [*overrides, "resume=auto"], grid)
+    log, _ = run_with_memory(folder, [*overrides, "resume=auto"], grid)
     assert set(state.rglob("*.npz")) >= files
     assert len(list(state.iterdir())) == 1
-    assert [path for path in found if found[path]] == [path for path in found if path in files]
+    assert [path for path in hits if hits[path]] == [path for path in hits if path in files]
     events = [json.loads(line) for line in log.splitlines()]
     assert not any(event["kind"] == "reject" for event in events)
-    if name == "overlap_fedavg":  # at first what is ahead of the server counts as forgotten
+    if name == "overlap_fedavg":  # at first, memories that are ahead of the server are ignored
         ages = [event["age"] for event in events if event["kind"] == "aggregate"]
         assert ages == [[age] * 6 for age in (0, 1, 0, 1, 1, 1)]

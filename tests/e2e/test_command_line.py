@@ -1,4 +1,4 @@
-"""The command line as a user meets it: files, refusals, interruption."""
+"""The command line: files, refusals, interruption."""
 
 import csv
 import json
@@ -52,13 +52,13 @@ def test_one_run_writes_its_files(monkeypatch, tmp_path, capsys):
     with np.load(tmp_path / "model.npz", allow_pickle=False) as model:
         assert sum(model[name].size for name in model) == 2410
     assert "<h1>fedbuff on digits</h1>" in (tmp_path / "report.html").read_text()
-    drawn = {path.name for path in (tmp_path / "figures").iterdir()}
+    figures = {path.name for path in (tmp_path / "figures").iterdir()}
     names = ("accuracy", "staleness", "timeline", "partition", "overview")
-    assert drawn == {f"{name}.png" for name in names}
+    assert figures == {f"{name}.png" for name in names}
 
 
 @pytest.mark.parametrize(
-    "words",
+    "overrides",
     [
         "algorithm=fedbuff,fedavg none=1",
         "experiment=quickstart seed=0,1",
@@ -66,14 +66,14 @@ def test_one_run_writes_its_files(monkeypatch, tmp_path, capsys):
         "hydra.sweeper._target_=other.Sweeper",
     ],
 )
-def test_a_refused_sweep_leaves_no_folder(monkeypatch, tmp_path, capsys, words):
-    """Neither its own, nor those above; one that the user made stays."""
+def test_a_refused_sweep_leaves_no_folder(monkeypatch, tmp_path, capsys, overrides):
+    """It leaves neither its folder nor parents of it; a folder that the user made stays."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "argv", ["fl_app", "-m", *words.split(), "experiment.seeds=[3]"])
+    monkeypatch.setattr(sys, "argv", ["fl_app", "-m", *overrides.split(), "experiment.seeds=[3]"])
     assert main() == 2
-    told = capsys.readouterr()
-    assert "All jobs in one report" not in told.out
-    assert ("other." in words) == ("experiment.parallel runs side by side" in told.err)
+    captured = capsys.readouterr()
+    assert "All jobs in one report" not in captured.out
+    assert ("other." in overrides) == ("experiment.parallel runs side by side" in captured.err)
     assert not list(tmp_path.iterdir())
     (tmp_path / "named").mkdir()
     monkeypatch.setattr(sys, "argv", [*sys.argv, "hydra.sweep.dir=named"])
@@ -93,10 +93,10 @@ def test_interrupt_ends_within_two_seconds_with_files_written(tmp_path):
     log = tmp_path / "events.jsonl"
     while process.poll() is None and not (log.exists() and '"evaluate"' in log.read_text()):
         time.sleep(0.05)
-    os.killpg(process.pid, signal.SIGINT)  # as a terminal does: to the workers as well
-    pressed = time.monotonic()
+    os.killpg(process.pid, signal.SIGINT)  # also to the workers, as a terminal does
+    start = time.monotonic()
     output, _ = process.communicate(timeout=30)
-    assert time.monotonic() - pressed < 2.0
+    assert time.monotonic() - start < 2.0
     assert process.returncode == 130, output
     assert "interrupted" in output
     assert {path.name for path in tmp_path.iterdir() if path.is_file()} >= {*FILES, "table.csv"}
@@ -116,16 +116,16 @@ THREE_WAYS = (
 )
 
 
-def command(*words):
+def command(*arguments):
     """The exit code of the command line."""
     with pytest.MonkeyPatch.context() as patch:
-        flags = [word for word in words if word == "-m"]
-        patch.setattr(sys, "argv", ["fl_app", *flags, *SHORT, *words[len(flags) :]])
+        flags = [word for word in arguments if word == "-m"]
+        patch.setattr(sys, "argv", ["fl_app", *flags, *SHORT, *arguments[len(flags) :]])
         return main()
 
 
-def given(folder, *words):
-    return command(f"hydra.run.dir={folder}", *words)
+def run_in(folder, *overrides):
+    return command(f"hydra.run.dir={folder}", *overrides)
 
 
 def contents(folder):
@@ -140,65 +140,65 @@ def contents(folder):
 def one(tmp_path_factory):
     """The folder of a finished run."""
     folder = tmp_path_factory.mktemp("one") / "run"
-    assert given(folder, "algorithm=wkafl", "checkpoint_every=1") == 0
+    assert run_in(folder, "algorithm=wkafl", "checkpoint_every=1") == 0
     return folder
 
 
 @pytest.fixture
-def untouched(one):
+def finished_run(one):
     """The folder of a finished run, in which no file may change."""
     before = contents(one)
     yield one
     assert contents(one) == before
 
 
-def test_another_run_neither_replaces_it_nor_goes_on_there(untouched, capsys):
-    for words in ("algorithm=fedbuff", "algorithm=wkafl checkpoint_every=1", QUICKSTART):
-        assert given(untouched, *words.split()) == 2
+def test_another_run_neither_replaces_nor_continues_it(finished_run, capsys):
+    for overrides in ("algorithm=fedbuff", "algorithm=wkafl checkpoint_every=1", QUICKSTART):
+        assert run_in(finished_run, *overrides.split()) == 2
         error = capsys.readouterr().err
-        assert f"{untouched} holds a run, whose files would be lost: give" in error
-        assert (THREE_WAYS in error) == (words != QUICKSTART)
-    assert given(untouched, "algorithm=fedbuff", "resume=auto") == 2
+        assert f"{finished_run} holds a run, whose files would be lost: give" in error
+        assert (THREE_WAYS in error) == (overrides != QUICKSTART)
+    assert run_in(finished_run, "algorithm=fedbuff", "resume=auto") == 2
     error = capsys.readouterr().err
     assert "holds a run of another configuration (" in error
     assert "algorithm." in error
     assert "give them as before, or another folder" in error
-    assert given(untouched, QUICKSTART, "resume=auto") == 2
-    assert f"{untouched} holds a run, whose files would be lost" in capsys.readouterr().err
+    assert run_in(finished_run, QUICKSTART, "resume=auto") == 2
+    assert f"{finished_run} holds a run, whose files would be lost" in capsys.readouterr().err
 
 
 @pytest.mark.slow
 def test_cells_are_not_overwritten(tmp_path, capsys):
-    assert given(tmp_path, *CELLS) == 0
+    assert run_in(tmp_path, *CELLS) == 0
     before = contents(tmp_path)
-    assert given(tmp_path, *CELLS) == 2
+    assert run_in(tmp_path, *CELLS) == 2
     assert f"{tmp_path / 'fedbuff'} holds a run" in (error := capsys.readouterr().err)
     assert THREE_WAYS in error
-    for words in ([], ["resume=auto"]):
-        assert given(tmp_path, *words) == 2
+    for overrides in ([], ["resume=auto"]):
+        assert run_in(tmp_path, *overrides) == 2
         error = capsys.readouterr().err
         assert f"{tmp_path / 'fedbuff'} holds a run" in error
         assert "resume=auto to go on" not in error
     assert contents(tmp_path) == before
     longer = ("experiment.only=[fedbuff]", "num_versions=4", "resume=auto")
-    assert given(tmp_path, QUICKSTART, *longer) == 2
+    assert run_in(tmp_path, QUICKSTART, *longer) == 2
     assert "another configuration (num_versions=3 instead of 4" in capsys.readouterr().err
     assert contents(tmp_path) == before
 
 
 @pytest.mark.parametrize("place", ["file/run", "/proc/nobody/may"])
 @pytest.mark.parametrize("mode", [["hydra.run.dir="], ["-m", "seed=1", "hydra.sweep.dir="]])
-def test_a_folder_that_cannot_be_made_is_told_in_a_sentence(tmp_path, capsys, place, mode):
+def test_a_folder_that_cannot_be_made_is_reported_in_one_line(tmp_path, capsys, place, mode):
     (tmp_path / "file").touch()
-    *words, key = mode
-    assert command(*words, f"{key}{tmp_path / place}") == 2
+    *flags, key = mode
+    assert command(*flags, f"{key}{tmp_path / place}") == 2
     error = capsys.readouterr().err
     assert "cannot be written to (" in error
     assert "give another folder (hydra.run.dir=..., of a sweep hydra.sweep.dir=..., " in error
     assert len(error.splitlines()) == 1
 
 
-# -- what is refused costs no import of what takes seconds ----------------------------------------
+# -- refusals do not import slow packages ---------------------------------------------------------
 
 HEAVY = ("torch", "torchvision", "sklearn", "scipy", "pandas", "altair", "vl_convert", "ray")
 REFUSED = """
@@ -225,7 +225,7 @@ task=csv task.path=a.csv task.schema=none.json
 task=image_folder task.path=a task.size=0
 task=huggingface task.path=a task.channels=2
 """
-# As `python -m fl_app` for each of the commands; then it tells what was imported.
+# Runs `python -m fl_app` with each of the lines, and prints status and imported packages.
 COMMANDS = f"""
 import json, shlex, sys
 from fl_app.__main__ import main
@@ -240,13 +240,13 @@ for words in sys.argv.pop().splitlines():
 @pytest.mark.slow
 @pytest.mark.timeout(240)
 def test_nothing_heavy_is_imported_for_a_refusal(tmp_path):
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", COMMANDS, REFUSED.strip()],
         capture_output=True,
         text=True,
         check=True,
         cwd=tmp_path,
     )
-    told = [json.loads(line) for line in done.stdout.splitlines()]
-    assert told == [[words, 2, []] for words in REFUSED.strip().splitlines()], done.stderr
-    assert done.stderr.count("error: ") == len(told)
+    results = [json.loads(line) for line in process.stdout.splitlines()]
+    assert results == [[line, 2, []] for line in REFUSED.strip().splitlines()], process.stderr
+    assert process.stderr.count("error: ") == len(results)

@@ -1,4 +1,4 @@
-"""What README, docs/algorithms.md, the notebooks and the examples show does what they say."""
+"""Code of README, docs/algorithms.md, the notebooks and the examples works as they say."""
 
 import importlib.util
 import json
@@ -37,19 +37,19 @@ def test_readme_is_short():
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_the_table_is_that_of_the_main_job(tmp_path):
-    """As on a terminal of 100 columns. Other processors differ in last bits, and so in scores."""
+    """On a terminal of 100 columns. Processors differ in last bits, and therefore in scores."""
     line = [sys.executable, "-m", "fl_app", "experiment=quickstart", f"hydra.run.dir={tmp_path}"]
-    ran = subprocess.run(line, env={**os.environ, "COLUMNS": "100"}, capture_output=True, text=True)
-    assert ran.returncode == 0, ran.stderr
+    run = subprocess.run(line, env={**os.environ, "COLUMNS": "100"}, capture_output=True, text=True)
+    assert run.returncode == 0, run.stderr
     block = re.search(r"^```text\n(.*?)^```$", README, re.MULTILINE | re.DOTALL)
     assert block
     titles, names, *rows = block[1].splitlines()[:-1]
-    found = [each.rstrip() for each in ran.stdout.splitlines()]
-    assert [titles, names] == found[found.index(titles) :][:2]
-    for row, of_run in zip(rows, found[found.index(names) + 1 :], strict=False):
-        shown, printed = row.split(), of_run.split()
-        assert (shown[0], shown[6:]) == (printed[0], printed[6:])  # cell, staleness and work
-        scores = [[float(text.rstrip("%")) for text in each[1:3]] for each in (shown, printed)]
+    lines = [each.rstrip() for each in run.stdout.splitlines()]
+    assert [titles, names] == lines[lines.index(titles) :][:2]
+    for row, of_run in zip(rows, lines[lines.index(names) + 1 :], strict=False):
+        expected, actual = row.split(), of_run.split()
+        assert (expected[0], expected[6:]) == (actual[0], actual[6:])  # cell, staleness and work
+        scores = [[float(text.rstrip("%")) for text in each[1:3]] for each in (expected, actual)]
         assert np.allclose(*scores, atol=3)
     assert len(rows) == 7
     logs = {path.parent.name: path.read_text() for path in tmp_path.glob("*/events.jsonl")}
@@ -75,11 +75,11 @@ def test_the_four_concepts_run_together():
         exec(block, names)
     outcome = names["outcome"]
     assert outcome.stopped == "num_versions"
-    left = np.linalg.norm(outcome.params - task.optimum)
-    assert left < 0.5 * np.linalg.norm(task.optimum)  # from w_0 = 0, more than half the way
+    distance = np.linalg.norm(outcome.params - task.optimum)
+    assert distance < 0.5 * np.linalg.norm(task.optimum)  # more than half of the way from w_0 = 0
 
 
-def shown(path, language):
+def code_block(path, language):
     """The code block that follows the mention of a file."""
     pattern = rf"`{re.escape(path)}`:\n\n```{language}\n(.*?)```"
     block = re.search(pattern, ALGORITHMS, re.DOTALL)
@@ -89,9 +89,9 @@ def shown(path, language):
 
 @pytest.fixture
 def half_life(monkeypatch, tmp_path):
-    """The page's algorithm, as if its file lay among the others."""
+    """The page's algorithm, as if its file were in the package."""
     source = tmp_path / "half_life.py"
-    source.write_text(shown("fl_app/algorithms/half_life.py", "python"))
+    source.write_text(code_block("fl_app/algorithms/half_life.py", "python"))
     name = "fl_app.algorithms.half_life"
     spec = importlib.util.spec_from_file_location(name, source)
     module = importlib.util.module_from_spec(spec)
@@ -111,10 +111,10 @@ def test_the_new_algorithm_computes_its_equation(half_life):
 def test_the_new_algorithm_runs_by_its_name(half_life, monkeypatch, tmp_path):
     folder = tmp_path / "conf" / "algorithm"
     folder.mkdir(parents=True)
-    (folder / "half_life.yaml").write_text(shown("conf/algorithm/half_life.yaml", "yaml"))
+    (folder / "half_life.yaml").write_text(code_block("conf/algorithm/half_life.yaml", "yaml"))
     arguments = ["algorithm=half_life", "num_versions=4", "runtime.workers=0"]
-    where = [f"--config-dir={folder.parent}", f"hydra.run.dir={tmp_path}"]
-    monkeypatch.setattr(sys, "argv", ["fl_app", *where, *arguments])
+    options = [f"--config-dir={folder.parent}", f"hydra.run.dir={tmp_path}"]
+    monkeypatch.setattr(sys, "argv", ["fl_app", *options, *arguments])
     assert main() == 0
     assert json.loads((tmp_path / "summary.json").read_text())["algorithm"] == "half_life"
 
@@ -125,12 +125,12 @@ NOTEBOOKS = sorted((ROOT / "docs" / "notebooks").glob("*.ipynb"))
 
 
 def kernel(test):
-    """Each takes less than a minute on two quiet cores."""
+    """Marks of a notebook's test, which takes less than a minute on two idle cores."""
     warns = pytest.mark.filterwarnings("ignore:.*event loop:DeprecationWarning")
     return pytest.mark.slow(pytest.mark.timeout(300)(warns(test)))
 
 
-def executed(notebook, folder, monkeypatch):
+def execute(notebook, folder, monkeypatch):
     """The notebook after its execution in `folder`."""
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]))
     resources = {"metadata": {"path": str(folder)}}
@@ -144,8 +144,8 @@ def test_a_notebook_of_the_documentation_runs(path, tmp_path, monkeypatch):
     stored, shorter = (nbformat.read(path, as_version=4) for _ in range(2))
     for cell in shorter.cells:
         cell.source = re.sub(r"max_updates=\d+", "max_updates=100", cell.source)
-    fresh = executed(shorter, tmp_path, monkeypatch)
-    kinds = [  # how many lines of progress there are depends on the machine
+    fresh = execute(shorter, tmp_path, monkeypatch)
+    kinds = [  # the number of progress lines depends on the machine
         [{output.output_type for output in cell.get("outputs", [])} for cell in notebook.cells]
         for notebook in (stored, fresh)
     ]
@@ -165,23 +165,23 @@ def test_adapters_send_a_fortieth(tmp_path):
     for package in ("peft", "transformers"):
         pytest.importorskip(package)
     short = ("num_versions=2", "algorithm.client.local_steps=1")
-    words = [sys.executable, str(EXAMPLE), *short, "runtime.workers=2"]
-    run = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, check=False)
+    command = [sys.executable, str(EXAMPLE), *short, "runtime.workers=2"]
+    run = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert run.returncode == 0, run.stderr
     assert "Adapters send 41 times fewer bytes to the server." in run.stdout
 
-    def found(name):
+    def read_run(name):
         folder = tmp_path / "outputs" / "lora" / name
         with np.load(folder / "model.npz") as file:
             return json.loads((folder / "summary.json").read_text()), dict(file)
 
-    for name, trained in (("everything", WHOLE), ("adapters", ADAPTERS)):
-        summary, arrays = found(name)
-        assert summary["bytes_up"] == 4 * trained * summary["client_updates"]
+    for name, size in (("everything", WHOLE), ("adapters", ADAPTERS)):
+        summary, arrays = read_run(name)
+        assert summary["bytes_up"] == 4 * size * summary["client_updates"]
         assert summary["failures"] == 0
         assert sum(array.size for array in arrays.values()) >= BASE
         assert 0 < summary["final_accuracy"] < 1
-    whole, adapters = found("everything")[0], found("adapters")[0]
+    whole, adapters = read_run("everything")[0], read_run("adapters")[0]
     assert whole["virtual_seconds"] > 5 * adapters["virtual_seconds"]
 
 
@@ -202,7 +202,7 @@ assert "torch" not in sys.modules
 def test_it_learns_digits_without_torch():
     paths = (str(ROOT / "examples"), str(ROOT / "tests"))
     code = f"import sys; sys.path[:0] = {paths!r}\n{RUN}"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    (accuracy,) = re.findall(r"accuracy: (\S+)", done.stdout)
+    process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert process.returncode == 0, process.stderr
+    (accuracy,) = re.findall(r"accuracy: (\S+)", process.stdout)
     assert float(accuracy) > 0.8

@@ -1,4 +1,4 @@
-"""Every file in conf/experiment, and the rows of docs/experiments.md that add to one."""
+"""Every file in conf/experiment, and every documented command that extends one of them."""
 
 import gc
 import re
@@ -21,8 +21,8 @@ QUICKSTART = ("fedbuff", "wkafl", "fedhist", "fedasmu", "overlap_fedavg", "eafl"
 NAMES = sorted(path.stem for path in (CONF / "experiment").glob("*.yaml"))
 DOCS = (CONF.parent / "docs" / "experiments.md").read_text()
 PAGES = [*CONF.parent.glob("docs/papers/*.md"), CONF.parent / "docs" / "comparisons.md"]
-# In code spans and in lines of their own, in a paper's page without `experiment=`; commas outside
-# of brackets separate the choices of a sweep.
+# Matches code spans and whole lines; pages of papers omit `experiment=`. Commas outside of brackets
+# separate the choices of a sweep.
 ROW = rf"(?:`|fl_app )(-m )?(?:experiment=)?((?:{'|'.join(NAMES)}) [^`#\n]*=[^`#\n]+)"
 ROWS = sorted(
     {
@@ -33,8 +33,8 @@ ROWS = sorted(
 )
 
 
-def composed(*overrides, last=False):
-    """What a user's overrides make, and its cells, or only the last of them."""
+def config_and_cells(*overrides, last=False):
+    """The configuration of a user's overrides, and its cells, or only the last of them."""
     with initialize_config_dir(str(CONF), version_base="1.3"):
         config = compose("config", overrides=list(overrides))
         refuse_surplus(config, overrides)
@@ -54,21 +54,21 @@ def experiment_of(name):
 
 
 def settings_of(experiment):
-    return [str(name) for name, words in experiment.settings.items() if words is not None]
+    return [str(name) for name, overrides in experiment.settings.items() if overrides is not None]
 
 
 @cache
 def cells_of(name):
     settings = settings_of(experiment_of(name))
-    # Else all thrice, and in every setting.
+    # Otherwise all three times, and in every setting.
     only = [f"experiment.only=['@{settings[0]}']"] if settings else []
-    return composed(f"experiment={name}", "experiment.seeds=[0]", *only)[1]
+    return config_and_cells(f"experiment={name}", "experiment.seeds=[0]", *only)[1]
 
 
 def quickest(name):
-    """The first cell, if possible one whose clients do not pause between epochs."""
+    """The first cell, preferably one whose clients do not pause between epochs."""
     experiment = experiment_of(name)
-    names = experiment.only or [name for name, words in experiment.cells.items() if words]
+    names = experiment.only or [name for name, overrides in experiment.cells.items() if overrides]
     cell = min(names, key=lambda each: "algorithm=fedasmu" in experiment.cells[each])
     return "@".join([cell, *settings_of(experiment)[:1]])
 
@@ -92,7 +92,7 @@ def run_small(cell, folder, versions=2):
     """A few versions on made-up data, in about a second."""
     cell = deepcopy(cell)
     small = SMALL | {"num_versions": versions} | (SLOTS if "slot" in cell.algorithm.client else {})
-    if cell.num_clients is not None:  # else as many as the data have owners
+    if cell.num_clients is not None:  # otherwise one client per owner of data
         small["num_clients"] = min(cell.num_clients, MOST_CLIENTS)
     for key, value in small.items():
         node, _, leaf = key.rpartition(".")
@@ -107,7 +107,7 @@ def run_small(cell, folder, versions=2):
     assert summary["stopped"] == "num_versions"
     assert summary["num_versions"] == versions
     assert summary["failures"] == summary["rejected"] == 0
-    gc.collect()  # large models in cycles: twenty cells would keep 20 GB
+    gc.collect()  # models lie in reference cycles: twenty cells would keep 20 GB
 
 
 def test_every_experiment_is_listed():
@@ -120,15 +120,15 @@ def test_every_experiment_is_listed():
 @pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_cells_of_an_experiment_are_accepted(name):
-    """All of its first setting, if they are its own, and the last one of its last."""
-    last = composed(f"experiment={name}", "experiment.seeds=[0]", last=True)[1]
-    own = {} if name.startswith("benchmark_") else cells_of(name)
-    for cell in [*own.values(), *last.values()]:
+    """All cells of the first setting, unless it is a benchmark's, and the last of the last one."""
+    last = config_and_cells(f"experiment={name}", "experiment.seeds=[0]", last=True)[1]
+    first = {} if name.startswith("benchmark_") else cells_of(name)
+    for cell in [*first.values(), *last.values()]:
         assert cell.experiment.name == name
         validate_config(cell)
 
 
-# One of each family, and every model that only an experiment has.
+# One experiment of each family, and every model that only an experiment uses.
 QUICK = ("quickstart", "mnist_eafl", "fmnist_n100", "fmnist_asmu", "overlap")
 SLOW = (
     *("wkafl_celeba", "wkafl_cifar10", "eafl_cifar10", "fedhist_cifar10"),
@@ -140,9 +140,9 @@ SLOW = (
     "name", [*QUICK, *(pytest.param(name, marks=pytest.mark.slow) for name in SLOW)]
 )
 def test_the_quickest_cell_of_an_experiment_runs(name, tmp_path):
-    """Every task with every model: those that have no experiment are rows of the list."""
+    """Together with the documented rows, this runs every task with every model."""
     only = f"experiment.only=['{quickest(name)}']"
-    (cell,) = composed(f"experiment={name}", "experiment.seeds=[0]", only)[1].values()
+    (cell,) = config_and_cells(f"experiment={name}", "experiment.seeds=[0]", only)[1].values()
     run_small(cell, tmp_path)
 
 
@@ -150,9 +150,9 @@ def test_the_quickest_cell_of_an_experiment_runs(name, tmp_path):
 @pytest.mark.timeout(200)
 @pytest.mark.parametrize("row", ROWS)
 def test_every_row_of_the_list_is_accepted(row, tmp_path):
-    """With its last cell, rarely of the experiment's own algorithm, and the last of its choices."""
-    words = [re.sub(r"^([^=]+=)[^\[\]]*,", r"\1", w) for w in shlex.split(row) if w != "-m"]
-    for cell in composed(*words, last=True)[1].values():
+    """With its last cell and the last of its choices."""
+    overrides = [re.sub(r"^([^=]+=)[^\[\]]*,", r"\1", w) for w in shlex.split(row) if w != "-m"]
+    for cell in config_and_cells(*overrides, last=True)[1].values():
         validate_config(cell)
         if "task.model=" in row:
             run_small(cell, tmp_path, versions=1)
@@ -160,8 +160,8 @@ def test_every_row_of_the_list_is_accepted(row, tmp_path):
 
 def test_every_cell_runs_in_every_setting():
     few = "+experiment.settings.few=['num_clients=10']"
-    words = ["experiment=quickstart", few, "+experiment.settings.all=[]"]
-    _, cells = composed(*words, "experiment.only=[fedbuff@all,wkafl,@few]")
+    overrides = ["experiment=quickstart", few, "+experiment.settings.all=[]"]
+    _, cells = config_and_cells(*overrides, "experiment.only=[fedbuff@all,wkafl,@few]")
     assert list(cells) == [
         *("fedbuff@all", "wkafl@few", "wkafl@all", "fedavg@few", "fedbuff@few"),
         *("fedhist@few", "fedasmu@few", "overlap_fedavg@few", "eafl@few"),
@@ -170,15 +170,15 @@ def test_every_cell_runs_in_every_setting():
     assert clients == {10}
     assert cells["fedbuff@all"].num_clients == 20
     with pytest.raises(ValueError, match="algorithm/client=sgd would change nothing"):
-        composed(*words, "experiment.overrides=['algorithm/client=sgd']")
+        config_and_cells(*overrides, "experiment.overrides=['algorithm/client=sgd']")
     with pytest.raises(ValueError, match="only names '@none', which is none of the cells fedavg@"):
-        composed(*words, "experiment.only=['@none']")
+        config_and_cells(*overrides, "experiment.only=['@none']")
 
 
-def test_what_an_experiment_inherits_can_be_left_out():
-    words = ["experiment=quickstart", "+experiment.settings.few=['num_clients=10']"]
-    words += ["+experiment.settings.none=null", "experiment.cells.fedavg=null"]
-    _, cells = composed(*words)
+def test_inherited_parts_of_an_experiment_can_be_left_out():
+    overrides = ["experiment=quickstart", "+experiment.settings.few=['num_clients=10']"]
+    overrides += ["+experiment.settings.none=null", "experiment.cells.fedavg=null"]
+    _, cells = config_and_cells(*overrides)
     assert list(cells) == [f"{cell}@few" for cell in QUICKSTART]
     with pytest.raises(ValueError, match="only names 'fedavg', which is none of the cells"):
-        composed(*words, "experiment.only=[fedavg]")
+        config_and_cells(*overrides, "experiment.only=[fedavg]")

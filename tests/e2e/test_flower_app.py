@@ -1,4 +1,4 @@
-"""Strategies in somebody else's Flower app, whose ClientApp never heard of this project."""
+"""Strategies in another project's Flower app, whose ClientApp does not use this project."""
 
 import csv
 import json
@@ -23,7 +23,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricR
 from flwr.client import NumPyClient
 from flwr.clientapp import ClientApp
 from flwr.serverapp.strategy import FedAdam, FedProx
-from foreign_app import SERVERS, fitted, write_app
+from foreign_app import SERVERS, read_fit, write_app
 from helpers import Quadratic, vec
 
 from fl_app import report
@@ -52,14 +52,14 @@ def initial():
 
 
 def start(strategy, app=foreign_app.app, *, nodes=4, **settings):
-    """Start with the app on so many nodes, or on the given grid; the result."""
+    """Start with the app on `nodes` nodes, or on the given grid; return the result."""
     grid = settings.pop("grid", None) or FakeGrid(app, nodes)
     common = {"num_rounds": NUM_ROUNDS, "train_config": ConfigRecord({"lr": 0.1})}
     return strategy.start(grid, initial(), **{**common, **settings})
 
 
 def evaluate(version, arrays):
-    """As the quickstart's global evaluation: the mean squared error on everybody's function."""
+    """The mean squared error on the common function, as in the quickstart's global evaluation."""
     model = foreign_app.Net()
     model.load_state_dict(arrays.to_torch_state_dict())
     x, y = foreign_app.load_data(20)
@@ -77,7 +77,7 @@ def test_server_app_and_client_app_of_the_page(server, tmp_path, monkeypatch, ca
         monkeypatch.delitem(sys.modules, name, raising=False)
     client_app, server_app = import_module("client_app").app, import_module("server_app").app
     server_app(FakeGrid(client_app, 4), Context(1, 0, {}, RecordDict(), {}))
-    assert fitted(capsys.readouterr().out) == pytest.approx([2, 1], abs=0.1)
+    assert read_fit(capsys.readouterr().out) == pytest.approx([2, 1], abs=0.1)
 
 
 @pytest.mark.slow
@@ -85,9 +85,9 @@ def test_server_app_and_client_app_of_the_page(server, tmp_path, monkeypatch, ca
 def test_simulation_of_the_page(tmp_path):
     command = [sys.executable, "simulate.py"]
     folder = write_app(tmp_path, SERVERS[0])
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    assert fitted(done.stdout) == pytest.approx([2, 1], abs=0.1)
+    process = subprocess.run(command, cwd=folder, capture_output=True, text=True)
+    assert process.returncode == 0, process.stderr
+    assert read_fit(process.stdout) == pytest.approx([2, 1], abs=0.1)
 
 
 @pytest.mark.slow
@@ -103,8 +103,8 @@ def test_real_nodes_of_the_page(tmp_path):
         federation.start()
         app = write_app(folder, SERVERS[0].replace("num_rounds=40", "num_rounds=12"))
         command = [COMMANDS / "flwr", "run", app, "field", "--stream"]
-        done = subprocess.run(command, env=home, capture_output=True, text=True, timeout=300)
-        assert fitted(done.stdout + done.stderr) == pytest.approx([2, 1], abs=0.5)  # from 0, 0
+        run = subprocess.run(command, env=home, capture_output=True, text=True, timeout=300)
+        assert read_fit(run.stdout + run.stderr) == pytest.approx([2, 1], abs=0.5)  # from 0, 0
     finally:
         assert federation.stop()
 
@@ -137,16 +137,16 @@ def test_start_trains_an_unmodified_client_app(strategy, settings):
 
 
 def test_an_unmodified_client_app_evaluates():
-    """Versions 5, 10, 15 and 20, each measured by all four, as Flower's own means would be."""
+    """All four evaluate versions 5, 10, 15 and 20; metrics are means like Flower's."""
     grid = FakeGrid(foreign_app.app, 4)
     result = start(FedBuff(), grid=grid, evaluate_config=TOLERANCE, client_eval_every=5)
-    found = result.evaluate_metrics_clientapp
-    assert list(found)[-1] == NUM_ROUNDS
-    assert set(found) == {5, 10, 15, 20}
-    asked = [m for m in grid.received if m.metadata.message_type == "evaluate"]
-    assert {m.content["config"]["server-round"] for m in asked} == set(found)
-    assert {m.content["config"]["tolerance"] for m in asked} == {0.5}
-    assert all("lr" not in m.content["config"] for m in asked)
+    metrics = result.evaluate_metrics_clientapp
+    assert list(metrics)[-1] == NUM_ROUNDS
+    assert set(metrics) == {5, 10, 15, 20}
+    orders = [m for m in grid.received if m.metadata.message_type == "evaluate"]
+    assert {m.content["config"]["server-round"] for m in orders} == set(metrics)
+    assert {m.content["config"]["tolerance"] for m in orders} == {0.5}
+    assert all("lr" not in m.content["config"] for m in orders)
     model = foreign_app.Net()
     model.load_state_dict(result.arrays.to_torch_state_dict())
     total, sizes = 0.0, range(8, 12)
@@ -154,12 +154,12 @@ def test_an_unmodified_client_app_evaluates():
         x, y = foreign_app.load_data(partition)
         with torch.no_grad():
             total += size * torch.nn.functional.mse_loss(model(x), y).item()
-    assert found[NUM_ROUNDS]["eval_loss"] == pytest.approx(total / sum(sizes))
-    assert set(found[NUM_ROUNDS]) == {"eval_loss", "eval_acc"}
+    assert metrics[NUM_ROUNDS]["eval_loss"] == pytest.approx(total / sum(sizes))
+    assert set(metrics[NUM_ROUNDS]) == {"eval_loss", "eval_acc"}
 
 
 @pytest.mark.parametrize(("losses", "mean"), [((1, 2), 1.75), ((1, math.nan), math.nan)])
-def test_metrics_are_means_by_examples_and_arrays_that_are_rounded_are_named(losses, mean, logged):
+def test_metrics_are_means_by_examples_and_arrays_that_are_rounded_are_named(losses, mean, logs):
     def app(message, context):
         node = context.node_config["partition-id"]
         metrics = {"num-examples": 1 + 2 * node, "train_loss": losses[node], "acc": 4.0 * node}
@@ -168,13 +168,13 @@ def test_metrics_are_means_by_examples_and_arrays_that_are_rounded_are_named(los
 
     arrays = {"w": np.zeros(1), "n": np.array([2**24 + 1]), "b": np.array([7])}
     result = FedBuff().start(FakeGrid(app, 2), codec.record_of(arrays), 1, schedule=synchronous(2))
-    found = dict(result.train_metrics_clientapp[1])
-    assert found == pytest.approx({"train_loss": mean, "acc": 3.0}, nan_ok=True)
-    assert "initial_arrays w, n: models are float32" in logged.text
+    means = dict(result.train_metrics_clientapp[1])
+    assert means == pytest.approx({"train_loss": mean, "acc": 3.0}, nan_ok=True)
+    assert "initial_arrays w, n: models are float32" in logs.text
 
 
 class Hinting(FedBuff):
-    """Sends a vector that no client of another project has heard of."""
+    """Sends a vector that other projects' clients do not know."""
 
     order_extra = ("hint",)
 
@@ -199,12 +199,12 @@ def test_clients_that_cannot_evaluate_or_do_not_know_a_vector_train_on():
 # -- apps that do not fit -------------------------------------------------------------------------
 
 
-def test_clients_without_the_algorithms_own_equations_are_told_of(logged):
+def test_clients_without_the_algorithms_own_equations_are_reported(logs):
     with pytest.raises(RunError) as error:
         start(FedDyn(), nodes=2, schedule=Buffered(concurrency=2, buffer_size=1))
     missing = "fl_app.algorithms.feddyn.trainer.FedDynTrainer"
     assert f"the ClientApp must train with {missing}: " in str(error.value)
-    assert f"Its ClientApp must train with {missing}" in logged.messages
+    assert f"Its ClientApp must train with {missing}" in logs.messages
 
 
 class Own(FedDynTrainer):
@@ -212,7 +212,7 @@ class Own(FedDynTrainer):
 
 
 @pytest.mark.parametrize("trainer", [FedDynTrainer, Own])
-def test_clients_with_the_algorithms_own_equations_are_heard(trainer):
+def test_clients_with_the_algorithms_own_equations_are_accepted(trainer):
     devices = [trainer(Quadratic([[[3.0]], [[5.0]]]), local_lr=0.5) for _ in range(2)]
     layout = devices[0].model.layout
 
@@ -227,14 +227,14 @@ def test_clients_with_the_algorithms_own_equations_are_heard(trainer):
         FakeGrid(app, 2),
         codec.record_of(layout.named(vec(0))),
         num_rounds=1,
-        schedule=synchronous(2),  # nobody is asked twice, however slow the other one is
+        schedule=synchronous(2),  # no client gets a second order while the other one is slow
     )
     assert result.arrays["w"].numpy().tolist() == [2.0]  # (1.5 + 2.5) / 2
 
 
 @pytest.mark.parametrize("evaluates", [False, True])
-def test_a_client_app_with_a_client_fn_ends_the_run_in_words(evaluates):
-    """Flower's own FedAvg fails on it, too."""
+def test_a_client_app_with_a_client_fn_ends_the_run_with_an_explanation(evaluates):
+    """Flower's FedAvg fails on it, too."""
 
     class Client(NumPyClient):
         def fit(self, parameters, config):
@@ -266,7 +266,7 @@ def test_a_simulation_with_fewer_nodes_than_a_version_takes_is_refused():
 
 
 @pytest.mark.parametrize(
-    ("strategy", "schedule", "words"),
+    ("strategy", "schedule", "pattern"),
     [
         (FedHist(), k_async(3), r"schedule.buffer_size=3 should be at most .* 2: it waits"),
         (FedBuff(), Buffered(3, 3), r"schedule.buffer_size=3 should be at most .* 2: .* twice"),
@@ -275,15 +275,15 @@ def test_a_simulation_with_fewer_nodes_than_a_version_takes_is_refused():
         (FedHist(), k_async(1), ""),
     ],
 )
-def test_fewer_real_nodes_than_a_version_takes_are_warned_of(strategy, schedule, words):
-    """More may join: here the third does when the run is told that it waits for it."""
+def test_fewer_real_nodes_than_a_version_takes_are_warned_of(strategy, schedule, pattern):
+    """Nodes may join later: here the third one joins after the warning."""
     grid = FakeGrid(foreign_app.app, 2)
-    told = []
+    messages = []
 
     class Handler(logging.Handler):
         def emit(self, record):
             if "schedule.buffer_size" in record.getMessage():
-                told.append(record.getMessage())
+                messages.append(record.getMessage())
                 if len(grid.node_ids) < schedule.buffer_size:
                     grid.connect({"partition-id": 2})
 
@@ -292,26 +292,26 @@ def test_fewer_real_nodes_than_a_version_takes_are_warned_of(strategy, schedule,
         start(strategy, grid=grid, num_rounds=1, schedule=schedule)
     finally:
         logging.getLogger("flwr").removeHandler(handler)
-    assert len(told) == bool(words)
-    assert not words or re.search(words, told[0])
+    assert len(messages) == bool(pattern)
+    assert not pattern or re.search(pattern, messages[0])
 
 
 def test_in_flowers_own_round_a_bad_reply_is_left_out(caplog):
     """w = 0, the one good client sends 3: FedBuff's mean displacement at age 0 leads to 3."""
-    sent = {0: [math.nan], 1: [0, 0], 2: [9], 3: [3]}
+    values = {0: [math.nan], 1: [0, 0], 2: [9], 3: [3]}
 
     def app(message, context):
         node = context.node_config["partition-id"]
         if node == 4:
             raise RuntimeError("out of memory")
-        arrays = ArrayRecord({"w": Array(np.array(sent[node], np.float32))})
+        arrays = ArrayRecord({"w": Array(np.array(values[node], np.float32))})
         metrics = MetricRecord({"num-examples": 0 if node == 2 else 5, "loss": 0.5})
         return Message(RecordDict({"arrays": arrays, "metrics": metrics}), reply_to=message)
 
     grid, strategy = FakeGrid(app, 5), FedBuff()
     arrays = ArrayRecord({"w": Array(np.zeros(1, np.float32))})
-    told = fedprox.FedProx(proximal=0.1).configure_train(1, arrays, ConfigRecord({"lr": 2.0}), grid)
-    assert [dict(message.content["config"]) for message in told] == 5 * [
+    msgs = fedprox.FedProx(proximal=0.1).configure_train(1, arrays, ConfigRecord({"lr": 2.0}), grid)
+    assert [dict(message.content["config"]) for message in msgs] == 5 * [
         {"lr": 2.0, "server-round": 1, "proximal-mu": 0.1}
     ]
     messages = strategy.configure_train(1, arrays, ConfigRecord(), grid)
@@ -321,26 +321,26 @@ def test_in_flowers_own_round_a_bad_reply_is_left_out(caplog):
     assert aggregated["w"].numpy().tolist() == [3.0]
     assert metrics is not None
     assert metrics["loss"] == 0.5
-    left_out = [r.getMessage() for r in caplog.records if "left out of round 1" in r.getMessage()]
-    assert len(left_out) == 4
-    assert "out of memory" in left_out[-1]
+    warnings = [r.getMessage() for r in caplog.records if "left out of round 1" in r.getMessage()]
+    assert len(warnings) == 4
+    assert "out of memory" in warnings[-1]
 
 
 # -- files, sinks and logs ------------------------------------------------------------------------
 
 
-def scored(version, arrays):
+def score(version, arrays):
     return MetricRecord({"accuracy": version / 4, "loss": 1.0 / (1 + version)})
 
 
-def short(strategy, **settings):
-    more = {"evaluate_fn": scored, "schedule": Buffered(concurrency=3, buffer_size=2)}
+def run_short(strategy, **settings):
+    more = {"evaluate_fn": score, "schedule": Buffered(concurrency=3, buffer_size=2)}
     return start(strategy, nodes=3, num_rounds=4, **{**more, **settings})
 
 
-def test_a_run_writes_the_files_of_the_command_line(tmp_path, logged):
+def test_a_run_writes_the_files_of_the_command_line(tmp_path, logs):
     folder = tmp_path / "runs" / "one"
-    result = short(Asynchronous(FedProx(proximal_mu=0.1)), output=folder)
+    result = run_short(Asynchronous(FedProx(proximal_mu=0.1)), output=folder)
     versions = [e.version for e in read_events(folder / "events.jsonl") if e.kind == "aggregate"]
     assert versions == [1, 2, 3, 4]
     with (folder / "metrics.csv").open(newline="") as file:
@@ -357,21 +357,21 @@ def test_a_run_writes_the_files_of_the_command_line(tmp_path, logged):
     assert "FedProx" in (folder / report.PAGE).read_text()
     assert (folder / "table.csv").is_file()
     assert "proximal_mu=0.1" in (folder / "config.yaml").read_text()
-    assert f"Report, to open in a browser: {folder / report.PAGE}" in logged.messages
+    assert f"Report, to open in a browser: {folder / report.PAGE}" in logs.messages
 
 
 @pytest.mark.parametrize("name", ["events.jsonl", "summary.json"])
-def test_a_run_that_is_there_stays_there(name, tmp_path):
+def test_an_earlier_run_is_not_overwritten(name, tmp_path):
     (tmp_path / name).write_text("{}")
     with pytest.raises(ValueError, match=r"^output=.* holds a run, whose files would be lost"):
-        short(FedBuff(), output=tmp_path)
+        run_short(FedBuff(), output=tmp_path)
     assert {path: path.read_text() for path in tmp_path.iterdir()} == {tmp_path / name: "{}"}
 
 
-def test_a_refused_argument_leaves_no_files_and_nobody_watching_the_nodes(tmp_path):
+def test_a_refused_argument_leaves_no_files_and_no_threads(tmp_path):
     before = set(threading.enumerate())
     with pytest.raises(ValueError, match="eval_every=0"):
-        short(FedBuff(), output=tmp_path / "run", eval_every=0)
+        run_short(FedBuff(), output=tmp_path / "run", eval_every=0)
     assert list(tmp_path.iterdir()) == []
     for thread in set(threading.enumerate()) - before:
         thread.join(2.0)
@@ -379,7 +379,7 @@ def test_a_refused_argument_leaves_no_files_and_nobody_watching_the_nodes(tmp_pa
 
 
 class Raises(FedBuff):
-    """Gets as far as version 2."""
+    """Raises when it makes version 3."""
 
     def __init__(self, error):
         super().__init__()
@@ -402,11 +402,11 @@ class Raises(FedBuff):
 def test_a_run_that_cannot_go_on_has_its_files_and_closes_the_callers_sinks(
     error, stopped, tmp_path
 ):
-    """Ctrl-C returns what was reached; after a bug there is no report."""
+    """Ctrl-C returns the result so far; after a bug there is no report."""
     path, folder = tmp_path / "own.jsonl", tmp_path / "run"
-    raised = nullcontext() if stopped == "interrupted" else pytest.raises(type(error))
-    with raised:
-        result = short(Raises(error), output=folder, sinks=[JsonLines(path)])
+    context = nullcontext() if stopped == "interrupted" else pytest.raises(type(error))
+    with context:
+        result = run_short(Raises(error), output=folder, sinks=[JsonLines(path)])
         assert list(result.evaluate_metrics_serverapp) == [0, 1, 2]
     assert [event.kind for event in read_events(path)].count("aggregate") == 2
     if stopped is not None:

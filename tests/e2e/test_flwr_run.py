@@ -1,4 +1,4 @@
-"""`flwr run .` as it is typed in a fresh clone with an empty home of Flower; and the demo."""
+"""`flwr run .` in a fresh clone with an empty home of Flower; and the demo."""
 
 import json
 import os
@@ -26,7 +26,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(900), pytest.mark.federation
 
 @pytest.fixture(scope="module")
 def flwr_run(tmp_path_factory):
-    """Type the command in a clone; returns the lines that it printed."""
+    """A function that runs the command in a clone and returns the lines that it printed."""
     clone = tmp_path_factory.mktemp("clone") / "fl-app"
     for name in ("fl_app", "conf"):
         shutil.copytree(ROOT / name, clone / name, ignore=shutil.ignore_patterns("__pycache__"))
@@ -39,27 +39,27 @@ def flwr_run(tmp_path_factory):
         "FLWR_LOCAL_SUPERLINK_HTTP_API_PORT": str(free_ports(1)[0]),
         "FLWR_TELEMETRY_ENABLED": "0",
         "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
-        "RAY_ADDRESS": "local",  # a cluster of its own, whichever runs on this machine
+        "RAY_ADDRESS": "local",  # a new cluster, even if one runs on this machine
         "UV_OFFLINE": "1",
     }
 
-    def run(*words):
-        done = subprocess.run(
-            ["flwr", "run", ".", "--stream", *words],
+    def run(*arguments):
+        process = subprocess.run(
+            ["flwr", "run", ".", "--stream", *arguments],
             cwd=clone,
             env=environment,
             capture_output=True,
             text=True,
         )
-        assert done.returncode == 0, done.stdout + done.stderr
-        lines = [line.rstrip() for line in done.stdout.splitlines()]
-        # Flower's own last words: an empty line of its log, and at times the end of an actor.
+        assert process.returncode == 0, process.stdout + process.stderr
+        lines = [line.rstrip() for line in process.stdout.splitlines()]
+        # Flower's last output: an empty line of its log, and sometimes the end of an actor.
         flowers = ("INFO \x1b[0m:", "ClientAppActor")
         return [line for line in lines if line and not line.endswith(flowers)]
 
     yield run
-    while found := processes(home):  # the SuperLink stays otherwise
-        for process in found:
+    while pids := processes(home):  # otherwise the SuperLink stays
+        for process in pids:
             os.kill(process, signal.SIGTERM)
         time.sleep(0.2)
 
@@ -85,36 +85,36 @@ OWN = re.compile(r"(flwr|uv|certifi)==")  # of Flower's requirements, those that
 
 @pytest.fixture
 def flower(request, tmp_path):
-    """A folder with a Flower from the package index; None where packages cannot be had."""
+    """A folder with a Flower from the package index; None if packages cannot be downloaded."""
     site = tmp_path / "flower"
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    needed = {each.name: each.specifier for each in map(Requirement, project["dependencies"])}
-    wanted = f"flwr{needed['flwr']}"
-    if install(site, "--no-deps", "--resolution", request.param, wanted).returncode:
-        print(f"NOT TRIED with {wanted}, {request.param}: the installed one takes its place")
+    specifiers = {each.name: each.specifier for each in map(Requirement, project["dependencies"])}
+    requirement = f"flwr{specifiers['flwr']}"
+    if install(site, "--no-deps", "--resolution", request.param, requirement).returncode:
+        print(f"NOT TRIED with {requirement}, {request.param}: the installed one takes its place")
         return None
-    (made,) = metadata.distributions(name="flwr", path=[str(site)])
-    pinned = (ROOT / "constraints.txt").read_text().splitlines(keepends=True)
-    kept = tmp_path / "constraints.txt"
-    kept.write_text("".join(line for line in pinned if not OWN.match(line)))
-    for constraints in (["--constraints", kept], []):  # a newer Flower may want newer packages
-        if not install(site, f"flwr=={made.version}", *constraints).returncode:
+    (distribution,) = metadata.distributions(name="flwr", path=[str(site)])
+    pins = (ROOT / "constraints.txt").read_text().splitlines(keepends=True)
+    path = tmp_path / "constraints.txt"
+    path.write_text("".join(line for line in pins if not OWN.match(line)))
+    for constraints in (["--constraints", path], []):  # a newer Flower may need newer packages
+        if not install(site, f"flwr=={distribution.version}", *constraints).returncode:
             break
     return site
 
 
-def install(site, *words):
+def install(site, *arguments):
     """Install packages into a folder, with the uv that Flower brings along."""
     command = [Path(sys.executable).parent / "uv", "pip", "install", "--quiet"]
     command += ["--python", sys.executable, "--target", site]
     environment = {key: value for key, value in os.environ.items() if key != "UV_CONSTRAINT"}
-    return subprocess.run([*command, *map(str, words)], env=environment)
+    return subprocess.run([*command, *map(str, arguments)], env=environment)
 
 
-def demo(flower, folder, warm, *words):
+def demo(flower, folder, warm, *overrides):
     path = os.pathsep.join([*([str(flower)] if flower else []), *sys.path])
     return subprocess.Popen(
-        [sys.executable, "-m", "lab.demo", "--nodes", str(NODES), *words],
+        [sys.executable, "-m", "lab.demo", "--nodes", str(NODES), *overrides],
         cwd=folder,
         env={**os.environ, "PYTHONPATH": path, "WARM": warm},
         stdout=subprocess.PIPE,
@@ -173,19 +173,19 @@ def test_an_interrupted_demo_on_the_newest_flower_leaves_no_process_behind(flowe
     assert "waits as it always does" not in server.read_text()
 
 
-# -- warm nodes, each with one process that stays and carries out its orders -----------------------
+# -- warm nodes: one process of each node carries out all of its orders ----------------------------
 
 
 def test_one_process_of_a_node_carries_out_all_orders(tmp_path, monkeypatch):
-    """Overlap-FedAvg trains on while models travel: answers are from the version before."""
+    """Overlap-FedAvg trains during transfers: its answers have the previous base version."""
     monkeypatch.setenv("FL_APP_STATE_DIR", str(tmp_path))
     monkeypatch.delenv("WARM", raising=False)
     federation = Federation(tmp_path / "federation", 2)
-    words = ["runtime=deployment", "partition=iid", "num_clients=2", "algorithm=overlap_fedavg"]
-    words += ["algorithm.schedule.buffer_size=2", "num_versions=6"]
+    overrides = ["runtime=deployment", "partition=iid", "num_clients=2", "algorithm=overlap_fedavg"]
+    overrides += ["algorithm.schedule.buffer_size=2", "num_versions=6"]
     try:
         federation.start()
-        summary = federation.run(tmp_path / "run", words)
+        summary = federation.run(tmp_path / "run", overrides)
     finally:
         assert federation.stop()
     assert not processes(tmp_path)

@@ -1,4 +1,4 @@
-"""What a wheel holds, and what a device installs."""
+"""Contents of a wheel, and packages that a device installs."""
 
 import json
 import os
@@ -11,7 +11,7 @@ import pytest
 from fake_grid import FakeGrid
 from flwr.app import Message
 from flwr.common.serde import message_to_proto
-from helpers import composed, initial_vector
+from helpers import initial_vector, make_config
 from omegaconf import OmegaConf
 
 from fl_app import client_app
@@ -22,10 +22,10 @@ from fl_app.field.project import build_wheel
 from fl_app.flower import codec, names
 
 ROOT = Path(__file__).resolve().parents[2]
-MOST = 1500  # megabytes of a device, without CUDA
+MOST = 1500  # megabytes of an installation, without CUDA
 OF_TORCH = {"jinja2", "markupsafe"}  # torch requires them, too
 
-# Carries out an order, and prints the loss, the norm of the upload and what is installed.
+# Carries out an order, and prints the norm of the upload and the installed packages.
 NODE = """
 import json, sys
 from importlib.util import find_spec
@@ -51,7 +51,7 @@ print(json.dumps({
 }))
 """
 
-# Where a Python finds package and configuration, and a value of it.
+# Prints where Python finds package and configuration, and a value of the configuration.
 COMPOSE = """
 import hydra
 import fl_app
@@ -64,13 +64,13 @@ print(fl_app.__file__, CONF, config.algorithm.strategy.inner.num_malicious_nodes
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1500)]
 
 
-def composed_by(python, cwd, **more):
+def compose_in(python, cwd, **more):
     environment = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"} | more
     command = [python, "-c", COMPOSE]
-    done = subprocess.run(
+    process = subprocess.run(
         command, cwd=cwd, env=environment, check=True, capture_output=True, text=True
     )
-    return done.stdout.split()
+    return process.stdout.split()
 
 
 @pytest.fixture(scope="module")
@@ -88,15 +88,15 @@ def test_a_wheel_holds_its_configuration_and_claims_no_name_but_its_own(wheel, t
             if source.is_file() and "__pycache__" not in source.parts:
                 copy = site / below / source.relative_to(ROOT / folder)
                 assert copy.read_bytes() == source.read_bytes()
-    found = composed_by(sys.executable, tmp_path, PYTHONPATH=str(site))
-    assert found == [str(site / "fl_app/__init__.py"), str(site / "fl_app/conf"), "2"]
+    output = compose_in(sys.executable, tmp_path, PYTHONPATH=str(site))
+    assert output == [str(site / "fl_app/__init__.py"), str(site / "fl_app/conf"), "2"]
 
 
 def order(path):
     """Write a training order of FedBuff on the digits, as a real node gets it."""
     FakeGrid(client_app.app, 0)  # gives this process the identity of a ServerApp
     settings = ("num_clients=20", "algorithm.client.local_steps=5")
-    config = composed("algorithm=fedbuff", "runtime=deployment", *settings)
+    config = make_config("algorithm=fedbuff", "runtime=deployment", *settings)
     vector, layout = initial_vector(build_task(config), config.seed)
     packer = codec.OrderPacker(layout, {names.APP_CONFIG: OmegaConf.to_yaml(config, resolve=True)})
     content = packer.pack(Order(0, 5, 0, 0, vector, {}, 0.0))
@@ -104,40 +104,40 @@ def order(path):
     path.write_bytes(message_to_proto(message).SerializeToString())
 
 
-def carried_out(python, path):
+def carry_out(python, path):
     environment = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
     command = [python, "-c", NODE, path, *EXTRAS]
     if python == sys.executable:
         environment["PYTHONPATH"] = str(ROOT)
-    done = subprocess.run(
+    process = subprocess.run(
         command, cwd=path.parent, env=environment, capture_output=True, text=True, check=True
     )
-    return json.loads(done.stdout.splitlines()[-1])
+    return json.loads(process.stdout.splitlines()[-1])
 
 
-def test_a_device_trains_with_what_a_wheel_requires(wheel, tmp_path, capsys):
-    """And it has nothing that only servers, reports and simulations need."""
-    there = tmp_path / "venv"
-    command = [sys.executable, ROOT / "fl_app/field/packages.py", "--venv", there, "--torch", "cpu"]
+def test_a_device_trains_with_the_requirements_of_a_wheel(wheel, tmp_path, capsys):
+    """Packages that only servers, reports and simulations need are not installed."""
+    venv = tmp_path / "venv"
+    command = [sys.executable, ROOT / "fl_app/field/packages.py", "--venv", venv, "--torch", "cpu"]
     command += ["--constraints", ROOT / "constraints.txt", wheel]
-    command.append("--no-compile-bytecode")  # most of the work, which `make setup` has shown
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
-    if done.returncode and any(
-        word in done.stderr for word in ("distribution found for uv", "error sending request")
+    command.append("--no-compile-bytecode")  # slow, and `make setup` has done it
+    process = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    if process.returncode and any(
+        word in process.stderr for word in ("distribution found for uv", "error sending request")
     ):
-        pytest.skip(f"NOT TESTED, for packages cannot be had here: {done.stderr[-500:]}")
-    assert done.returncode == 0, done.stderr
+        pytest.skip(f"NOT TESTED, for packages cannot be had here: {process.stderr[-500:]}")
+    assert process.returncode == 0, process.stderr
     with capsys.disabled():
-        print(f"\n{done.stdout}", end="")
+        print(f"\n{process.stdout}", end="")
 
     order(tmp_path / "order")
-    small = carried_out(there / "bin" / "python", tmp_path / "order")
-    full = carried_out(sys.executable, tmp_path / "order")
-    assert str(small["file"]).startswith(str(there))
+    small = carry_out(venv / "bin" / "python", tmp_path / "order")
+    full = carry_out(sys.executable, tmp_path / "order")
+    assert str(small["file"]).startswith(str(venv))
     assert small["norm"] == pytest.approx(full["norm"], rel=1e-4)
     assert set(small["there"]) <= OF_TORCH
     assert set(full["there"]) >= EXTRAS.keys()
-    used = subprocess.run(["du", "-sm", there], capture_output=True, text=True, check=True).stdout
-    print(f"{used.split()[0]} MB")
-    if "CUDA's libraries" not in done.stdout:
-        assert int(used.split()[0]) <= MOST
+    usage = subprocess.run(["du", "-sm", venv], capture_output=True, text=True, check=True).stdout
+    print(f"{usage.split()[0]} MB")
+    if "CUDA's libraries" not in process.stdout:
+        assert int(usage.split()[0]) <= MOST

@@ -7,7 +7,7 @@ import time
 
 import psutil
 import pytest
-from kit_processes import started
+from kit_processes import launch
 
 pytestmark = pytest.mark.timeout(300)
 slow = pytest.mark.slow
@@ -27,13 +27,13 @@ def wait_for_events(process, log):
     wait_for(process, lambda: log.exists() and log.read_text())
 
 
-def ended(process, status=0):
+def wait_for_end(process, status=0):
     out, err = process.communicate(timeout=120)
     assert process.returncode == status, err
     return out, err
 
 
-def stopped(folder):
+def stop_reasons(folder):
     return [json.loads((folder / str(n) / "summary.json").read_text())["stopped"] for n in range(3)]
 
 
@@ -41,38 +41,38 @@ def stopped(folder):
 @pytest.mark.parametrize(
     ("module", "number"), [("hydra.errors", signal.SIGINT), ("torch._C", signal.SIGTERM)]
 )
-def test_no_word_while_modules_are_imported(tmp_path, module, number):
-    with started(f"hydra.run.dir={tmp_path}", options=("-X", "importtime")) as process:
+def test_no_message_while_modules_are_imported(tmp_path, module, number):
+    with launch(f"hydra.run.dir={tmp_path}", options=("-X", "importtime")) as process:
         assert process.stderr is not None
         for line in process.stderr:
             if line.startswith("import time:") and line.split("|")[-1].strip() == module:
                 process.send_signal(number)
                 break
-        _, rest = ended(process, -number)  # 130 or 143 in a shell
-    told = [line for line in rest.splitlines() if not line.startswith("import time:")]
-    assert not told
+        _, err = wait_for_end(process, -number)  # 130 or 143 in a shell
+    messages = [line for line in err.splitlines() if not line.startswith("import time:")]
+    assert not messages
 
 
 @slow
-def test_a_sweep_ends_at_once_and_one_command_goes_on(tmp_path):
-    with started(*SWEEP, f"hydra.sweep.dir={tmp_path}") as process:
+def test_a_sweep_ends_at_once_and_one_command_resumes_it(tmp_path):
+    with launch(*SWEEP, f"hydra.sweep.dir={tmp_path}") as process:
         wait_for_events(process, tmp_path / "1" / "events.jsonl")
         os.killpg(process.pid, signal.SIGTERM)
-        _, err = ended(process, 143)
-    again = f"{' '.join(SWEEP)} hydra.sweep.dir={tmp_path} resume=auto"
-    assert err.splitlines() == [f"interrupted; to go on: python -m fl_app {again}"]
+        _, err = wait_for_end(process, 143)
+    command = f"{' '.join(SWEEP)} hydra.sweep.dir={tmp_path} resume=auto"
+    assert err.splitlines() == [f"interrupted; to go on: python -m fl_app {command}"]
     assert not (tmp_path / "2").exists()
-    finished = (tmp_path / "0" / "summary.json").stat().st_mtime_ns
-    with started(*again.split()) as process:
-        out, _ = ended(process)
-    assert stopped(tmp_path) == ["num_versions"] * 3
-    assert (tmp_path / "0" / "summary.json").stat().st_mtime_ns == finished
+    mtime = (tmp_path / "0" / "summary.json").stat().st_mtime_ns
+    with launch(*command.split()) as process:
+        out, _ = wait_for_end(process)
+    assert stop_reasons(tmp_path) == ["num_versions"] * 3
+    assert (tmp_path / "0" / "summary.json").stat().st_mtime_ns == mtime
     assert out.count("goes on from version") == 1
 
 
 @slow
 def test_processes_end_with_the_command(tmp_path):
-    """SIGKILL, as of a batch system that has lost its patience: nobody is left to end them."""
+    """After SIGKILL, as by a batch system after its timeout, the command cannot end them itself."""
     with quickstart(tmp_path, "num_versions=5000", "experiment.parallel=2") as process:
         wait_for(process, lambda: any(tmp_path.glob("*/events.jsonl")))
         children = psutil.Process(process.pid).children(recursive=True)
@@ -86,18 +86,18 @@ def test_processes_end_with_the_command(tmp_path):
 
 
 def quickstart(folder, *more):
-    return started(*CELLS, f"hydra.run.dir={folder}", *more)
+    return launch(*CELLS, f"hydra.run.dir={folder}", *more)
 
 
 def files(folder):
-    """What does not depend on the wall clock."""
+    """Contents of files that do not depend on the wall clock."""
     names = ("events.jsonl", "metrics.csv", "model.npz")
-    found = [path for name in names for path in folder.glob(f"*/{name}")]
-    return {f"{path.parent.name}/{path.name}": path.read_bytes() for path in found}
+    paths = [path for name in names for path in folder.glob(f"*/{name}")]
+    return {f"{path.parent.name}/{path.name}": path.read_bytes() for path in paths}
 
 
-def finished(process):
-    out, err = ended(process)
+def finish(process):
+    out, err = wait_for_end(process)
     assert not err
     assert out.endswith("All 4 cells are done\n")
     return out
@@ -110,39 +110,40 @@ def workers(process):
 
 @slow
 def test_ctrl_c_and_a_killed_process_lose_nothing(tmp_path):
-    """Side by side. Ctrl-C is to the command alone, as of a batch system; later a process dies."""
+    """Cells run in parallel. The command alone gets Ctrl-C, as from a batch system; later a process
+    dies."""
     whole, folder = tmp_path / "whole", tmp_path / "run"
     with quickstart(whole) as process:
-        finished(process)
+        finish(process)
     assert len(files(whole)) == 12
     with quickstart(folder, "experiment.parallel=2") as process:
         for cell in ("fedavg", "fedbuff"):
             wait_for(process, (folder / cell / "events.jsonl").exists)
         process.send_signal(signal.SIGINT)
-        _, err = ended(process, 130)
+        _, err = wait_for_end(process, 130)
     (line,) = err.splitlines()
     assert line.startswith("interrupted; to go on: python -m fl_app ")
     with quickstart(folder, "experiment.parallel=2", "resume=auto") as process:
         wait_for(process, lambda: any(folder.glob("wkafl/*/*.checkpoint")) and workers(process))
         workers(process)[0].kill()
-        _, err = ended(process, 1)
+        _, err = wait_for_end(process, 1)
     assert "a process was killed, most likely because memory ran short: resume=auto goes on" in err
     with quickstart(folder, "experiment.parallel=2", "resume=auto") as process:
-        finished(process)
+        finish(process)
     assert files(folder) == files(whole)
 
 
 @slow
-def test_a_cell_that_is_refused_keeps_no_other_from_running(tmp_path):
-    """What only the data can tell: fedasync here has more clients than examples."""
+def test_a_refused_cell_does_not_stop_the_others(tmp_path):
+    """Only the data show the error: fedasync has more clients than examples here."""
     (tmp_path / "conf" / "experiment").mkdir(parents=True)
     (tmp_path / "conf" / "experiment" / "own.yaml").write_text(
         "# @package _global_\nexperiment:\n  name: own\n  cells:\n"
         "    good: [algorithm=fedbuff, num_versions=2]\n"
         "    bad: [algorithm=fedasync, num_versions=2, num_clients=5000]\n"
     )
-    words = ["--config-dir", f"{tmp_path}/conf", "experiment=own", "experiment.parallel=2"]
-    with started(*words, f"hydra.run.dir={tmp_path}/run") as process:
-        _, err = ended(process, 1)
+    overrides = ["--config-dir", f"{tmp_path}/conf", "experiment=own", "experiment.parallel=2"]
+    with launch(*overrides, f"hydra.run.dir={tmp_path}/run") as process:
+        _, err = wait_for_end(process, 1)
     assert "num_clients=5000 must be at most" in err
     assert (tmp_path / "run" / "good" / "summary.json").exists()

@@ -1,6 +1,6 @@
-"""A kit's federation on loopback: TLS, keys, a helper, tables of their own, and what is killed.
+"""A kit's federation on loopback: TLS, keys, a helper, a table per node, and killed processes.
 
-Its server, helper and three nodes start once, as docs/edge.md and docs/your-data.md say.
+Its server, helper and three nodes start once, as docs/edge.md and docs/your-data.md describe.
 """
 
 import json
@@ -17,8 +17,8 @@ import numpy as np
 import psutil
 import pytest
 import torch
-from helpers import composed
-from kit_processes import ask, end, free_ports, give_ports, keep, logged, processes, start, wait_for
+from helpers import make_config
+from kit_processes import ask, count, end, free_ports, give_ports, keep, processes, start, wait_for
 from sklearn.datasets import load_iris
 
 from fl_app.client.build import build_task
@@ -28,7 +28,7 @@ from fl_app.tasks.task import Task
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600), pytest.mark.federation]
 
-NODES, VERSIONS, MEMBERS = 3, 40, 2  # versions enough that doctor finds a run at work
+NODES, VERSIONS, MEMBERS = 3, 40, 2  # enough versions for doctor to find a running run
 RUN = [
     *("algorithm=fedbuff", "runtime=deployment", "deadline=120", "checkpoint_every=1"),
     f"algorithm.schedule.concurrency={NODES}",
@@ -37,7 +37,7 @@ DIGITS = [*RUN, "task=digits", "partition=iid", "eval_every=1", f"num_clients={N
 
 
 class Federation:
-    """Processes of a kit, each started as a person or a service does.
+    """Processes of a kit, each started as a user or a service starts it.
 
     Attributes:
         out: the kit.
@@ -60,12 +60,12 @@ class Federation:
         end(self._running.pop(name))
 
     def kill(self, name):
-        """What a supervisor keeps running."""
+        """Kill the children of a supervisor, which starts them again."""
         for process in psutil.Process(self._running[name].pid).children(recursive=True):
             process.kill()
 
-    def run(self, name, *words):
-        return self.start(name, "run", "--output", self.out / name, self.server, *words)
+    def run(self, name, *overrides):
+        return self.start(name, "run", "--output", self.out / name, self.server, *overrides)
 
     def log(self, name):
         return (self.out / f"{name}.log").read_text()
@@ -82,59 +82,59 @@ def events(run, kind):
 
 @pytest.fixture(scope="module")
 def federation(tmp_path_factory):
-    made = Federation(tmp_path_factory.mktemp("edge") / "out")
+    running = Federation(tmp_path_factory.mktemp("edge") / "out")
     port, helper_port = free_ports(2)
-    init = ["init", "--nodes", NODES, "--host", "localhost", "--port", port, made.out]
-    helper = ["helper", "--new", "--host", "localhost", "--port", helper_port, made.out]
+    init = ["init", "--nodes", NODES, "--host", "localhost", "--port", port, running.out]
+    helper = ["helper", "--new", "--host", "localhost", "--port", helper_port, running.out]
     for command in (init, helper):
-        done = ask(*command)
-        assert done.returncode == 0, done.stderr
+        process = ask(*command)
+        assert process.returncode == 0, process.stderr
     address = f"secure_aggregation=helper secure_aggregation.address=localhost:{helper_port}"
-    assert address in done.stdout
-    give_ports(made.out)
+    assert address in process.stdout
+    give_ports(running.out)
     for name in ("helper", *(f"node-{i}" for i in range(NODES)), "server"):
-        made.keep(name)
-    yield made
-    made.close()
-    wait_for(lambda: not processes(made.out), "all processes are gone")
-    doctor = ask("doctor", made.out / "node-0")
+        running.keep(name)
+    yield running
+    running.close()
+    wait_for(lambda: not processes(running.out), "all processes are gone")
+    doctor = ask("doctor", running.out / "node-0")
     assert doctor.returncode == 1
     assert "refused" in doctor.stdout
 
 
 def test_a_masked_run_outlives_its_helper_and_the_doctor_finds_nothing(federation):
-    """The helper is killed while the server waits for it: nothing lost, nothing used twice."""
+    """The helper is killed while the server waits for it: no update is lost or used twice."""
     folder, server = federation.out / "masked", federation.server
     helper_port = Kit.read(federation.helper, {}).settings["PORT"]
-    words = [
+    overrides = [
         *(*DIGITS, f"algorithm.schedule.buffer_size={MEMBERS}", f"num_versions={VERSIONS}"),
         *("secure_aggregation=helper", "secure_aggregation.clip_norm=5"),
         f"secure_aggregation.address=localhost:{helper_port}",
     ]
-    run = federation.run("masked", *words)
-    wait_for(lambda: logged(folder, "aggregate") > 1, "two versions are published")
+    run = federation.run("masked", *overrides)
+    wait_for(lambda: count(folder, "aggregate") > 1, "two versions are published")
     federation.kill("helper")
-    before = logged(folder, "aggregate")
+    before = count(folder, "aggregate")
     time.sleep(3)  # of five; uploads arrive, the server waits, and makes no version
-    assert logged(folder, "aggregate") <= before + 1
-    wait_for(lambda: logged(folder, "aggregate") > before + 1, "it goes on")
+    assert count(folder, "aggregate") <= before + 1
+    wait_for(lambda: count(folder, "aggregate") > before + 1, "it goes on")
 
-    same = federation.start("same", "run", "--output", folder, server, *words)
-    examined = {"helper": [], "server": words, "node-0": []}
+    same = federation.start("same", "run", "--output", folder, server, *overrides)
+    arguments = {"helper": [], "server": overrides, "node-0": []}
     doctors = {
         name: federation.start(f"doctor-{name}", "doctor", federation.out / name, *more)
-        for name, more in examined.items()
+        for name, more in arguments.items()
     }
     wait_for(lambda: "no other run is submitted" in federation.log("same"), "it is found")
-    same.terminate()  # as Ctrl-C, which a shell's background jobs do not hear
+    same.terminate()  # like Ctrl-C, which background jobs of a shell ignore
     same.wait(10)
     assert "A run that is under way goes on" in federation.log("same")
     assert "submitted: " not in federation.log("same")
     for name, doctor in doctors.items():
         assert doctor.wait(100) == 0, federation.log(f"doctor-{name}")
-        told = federation.log(f"doctor-{name}")
+        log = federation.log(f"doctor-{name}")
         assert ask("healthy", federation.out / name).returncode == 0
-    assert "refuses their calls" in told or shutil.which("caddy") is None
+    assert "refuses their calls" in log or shutil.which("caddy") is None
     (server / "keys" / "node-0.pub").rename(server / "added.pub")
     assert ask("register", server, server / "added.pub").stdout.count("could join already") == 1
     assert (server / "keys" / "added.pub").exists()  # from which it is registered again
@@ -152,18 +152,21 @@ def test_a_masked_run_outlives_its_helper_and_the_doctor_finds_nothing(federatio
     database.close()
     accuracies = [event["accuracy"] for event in events(folder, "evaluate")]
     assert accuracies[-1] > accuracies[0] + 0.2
-    again = ask("run", "--output", folder, server, *words)
-    assert again.returncode == 2
-    assert "must be a folder without a finished run" in again.stderr
+    repeat = ask("run", "--output", folder, server, *overrides)
+    assert repeat.returncode == 2
+    assert "must be a folder without a finished run" in repeat.stderr
 
 
 def test_a_run_outlives_its_superlink_and_killed_nodes_come_back(federation):
-    """All die at once: of the second node what trains. Nodes are refused until they are missed."""
+    """All die at once; of the second node, the process that trains.
+
+    The SuperLink refuses a node that comes back until it has noticed that the node is offline.
+    """
     folder, server = federation.out / "killed", federation.server
-    words = [*DIGITS, "algorithm/schedule=periodic", "algorithm.schedule.period=1.5"]
-    words.append("num_versions=40")
-    run = federation.run("killed", *words)
-    wait_for(lambda: logged(folder, "aggregate") > 1, "two versions are published")
+    overrides = [*DIGITS, "algorithm/schedule=periodic", "algorithm.schedule.period=1.5"]
+    overrides.append("num_versions=40")
+    run = federation.run("killed", *overrides)
+    wait_for(lambda: count(folder, "aggregate") > 1, "two versions are published")
     node = min(processes(federation.out / "node-1", "fl_app.node.warm"))  # its executor is a fork
     (superlink,) = processes(server, "flower-superlink")
     (worker,) = processes(federation.out / "node-2", "fl_app.node.worker")
@@ -183,17 +186,17 @@ def test_a_run_outlives_its_superlink_and_killed_nodes_come_back(federation):
     wait_for(lambda: "offline" in status(), "a node is missed")
     assert wait_for(lambda: status() == {"online"}, "both are back") < 2 * OFFLINE_AFTER
     assert run.wait(300) == 0, federation.log("killed")
-    told = federation.log("killed")
-    assert told.count("submitted: ") == 2
-    assert "num_versions=40 resume=auto" in told
+    log = federation.log("killed")
+    assert log.count("submitted: ") == 2
+    assert "num_versions=40 resume=auto" in log
     assert json.loads((folder / "summary.json").read_text())["num_versions"] == 40
     assert federation.log("node-2").count("carries out orders") == workers + 1
     assert {event["client"] for event in events(folder, "arrival")[-20:]} == {*range(NODES)}
 
 
-# -- a table each ---------------------------------------------------------------------------------
+# -- one table per node ---------------------------------------------------------------------------
 
-SPECIES = ((0, 1), (1, 2))  # of the first two nodes: neither has all
+SPECIES = ((0, 1), (1, 2))  # of the first two nodes; neither has all
 MODEL = """
 from torch import nn
 
@@ -207,15 +210,15 @@ def loss(outputs, targets):
 
 def write_table(path, species):
     flowers = load_iris()
-    chosen = np.isin(flowers.target, species)
-    rows = zip(flowers.data[chosen], flowers.target_names[flowers.target[chosen]], strict=True)
+    mask = np.isin(flowers.target, species)
+    rows = zip(flowers.data[mask], flowers.target_names[flowers.target[mask]], strict=True)
     lines = [",".join([*map(str, values), name]) for values, name in rows]
     path.write_text("\n".join(["a,b,c,d,species", *lines]) + "\n")
 
 
-def accuracy(folder, *words):
-    """Of a run's final model, on data of all classes."""
-    task = build_task(composed(*words, "num_clients=1", "partition=iid", "task.test_share=0.5"))
+def accuracy(folder, *keys):
+    """Accuracy of a run's final model on data of all classes."""
+    task = build_task(make_config(*keys, "num_clients=1", "partition=iid", "task.test_share=0.5"))
     assert isinstance(task, Task)
     module = task.model()
     with np.load(folder / "model.npz") as arrays:
@@ -224,18 +227,18 @@ def accuracy(folder, *words):
 
 
 def test_nodes_with_a_table_each_and_one_that_cannot_be_read(federation, tmp_path, monkeypatch):
-    """The server has no data. The app carries model and loss, which lie in the server's folder."""
+    """The server has no data. Model and loss lie in its folder and travel with the app."""
     tables = [tmp_path / f"node-{i}.csv" for i in range(NODES)]
     for path, species in zip(tables, SPECIES, strict=False):
         write_table(path, species)
     tables[2].write_bytes(b"\x89PNG\r\n\x1a\n\x00\xff")
     sample, schema = tmp_path / "sample.csv", tmp_path / "schema.json"
     write_table(sample, (0, 1, 2))
-    words = ["task=csv", f"task.path={sample}", "task.target=species"]
-    command = [sys.executable, "-m", "fl_app.schema", *words]
+    overrides = ["task=csv", f"task.path={sample}", "task.target=species"]
+    command = [sys.executable, "-m", "fl_app.schema", *overrides]
     schema.write_text(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
     (federation.server / "my_model.py").write_text(MODEL)
-    named = ["task.model=my_model:make", "task.loss=my_model:loss"]
+    model = ["task.model=my_model:make", "task.loss=my_model:loss"]
     for i, path in enumerate(tables):
         federation.end(f"node-{i}")
         settings = federation.out / f"node-{i}" / "node.env"
@@ -244,12 +247,12 @@ def test_nodes_with_a_table_each_and_one_that_cannot_be_read(federation, tmp_pat
         settings.write_text(text.replace('DATA=""', f'DATA="{path}"'))
         federation.keep(f"node-{i}")
 
-    read = ["task=csv", f"task.schema={schema}", "task.holdout=0.2"]
-    assert ask("doctor", federation.out / "node-0", *read).returncode == 0
-    assert ask("doctor", federation.out / "node-2", *read).returncode == 1
+    data = ["task=csv", f"task.schema={schema}", "task.holdout=0.2"]
+    assert ask("doctor", federation.out / "node-0", *data).returncode == 0
+    assert ask("doctor", federation.out / "node-2", *data).returncode == 1
     run = federation.run(
         "tables",
-        *(*RUN, *read, *named, "num_clients=null", "num_versions=12", "seed=1"),
+        *(*RUN, *data, *model, "num_clients=null", "num_versions=12", "seed=1"),
         *("algorithm.schedule.buffer_size=2", "client_eval_every=4"),
         *("algorithm.client.local_epochs=5", "algorithm.client.local_lr=0.1"),
     )
@@ -265,9 +268,9 @@ def test_nodes_with_a_table_each_and_one_that_cannot_be_read(federation, tmp_pat
     assert all(reason in event["reason"] for event in failures)
     assert {event["client"] for event in events(folder, "arrival")} == good
     assert events(folder, "evaluate") == []  # the server has nothing to test on
-    evaluated = events(folder, "clients_evaluate")
-    assert evaluated[-1]["version"] == summary["num_versions"]
+    evaluations = events(folder, "clients_evaluate")
+    assert evaluations[-1]["version"] == summary["num_versions"]
     assert {event["client"] for event in events(folder, "client_evaluate")} == good
-    assert evaluated[-1]["accuracy_mean"] > 0.6
+    assert evaluations[-1]["accuracy_mean"] > 0.6
     monkeypatch.syspath_prepend(federation.server)
-    assert accuracy(folder, *words, *named) > 0.75  # chance: a third; nodes come as they come
+    assert accuracy(folder, *overrides, *model) > 0.75  # chance: a third; arrivals vary

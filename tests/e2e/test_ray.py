@@ -1,4 +1,4 @@
-"""`runtime=ray` on Ray clusters of several machines, all of them raylets on this one."""
+"""`runtime=ray` on Ray clusters of several machines, which are raylets on this machine."""
 
 import gc
 import json
@@ -29,8 +29,8 @@ pytestmark = [
 
 STORE = 100 << 20  # bytes of each machine's object store
 SMALL = ("devices.ratio=110", "seed=7", "num_clients=20")
-# States, extra vectors, pauses, recalls, evaluations on clients, holdouts; LeNet's vectors are too
-# large for a call, and lie in the store.
+# They cover states, extra vectors, pauses, recalls, evaluations on clients and holdouts. LeNet's
+# vectors are too large for a call and lie in the store.
 RUNS = {
     "fedbuff": ("num_versions=6", "client_eval_every=2", "task.holdout=0.2"),
     "fedasmu": ("algorithm=fedasmu", "num_versions=6"),
@@ -46,7 +46,7 @@ RUNS = {
 
 @pytest.fixture(scope="module")
 def start():
-    """Starts clusters; `machines` are their processors, the first of the head."""
+    """A function that starts clusters; `machines` are numbers of processors, the head's first."""
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
     os.environ["RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO"] = "0"
     from ray.cluster_utils import Cluster
@@ -67,7 +67,7 @@ def start():
     _, alive = psutil.wait_procs(left, timeout=20)
     assert [process.cmdline() for process in alive] == []
     clusters.clear()
-    gc.collect()  # while their open files are no errors
+    gc.collect()  # while warnings about their open files are ignored
 
 
 @pytest.fixture(scope="module")
@@ -76,7 +76,7 @@ def cluster(start):
     return start(1, 1, 1)
 
 
-def words(cluster, folder, settings):
+def arguments(cluster, folder, settings):
     return [
         *(sys.executable, "-m", "fl_app", f"hydra.run.dir={folder}", *SMALL, *settings),
         *("runtime=ray", f"runtime.address={cluster.address}"),
@@ -84,12 +84,12 @@ def words(cluster, folder, settings):
 
 
 class Command:
-    """A process in a group of its own; what it prints goes to a file, which is never full."""
+    """A process in its own group. Its output goes to a file, which, unlike a pipe, never blocks."""
 
-    def __init__(self, words):
+    def __init__(self, command):
         self._file = tempfile.TemporaryFile("w+")  # noqa: SIM115 - `close` closes it
         self._process = subprocess.Popen(
-            words,
+            command,
             env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
             stdout=self._file,
             stderr=subprocess.STDOUT,
@@ -100,14 +100,14 @@ class Command:
     def runs(self):
         return self._process.poll() is None
 
-    def printed(self):
+    def output(self):
         self._file.seek(0)
         return self._file.read()
 
-    def ended(self, status=0, seconds=300.0):
-        """What it has printed, once it has ended with this status."""
-        assert self._process.wait(seconds) == status, self.printed()
-        return self.printed()
+    def wait(self, status=0, seconds=300.0):
+        """Wait until it has ended with this status; return its output."""
+        assert self._process.wait(seconds) == status, self.output()
+        return self.output()
 
     def close(self):
         if self.runs():
@@ -116,16 +116,16 @@ class Command:
         self._file.close()
 
 
-def started(words):
-    return closing(Command(words))
+def launch(command):
+    return closing(Command(command))
 
 
-def output_of(words, status=0):
-    with started(words) as process:
-        return process.ended(status)
+def output_of(command, status=0):
+    with launch(command) as process:
+        return process.wait(status)
 
 
-def here(folder, *settings):
+def run_inprocess(folder, *settings):
     fl_app.run(*SMALL, *settings, "runtime.workers=0", output=folder, progress=False)
 
 
@@ -141,18 +141,18 @@ def versions(folder):
 
 def wait_for_version(process, folder, version):
     while versions(folder) < version:
-        assert process.runs(), process.printed()
+        assert process.runs(), process.output()
         time.sleep(0.02)
 
 
 def workers():
     """The processes that train, on all machines of all clusters."""
-    found = []
+    result = []
     for each in psutil.Process().children(recursive=True):
         with suppress(psutil.Error):  # it has ended
             if "ray::ClusterWorker" in " ".join(each.cmdline()):
-                found.append(each)
-    return found
+                result.append(each)
+    return result
 
 
 SEVERAL = """
@@ -170,62 +170,62 @@ for run in runs:
 
 def test_the_same_files_as_inprocess(cluster, tmp_path):
     runs = [" ".join([name, *SMALL, *settings]) for name, settings in RUNS.items()]
-    there = tmp_path / "there"
-    output_of([sys.executable, "-c", SEVERAL, str(there), cluster.address, *runs])
+    folder = tmp_path / "there"
+    output_of([sys.executable, "-c", SEVERAL, str(folder), cluster.address, *runs])
     for name, settings in RUNS.items():
-        here(tmp_path / "here" / name, *settings)
-        assert_same(tmp_path / "here" / name, there / name)
+        run_inprocess(tmp_path / "here" / name, *settings)
+        assert_same(tmp_path / "here" / name, folder / name)
 
 
-def test_killed_workers_and_lost_machines_take_nothing_along(start, tmp_path):
+def test_killed_workers_and_lost_machines_change_no_results(start, tmp_path):
     """Machines join in the middle of the run, and are lost, all but that of the command."""
     settings = ["num_versions=60", "eval_every=1", "algorithm.client.local_epochs=6"]
-    here(tmp_path / "here", *settings)
+    run_inprocess(tmp_path / "here", *settings)
     rng = random.Random(3)
-    own = start(1)
-    with started(words(own, tmp_path / "there", settings)) as process:
+    cluster = start(1)
+    with launch(arguments(cluster, tmp_path / "there", settings)) as process:
         for moment in range(2):
-            # The command is connected to the machine that was there when it started.
-            machine = own.add_node(num_cpus=1, object_store_memory=STORE)
+            # The command is connected to the machine that existed when it started.
+            machine = cluster.add_node(num_cpus=1, object_store_memory=STORE)
             wait_for_version(process, tmp_path / "there", 20 * moment + rng.randrange(20))
             if moment == 0:
                 while len(workers()) < 2:
                     time.sleep(0.1)
                 rng.choice(workers()).kill()
             time.sleep(rng.random() / 10)
-            own.remove_node(machine, allow_graceful=False)
-        assert "a worker is lost" in process.ended()
+            cluster.remove_node(machine, allow_graceful=False)
+        assert "a worker is lost" in process.wait()
     assert_same(tmp_path / "here", tmp_path / "there")
-    own.shutdown()
+    cluster.shutdown()
 
 
-def test_a_run_goes_on_that_was_interrupted_with_its_cluster(tmp_path, monkeypatch):
-    """The signal goes to all of their processes, as at a terminal or of a batch system."""
+def test_a_run_that_was_interrupted_with_its_cluster_resumes(tmp_path, monkeypatch):
+    """The signal goes to all of their processes, as from a terminal or a batch system."""
     monkeypatch.setenv("TEST_OF_A_CLUSTER", str(tmp_path))  # all its processes inherit this
     settings = ["algorithm=scaffold", "num_versions=80", "eval_every=1"]
-    here(tmp_path / "here", *settings)
+    run_inprocess(tmp_path / "here", *settings)
     folder = f"hydra.run.dir={tmp_path / 'there'}"
     command = [sys.executable, "-m", "fl_app", folder, *SMALL, *settings]
     command += ["runtime=ray", "runtime.workers=2"]
-    with started(command) as process:
+    with launch(command) as process:
         wait_for_version(process, tmp_path / "there", 20)
-        assert len(marked(tmp_path)) > 3  # more than the command itself
+        assert len(processes_of(tmp_path)) > 3  # more than the command itself
         os.killpg(process.pid, signal.SIGTERM)
-        assert "Traceback" not in process.ended(128 + signal.SIGTERM, seconds=60)
-    assert not psutil.wait_procs(marked(tmp_path), timeout=10)[1]
+        assert "Traceback" not in process.wait(128 + signal.SIGTERM, seconds=60)
+    assert not psutil.wait_procs(processes_of(tmp_path), timeout=10)[1]
     assert "goes on from version" in output_of([*command, "resume=auto"])
     assert_same(tmp_path / "here", tmp_path / "there")
-    assert not marked(tmp_path)
+    assert not processes_of(tmp_path)
 
 
-def marked(folder):
-    """The processes of a test; Ray may have others for other tests."""
-    found = []
+def processes_of(folder):
+    """The processes of a test; other tests may have started others."""
+    result = []
     for process in psutil.process_iter():
         with suppress(psutil.Error):
             if process.environ().get("TEST_OF_A_CLUSTER") == str(folder):
-                found.append(process)
-    return found
+                result.append(process)
+    return result
 
 
 SCRIPT = """
@@ -273,5 +273,5 @@ def test_objects_of_a_script_reach_the_machines_and_a_hanging_order_fails_alone(
     output_of([sys.executable, str(tmp_path / "script.py"), str(tmp_path), *settings])
     assert_same(tmp_path / "here", tmp_path / "there")
     events = [json.loads(line) for line in (tmp_path / "hung" / "events.jsonl").open()]
-    failed = [event for event in events if "3 workers died with this order" in str(event)]
-    assert {event["client"] for event in failed} == {3}
+    failures = [event for event in events if "3 workers died with this order" in str(event)]
+    assert {event["client"] for event in failures} == {3}

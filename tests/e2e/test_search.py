@@ -1,4 +1,4 @@
-"""`python -m fl_app.search`, killed at random moments, continued, and side by side."""
+"""`python -m fl_app.search`: results, continuation, parallel trials; and the benchmark."""
 
 import json
 import subprocess
@@ -15,7 +15,7 @@ from fl_app.core.errors import Interrupted
 from fl_app.search.__main__ import main
 
 RATE = "params_algorithm.client.local_lr"
-# The last key is of one cell alone, and not of the algorithm that runs without an experiment.
+# Only one cell has the last key; the algorithm that runs without an experiment has not.
 WORDS = [
     *("experiment=quickstart", "experiment.only=[fedbuff,wkafl]", "runtime.workers=0"),
     *("search.trials=4", "search.grid=3", "search.updates=60"),
@@ -34,7 +34,7 @@ def trials(folder):
 
 
 @pytest.fixture(scope="module")
-def searched(tmp_path_factory):
+def study(tmp_path_factory):
     folder = tmp_path_factory.mktemp("searched")
     subprocess.run(command(folder, "search.test_seeds=[5]"), check=True, timeout=250)
     return folder
@@ -42,38 +42,38 @@ def searched(tmp_path_factory):
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-def test_every_cell_gets_the_same_trials_and_its_best_setting_is_judged(searched):
-    table = trials(searched)
+def test_every_cell_gets_the_same_trials_and_its_best_setting_is_judged(study):
+    table = trials(study)
     assert list(table.cell) == ["fedbuff"] * 4 + ["wkafl"] * 4
     assert list(table[RATE][:3]) == list(table[RATE][4:7]) == [0.01, 0.1, 1.0]
     momentum = table["params_algorithm.strategy.momentum"]
-    assert list(momentum[4:7]) == [0.1] * 3  # configured, until the grid has ended
+    assert list(momentum[4:7]) == [0.1] * 3  # as configured, until the grid has ended
     assert 0.0 <= momentum[7] <= 0.5
-    assert not [*searched.glob("runs/*/*/events.jsonl")]  # removed when a trial ended
-    spent = {json.loads(path.read_text())["client_updates"] for path in searched.glob("*/*/*/su*")}
-    assert spent == {60}
-    best = OmegaConf.load(searched / "best.yaml")
+    assert not [*study.glob("runs/*/*/events.jsonl")]  # removed when a trial ended
+    updates = {json.loads(path.read_text())["client_updates"] for path in study.glob("*/*/*/su*")}
+    assert updates == {60}
+    best = OmegaConf.load(study / "best.yaml")
     assert best.seeds == [0, 1]
-    for cell, own in table[table.state == "COMPLETE"].groupby("cell"):
-        top = own.loc[own.value.idxmax()]
-        config = OmegaConf.load(searched / "test" / f"{cell}-seed5" / "config.yaml")
+    for cell, rows in table[table.state == "COMPLETE"].groupby("cell"):
+        top = rows.loc[rows.value.idxmax()]
+        config = OmegaConf.load(study / "test" / f"{cell}-seed5" / "config.yaml")
         assert config.algorithm.client.local_lr == top[RATE]
         assert f"algorithm.client.local_lr={top[RATE]}" in best.cells[cell]
         assert (config.seed, config.max_updates) == (5, 60)
-    assert (searched / "test" / "report.html").is_file()
+    assert (study / "test" / "report.html").is_file()
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-def test_a_search_side_by_side_is_the_same(searched, tmp_path):
+def test_a_search_side_by_side_is_the_same(study, tmp_path):
     subprocess.run(command(tmp_path, "search.parallel=2", "search.trials=2"), check=True)
-    whole = trials(searched)
+    whole = trials(study)
     first = whole[whole.number < 2].reset_index(drop=True)
     pd.testing.assert_frame_equal(trials(tmp_path), first)
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("overrides", "message"),
     [
         (["experiment.space=[]"], "search.space='' must be given for cell fedavg"),
         (["search.space=algorithm.client=choice(1,2)"], "unknown key 'algorithm.client'"),
@@ -86,24 +86,24 @@ def test_a_search_side_by_side_is_the_same(searched, tmp_path):
         (["search.folder=/proc/search"], "/proc/search cannot be written to"),
     ],
 )
-def test_searches_that_mean_nothing_are_refused(words, told, tmp_path, capsys):
-    assert quick(tmp_path / "s", "experiment.only=[fedavg]", *words) == 2
-    assert told in capsys.readouterr().err
+def test_searches_that_mean_nothing_are_refused(overrides, message, tmp_path, capsys):
+    assert quick(tmp_path / "s", "experiment.only=[fedavg]", *overrides) == 2
+    assert message in capsys.readouterr().err
     assert not (tmp_path / "s").exists()
 
 
 def quick(folder, *more):
-    """A search of one cell, whose trials have the rates 1e-4 and 0.5; each run takes a moment."""
-    words = ["experiment=quickstart", "experiment.only=[fedbuff]", "runtime.workers=0"]
-    words += ["search.updates=20", "search.grid=2", "search.trials=2", f"search.folder={folder}"]
-    words.append("experiment.space=['algorithm.client.local_lr=choice(0.0001,0.5)']")
-    words.append("max_updates=null")
-    return main([*words, *more])
+    """Search one cell, whose trials have the rates 1e-4 and 0.5; each run is short."""
+    options = ["experiment=quickstart", "experiment.only=[fedbuff]", "runtime.workers=0"]
+    options += ["search.updates=20", "search.grid=2", "search.trials=2", f"search.folder={folder}"]
+    options.append("experiment.space=['algorithm.client.local_lr=choice(0.0001,0.5)']")
+    options.append("max_updates=null")
+    return main([*options, *more])
 
 
 @pytest.mark.slow
-def test_a_search_goes_on_and_judges_what_is_best_now(tmp_path, capsys):
-    def judged():
+def test_a_resumed_search_tests_the_best_setting_so_far(tmp_path, capsys):
+    def tested_rates():
         configs = {path.parent.name: path for path in tmp_path.glob("test/*/config.yaml")}
         return {n: OmegaConf.load(p).algorithm.client.local_lr for n, p in configs.items()}
 
@@ -111,14 +111,14 @@ def test_a_search_goes_on_and_judges_what_is_best_now(tmp_path, capsys):
     assert quick(tmp_path / "two", two) == 0
     assert "none tries algorithm.strategy.server_lr (give" in capsys.readouterr().out
     assert quick(tmp_path, "search.trials=1", "search.test_seeds=[5]") == 0
-    assert judged() == {"fedbuff-seed5": 0.0001}
+    assert tested_rates() == {"fedbuff-seed5": 0.0001}
     assert quick(tmp_path) == 2
     assert "must be a new folder, or one to go on with by resume=auto" in capsys.readouterr().err
     assert quick(tmp_path, "resume=auto", "search.test_seeds=[6]") == 0
     assert "fedbuff-seed5 is removed: another setting" in capsys.readouterr().out
-    assert judged() == {"fedbuff-seed6": 0.5}
+    assert tested_rates() == {"fedbuff-seed6": 0.5}
     assert quick(tmp_path, "resume=auto", "search.test_seeds=[7]") == 0
-    assert judged() == {"fedbuff-seed7": 0.5}
+    assert tested_rates() == {"fedbuff-seed7": 0.5}
     assert quick(tmp_path, "resume=auto", "eval_every=1") == 2
     assert "must be the folder of a search with the same words" in capsys.readouterr().err
 
@@ -132,7 +132,7 @@ def test_a_search_needs_an_experiment_and_a_folder_to_go_on_with(capsys):
     assert "test_seeds: the best setting of every cell" in capsys.readouterr().out
 
 
-def test_what_ends_it_early_is_in_its_status(monkeypatch, capsys):
+def test_the_exit_status_names_the_signal_that_ended_the_search(monkeypatch, capsys):
     monkeypatch.setattr("fl_app.runner.signals.received", SIGTERM)
     monkeypatch.setattr("fl_app.search.search.search", Mock(side_effect=Interrupted))
     assert main(["experiment=quickstart", "search.folder=here"]) == 128 + SIGTERM
@@ -150,7 +150,7 @@ def test_a_diverged_run_ends_its_trial_and_not_the_search(tmp_path, capsys):
     assert "fedbuff: algorithm.client.local_lr=0.5" in capsys.readouterr().out
 
 
-# -- what enters the benchmark ---------------------------------------------------------------------
+# -- entries of the benchmark ----------------------------------------------------------------------
 
 TINY = [
     *("task=digits", "task.model=logistic", "num_clients=10", "experiment.report_accuracy=0.2"),
@@ -164,10 +164,10 @@ def test_a_strategy_of_flower_is_scored_and_its_page_rebuilt_by_one_command(
     tmp_path, capsys, monkeypatch
 ):
     target = "examples.fedsasync.FedSaSync"
-    words = [target, "algorithm/schedule=round_blocking", "algorithm.schedule.buffer_size=4"]
-    words += ["--quick", "--peers", "fedbuff"]
-    words += ["--folder", str(tmp_path / "one"), "--parallel", "1", "--common", *TINY]
-    assert benchmark(words) == 0
+    arguments = [target, "algorithm/schedule=round_blocking", "algorithm.schedule.buffer_size=4"]
+    arguments += ["--quick", "--peers", "fedbuff"]
+    arguments += ["--folder", str(tmp_path / "one"), "--parallel", "1", "--common", *TINY]
+    assert benchmark(arguments) == 0
     folder = tmp_path / "one"
     trials = pd.read_csv(folder / "search" / "trials.csv")
     counts = trials.groupby("cell").size().to_dict()
@@ -182,20 +182,20 @@ def test_a_strategy_of_flower_is_scored_and_its_page_rebuilt_by_one_command(
 
     (folder / "page.md").unlink()
     monkeypatch.setattr("fl_app.runner.run._run", None)  # nothing may run
-    assert benchmark(words) == 0
+    assert benchmark(arguments) == 0
     assert (folder / "page.md").read_text() == page
 
     capsys.readouterr()
-    assert benchmark([*words, "eval_every=2"]) == 2  # other runs in the same folder
+    assert benchmark([*arguments, "eval_every=2"]) == 2  # other runs in the same folder
     assert "--folder=" in capsys.readouterr().err
 
 
-def test_what_is_refused_is_told(tmp_path, capsys):
-    for words, told in [
+def test_refused_input_names_the_reason(tmp_path, capsys):
+    for arguments, message in [
         (["fedhits"], "did you mean fedhist"),
         (["fedbuff", "algorithm.strategy.server_rl=1"], "server_rl"),
         (["fedbuff", "--settings", "n7", "--common", "task.made_up=true"], "names 'fedbuff@n7'"),
         (["fedhist", "--settings", "n8", "--common", "task.made_up=true"], "names 'fedhist@n8'"),
-    ]:  # nothing has run, and so the same folder will do
-        assert benchmark([*words, "--folder", str(tmp_path / "one")]) == 2
-        assert told in capsys.readouterr().err
+    ]:  # nothing has run, so the same folder can be used
+        assert benchmark([*arguments, "--folder", str(tmp_path / "one")]) == 2
+        assert message in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""The user's own data: what docs/your-data.md, README and docs/api/index.md show; schemas."""
+"""The user's own data: code of docs/your-data.md, README and docs/api/index.md; schemas."""
 
 import json
 import re
@@ -33,8 +33,8 @@ def blocks(text, language):
 
 @pytest.fixture
 def files(tmp_path, monkeypatch):
-    """A current folder with the files that the page names."""
-    torchvision()  # the page imports it, which fails where its operators are for CUDA
+    """The current folder, with the files that the page names."""
+    torchvision()  # the page imports it, which fails if its operators are for CUDA
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     rng = np.random.default_rng(0)
@@ -63,23 +63,23 @@ def files(tmp_path, monkeypatch):
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("code", blocks(HERE, "python"), ids=lambda code: code.split("\n")[0])
 def test_python(code, files, capsys):
-    own = "class " in code
-    assert own or len([line for line in code.splitlines() if line]) <= 10
+    has_class = "class " in code
+    assert has_class or len([line for line in code.splitlines() if line]) <= 10
     exec(code.replace("max_updates=500", "max_updates=40"), {})
-    printed = capsys.readouterr().out
-    for cell in ("fedbuff", "mine") if own else ("fedavg", "fedasync", "fedbuff"):
-        assert re.search(rf"^{cell} ", printed, re.MULTILINE), printed
+    output = capsys.readouterr().out
+    for cell in ("fedbuff", "mine") if has_class else ("fedavg", "fedasync", "fedbuff"):
+        assert re.search(rf"^{cell} ", output, re.MULTILINE), output
 
 
-def typed(command):
-    words = shlex.split(command.replace("\\\n", ""))
-    assert words[:3] == ["python", "-m", "fl_app"]
+def run_command(command):
+    arguments = shlex.split(command.replace("\\\n", ""))
+    assert arguments[:3] == ["python", "-m", "fl_app"]
     limits = ["max_updates=40", "eval_every=1"]
-    done = subprocess.run(
-        [sys.executable, *words[1:], *limits], capture_output=True, text=True, timeout=240
+    process = subprocess.run(
+        [sys.executable, *arguments[1:], *limits], capture_output=True, text=True, timeout=240
     )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+    assert process.returncode == 0, process.stderr
+    return process.stdout
 
 
 @pytest.mark.slow
@@ -88,22 +88,22 @@ def typed(command):
     "command", blocks(HERE, "sh"), ids=lambda text: re.findall(r"task=\w+", text)[0]
 )
 def test_command(command, files):
-    printed = typed(command)
+    output = run_command(command)
     (cells,) = re.findall(r"experiment.only=\[(.*)\]", command)
     for cell in cells.split(","):
-        assert re.search(rf"^{cell} ", printed, re.MULTILINE), printed
+        assert re.search(rf"^{cell} ", output, re.MULTILINE), output
     assert list(files.glob("outputs/*/*/report.html"))
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-def test_a_model_and_a_loss_of_ones_own(files):
+def test_a_users_model_and_loss(files):
     (code,) = blocks(PAGE, "py")
     (files / "my_model.py").write_text(code)
-    (words,) = re.findall(r"The words are `(.*)`\.", PAGE)
-    assert words == "task.model=my_model:make task.loss=my_model:loss"
-    typed(
-        f"python -m fl_app task=csv task.path=patients.csv task.target=tumour {words} num_clients=9"
+    (keys,) = re.findall(r"The words are `(.*)`\.", PAGE)
+    assert keys == "task.model=my_model:make task.loss=my_model:loss"
+    run_command(
+        f"python -m fl_app task=csv task.path=patients.csv task.target=tumour {keys} num_clients=9"
     )
 
 
@@ -112,16 +112,16 @@ def test_a_model_and_a_loss_of_ones_own(files):
 def test_readme_and_the_first_page_of_the_api(files):
     readme = (ROOT / "README.md").read_text()
     (command,) = re.findall(r"^python -m fl_app .*\\\n.*hospital", readme, re.MULTILINE)
-    assert re.search(r"All \d+ cells are done", typed(command))
+    assert re.search(r"All \d+ cells are done", run_command(command))
     code = blocks((ROOT / "docs/api/index.md").read_text(), "python")[0]
     x, y = load_digits(return_X_y=True)
     names = ("x_train", "x_test", "y_train", "y_test")
-    given = dict(zip(names, train_test_split(x / 16, y), strict=True))
-    namespace = {"make_model": "mlp", **given}
-    sooner = code.replace("versions=200", "versions=20").replace(
+    arrays = dict(zip(names, train_test_split(x / 16, y), strict=True))
+    namespace = {"make_model": "mlp", **arrays}
+    shorter = code.replace("versions=200", "versions=20").replace(
         "seeds=[0,", '"num_versions=5", seeds=[0,'
     )
-    exec(sooner, namespace)
+    exec(shorter, namespace)
     assert namespace["result"].summary["stopped"] == "num_versions"
     assert [*namespace["table"].table.index] == ["fedbuff", "fedasync"]
 
@@ -143,7 +143,7 @@ def folder(tmp_path, monkeypatch):
 
 
 def own_table(folder):
-    """A table whose owners have 10 rows each; the overrides of its task."""
+    """Write a table whose owners have 10 rows each; return the overrides of its task."""
     rng = np.random.default_rng(0)
     first, second = rng.standard_normal((2, ROWS)) * [[10.0], [0.1]]
     city = rng.choice(["Bern", "Rome"], ROWS)
@@ -160,7 +160,7 @@ def own_table(folder):
 
 
 def own_arrays(folder):
-    """Two classes of points with owners; the overrides of their task."""
+    """Write two classes of points with owners; return the overrides of their task."""
     rng = np.random.default_rng(0)
     labels = np.arange(ROWS) % 2
     points = rng.standard_normal((ROWS, 3)) + 3 * labels[:, None]
@@ -176,15 +176,15 @@ def status(folder, *overrides):
 
 
 def digest(folder, *overrides):
-    """Of the model that a run comes to."""
+    """The checksum of a run's final model."""
     assert status(folder, *overrides) == 0
-    found = json.loads((folder / "summary.json").read_text())["model_sha256"]
-    return found
+    sha256 = json.loads((folder / "summary.json").read_text())["model_sha256"]
+    return sha256
 
 
-def test_nothing_is_begun_with_data_that_do_not_fit(folder, capsys):
-    words = [*own_table(folder), "task.target=bougth"]
-    assert status(folder / "run", *words) == 2
+def test_no_run_starts_with_data_that_do_not_fit(folder, capsys):
+    overrides = [*own_table(folder), "task.target=bougth"]
+    assert status(folder / "run", *overrides) == 2
     error = capsys.readouterr().err
     assert "error: task.target=bougth must be a column of task.path=" in error
     assert "has first, second, city, bought, price, user" in error
@@ -194,60 +194,60 @@ def test_nothing_is_begun_with_data_that_do_not_fit(folder, capsys):
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_a_run_on_a_schema_keeps_its_contents(folder, capsys):
-    words, schema = own_table(folder), "task.schema=schema.json"
-    assert schema_command.main(words) == 0
+    overrides, schema = own_table(folder), "task.schema=schema.json"
+    assert schema_command.main(overrides) == 0
     Path("schema.json").write_text(capsys.readouterr().out)
-    assert digest(folder / "run", *words, schema) == digest(folder / "plain", *words)
-    kept = OmegaConf.load(folder / "run" / "config.yaml").task.schema
-    assert read_schema(kept) == read_schema("schema.json")
-    assert status(folder / "run", *words, schema, "resume=auto") == 0  # it is the same run
+    assert digest(folder / "run", *overrides, schema) == digest(folder / "plain", *overrides)
+    saved = OmegaConf.load(folder / "run" / "config.yaml").task.schema
+    assert read_schema(saved) == read_schema("schema.json")
+    assert status(folder / "run", *overrides, schema, "resume=auto") == 0  # it is the same run
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_a_model_predicts_in_the_words_and_units_of_its_data(folder, monkeypatch):
-    words, table = own_table(folder), pd.read_csv("table.csv").iloc[::-1]
+    options, table = own_table(folder), pd.read_csv("table.csv").iloc[::-1]
     longer = ["num_versions=60", "algorithm.client.local_lr=0.1"]
-    digest(folder / "classes", *words, *longer)
-    found = fl_app.Result(folder / "classes")
-    assert (found.predict(table) == table["bought"]).mean() > 0.9
-    assert (found.predict("table.csv") == found.predict(table)[::-1]).all()
-    digest(folder / "numbers", *words, *longer, "task.target=price", "task.ignore=[bought,city]")
+    digest(folder / "classes", *options, *longer)
+    result = fl_app.Result(folder / "classes")
+    assert (result.predict(table) == table["bought"]).mean() > 0.9
+    assert (result.predict("table.csv") == result.predict(table)[::-1]).all()
+    digest(folder / "numbers", *options, *longer, "task.target=price", "task.ignore=[bought,city]")
     prices = fl_app.Result(folder / "numbers").predict(table)
     assert prices.shape == (ROWS, 1)
     assert abs(prices[:, 0] - table["price"]).mean() < table["price"].std() / 4
     Path("my_loss.py").write_text("def loss(out, y):\n    return (out - y / 1e5).square().mean()\n")
     monkeypatch.syspath_prepend(folder)
-    own = [*words, *longer, "task.target=price", "task.ignore=[bought,city]"]
-    digest(folder / "own", *own, "task.loss=my_loss:loss")
-    own_units = fl_app.Result(folder / "own").predict(table)  # what the loss compares with prices
-    assert abs(own_units[:, 0] - table["price"] / 1e5).mean() < 0.5
+    settings = [*options, *longer, "task.target=price", "task.ignore=[bought,city]"]
+    digest(folder / "own", *settings, "task.loss=my_loss:loss")
+    units = fl_app.Result(folder / "own").predict(table)  # outputs in the loss's units
+    assert abs(units[:, 0] - table["price"] / 1e5).mean() < 0.5
     with pytest.raises(ValueError, match="inputs must be a table, as the model was trained on"):
-        found.predict(np.zeros((2, 4), np.float32))
+        result.predict(np.zeros((2, 4), np.float32))
     with pytest.raises(
         ValueError, match="inputs must have the columns second: there are first, city"
     ):
-        found.predict(table[["first", "city"]])
+        result.predict(table[["first", "city"]])
     (folder / "classes" / "schema.json").unlink()
     with pytest.raises(ValueError, match=r"has no schema.json: its task was given in Python"):
-        found.predict(table)
+        result.predict(table)
 
 
 def test_images_are_predicted_as_the_run_read_them(folder):
     images = np.random.default_rng(0).integers(0, 150, (ROWS, 6, 6, 3)).astype(np.uint8)
     images[1::2] += 100
     np.savez("arrays.npz", x_train=images, y_train=np.arange(ROWS) % 2)
-    words = ["task=arrays", "task.path=arrays.npz", "task.model=mlp", "partition=iid"]
-    digest(folder / "run", *words, "num_versions=20", "eval_every=${num_versions}")
-    found = fl_app.Result(folder / "run")
-    assert (found.predict(images).astype(int) == np.arange(ROWS) % 2).mean() > 0.9
+    overrides = ["task=arrays", "task.path=arrays.npz", "task.model=mlp", "partition=iid"]
+    digest(folder / "run", *overrides, "num_versions=20", "eval_every=${num_versions}")
+    result = fl_app.Result(folder / "run")
+    assert (result.predict(images).astype(int) == np.arange(ROWS) % 2).mean() > 0.9
     with pytest.raises(ValueError, match=r"inputs\[0, 0, 0, 0\] must be a finite float32"):
-        found.predict(np.full((1, 3, 6, 6), np.nan))
+        result.predict(np.full((1, 3, 6, 6), np.nan))
 
 
 def test_the_schema_command_prints_and_refuses(folder, capsys):
-    words = own_arrays(folder)
-    assert schema_command.main(words) == 0
+    overrides = own_arrays(folder)
+    assert schema_command.main(overrides) == 0
     assert read_schema(capsys.readouterr().out).input_shape == (3,)
     for arguments, message in (
         (["task=digits"], "error: task=digits has no schema"),
@@ -262,16 +262,16 @@ def test_the_schema_command_prints_and_refuses(folder, capsys):
 @pytest.mark.timeout(300)
 def test_flowers_engine_gives_the_same_model(folder):
     """The path is relative: the nodes are other processes."""
-    words = [*SMALL, *own_table(folder)]
-    words = [word.replace(f"{folder}/", "") for word in words]
+    overrides = [*SMALL, *own_table(folder)]
+    overrides = [word.replace(f"{folder}/", "") for word in overrides]
     hashes = set()
     for name in ("inprocess", "flower"):
         command = ["-m", "fl_app", f"hydra.run.dir={name}"]
         if name == "flower":
             command = [str(ROOT / "tests/in_flower.py"), name, "2", "runtime=flower"]
-        rest = [word for word in words if name == "inprocess" or "workers" not in word]
-        line = [sys.executable, *command, *rest]
-        done = subprocess.run(line, capture_output=True, text=True, check=False)
-        assert done.returncode == 0, done.stderr
+        arguments = [word for word in overrides if name == "inprocess" or "workers" not in word]
+        command = [sys.executable, *command, *arguments]
+        process = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert process.returncode == 0, process.stderr
         hashes.add(json.loads(Path(name, "summary.json").read_text())["model_sha256"])
     assert len(hashes) == 1

@@ -27,7 +27,7 @@ FedAsync   alpha = 0.8, w_i = [3, -1] of age 3: s = 1, 4^(-1/2) = 1/2, 1 / (10 (
 
 import numpy as np
 import pytest
-from helpers import Scripted, Times, run, sent, vec
+from helpers import Scripted, Times, run, update_of, vec
 
 from fl_app.algorithms.ace import ACE
 from fl_app.algorithms.afl import AFL
@@ -61,7 +61,7 @@ MODEL = GlobalModel(vec(1, 1), 5, {2: vec(7, 7), 3: vec(4, 4)})
 
 
 def uploads(*rows):
-    """Of base version, kind and vector; rates sum to 1/2."""
+    """Updates from rows of base version, kind and vector; their rates sum to 1/2."""
     return [
         Update(client, base, vec(*vector), kind, 10 + 20 * client, 0.1, rate_sum=0.5)
         for client, (base, kind, vector) in enumerate(rows)
@@ -69,7 +69,7 @@ def uploads(*rows):
 
 
 def gradients(first, second):
-    """[2, 0] and [0, 4]."""
+    """The gradients [2, 0] and [0, 4] from these base versions."""
     return uploads((first, "gradient", (2, 0)), (second, "gradient", (0, 4)))
 
 
@@ -138,8 +138,8 @@ def test_the_next_model(strategy, updates, expected):
 def test_models_are_mixed_if_asked(strategy, second, expected, weights):
     """w = 1, local models 3 and 5: 1/2 + 1/2 (3/4 + 15/4); ages 0 and 2: 1/2 + 1/2 (3 + 5) / 2."""
     model = GlobalModel(vec(1), 4, {2: vec(0)})
-    moved = strategy.aggregate(model, uploads((4, "delta", [2]), second))
-    np.testing.assert_allclose(moved, [expected])
+    params = strategy.aggregate(model, uploads((4, "delta", [2]), second))
+    np.testing.assert_allclose(params, [expected])
     assert strategy.report["weight"] == pytest.approx(weights)
 
 
@@ -175,7 +175,7 @@ def test_several_updates_are_mixed_one_after_the_other():
     ],
 )
 def test_effective_clients(first, second, clients):
-    """(mean length / length of the mean)^2, of what is trained."""
+    """(mean length / length of the mean)^2, of the trainable entries."""
     strategy = FedAvgK()
     strategy.aggregate(MODEL, uploads((5, "gradient", first), (5, "gradient", second)))
     assert strategy.report["effective_clients"] == (clients and pytest.approx(clients))
@@ -192,10 +192,10 @@ def test_effective_clients(first, second, clients):
 
 def test_young_gradients_are_taken_and_old_ones_refused():
     strategy = Ringmaster(server_lr=0.5, delay_threshold=3)
-    assert strategy.admit(MODEL, sent(0, 3, 2, 4)) is None
+    assert strategy.admit(MODEL, update_of(0, 3, 2, 4)) is None
     for age in (3, 4):
-        told = f"age={age} is above 2, by strategy.delay_threshold"
-        assert strategy.admit(MODEL, sent(0, 5 - age, 2, 4)) == told
+        reason = f"age={age} is above 2, by strategy.delay_threshold"
+        assert strategy.admit(MODEL, update_of(0, 5 - age, 2, 4)) == reason
 
 
 @pytest.mark.parametrize(
@@ -207,7 +207,7 @@ def test_the_threshold_follows_from_noise_and_target(noise, target, threshold):
 
 
 @pytest.mark.parametrize(
-    ("settings", "told"),
+    ("settings", "message"),
     [
         ({"delay_threshold": None}, "None must be an integer"),
         ({"delay_threshold": None, "noise": 1.0}, "None must be an integer"),
@@ -216,12 +216,12 @@ def test_the_threshold_follows_from_noise_and_target(noise, target, threshold):
         ({"target": 1.0}, "50 must be null with"),
     ],
 )
-def test_a_threshold_is_given_or_follows(settings, told):
-    with pytest.raises(ValueError, match=rf"^algorithm\.strategy\.delay_threshold={told}"):
+def test_a_threshold_is_given_or_follows(settings, message):
+    with pytest.raises(ValueError, match=rf"^algorithm\.strategy\.delay_threshold={message}"):
         Ringmaster(**settings)
 
 
-def test_a_slow_client_starts_anew_and_its_gradients_are_never_used():
+def test_a_slow_client_starts_again_and_its_gradients_are_never_used():
     """Client 3 takes ten times as long as three others: its gradients are 27 versions old."""
     result = run(
         fully_async(4),
@@ -240,19 +240,19 @@ def test_a_slow_client_starts_anew_and_its_gradients_are_never_used():
 
 
 @pytest.mark.parametrize("make", [ACE, AsyncFedED, CA2FL, CANA, FADAS, FedAvgK, FedStaleAsync])
-def test_a_long_upload_acts_as_one_of_the_bound(make):
+def test_a_long_upload_acts_as_one_clipped_to_the_bound(make):
     """Clipped to 1, 3 and 4 act as 0.6 and 0.8."""
     kind = "delta" if make in (AsyncFedED, FADAS) else "pseudo"
     model = GlobalModel(vec(5, 5), 3, {2: vec(0, 0)})
 
-    def moved(upload, **settings):
+    def models(upload, **settings):
         strategy = make(**settings)
-        both = (upload, vec(-0.3, 0.4))  # FADAS' first step is as long whatever the upload is
-        return [strategy.aggregate(model, [sent(0, 2, *each, kind=kind)]) for each in both]
+        both = (upload, vec(-0.3, 0.4))  # FADAS' first step always has the same length
+        return [strategy.aggregate(model, [update_of(0, 2, *each, kind=kind)]) for each in both]
 
-    clipped = moved(vec(3, 4), clip_norm=1.0)
-    np.testing.assert_allclose(clipped, moved(vec(0.6, 0.8)), rtol=1e-6)
-    assert not np.allclose(clipped, moved(vec(3, 4)))
+    clipped = models(vec(3, 4), clip_norm=1.0)
+    np.testing.assert_allclose(clipped, models(vec(0.6, 0.8)), rtol=1e-6)
+    assert not np.allclose(clipped, models(vec(3, 4)))
 
 
 @pytest.mark.parametrize(
@@ -274,16 +274,16 @@ def test_a_long_upload_acts_as_one_of_the_bound(make):
     ids=lambda value: type(value).__name__,
 )
 def test_buffers_move_by_the_mean_of_the_uploads_and_nothing_else(strategy, kind):
-    """By 2 of the uploads 4 and 0, in two versions: no rate, clip, momentum or memory."""
+    """By 2, the mean of 4 and 0, in both versions: without rate, clip, momentum or memory."""
     model = GlobalModel(vec(1, 0), 1, {0: vec(0, 0)}, num_trainable=1)
     toward = 1 if kind in ("delta", "model") else -1
     for _ in range(2):
         extra = {"control": vec(1, 0)}
-        updates = [sent(c, 1, 1, 4 * c, kind=kind, extra=extra) for c in range(2)]
+        updates = [update_of(c, 1, 1, 4 * c, kind=kind, extra=extra) for c in range(2)]
         assert strategy.aggregate(model, updates)[1] == pytest.approx(2 * toward, rel=1e-6)
 
 
 def test_buffers_take_a_stale_upload_like_a_fresh_one():
     model = GlobalModel(vec(0, 0), 3, num_trainable=1)
     for base in (0, 3):
-        assert FedStaleAsync(num_clients=2).aggregate(model, [sent(0, base, 4, 4)])[1] == -4
+        assert FedStaleAsync(num_clients=2).aggregate(model, [update_of(0, base, 4, 4)])[1] == -4

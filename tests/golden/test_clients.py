@@ -9,7 +9,7 @@ import re
 import numpy as np
 import pytest
 import torch
-from helpers import Quadratic, composed, engine_of, order_for, run, sent, vec
+from helpers import Quadratic, engine_of, make_config, order_for, run, update_of, vec
 from torch import nn
 
 from fl_app.algorithms.aso_fed import ASOFed
@@ -53,12 +53,12 @@ def test_a_client_takes_fedproxs_mu_from_the_order():
     trainer = LocalTrainer(THREE, **HALF)
     assert trainer.train(order_for(0, 0, vector, config)).vector.tolist() == [2.25]
     assert trainer.train(order_for(0, 1, vector, {})).vector.tolist() == [2.5]
-    # The order goes before the trainer's own.
-    held = LocalTrainer(THREE, **HALF, proximal=0.5)
-    assert held.train(order_for(0, 0, vector, {})).vector.tolist() == [2.25]
-    assert held.train(order_for(0, 0, vector, {"proximal-mu": 0.0})).vector.tolist() == [2.5]
-    # The client's own key reaches its orders.
-    strategy = build_strategy(composed("algorithm=fedprox", "algorithm.client.proximal=1"))
+    # The order's mu overrides the trainer's.
+    other = LocalTrainer(THREE, **HALF, proximal=0.5)
+    assert other.train(order_for(0, 0, vector, {})).vector.tolist() == [2.25]
+    assert other.train(order_for(0, 0, vector, {"proximal-mu": 0.0})).vector.tolist() == [2.5]
+    # The client's key reaches its orders.
+    strategy = build_strategy(make_config("algorithm=fedprox", "algorithm.client.proximal=1"))
     assert strategy.dispatch(GlobalModel(vec(1), 0), client_id=0)[1] == {"proximal-mu": 1}
 
 
@@ -99,29 +99,32 @@ def test_feddyns_server_over_two_rounds():
     start = GlobalModel(vec(1), 0)
     assert strategy.to_evaluate(start) is start.params
     assert strategy.dispatch(start, 0) == (start.params, {"regularisation": 0.5})
-    two = [sent(0, 0, 2.25, kind="model", examples=1), sent(1, 0, 3.25, kind="model", examples=3)]
+    two = [
+        update_of(0, 0, 2.25, kind="model", examples=1),
+        update_of(1, 0, 3.25, kind="model", examples=3),
+    ]
     c = strategy.aggregate(start, two)
     assert c.tolist() == [3.625]
     assert strategy.report["weight"] == [0.5, 0.5]
     later = GlobalModel(c, 1)
     assert strategy.to_evaluate(later).tolist() == [2.75]
     assert strategy.dispatch(later, 0)[1] == {"regularisation": 0.5, "mean_examples": 2.0}
-    third = sent(0, 1, 2.625, kind="model", examples=1)
+    third = update_of(0, 1, 2.625, kind="model", examples=1)
     assert strategy.aggregate(later, [third]).tolist() == [3.25]
     assert strategy.to_evaluate(later).tolist() == [2.625]
-    # Without a number all clients are those heard: c = 2.75 + 3.5 / 2; then (3.5 + 1.5) / 3.
-    heard = FedDyn()
-    assert heard.aggregate(start, two).tolist() == [4.5]
-    other = sent(2, 1, 6.0, kind="model", examples=1)
-    c = heard.aggregate(GlobalModel(vec(4.5), 1), [other])
+    # Without num_clients, m counts the clients so far: c = 2.75 + 3.5 / 2; then (3.5 + 1.5) / 3.
+    without_number = FedDyn()
+    assert without_number.aggregate(start, two).tolist() == [4.5]
+    other = update_of(2, 1, 6.0, kind="model", examples=1)
+    c = without_number.aggregate(GlobalModel(vec(4.5), 1), [other])
     assert c.tolist() == pytest.approx([6 + 5 / 3])
 
 
 # -- ASO-Fed --------------------------------------------------------------------------------------
 
 
-def displaced(client_id, version, examples):
-    return sent(client_id, version, 8, -8, kind="delta", examples=examples)
+def arrival(client_id, version, examples):
+    return update_of(client_id, version, 8, -8, kind="delta", examples=examples)
 
 
 def test_aso_feds_client_over_two_orders():
@@ -150,18 +153,18 @@ def test_aso_feds_client_over_two_orders():
 def test_aso_feds_arrival_counts_by_its_share_of_all_examples():
     """m = 10. n_0 = 20, n = 200: weight 0.1. Then n_1 = 60, n = 10 * 40: weight 0.15.
 
-    Without a number all clients are those heard: weights 1 and 60 / 80.
+    Without num_clients, only clients that have uploaded count: weights 1 and 60 / 80.
     """
     model = GlobalModel(vec(1, 1), 4)
     for strategy, weights in ((ASOFed(num_clients=10), (0.1, 0.15)), (ASOFed(), (1, 0.75))):
-        for update, weight in zip((displaced(0, 4, 20), displaced(1, 2, 60)), weights, strict=True):
-            moved = strategy.aggregate(model, [update])
-            assert moved.tolist() == pytest.approx([1 + 8 * weight, 1 - 8 * weight])
+        for update, weight in zip((arrival(0, 4, 20), arrival(1, 2, 60)), weights, strict=True):
+            params = strategy.aggregate(model, [update])
+            assert params.tolist() == pytest.approx([1 + 8 * weight, 1 - 8 * weight])
             assert strategy.report["weight"] == pytest.approx([weight])
 
 
 def test_aso_feds_slow_clients_take_longer_steps():
-    """Delays 5 and 1, mean 3: r = ln 3; a mean of 1 or 2, or nothing known, leaves r = 1."""
+    """Delays 5 and 1, mean 3: r = ln 3; a mean of 1 or 2, or no known delay, leaves r = 1."""
     strategy, model = ASOFed(regularisation=0.5, decay=0.25), GlobalModel(vec(1, 1), 4)
 
     def factor(client_id):
@@ -171,9 +174,9 @@ def test_aso_feds_slow_clients_take_longer_steps():
         return float(config["local_lr_factor"])
 
     assert factor(0) == 1.0
-    strategy.aggregate(model, [displaced(0, 0, 20)])
+    strategy.aggregate(model, [arrival(0, 0, 20)])
     assert factor(0) == pytest.approx(math.log(5))
-    strategy.aggregate(model, [displaced(0, 4, 20), displaced(1, 3, 20)])
+    strategy.aggregate(model, [arrival(0, 4, 20), arrival(1, 3, 20)])
     assert factor(0) == pytest.approx(math.log(3))
     assert factor(1) == 1.0
 
@@ -181,15 +184,15 @@ def test_aso_feds_slow_clients_take_longer_steps():
 def test_aso_fed_weighs_features_by_their_size_if_asked():
     """W = [[2, 0], [1, 1]], no displacement: softmax [0.8807971, 0.1192029] and [1/2, 1/2]."""
     model = GlobalModel(vec(2, 0, 1, 1, 5), 0)
-    still = sent(0, 0, 0, 0, 0, 0, 0, kind="delta")
-    moved = ASOFed(feature_layer=[2, 2]).aggregate(model, [still])
-    np.testing.assert_allclose(moved, [1.7615942, 0, 0.5, 0.5, 5], rtol=1e-6)
-    assert ASOFed().aggregate(model, [still]).tolist() == [2, 0, 1, 1, 5]
-    told = r"^algorithm\.strategy\.feature_layer=\[3, 2\] must be a layer of at"
-    with pytest.raises(ValueError, match=told):
-        ASOFed(feature_layer=[3, 2]).aggregate(model, [still])
-    told = r"^algorithm\.strategy\.feature_layer=\[3\] must be two integers >= 1"
-    with pytest.raises(ValueError, match=told):
+    zero = update_of(0, 0, 0, 0, 0, 0, 0, kind="delta")
+    params = ASOFed(feature_layer=[2, 2]).aggregate(model, [zero])
+    np.testing.assert_allclose(params, [1.7615942, 0, 0.5, 0.5, 5], rtol=1e-6)
+    assert ASOFed().aggregate(model, [zero]).tolist() == [2, 0, 1, 1, 5]
+    message = r"^algorithm\.strategy\.feature_layer=\[3, 2\] must be a layer of at"
+    with pytest.raises(ValueError, match=message):
+        ASOFed(feature_layer=[3, 2]).aggregate(model, [zero])
+    message = r"^algorithm\.strategy\.feature_layer=\[3\] must be two integers >= 1"
+    with pytest.raises(ValueError, match=message):
         ASOFed(feature_layer=[3])
 
 
@@ -218,7 +221,7 @@ def test_scaffold_over_two_rounds():
     """
     strategy = SCAFFOLD(num_clients=2)
     trainer = SCAFFOLDTrainer(PAIR, upload="delta", **HALF)
-    params, states, seen = vec(0), {}, []
+    params, states, uploads = vec(0), {}, []
     for version in range(2):
         model, updates = GlobalModel(params, version), []
         for client_id in range(2):
@@ -227,10 +230,10 @@ def test_scaffold_over_two_rounds():
             order = order_for(client_id, version, vector, config, states.get(client_id), extra)
             upload = trainer.train(order)
             states[client_id] = upload.state
-            seen.append((*upload.vector, *upload.extra["control"], *upload.state["control"]))
+            uploads.append((*upload.vector, *upload.extra["control"], *upload.state["control"]))
             updates.append(Update.of(upload, client_id, version))
         params = strategy.aggregate(model, updates)
-    assert seen == [(3, -3, -3), (-1.5, 1.5, 1.5), (0.75, 0, -3), (-0.375, 1.125, 2.625)]
+    assert uploads == [(3, -3, -3), (-1.5, 1.5, 1.5), (0.75, 0, -3), (-0.375, 1.125, 2.625)]
     assert params.tolist() == [0.9375]
     assert strategy.state["control"].tolist() == [-0.1875]
     assert strategy.report["weight"] == [0.5, 0.5]
@@ -250,7 +253,7 @@ def test_scaffolds_control_variate_is_the_same_whatever_is_uploaded(kind):
 
 def change(client_id, version, *delta, control):
     extra = {"control": vec(control, *delta[1:])}
-    return sent(client_id, version, *delta, kind="delta", extra=extra)
+    return update_of(client_id, version, *delta, kind="delta", extra=extra)
 
 
 def test_scaffolds_late_update_counts_as_it_is():
@@ -263,8 +266,8 @@ def test_scaffolds_late_update_counts_as_it_is():
 
 
 @pytest.mark.parametrize("announced", [None, 1])
-def test_scaffolds_clients_are_at_least_those_heard(announced):
-    """c = 6 / 1; then a second one is heard: c = (6 + 3) / 2, the mean of their c_i."""
+def test_scaffolds_clients_are_at_least_those_that_have_uploaded(announced):
+    """c = 6 / 1; then a second client uploads: c = (6 + 3) / 2, the mean of their c_i."""
     strategy = SCAFFOLD(num_clients=announced)
     for client, control, mean in ((5, 6, 6.0), (6, 3, 4.5)):
         strategy.aggregate(GlobalModel(vec(0), 0), [change(client, 0, 0, control=control)])
@@ -272,22 +275,22 @@ def test_scaffolds_clients_are_at_least_those_heard(announced):
 
 
 @pytest.mark.parametrize("schedule", [synchronous(4), fully_async(5)])
-def test_c_is_the_mean_of_what_clients_keep_however_old_updates_are(schedule):
-    kept = {}
+def test_c_is_the_mean_of_clients_control_variates_at_all_ages(schedule):
+    controls = {}
 
-    class Keeping(SCAFFOLDTrainer):
+    class Recording(SCAFFOLDTrainer):
         def train(self, order):
             upload = super().train(order)
-            kept[order.number] = order.client_id, upload.state["control"]
+            controls[order.number] = order.client_id, upload.state["control"]
             return upload
 
     settings = {"local_lr": 0.1, "batch_size": 3, "local_steps": 5}
-    trainer = Keeping(Quadratic.scattered(10), upload="delta", **settings)
-    made = run(schedule, trainer, strategy=SCAFFOLD(num_clients=10), num_versions=12)
-    latest = {made_by: control for _, (made_by, control) in sorted(kept.items())}
-    assert made.history.client_updates == len(kept)  # nobody trained ahead of an end
+    trainer = Recording(Quadratic.scattered(10), upload="delta", **settings)
+    result = run(schedule, trainer, strategy=SCAFFOLD(num_clients=10), num_versions=12)
+    latest = {client: control for _, (client, control) in sorted(controls.items())}
+    assert result.history.client_updates == len(controls)  # no training was in vain
     total = sum(latest.values())
-    np.testing.assert_allclose(made.strategy.state["control"], total / 10, atol=1e-5)
+    np.testing.assert_allclose(result.strategy.state["control"], total / 10, atol=1e-5)
     assert np.linalg.norm(total) > 0.1
 
 
@@ -295,7 +298,7 @@ def test_c_is_the_mean_of_what_clients_keep_however_old_updates_are(schedule):
 
 
 class Plane(nn.Module):
-    """Features v, whatever the input, and a head of zeros."""
+    """Features v for every input, and a head of zeros."""
 
     def __init__(self):
         super().__init__()
@@ -321,8 +324,8 @@ class Nothing(Quadratic):
         return output.square().sum(-1)
 
 
-class Noting(MOONTrainer):
-    """Notes the term of every batch."""
+class TermRecorder(MOONTrainer):
+    """Records the term of every batch."""
 
     def __init__(self, **settings):
         super().__init__(Nothing(), local_lr=0.1, **settings)
@@ -339,7 +342,7 @@ PREVIOUS = {"previous": vec(0, 1, 0, 0)}
 
 
 def test_moons_first_order_compares_the_received_model_with_itself():
-    trainer = Noting(local_steps=1)
+    trainer = TermRecorder(local_steps=1)
     upload = trainer.train(order_for(0, 0, *ORDER))
     assert trainer.terms == pytest.approx([5 * math.log(2)])
     assert upload.vector[:2].tolist() == [1.0, 0.0]
@@ -348,7 +351,7 @@ def test_moons_first_order_compares_the_received_model_with_itself():
 
 
 def test_moons_step_leads_away_from_the_previous_model():
-    """The head is zero, so that output, loss and their gradients are zero; what is left is v.
+    """The head is zero, so output, loss and their gradients are zero; only the term moves v.
 
     From v = z_g = (1, 0) with z_p = (0, 1), T = 1/2:
 
@@ -362,20 +365,20 @@ def test_moons_step_leads_away_from_the_previous_model():
         cos(z, z_g) = 1 / l = 0.9929700, cos(z, z_p) = -s / l = -0.1183649,
         term = 5 log(1 + exp(2 (-0.1183649 - 0.9929700))) = 5 * 0.1028449
     """
-    trainer = Noting(local_steps=1)
+    trainer = TermRecorder(local_steps=1)
     upload = trainer.train(order_for(0, 1, *ORDER, state=PREVIOUS))
     assert trainer.terms == pytest.approx([5 * 0.1269280])
     assert upload.vector[:2].tolist() == pytest.approx([1.0, -0.1192029])
     assert upload.state["previous"].tolist() == upload.vector.tolist()
     assert PREVIOUS["previous"].tolist() == [0, 1, 0, 0]
     assert ORDER[0].tolist() == [1, 0, 0, 0]
-    twice = Noting(local_steps=2)
+    twice = TermRecorder(local_steps=2)
     twice.train(order_for(0, 1, *ORDER, state=PREVIOUS))
     assert twice.terms == pytest.approx([5 * 0.1269280, 5 * 0.1028449], rel=1e-5)
 
 
-def test_moons_trainer_has_values_of_its_own_where_the_order_says_nothing():
-    trainer = Noting(local_steps=1, contrast=1.0, temperature=1.0)
+def test_moons_trainer_uses_its_own_values_without_those_of_an_order():
+    trainer = TermRecorder(local_steps=1, contrast=1.0, temperature=1.0)
     trainer.train(order_for(0, 1, ORDER[0], {}, state=PREVIOUS))
     assert trainer.terms == pytest.approx([math.log(1 + math.exp(-1))])
 
@@ -390,20 +393,20 @@ def test_moons_trainer_has_values_of_its_own_where_the_order_says_nothing():
         ("transformer", (6, 10), 200),
     ],
 )
-def test_moons_features_are_what_the_last_linear_layer_is_given(name, shape, size):
+def test_moons_features_are_the_inputs_of_the_last_linear_layer(name, shape, size):
     torch.manual_seed(0)
     trainer = MOONTrainer(Nothing(architecture(name, shape, 10)()))
     inputs = torch.randint(10, (3, 6)) if len(shape) == 2 else torch.randn(3, *shape)
     trainer.model.module(inputs)
     assert trainer._features.of_head.shape[-1] == size
     assert trainer._features.of_head.requires_grad
-    frozen = trainer._received.features(inputs)
-    assert frozen.shape == trainer._features.of_head.shape
-    assert not frozen.requires_grad
-    assert torch.equal(frozen, trainer._received.features(inputs))  # without dropout
-    assert torch.equal(frozen, trainer._previous.features(inputs))
+    features = trainer._received.features(inputs)
+    assert features.shape == trainer._features.of_head.shape
+    assert not features.requires_grad
+    assert torch.equal(features, trainer._received.features(inputs))  # without dropout
+    assert torch.equal(features, trainer._previous.features(inputs))
     trainer._previous.load(trainer.model.read() + 1)
-    assert not torch.equal(frozen, trainer._previous.features(inputs))
+    assert not torch.equal(features, trainer._previous.features(inputs))
 
 
 def test_moon_refuses_a_model_without_a_linear_layer():
@@ -414,8 +417,8 @@ def test_moon_refuses_a_model_without_a_linear_layer():
 # -- layers that stay on clients -------------------------------------------------------------------
 
 
-class Parted(nn.Module):
-    """w + p less the examples; both begin at 0."""
+class TwoParts(nn.Module):
+    """Returns w + p - x; w and p begin at 0."""
 
     def __init__(self):
         super().__init__()
@@ -431,7 +434,7 @@ class Two(Quadratic):
         super().__init__([[[4.0]], [[0.0]]])
 
     def model(self):
-        return Parted()
+        return TwoParts()
 
 
 HALF_PRECISION = {"local_lr": 0.5, "local_steps": 1, "private": ["head"]}
@@ -609,16 +612,18 @@ def test_channels_of_a_residual_network_with_group_norm():
 
 
 def test_each_entry_moves_by_the_updates_that_have_it():
-    """Whole: 4 everywhere, age 3, so s = 1/2 and 2. Half: 6. Shared (2 + 6) / 2 = 4, others 2.
+    """Entries move by the mean of the updates that contain them.
 
-    Two halves from versions 0 and 1, whose units are 0, 1 and 1, 2, move nothing of unit 3.
+    A whole update of 4, age 3, so s = 1/2: 2. A half of 6. Shared (2 + 6) / 2 = 4, others 2.
+
+    Two halves from versions 0 and 1, of units 0, 1 and 1, 2, do not move unit 3.
     """
     layout = two_layers().layout
     strategy, model = FedBuff(), GlobalModel(np.zeros(27, np.float32), 3)
     strategy.widths = Widths(layout, [1.0, 0.5], rolling=False)
     half = np.zeros(27, np.float32)
     half[HALVES["first", 9]] = 6
-    updates = [sent(0, 0, *[4] * 27, kind="delta"), sent(1, 3, *half, kind="delta")]
+    updates = [update_of(0, 0, *[4] * 27, kind="delta"), update_of(1, 3, *half, kind="delta")]
     expected = np.full(27, 2.0)
     expected[HALVES["first", 9]] = 4
     assert strategy.aggregate(model, updates).tolist() == expected.tolist()
@@ -629,34 +634,34 @@ def test_each_entry_moves_by_the_updates_that_have_it():
     for version in (0, 1):
         vector = np.zeros(27, np.float32)
         vector[places(layout, 0.5, version)] = 6
-        updates.append(sent(version, version, *vector, kind="delta"))
+        updates.append(update_of(version, version, *vector, kind="delta"))
     bias = strategy.aggregate(model, updates)[8:12]
     assert bias.tolist() == [6, 6, 6, 0]
 
 
 @pytest.mark.parametrize("strategy", [FedHist(buffer_length=1), CANA(fusion=1, fusion_length=1)])
-def test_what_nobody_has_stays_and_one_who_has_it_counts_alone(strategy):
-    """Gradients of ones, from version 0 of units 0, 1 and from 1 of 1, 2: CANA steps by 1, 1, 1, 0.
+def test_entries_of_no_update_stay_and_entries_of_one_update_count_alone(strategy):
+    """Gradients of ones, of units 0, 1 (version 0) and 1, 2 (version 1): CANA steps by 1, 1, 1, 0.
 
-    After a step of whole models, which memories and past steps keep, from version 2 of units 2, 3
-    and from 3 of 3, 0: unit 1 stays where it is.
+    Then a step of whole models, which memories and past steps keep, and gradients of units 2, 3
+    (version 2) and 3, 0 (version 3): unit 1 stays.
     """
     layout, params = two_layers().layout, np.zeros(27, np.float32)
     strategy.widths = Widths(layout, [0.5, 0.5, 1.0, 1.0], rolling=True)
 
     def halves(v):
         ones = [np.bincount(places(layout, 0.5, v + client), minlength=27) for client in (0, 1)]
-        return [sent(client, v + client, *ones[client]) for client in (0, 1)]
+        return [update_of(client, v + client, *ones[client]) for client in (0, 1)]
 
     if isinstance(strategy, CANA):
         step = params - strategy.aggregate(GlobalModel(params, 1), halves(0))
         assert step[8:12].tolist() == pytest.approx([1, 1, 1, 0])
-    whole = [sent(client, 1, *[1] * 27) for client in (2, 3)]
+    whole = [update_of(client, 1, *[1] * 27) for client in (2, 3)]
     first = strategy.aggregate(GlobalModel(params, 1), whole)
     assert (first < 0).all()
-    moved = strategy.aggregate(GlobalModel(first, 3), halves(2)) - first
-    assert moved[9] == 0
-    assert (moved[[8, 10, 11]] != 0).all()
+    difference = strategy.aggregate(GlobalModel(first, 3), halves(2)) - first
+    assert difference[9] == 0
+    assert (difference[[8, 10, 11]] != 0).all()
 
 
 SLOW = ["num_clients=4", "task.model=mlp", "devices/network=link", "devices.network.latency=0"]
@@ -664,31 +669,31 @@ SLOW += ["runtime.workers=0", "num_versions=6", "algorithm.schedule.buffer_size=
 SLOW += ["algorithm.schedule.concurrency=3", "devices.network.jitter=0", "devices.jitter=0"]
 
 
-def widened(*overrides, **more):
-    engine, recorder = engine_of(composed(*SLOW, *overrides), **more)
+def make_engine(*overrides, **more):
+    engine, recorder = engine_of(make_config(*SLOW, *overrides), **more)
     return engine, recorder.events
 
 
 def test_seconds_and_bytes_are_those_of_the_share():
     """64-32-10: (64 + 1) 32 + (32 + 1) 10 = 2410; half has 65 16 + 16 10 + 10 = 1210 entries."""
-    whole = build_components(composed(*SLOW))
+    whole = build_components(make_config(*SLOW))
     widths = "algorithm.client.widths=[0.5,1]"
-    components = build_components(composed(*SLOW, widths))
-    engine, events = widened(widths)
+    components = build_components(make_config(*SLOW, widths))
+    engine, events = make_engine(widths)
     engine.run()
     rank = np.argsort(whole.devices.compute.mean_seconds).tolist()
     part = {client: 1 if rank.index(client) < 2 else 1210 / 2410 for client in range(4)}
     for client in range(4):
         expected = [part[client] * each for each in whole.devices.parts(client, 5, 0.0)[:3]]
         assert components.devices.parts(client, 5, 0.0)[:3] == pytest.approx(expected)
-    told = {(e["client"], e["bytes"]) for e in events if e["kind"] in ("dispatch", "arrival")}
-    assert told <= {(client, round(4 * 2410 * part[client])) for client in range(4)}
+    transfers = {(e["client"], e["bytes"]) for e in events if e["kind"] in ("dispatch", "arrival")}
+    assert transfers <= {(client, round(4 * 2410 * part[client])) for client in range(4)}
 
 
 @pytest.mark.parametrize("algorithm", ["fedbuff", "fedhist", "cana"])
 def test_with_whole_models_nothing_changes(algorithm):
     plain, ones = (
-        widened(f"algorithm={algorithm}", "algorithm/schedule=buffered", *SLOW, *more)
+        make_engine(f"algorithm={algorithm}", "algorithm/schedule=buffered", *SLOW, *more)
         for more in ([], ["algorithm.client.widths=[1,1]"])
     )
     assert plain[0].run().params.tobytes() == ones[0].run().params.tobytes()
@@ -696,24 +701,24 @@ def test_with_whole_models_nothing_changes(algorithm):
 
 
 @pytest.mark.parametrize("upload", ["model", "delta", "pseudo"])
-def test_a_resumed_run_rolls_on(upload):
-    told = ["algorithm.client.widths=[1,0.4]", "algorithm.client.width_window=rolling"]
-    told += [f"algorithm.client.upload={upload}"]
-    states, expected = [], widened(*told)[0].run().params
+def test_a_resumed_run_continues_its_rolling_windows(upload):
+    overrides = ["algorithm.client.widths=[1,0.4]", "algorithm.client.width_window=rolling"]
+    overrides += [f"algorithm.client.upload={upload}"]
+    states, expected = [], make_engine(*overrides)[0].run().params
 
     def checkpoint(version):
         states.append(dumps(first.state_dict()))
         first.ask_to_stop()
 
-    first, _ = widened(*told, "checkpoint_every=3", checkpoint=checkpoint)
+    first, _ = make_engine(*overrides, "checkpoint_every=3", checkpoint=checkpoint)
     first.run()
-    second, _ = widened(*told)
+    second, _ = make_engine(*overrides)
     second.load_state_dict(loads(states[0]))
     assert second.run().params.tobytes() == expected.tobytes()
 
 
 @pytest.mark.parametrize(
-    ("overrides", "told"),
+    ("overrides", "message"),
     [
         (["algorithm=safl"], "algorithm=safl must be fedbuff, fedhist or cana with"),
         (["runtime=deployment", "num_clients=3"], "devices=UniformRatio must be boards or two_spe"),
@@ -727,9 +732,9 @@ def test_a_resumed_run_rolls_on(upload):
         ),
     ],
 )
-def test_sub_models_are_refused(overrides, told):
-    with pytest.raises(ValueError, match=re.escape(told)):
-        validate_config(composed("algorithm.client.widths=[1,0.5]", *overrides))
+def test_sub_models_are_refused(overrides, message):
+    with pytest.raises(ValueError, match=re.escape(message)):
+        validate_config(make_config("algorithm.client.widths=[1,0.5]", *overrides))
 
 
 def test_layers_without_sub_models_are_refused():
@@ -743,10 +748,10 @@ def test_layers_without_sub_models_are_refused():
 
 @pytest.mark.parametrize("client", ["moon", "first_only"])
 def test_trainers_with_other_whole_models_have_no_sub_models(client):
-    words = ("algorithm.client.widths=[1,0.5]", f"algorithm/client={client}")
+    overrides = ("algorithm.client.widths=[1,0.5]", f"algorithm/client={client}")
     with pytest.raises(ValueError, match=r"widths=\[1, 0.5\] must be null with"):
-        build_components(composed(*words))
+        build_components(make_config(*overrides))
     with pytest.raises(ValueError, match="widths needs a model of Linear"):
         build_components(
-            composed(words[0], "task=cifar10", "task.made_up=true", "task.model=cnn_bn")
+            make_config(overrides[0], "task=cifar10", "task.made_up=true", "task.model=cnn_bn")
         )

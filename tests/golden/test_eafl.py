@@ -39,7 +39,7 @@ def gradient(client_id, vector, age=0):
 REPORTED = [gradient(0, vec(5, 0)), gradient(1, vec(0, 5), 1), gradient(3, vec(10, 10), 3)]
 
 
-def clustered(**settings):
+def make_eafl(**settings):
     eafl = EAFL(server_lr=1, num_clusters=2, **settings)
     eafl.cluster(MODEL, [gradient(i, vector) for i, vector in enumerate(SURVEY)])
     return eafl
@@ -55,7 +55,7 @@ def test_like_directions_are_clustered_the_largest_cluster_first():
 
 
 def test_a_step_weighs_by_staleness_within_and_by_data_between_clusters():
-    eafl = clustered()
+    eafl = make_eafl()
     np.testing.assert_allclose(eafl.aggregate(MODEL, REPORTED), [-1, -1], atol=1e-6)
     assert eafl.report["weight"] == pytest.approx([0.2, 0.2, 0.1])
     assert eafl.report["cluster_sizes"] == [3, 2]
@@ -75,7 +75,7 @@ def test_a_step_weighs_by_staleness_within_and_by_data_between_clusters():
     ],
 )
 def test_variants(settings, weights):
-    eafl = clustered(**settings)
+    eafl = make_eafl(**settings)
     eafl.aggregate(MODEL, REPORTED)
     assert eafl.report["weight"] == pytest.approx(weights)
     fresh = [gradient(update.client_id, update.vector) for update in REPORTED]
@@ -84,21 +84,21 @@ def test_variants(settings, weights):
     assert sum(eafl.report["weight"]) == pytest.approx(1)  # sum_n |D_n| / |D|
 
 
-def test_without_dsa_a_cluster_goes_by_itself():
+def test_without_dsa_a_cluster_aggregates_alone():
     """Client 3 of age 3 alone, with iterations of 2 versions: tau = 1 + 1 = 2, so its whole step is
-    1/2 [10, 10], of which |D_1| / |D| = .4. With DSA, where cluster 0 is deserted, 1/4 [10, 10].
+    1/2 [10, 10], of which |D_1| / |D| = .4. With DSA and no report of cluster 0: 1/4 [10, 10].
     """
     alone = REPORTED[2:]
-    by_data, plain = clustered(synchronous=False), clustered(synchronous=False, by_data=False)
-    by_data.num_clusters = 5  # of which there are two
+    by_data, plain = make_eafl(synchronous=False), make_eafl(synchronous=False, by_data=False)
+    by_data.num_clusters = 5  # there are only two
     np.testing.assert_allclose(by_data.aggregate(MODEL, alone), [-1, -1], atol=1e-6)
     np.testing.assert_allclose(plain.aggregate(MODEL, alone), [-4, -4], atol=1e-6)
-    np.testing.assert_allclose(clustered().aggregate(MODEL, alone), [-1.5, -1.5])
+    np.testing.assert_allclose(make_eafl().aggregate(MODEL, alone), [-1.5, -1.5])
 
 
 def test_without_dsa_by_the_text_clusters_count_alike():
     """1/2 for each of the two clusters: [1/3, 2/3/2] / 2 and 1/4 / 2."""
-    eafl = clustered(by_data=False)
+    eafl = make_eafl(by_data=False)
     eafl.aggregate(MODEL, REPORTED)
     assert eafl.report["weight"] == pytest.approx([1 / 6, 1 / 6, 1 / 8])
 
@@ -108,9 +108,9 @@ def test_a_schedule_of_other_clusters_is_refused():
         EAFL().validate_run(10, EAFL(synchronous=False).schedule)
 
 
-def test_who_comes_later_belongs_to_the_largest_cluster():
+def test_later_clients_belong_to_the_largest_cluster():
     """Client 9 has 40 examples: |D_0| = 100, |D| = 140, p_9 = 5/7 40/50, p_0 = 5/7 10/50."""
-    eafl = clustered()
+    eafl = make_eafl()
     newcomer = Update(9, 3, vec(0, 1), "gradient", 40, 0.1)
     eafl.aggregate(MODEL, [newcomer, gradient(0, vec(1, 0)), gradient(3, vec(1, 0))])
     assert eafl.report["weight"] == pytest.approx([4 / 7, 1 / 7, 2 / 7])
@@ -123,16 +123,16 @@ def test_clients_without_a_direction_belong_to_the_largest_cluster():
     assert set(clusters([vec(0, 0)] * 5).values()) == {0}
 
 
-def test_buffers_do_not_decide_who_is_like_whom():
+def test_buffers_do_not_affect_clusters():
     model = GlobalModel(vec(1, 1, 1), version=3, num_trainable=2)
     survey = [vec(1, 0, 9), vec(2, 0, -9), vec(0, 1, 9), vec(0, 2, -9), vec(0, 3, 0)]
     assert clusters(survey, model=model) == {0: 1, 1: 1, 2: 0, 3: 0, 4: 0}
 
 
 def test_as_many_clusters_as_directions_differ():
-    found = clusters([vec(0, 1), vec(0, 2), vec(0, 4), vec(1, 0), vec(2, 0)], 4)
-    assert sorted(set(found.values())) == [*range(len(set(found.values())))]
-    assert {found[0], found[1], found[2]}.isdisjoint({found[3], found[4]})
+    labels = clusters([vec(0, 1), vec(0, 2), vec(0, 4), vec(1, 0), vec(2, 0)], 4)
+    assert sorted(set(labels.values())) == [*range(len(set(labels.values())))]
+    assert {labels[0], labels[1], labels[2]}.isdisjoint({labels[3], labels[4]})
     assert sorted(clusters([vec(0, 1), vec(1, 0)], 4).values()) == [0, 1]
     assert clusters([], 4) == {}
 
@@ -142,26 +142,26 @@ def test_as_many_clusters_as_directions_differ():
 CLIENTS = 8
 
 
-def own_way(client_id, sequence, received):
+def toward_own_point(client_id, sequence, received):
     """Gradients towards (client, 10 - client), of clients with unequal data."""
     target = np.array([client_id, 10 - client_id], np.float32)
     return Upload((received - target) / 4, "gradient", 10 + client_id, loss=1.0)
 
 
-def trained(strategy, schedule, seconds):
+def train(strategy, schedule, seconds):
     settings = {"num_clients": CLIENTS, "num_versions": 30, "devices": Times(seconds)}
-    return run(schedule, Scripted(own_way), strategy=strategy, **settings)
+    return run(schedule, Scripted(toward_own_point), strategy=strategy, **settings)
 
 
 def test_one_cluster_is_safl_with_k_of_phi_m():
-    """Once the clusters are formed, when the slowest client is there: K = .375 8 = 3."""
+    """Clusters are formed when the slowest client has arrived; from then on K = .375 8 = 3."""
 
     def seconds(client_id, sequence):
-        return float(2 ** (client_id / CLIENTS))  # no two sums of which are equal
+        return float(2 ** (client_id / CLIENTS))  # no two sums of these are equal
 
     eafl = EAFL(server_lr=0.5, num_clusters=1, participation=0.375, recluster=False)
-    ours = trained(eafl, eafl.schedule, seconds)
-    safl = trained(SAFL(server_lr=0.5), k_async(3), seconds)
+    ours = train(eafl, eafl.schedule, seconds)
+    safl = train(SAFL(server_lr=0.5), k_async(3), seconds)
     assert max(safl.history.ages) > 0
     assert ours.final == safl.final
     for mine, theirs in zip(ours.kind("aggregate"), safl.kind("aggregate"), strict=True):
@@ -169,13 +169,13 @@ def test_one_cluster_is_safl_with_k_of_phi_m():
         assert mine["t"] == pytest.approx(seconds(CLIENTS - 1, 0) + theirs["t"])
 
 
-def test_a_cluster_each_is_synchronous_sgd_weighted_by_data():
+def test_one_cluster_per_client_is_synchronous_sgd_weighted_by_data():
     def seconds(client_id, sequence):
         return 1.0 + client_id
 
     eafl = EAFL(server_lr=0.5, num_clusters=CLIENTS, recluster_every=10)
-    ours = trained(eafl, eafl.schedule, seconds)
-    rounds = trained(AFL(server_lr=0.5), synchronous(CLIENTS), seconds)
+    ours = train(eafl, eafl.schedule, seconds)
+    rounds = train(AFL(server_lr=0.5), synchronous(CLIENTS), seconds)
     assert set(ours.history.ages) == {0}
     assert [sorted(e["client"]) for e in ours.kind("aggregate")] == [[*range(CLIENTS)]] * 30
     assert np.linalg.norm(rounds.outcome.params) > 1

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from helpers import Quadratic, Times, order_for, run, sent, vec
+from helpers import Quadratic, Times, order_for, run, update_of, vec
 
 from fl_app.algorithms.fedasmu import FedASMU
 from fl_app.algorithms.fedasmu.slots import ADD, MINUS, MetaModel, learn_slot, next_slot
@@ -16,11 +16,11 @@ from fl_app.schedule import fully_async
 
 
 def upload(client_id, base_version, *model, **metrics):
-    return sent(client_id, base_version, *model, kind="model", rate_sum=0.5, metrics=metrics)
+    return update_of(client_id, base_version, *model, kind="model", rate_sum=0.5, metrics=metrics)
 
 
-def taught(*models, **settings):
-    """After 9 of client 0 at w_4 = 3, from version 1, and uploads from the newest version."""
+def after_uploads(*models, **settings):
+    """The strategy after client 0's upload of 9 (w_4 = 3, version 1) and later uploads."""
     strategy = FedASMU(**{"mixing_scale": 2.0, **settings})
     params = strategy.aggregate(GlobalModel(vec(3), 4, {1: vec(0)}), [upload(0, 1, 9)])
     for version, (client_id, model) in enumerate(models, start=5):
@@ -42,14 +42,14 @@ def test_the_first_upload_of_a_device():
     assert strategy.report["weight"] == pytest.approx([1 / 3])
 
 
-def test_the_second_upload_teaches_the_controls():
+def test_the_second_upload_changes_the_controls():
     """After the test above: r = 4, s' = 4, d = 6, xi = 1/4, d alpha / d xi = 2 / 1.5^2 = 8/9.
 
     The device received w_5 = 5 and ends at 4 with rates summing to 0.5: gradient (5 - 4) / 0.5 = 2.
     q = 2 * 6 * 8/9 = 32/3; lambda: q / (2 * 2) = 8/3; sigma: -q ln 4 / 4; iota: q.
     """
     rates = {"lambda_lr": 0.01, "sigma_lr": 0.02, "iota_lr": 0.001}
-    control = taught((0, 4), **rates).state["controls"][0]
+    control = after_uploads((0, 4), **rates).state["controls"][0]
     assert control.lam == pytest.approx(1 - 0.01 * 8 / 3)
     assert control.sigma == pytest.approx(0.5 + 0.02 * 32 / 3 * math.log(4) / 4)
     assert control.iota == 0.0  # 0 - 0.001 * 32/3, clipped
@@ -60,7 +60,7 @@ def test_with_the_printed_signs_the_controls_climb():
     over both clients, of which client 1 has its first values.
     """
     rates = {"lambda_lr": 0.01, "sigma_lr": 0.02, "iota_lr": 0.001}
-    strategy = taught((0, 4), (1, 0), **rates, signs="printed")
+    strategy = after_uploads((0, 4), (1, 0), **rates, signs="printed")
     assert strategy.report["lambda"] == pytest.approx(1 + 0.01 * 8 / 3 / 2)
     assert strategy.report["sigma"] == pytest.approx(0.5 - 0.02 * 32 / 3 * math.log(4) / 4 / 2)
     assert strategy.report["iota"] == pytest.approx(0.001 * 32 / 3 / 2)
@@ -68,23 +68,23 @@ def test_with_the_printed_signs_the_controls_climb():
 
 def test_the_clock_may_count_from_one():
     """xi = 1 / (sqrt(5) 4^0.5) = 0.2236068, alpha = 2 xi / (1 + 2 xi) = 0.3090170."""
-    assert taught(clock_from_one=True).report["weight"] == pytest.approx([0.3090170])
+    assert after_uploads(clock_from_one=True).report["weight"] == pytest.approx([0.3090170])
 
 
-def change_of_lambda(received=5, told=None, **settings):
-    """By what the second upload of device 0 changes lambda, and alpha of the one between."""
+def change_of_lambda(received=5, changes=None, **settings):
+    """The change of lambda by device 0's second upload, and alpha of the upload in between."""
     strategy = FedASMU(mixing_scale=2.0, lambda_lr=0.01, sigma_lr=0.0, **settings)
     w_5 = strategy.aggregate(GlobalModel(vec(3), 4, {1: vec(0)}), [upload(0, 1, 9)])
     w_6 = strategy.aggregate(GlobalModel(w_5, 5), [upload(1, 5, 8)])
     between = float(strategy.report["weight"][0])
-    history = {5: vec(5), 6: vec(5)}  # as if nothing had moved, so that the gradient stays 2
-    second = replace(upload(0, received, 4), **(told or {}))
+    history = {5: vec(5), 6: vec(5)}  # equal models, so that the gradient stays 2
+    second = replace(upload(0, received, 4), **(changes or {}))
     strategy.aggregate(GlobalModel(w_6, 7, history), [second])
     return 1 - strategy.state["controls"][0].lam, between
 
 
 def test_other_uploads_between_two_of_a_device_may_count():
-    """Received w_6: between are the versions 5..5, so 1 - alpha_5 is left of the gradient."""
+    """Device 0 received w_6: version 5 lies in between, so the gradient shrinks by 1 - alpha_5."""
     plain, between = change_of_lambda(received=6)
     assert plain == pytest.approx(0.01 * 8 / 3)
     assert 0 < between < 1
@@ -93,7 +93,7 @@ def test_other_uploads_between_two_of_a_device_may_count():
 
 
 def test_updates_of_one_version_are_of_that_version():
-    """Both made w_5, in which w_4 has the share that both left it."""
+    """Both updates made w_5, in which w_4 has the share (1 - first) (1 - second)."""
     strategy = FedASMU(chain=True)
     strategy.aggregate(GlobalModel(vec(3), 4, {1: vec(0)}), [upload(0, 1, 9), upload(1, 1, 8)])
     assert [control.version for control in strategy.state["controls"].values()] == [4, 4]
@@ -104,36 +104,36 @@ def test_updates_of_one_version_are_of_that_version():
 def test_the_mean_gradient_may_be_over_epochs_or_without_the_merge():
     """Rate 0.05 and 5 epochs: (5 - 4) / 0.25 = 4. A merge by -0.5: (5 - 4 - 0.5) / 0.5 = 1."""
     plain = change_of_lambda()[0]
-    by_epochs = change_of_lambda(told={"metrics": {"rate": 0.05}}, mean_by_epochs=True)[0]
+    by_epochs = change_of_lambda(changes={"metrics": {"rate": 0.05}}, mean_by_epochs=True)[0]
     assert by_epochs == pytest.approx(2 * plain)
-    # The upload between has no such vector, but its device has no record yet.
-    without = change_of_lambda(told={"extra": {"merge": vec(-0.5)}}, exclude_merge=True)[0]
+    # The upload in between needs no merge vector: its device has no record yet.
+    without = change_of_lambda(changes={"extra": {"merge": vec(-0.5)}}, exclude_merge=True)[0]
     assert without == pytest.approx(plain / 2)
 
 
-def test_orders_ask_for_what_the_server_needs():
+def test_orders_request_the_metrics_that_the_server_needs():
     model = GlobalModel(vec(0), 5)
     assert FedASMU(refresh=False).dispatch(model, 0)[1] == {"slot": 0}
-    asked = FedASMU(refresh=False, mean_by_epochs=True, exclude_merge=True)
-    assert asked.dispatch(model, 0)[1] == {"slot": 0, "tell_rate": True, "tell_merge": True}
-    assert (FedASMU().upload_extra, asked.upload_extra) == ((), ("merge",))
+    strategy = FedASMU(refresh=False, mean_by_epochs=True, exclude_merge=True)
+    assert strategy.dispatch(model, 0)[1] == {"slot": 0, "tell_rate": True, "tell_merge": True}
+    assert (FedASMU().upload_extra, strategy.upload_extra) == ((), ("merge",))
 
 
 @pytest.mark.parametrize(("ends", "bounds"), [(4.0, (0.0, 5.0, 0.0)), (6.0, (None, 0.0, None))])
 def test_controls_stay_within_their_bounds(ends, bounds):
-    """As above, in steps of 1000: the gradient is 2, or -2 where the device ends at 6.
+    """As above, with rates of 1000: the gradient is 2, or -2 if the device ends at 6.
 
     lambda and iota have no upper bound, sigma has 5.
     """
     rates = {"lambda_lr": 1e3, "sigma_lr": 1e3, "iota_lr": 1e3}
-    control = taught((0, ends), **rates).state["controls"][0]
+    control = after_uploads((0, ends), **rates).state["controls"][0]
     lam, sigma, iota = bounds
     assert control.lam == (1 + 1e3 * 8 / 3 if lam is None else lam)
     assert control.sigma == sigma
     assert control.iota == pytest.approx(1e3 * 32 / 3 if iota is None else iota)
 
 
-def test_the_too_stale_are_refused_and_change_nothing():
+def test_too_stale_uploads_are_refused_and_change_nothing():
     strategy = FedASMU(max_staleness=99)
     assert strategy.admit(GlobalModel(vec(0), 98), upload(0, 0, 1)) is None
     reason = strategy.admit(GlobalModel(vec(0), 99), upload(0, 0, 1))
@@ -151,7 +151,7 @@ def test_an_upload_may_count_as_old_as_the_model_merged_into_it():
         assert strategy.admit(GlobalModel(vec(0), 10), upload(1, 0, 1)) is not None
         strategy.aggregate(old, [upload(1, 0, 1)])
         assert strategy.report["weight"] == [0.6 * s**-0.5]
-        # Who was given nothing newer, and an order that began after the fresh model.
+        # A client without a fresh model, and an order that began after the fresh model.
         assert strategy.staleness_of(upload(2, 0, 1), 9) == 10
         assert strategy.staleness_of(upload(1, 8, 1), 9) == 2
 
@@ -177,7 +177,7 @@ def test_the_meta_models_step_is_the_gradient_of_the_log_probability():
 
 
 def test_the_server_chooses_the_first_slot_and_learns_from_its_reward():
-    """b = 0.1 * 2 after a reward of 2; a device that was here before chooses itself."""
+    """b = 0.1 * 2 after a reward of 2; a device that returns chooses its own slot."""
     strategy = FedASMU()
     model = GlobalModel(vec(0), 5)
     _, config = strategy.dispatch(model, 3)
@@ -194,15 +194,15 @@ def test_the_server_chooses_the_first_slot_and_learns_from_its_reward():
 
 
 @pytest.mark.parametrize("reward", [math.nan, math.inf, 1e30, -1e30, 1e308])
-def test_a_node_that_reports_nonsense_as_its_reward_takes_nobodys_choice_away(reward):
-    """The upload itself counts. A step that leaves no probabilities, NaN or not, is not taken; the
-    others' rewards are learned from as before and after."""
+def test_an_invalid_reward_does_not_stop_other_devices_from_learning(reward):
+    """The upload itself counts. A reward that would leave no valid probabilities changes nothing,
+    and the server still learns from other rewards."""
     strategy = FedASMU()
     model = GlobalModel(vec(0), 5)
-    for client_id, told in enumerate([1.0, reward, -reward, 1.0, -2.0]):
+    for client_id, value in enumerate([1.0, reward, -reward, 1.0, -2.0]):
         assert strategy.dispatch(model, client_id)[1]["slot"] in (1, 2, 3, 4)
-        taken = strategy.aggregate(model, [upload(client_id, 5, 1, reward=told)])
-        assert taken[0] > 0
+        params = strategy.aggregate(model, [upload(client_id, 5, 1, reward=value)])
+        assert params[0] > 0
     assert math.isfinite(strategy.state["baseline"])
     assert np.isfinite(strategy.state["theta"]).all()
     assert strategy.dispatch(model, 9)[1]["slot"] in (1, 2, 3, 4)
@@ -215,8 +215,8 @@ def test_slots_lie_between_the_local_epochs(local_epochs, slots):
     assert {strategy.dispatch(model, i)[1]["slot"] for i in range(60)} == slots
 
 
-def test_a_server_that_knows_of_other_local_epochs_is_refused():
-    """Rather than that its LSTM learns from a reward for what was not done."""
+def test_a_server_with_other_local_epochs_is_refused():
+    """Otherwise its LSTM would learn from rewards for slots that were not used."""
     strategy = FedASMU(local_epochs=5)
     model = GlobalModel(vec(0), 5)
     last = next(i for i in range(99) if strategy.dispatch(model, i)[1]["slot"] == 4)
@@ -230,7 +230,7 @@ def test_a_server_that_knows_of_other_local_epochs_is_refused():
 
 
 def test_q_learning_by_hand():
-    """H(2, add) += 0.1 (0.5 + 0.9 * 4 - 1): from 1 to 1.31. At the ends one stays."""
+    """H(2, add) += 0.1 (0.5 + 0.9 * 4 - 1): from 1 to 1.31. No move leaves the slots."""
     values = np.zeros((4, 3))
     values[1, ADD], values[2] = 1.0, (4.0, 2.0, 0.0)
     learned = learn_slot(values, 2, ADD, reward=0.5, rate=0.1, discount=0.9)
@@ -255,16 +255,16 @@ def trainer(**more):
     return FedASMUTrainer(task, **{**settings, **more})
 
 
-def test_a_device_tells_its_rate_and_its_merge_if_asked():
+def test_a_device_reports_its_rate_and_its_merge_if_asked():
     device = trainer(slot="first")
     config = {"version": 5, "tell_rate": True, "tell_merge": True}
     paused = device.train(order_for(0, 0, vec(0), config))
     assert not paused.extra
-    for fresh, moved in ((vec(6), True), (NOTHING, False)):
-        more = {"continues": True, **({"fresh_version": 6} if moved else {})}
+    for fresh, newer in ((vec(6), True), (NOTHING, False)):
+        more = {"continues": True, **({"fresh_version": 6} if newer else {})}
         answer = device.train(order_for(0, 0, fresh, {**config, **more}, paused.state))
         assert answer.metrics["rate"] == pytest.approx(0.1)
-        beta = answer.metrics["merge_weight"] if moved else 0.0
+        beta = answer.metrics["merge_weight"] if newer else 0.0
         expected = beta * (6 - paused.state["paused"])
         np.testing.assert_allclose(answer.extra["merge"], expected, rtol=1e-5)
     assert (beta, bool(expected.any())) == (0.0, False)
@@ -286,8 +286,8 @@ def test_a_merge_by_hand():
     assert paused.vector.size == 0
     fresh = vec(5.02)
     device.train(order_for(1, 0, vec(0), {"version": 1, "slot": 1}))  # another client in between
-    rest = {**order, "continues": True, "fresh_version": 4}
-    done = device.train(order_for(0, 0, fresh, rest, state=paused.state))
+    config = {**order, "continues": True, "fresh_version": 4}
+    done = device.train(order_for(0, 0, fresh, config, state=paused.state))
     assert done.done
     assert done.vector.tolist() == pytest.approx([8 - 4.98 * 0.9**3], rel=1e-5)
     assert done.rate_sum == pytest.approx(0.5)
@@ -306,9 +306,9 @@ def test_a_device_beyond_the_clamp_keeps_its_model_and_goes_on_learning():
     upsilon falls, and comes back to where there is something to merge.
     """
     device = trainer(merge_scale=2.0, upsilon0=4.0, gamma_lr=0.0, upsilon_lr=0.1)
-    aside = {"paused": vec(1.52), "paused_received": vec(0), "paused_at": np.array([2, 0.0])}
-    rest = {"version": 1, "slot": 2, "continues": True, "fresh_version": 4}
-    done = device.train(order_for(0, 0, vec(5.02), rest, state=aside))
+    state = {"paused": vec(1.52), "paused_received": vec(0), "paused_at": np.array([2, 0.0])}
+    config = {"version": 1, "slot": 2, "continues": True, "fresh_version": 4}
+    done = device.train(order_for(0, 0, vec(5.02), config, state=state))
     assert done.metrics["merge_weight"] == done.metrics["reward"] == 0.0
     assert done.vector.tolist() == pytest.approx([8 - 6.48 * 0.9**3], rel=1e-5)
     slope = (1.52 - 8) * (5.02 - 1.52) * 2
@@ -322,7 +322,7 @@ def test_heuristics(slot, epochs):
 
 
 def test_a_pause_with_momentum_and_displacement():
-    """What is put aside carries velocity and the received model over the pause."""
+    """The saved state carries velocity and received model over the pause."""
     device = trainer(upload="pseudo", momentum=0.5)
     order = {"version": 1, "slot": 2}
     paused = device.train(order_for(0, 0, vec(1), order))
@@ -336,22 +336,22 @@ def test_a_pause_with_momentum_and_displacement():
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_pauses_are_answered_and_nobody_else_waits(workers):
-    """5 s of training, a second of transfers either way; client 0 is twice as slow."""
+def test_pauses_are_answered_and_other_clients_do_not_wait(workers):
+    """5 s of training, a second for each transfer; client 0 is twice as slow."""
     task = Quadratic.scattered(6)
     times = Times(lambda client, _: Parts(1.0, 5.0 + 5.0 * (client == 0) + client / 8, 1.0))
     device = FedASMUTrainer(task, local_lr=0.1, batch_size=4, local_epochs=5, slot="middle")
     settings = {"num_clients": 6, "num_versions": 40, "devices": times, "workers": workers}
-    made = run(fully_async(3), device, strategy=FedASMU(), **settings)
-    pauses, refreshes = made.kind("pause"), made.kind("refresh")
-    arrivals = made.kind("arrival")
+    result = run(fully_async(3), device, strategy=FedASMU(), **settings)
+    pauses, refreshes = result.kind("pause"), result.kind("refresh")
+    arrivals = result.kind("arrival")
     assert len(pauses) >= 40
-    assert 20 < len(refreshes) <= len(pauses)  # at first there is nothing newer
+    assert 20 < len(refreshes) <= len(pauses)  # at first there is no newer model
     assert {event["progress"] for event in pauses} == {0.4}
     assert len(arrivals) == 40
-    assert made.history.bytes_down == (len(made.kind("dispatch")) + len(refreshes)) * 12
+    assert result.history.bytes_down == (len(result.kind("dispatch")) + len(refreshes)) * 12
     first = next(event for event in arrivals if event["client"] == 0)
-    given = next(event for event in made.kind("dispatch") if event["client"] == 0)
-    spent = first["t"] - given["t"]
-    asked = [e for e in refreshes if e["client"] == 0 and given["t"] < e["t"] < first["t"]]
-    assert spent == pytest.approx(12.0 + len(asked))
+    dispatch = next(event for event in result.kind("dispatch") if event["client"] == 0)
+    seconds = first["t"] - dispatch["t"]
+    answers = [e for e in refreshes if e["client"] == 0 and dispatch["t"] < e["t"] < first["t"]]
+    assert seconds == pytest.approx(12.0 + len(answers))

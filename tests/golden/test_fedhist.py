@@ -33,12 +33,12 @@ def update(*gradient, client=0, version=0, tau=1):
 
 
 def strategy(**settings):
-    """Everything off but what a test asks for."""
+    """All parts are off, except those in `settings`."""
     return FedHist(**({"server_lr": 1.0, "egs": False, "haa": False, "ina": False} | settings))
 
 
 def step(fedhist, version, *updates):
-    """-w_{t+1} from w_t = 0: the step."""
+    """The step -w_{t+1} from w_t = 0."""
     model = GlobalModel(vec(*[0.0] * updates[0].vector.size), version)
     return (-fedhist.aggregate(model, updates)).tolist()
 
@@ -86,7 +86,7 @@ def test_utility_moves_by_its_rate():
 
 
 def test_weights_do_not_become_negative():
-    """U_2 = -9: 0.7357589 - 0.9 < 0 counts 0; and if that is all there is, all count the same."""
+    """U_2 = -9: 0.7357589 - 0.9 < 0 counts 0; if all weights are 0, all count the same."""
     fedhist = strategy(haa=True, buffer_length=2, utility_weight=0.1)
     fedhist.state["utility"] = {2: -9.0, 3: -9.0}
     assert step(fedhist, 0, update(1, 0, client=2), update(0, 1, client=5)) == [0, 1]
@@ -97,8 +97,8 @@ def test_weights_do_not_become_negative():
 def test_without_utilities_freshness_weighs(settings):
     """tau = 1 and 2: p = [1, 0.7357589] / 1.7357589."""
     fedhist = strategy(**settings)
-    moved = step(fedhist, 4, update(1, 0, version=4), update(0, 1, version=4, tau=2))
-    assert moved == pytest.approx([0.5761169, 0.4238831])
+    result = step(fedhist, 4, update(1, 0, version=4), update(0, 1, version=4, tau=2))
+    assert result == pytest.approx([0.5761169, 0.4238831])
     assert fedhist.state["local"] == []
 
 
@@ -106,7 +106,7 @@ def test_without_utilities_freshness_weighs(settings):
 
 
 def test_gradients_are_fused_with_the_most_opposite_past_step():
-    """h = 2, alpha = 0.5; steps [1, 0] and [-1, 1] (nothing is fused until both are there).
+    """h = 2, alpha = 0.5; steps [1, 0] and [-1, 1] (no fusion before the buffer holds both).
 
     [1, -1] opposes [-1, 1] (cos 0.71 and -1): [1, -1] + 0.5 [-1, 1] = [0.5, -0.5]
     then G is [-1, 1], [0.5, -0.5]: [0, 2] opposes the second (cos 0.71 and -0.71): [0.25, 1.75]
@@ -145,15 +145,15 @@ def test_of_equally_opposite_steps_the_oldest_is_taken():
 def test_steps_are_as_long_as_the_mean_upload(version, settings, left):
     """[3, 0], [0, 4]: g = [1.5, 2] of length 2.5 becomes (1 - 0.1 r) 3.5 long, r = t + 1."""
     fedhist = strategy(ina=True, norm_decay=0.1, **settings)
-    moved = step(fedhist, version, update(3, 0, version=version), update(0, 4, version=version))
-    assert moved == pytest.approx([1.5 / 2.5 * 3.5 * left, 2 / 2.5 * 3.5 * left])
+    result = step(fedhist, version, update(3, 0, version=version), update(0, 4, version=version))
+    assert result == pytest.approx([1.5 / 2.5 * 3.5 * left, 2 / 2.5 * 3.5 * left])
 
 
-def test_a_step_of_no_length_stays():
+def test_a_zero_step_stays_zero():
     assert step(strategy(ina=True), 0, update(1, 0), update(-1, 0)) == [0, 0]
 
 
-def test_the_step_remembered_has_its_final_length():
+def test_the_remembered_step_has_its_final_length():
     """[4, 0], [-2, 0]: g = [1, 0], made 3 long; then [0, 1] + 0.5 [3, 0], made 1 long."""
     fedhist = strategy(egs=True, ina=True, buffer_length=1, fusion=0.5, norm_decay=0)
     assert step(fedhist, 0, update(4, 0), update(-2, 0)) == pytest.approx([3, 0])
@@ -166,41 +166,41 @@ def test_the_step_remembered_has_its_final_length():
 CLIENTS, K, H = 30, 5, 4
 
 
-def test_s_is_all_that_is_kept_of_one_model_and_the_oldest_round_is_judged():
+def test_s_is_the_buffered_uploads_of_one_model_and_the_oldest_round_is_judged():
     """In round r: S = the uploads of rounds r-h+1..r that began at version r - h."""
     rng = np.random.default_rng(0)
     fedhist = FedHist(server_lr=1.0, fusion=0.1, buffer_length=H, norm_decay=0.001)
-    began = dict.fromkeys(range(CLIENTS), 0)
-    began_at = defaultdict(list)  # round -> versions its uploads began at
-    took_part = {}
+    base_of = dict.fromkeys(range(CLIENTS), 0)
+    base_versions = defaultdict(list)  # round -> base versions of its uploads
+    participants = {}
     params = np.zeros(3, np.float32)
     for number in range(1, 40):
-        chosen = [int(c) for c in rng.choice(CLIENTS, K, replace=False)]
-        vectors = [rng.standard_normal(3).astype(np.float32) for _ in chosen]
+        sample = [int(c) for c in rng.choice(CLIENTS, K, replace=False)]
+        vectors = [rng.standard_normal(3).astype(np.float32) for _ in sample]
         before = dict(fedhist.state["utility"])
         fedhist.report = {}
         model = GlobalModel(params, number - 1)
         params = fedhist.aggregate(
             model,
             [
-                Update(c, began[c], v, "pseudo", 10, 1.0)
-                for c, v in zip(chosen, vectors, strict=True)
+                Update(c, base_of[c], v, "pseudo", 10, 1.0)
+                for c, v in zip(sample, vectors, strict=True)
             ],
         )
-        began_at[number], took_part[number] = [began[c] for c in chosen], set(chosen)
-        began |= dict.fromkeys(chosen, number)
+        base_versions[number], participants[number] = [base_of[c] for c in sample], set(sample)
+        base_of |= dict.fromkeys(sample, number)
 
         assert sum(fedhist.report["weight"]) == pytest.approx(1)
         assert min(fedhist.report["weight"]) >= 0
         length = np.mean([np.linalg.norm(v) for v in vectors]) * (1 - 0.001 * number)
         assert np.linalg.norm(params - model.params) == pytest.approx(length, rel=1e-5)
         if number >= H:
-            kept = [v for r in range(number - H + 1, number + 1) for v in began_at[r]]
-            assert fedhist.report["reference_size"] == kept.count(number - H)
+            bases = [v for r in range(number - H + 1, number + 1) for v in base_versions[r]]
+            assert fedhist.report["reference_size"] == bases.count(number - H)
         after = fedhist.state["utility"]
         changed = {c for c in after if after[c] != before.get(c)}
-        judged = number >= H and fedhist.report["reference_size"] > 0
-        assert changed == (took_part[number - H + 1] if judged else set())
+        has_verdict = number >= H and fedhist.report["reference_size"] > 0
+        assert changed == (participants[number - H + 1] if has_verdict else set())
         assert len(fedhist.state["local"]) == min(number, H - 1)
     lengths = np.linalg.norm(fedhist.state["global"], axis=1)
     np.testing.assert_allclose(fedhist.state["global_length"], lengths, rtol=1e-6)
@@ -216,17 +216,15 @@ def test_raw_gradients_may_be_aggregated():
         assert step(fedhist, version, update(*gradient, version=version)) == gradient
 
 
-@pytest.mark.parametrize(("which", "moved"), [("raw", [0, 5]), ("fused", [0, 4])])
-def test_the_length_may_be_that_of_the_fused_gradients(which, moved):
+@pytest.mark.parametrize(("norm", "expected"), [("raw", [0, 5]), ("fused", [0, 4])])
+def test_the_length_may_be_that_of_the_fused_gradients(norm, expected):
     """[4, 0], [-2, 0]: 3 long; then [-3, 4] + [3, 0] is made 5 or 4 long."""
-    fedhist = strategy(
-        egs=True, ina=True, buffer_length=1, fusion=1.0, norm_decay=0, ina_norm=which
-    )
+    fedhist = strategy(egs=True, ina=True, buffer_length=1, fusion=1.0, norm_decay=0, ina_norm=norm)
     assert step(fedhist, 0, update(4, 0), update(-2, 0)) == pytest.approx([3, 0])
-    assert step(fedhist, 1, update(-3, 4, version=1)) == pytest.approx(moved)
+    assert step(fedhist, 1, update(-3, 4, version=1)) == pytest.approx(expected)
 
 
-def test_fusion_may_begin_with_what_is_there():
+def test_fusion_may_begin_with_a_partial_buffer():
     """h = 2; [-1, 1] + 0.5 [1, 0]; then G = [1, 0], [-0.5, 1]: [1, -1] + 0.5 [-0.5, 1]."""
     fedhist = strategy(egs=True, buffer_length=2, fusion=0.5, egs_partial=True)
     assert step(fedhist, 0, update(1, 0)) == [1, 0]
@@ -234,7 +232,7 @@ def test_fusion_may_begin_with_what_is_there():
     assert step(fedhist, 2, update(1, -1, version=2)) == [0.75, -0.5]
 
 
-def test_the_step_remembered_may_be_that_before_its_length_was_set():
+def test_the_remembered_step_may_have_its_length_before_ina():
     """[4, 0], [-2, 0]: [1, 0] is remembered, [3, 0] the step; [0, 1] + 0.5 [1, 0], 1 long."""
     fedhist = strategy(
         egs=True, ina=True, buffer_length=1, fusion=0.5, norm_decay=0, cache_before_ina=True
@@ -259,7 +257,7 @@ def test_the_round_before_the_buffers_may_be_judged():
     assert fedhist.state["utility"] == {0: pytest.approx(0.5 * (1 - 2 / math.e))}
 
 
-def test_utilities_of_the_absent_may_fall():
+def test_utilities_of_absent_clients_may_fall():
     """h = 1: U_0 = 0.5 0.5 (1 - 2/e), and half of it after a round that judges client 1."""
     fedhist = strategy(
         haa=True, buffer_length=1, similarity_threshold=0.5, utility_rate=0.5, decay_absent=True

@@ -79,7 +79,7 @@ CANA with fair=True, weights with p = 1, and with p = 0, which leaves the first 
 
 import numpy as np
 import pytest
-from helpers import Quadratic, order_for, run, same_steps, sent, steps, vec
+from helpers import Quadratic, order_for, run, same_steps, steps, update_of, vec
 
 from fl_app.algorithms.ace import ACE
 from fl_app.algorithms.area import AREA
@@ -122,8 +122,8 @@ LATE = [
 
 
 def cana(**settings):
-    own = {"exponent": 1.0, "memory_span": None, "num_clients": 3}
-    return CANA(**(own | settings))
+    defaults = {"exponent": 1.0, "memory_span": None, "num_clients": 3}
+    return CANA(**(defaults | settings))
 
 
 def shares(*firsts):
@@ -182,16 +182,16 @@ def test_memories_calibrate_as_far_as_they_help(settings, later, beta, matched):
 
 def test_an_arrival_of_the_greatest_age_is_accepted_and_an_older_one_has_no_weight():
     strategy, model = ACE(max_age=1, over="all", num_clients=2), GlobalModel(vec(0), 3)
-    assert strategy.admit(model, sent(0, 2, 4)) is None
-    assert strategy.aggregate(model, [sent(0, 2, 4)]).tolist() == [-2]
+    assert strategy.admit(model, update_of(0, 2, 4)) is None
+    assert strategy.aggregate(model, [update_of(0, 2, 4)]).tolist() == [-2]
     assert strategy.report["weight"] == [1 / 2]
     assert "effective_clients" not in strategy.report  # the mean is over memories
-    strategy.aggregate(model, [sent(1, 0, 9)])
+    strategy.aggregate(model, [update_of(1, 0, 9)])
     assert strategy.report["weight"] == [0]
-    told = "age=3 is above strategy.max_age=1, and no client has a younger gradient"
-    assert strategy.admit(GlobalModel(vec(0), 6), sent(3, 3, 1)) == told
-    # A version that nobody counts for repeats its predecessor.
-    assert ACE(max_age=1).aggregate(GlobalModel(vec(5), 9), [sent(0, 0, 8)]).tolist() == [5]
+    reason = "age=3 is above strategy.max_age=1, and no client has a younger gradient"
+    assert strategy.admit(GlobalModel(vec(0), 6), update_of(3, 3, 1)) == reason
+    # If no update has a weight, the version repeats its predecessor.
+    assert ACE(max_age=1).aggregate(GlobalModel(vec(5), 9), [update_of(0, 0, 8)]).tolist() == [5]
 
 
 def test_of_two_updates_of_a_client_the_later_one_counts():
@@ -203,7 +203,7 @@ def test_of_two_updates_of_a_client_the_later_one_counts():
 # -- CA2FL and FedStaleAsync ----------------------------------------------------------------------
 
 
-def test_what_is_remembered_is_clipped_as_it_was_used():
+def test_memories_are_clipped_gradients():
     """[0, 10] to length 2: v = [0, 2]; then g = h, so v = (1/2) [0, 2] of two clients."""
     script = [(0, (0, [0, 10], 0))] * 2
     same_steps(steps(CA2FL(num_clients=2, clip_norm=2), script), [[0, 2], [0, 1]])
@@ -212,8 +212,8 @@ def test_what_is_remembered_is_clipped_as_it_was_used():
 def test_small_gradients_do_not_vanish_in_float16():
     """1e-9 is 0 in float16 without a scale; N = 2: v = 1e-9 / 2 + 3e-9 - 1e-9."""
     strategy = CA2FL(num_clients=2, memory_dtype="float16")
-    moved = steps(strategy, [(0, (0, [1e-9], 0)), (0, (0, [3e-9], 0))])
-    assert moved[1] == pytest.approx([2.5e-9], rel=1e-3)
+    result = steps(strategy, [(0, (0, [1e-9], 0)), (0, (0, [3e-9], 0))])
+    assert result[1] == pytest.approx([2.5e-9], rel=1e-3)
 
 
 def test_a_participation_that_is_not_estimated_is_that_of_the_aggregation():
@@ -225,8 +225,8 @@ def test_a_participation_that_is_not_estimated_is_that_of_the_aggregation():
     script = [(0, (0, [4], 0)), (0, (0, [4], 0), (1, [4], 0))]
     same_steps(steps(FedStaleAsync(participation_rate=0.0, **plain), script), [[4], [4]])
     estimated = FedStaleAsync(upload_exponent=0.0, participation_rate=1.0, num_clients=2)
-    moved = steps(estimated, [(0, (0, [1, 0], 0)), (0, (1, [0, 1], 0))])
-    assert moved[1] == pytest.approx([1 / 2, 1 / 2 / 0.05], rel=1e-6)
+    result = steps(estimated, [(0, (0, [1, 0], 0)), (0, (1, [0, 1], 0))])
+    assert result[1] == pytest.approx([1 / 2, 1 / 2 / 0.05], rel=1e-6)
 
 
 # -- CANA -----------------------------------------------------------------------------------------
@@ -250,7 +250,7 @@ def test_gradients_against_their_memories_are_not_calibrated():
     assert strategy.report["calibration"] == 0
 
 
-def test_both_uploads_of_a_client_are_compared_with_what_was_remembered_before():
+def test_both_uploads_of_a_client_are_compared_with_its_earlier_memory():
     """p = 0, beta = 1, h_0 = [4]: v = 3 - 4 + 4 = 3; then the later one, [1], is remembered."""
     strategy = cana(exponent=0.0, calibration=1.0)
     script = [(0, (0, [4], 0)), (0, (0, [5], 0), (0, [1], 0))]
@@ -277,8 +277,8 @@ def test_fusion_falls_with_the_number_of_clients(num_clients, factor):
     """L = 2, K = 1, alpha = 1/2: min(1, 2 / N). Steps [1, 0] and [0, 1], then [-2, 0]."""
     falls = {"fusion": 0.5, "fusion_length": 2, "fusion_falls": True}
     strategy = cana(calibration=0.0, num_clients=num_clients, **falls)
-    moved = steps(strategy, [(0, (0, g, 0)) for g in ([1, 0], [0, 1], [-2, 0])])
-    assert moved[2] == pytest.approx([-2 + 0.5 * factor, 0])
+    result = steps(strategy, [(0, (0, g, 0)) for g in ([1, 0], [0, 1], [-2, 0])])
+    assert result[2] == pytest.approx([-2 + 0.5 * factor, 0])
 
 
 def test_steps_are_as_long_as_gradients():
@@ -300,8 +300,8 @@ def test_steps_are_as_long_as_gradients():
 
 
 def residual(client, version, r, after=0, number=1):
-    told = {"after": float(after), "upload": float(number)}
-    return sent(client, version, r, kind=RESIDUAL, metrics=told)
+    metrics = {"after": float(after), "upload": float(number)}
+    return update_of(client, version, r, kind=RESIDUAL, metrics=metrics)
 
 
 FOUR = [residual(0, 0, 4), residual(1, 1, 2), residual(0, 1, -2, 1, 2), residual(1, 3, -3, 1, 2)]
@@ -320,26 +320,26 @@ def test_the_model_is_the_mean_of_the_latest_models():
 def test_orders_say_after_which_upload_the_next_one_counts():
     strategy, model = AREA(num_clients=1), GlobalModel(vec(0), 0)
 
-    def named():
+    def numbers():
         config = strategy.dispatch(model, 0)[1]
         return [config[key] for key in ("after", "checkpoint", "checkpoint_before")]
 
     require_keepable(strategy, Buffered(1, 1))  # this saves nothing
-    assert named() == [0, 0, 0]
+    assert numbers() == [0, 0, 0]
     strategy.admit(model, residual(0, 0, 4, 0, 3))
-    assert named() == [3, 3, 3]
+    assert numbers() == [3, 3, 3]
     strategy.state_dict()
     strategy.admit(model, residual(0, 0, 4, 3, 4))
-    assert named() == [4, 3, 3]
+    assert numbers() == [4, 3, 3]
     strategy.state_dict()
     strategy.admit(model, residual(0, 0, 4, 4, 5))
-    assert named() == [5, 4, 3]
+    assert numbers() == [5, 4, 3]
     strategy.state_dict()
-    assert named() == [5, 5, 4]
+    assert numbers() == [5, 5, 4]
 
 
 @pytest.mark.parametrize(
-    ("refused", "told"),
+    ("update", "reason"),
     [
         (residual(0, 0, 1, 7, 8), "it follows upload 7 of its client, and the last one was"),
         (residual(0, 0, 1, 0, float("nan")), "it says that it is upload nan of its client"),
@@ -349,18 +349,18 @@ def test_orders_say_after_which_upload_the_next_one_counts():
         (Update(0, 0, vec(1), "delta", 10, 0.1), "kind 'delta' is not 'residual'"),
     ],
 )
-def test_what_does_not_fit_the_mean_is_refused(refused, told):
+def test_uploads_that_do_not_fit_the_mean_are_refused(update, reason):
     strategy, model = AREA(num_clients=1), GlobalModel(vec(0), 0)
-    if refused.client_id == 5:
+    if update.client_id == 5:
         strategy.admit(model, residual(0, 0, 1))
     before = dict(strategy.state["accepted"])
-    assert told in (strategy.admit(model, refused) or "")
+    assert reason in (strategy.admit(model, update) or "")
     assert strategy.state["accepted"] == before
 
 
 def test_norm_bounds_are_refused_before_a_run():
-    told = r"^guard\.max_norm=9\.0 must be null with uploads of kind 'residual'"
-    with pytest.raises(ValueError, match=told):
+    message = r"^guard\.max_norm=9\.0 must be null with uploads of kind 'residual'"
+    with pytest.raises(ValueError, match=message):
         AREA().start(None, None, guard=Guard(max_norm=9.0))
 
 
@@ -373,44 +373,44 @@ def trainer(**settings):
     return AREATrainer(TASK, upload="delta", local_steps=3, local_lr=0.1, **settings)
 
 
-def trained(device, sequence, received, state, **config):
+def train(device, sequence, received, state, **config):
     return device.train(order_for(1, sequence, received, {"version": 0, **config}, state))
 
 
 def test_a_client_uploads_the_change_since_the_upload_that_the_order_names():
     device, w = trainer(), vec(1, 2, 3)
-    first = trained(device, 0, w, {}, after=0)
+    first = train(device, 0, w, {}, after=0)
     end = device.model.read()
     np.testing.assert_allclose(first.vector, end - w, atol=1e-6)
     assert first.kind == RESIDUAL
     assert first.metrics == {"after": 0, "upload": 1}
-    second = trained(device, 1, vec(0, 0, 0), first.state, after=1, checkpoint=1)
+    second = train(device, 1, vec(0, 0, 0), first.state, after=1, checkpoint=1)
     np.testing.assert_allclose(second.vector, device.model.read() - end, atol=1e-6)
     assert second.state["numbers"].tolist() == [1, 2]
-    # The second upload was refused, so the third is told after the first.
-    third = trained(device, 2, vec(5, 5, 5), second.state, after=1, checkpoint=1)
+    # The second upload was refused, so the third follows the first.
+    third = train(device, 2, vec(5, 5, 5), second.state, after=1, checkpoint=1)
     np.testing.assert_allclose(third.vector, device.model.read() - end, atol=1e-6)
     assert third.state["numbers"].tolist() == [1, 3]
-    fourth = trained(device, 3, w, third.state, after=3, checkpoint=3)
+    fourth = train(device, 3, w, third.state, after=3, checkpoint=3)
     assert fourth.state["numbers"].tolist() == [3, 4]
 
 
-def test_a_client_keeps_what_the_last_two_checkpoints_name():
+def test_a_client_keeps_the_models_that_the_last_two_checkpoints_name():
     device, state = trainer(), {}
     for sequence in range(6):
-        named = {"checkpoint": min(sequence, 3), "checkpoint_before": min(sequence, 1)}
-        state = trained(device, sequence, vec(1, 2, 3), state, after=sequence, **named).state
+        config = {"checkpoint": min(sequence, 3), "checkpoint_before": min(sequence, 1)}
+        state = train(device, sequence, vec(1, 2, 3), state, after=sequence, **config).state
     assert state["numbers"].tolist() == [1, 3, 5, 6]
 
 
-def test_a_client_without_its_memory_says_so():
+def test_a_client_reports_a_lost_memory():
     device = trainer()
     with pytest.raises(ValueError, match=r"^client 1 has no model of its upload 4: its memory was"):
-        trained(device, 5, vec(1, 2, 3), {}, after=4)
+        train(device, 5, vec(1, 2, 3), {}, after=4)
 
 
-def test_what_rounding_left_out_is_part_of_the_next_upload():
-    """y moves by what was sent, so that what the server adds up stays y."""
+def test_rounding_errors_are_part_of_the_next_upload():
+    """y moves by the vector that was sent, so that the server's sum stays equal to y."""
     device, received = trainer(upload_dtype="float16"), vec(1, 2, 3)
     first = chain(device).train(order_for(1, 0, received, {"after": 0}))
     assert first.vector.tolist() != (device.model.read() - received).tolist()
@@ -431,8 +431,8 @@ def test_other_uploads_are_refused():
 CLIENTS = 8
 
 
-class Noting(AREATrainer):
-    """Notes where each upload ended."""
+class Recording(AREATrainer):
+    """Records the model at each upload."""
 
     def __init__(self):
         super().__init__(Quadratic.scattered(CLIENTS), upload="delta", local_steps=2, local_lr=0.1)
@@ -465,11 +465,11 @@ class Checked(AREA):
 
 
 def test_refused_and_waiting_uploads_leave_the_model_the_mean():
-    device, buffered = Noting(), Buffered(concurrency=6, buffer_size=3)
+    device, buffered = Recording(), Buffered(concurrency=6, buffer_size=3)
     settings = {"num_clients": CLIENTS, "num_versions": 40, "initial": vec(1, -1, 1)}
-    made = run(buffered, device, strategy=Checked(device.ends), **settings)
-    assert made.outcome.stopped == "num_versions"
-    aggregated = [event["client"] for event in made.kind("aggregate")]
-    assert any(len(set(clients)) < len(clients) for clients in aggregated)
-    assert made.history.rejected > 10
-    assert len({client for clients in aggregated for client in clients}) == CLIENTS
+    result = run(buffered, device, strategy=Checked(device.ends), **settings)
+    assert result.outcome.stopped == "num_versions"
+    buffers = [event["client"] for event in result.kind("aggregate")]
+    assert any(len(set(clients)) < len(clients) for clients in buffers)
+    assert result.history.rejected > 10
+    assert len({client for clients in buffers for client in clients}) == CLIENTS

@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 import pytest
-from helpers import Quadratic, Times, order_for, run, sent, vec
+from helpers import Quadratic, Times, order_for, run, update_of, vec
 
 from fl_app.algorithms.overlap_fedavg import OverlapFedAvg
 from fl_app.algorithms.overlap_fedavg.trainer import OverlapTrainer
@@ -16,7 +16,7 @@ from fl_app.schedule import synchronous
 
 
 def update(client_id, version, *delta, examples=10):
-    return sent(client_id, version, *delta, kind="delta", examples=examples)
+    return update_of(client_id, version, *delta, kind="delta", examples=examples)
 
 
 SETTINGS = {"server_lr": 0.5, "compensation": 0.25, "momentum": 0.5}
@@ -123,14 +123,14 @@ def test_delayed_gradient_descent_on_a_quadratic():
     FedAvg takes the gradient at w_t. The staleness of 1 remains however short transfers are.
     """
     eta, versions = 0.3, 12
-    made = one_client(eta, versions)
+    result = one_client(eta, versions)
     expected = [0.0, eta * 8.0]
     while len(expected) <= versions:
         expected.append(expected[-1] - eta * (expected[-2] - 8.0))
-    assert made.outcome.params[0] == pytest.approx(expected[-1], rel=1e-5)
+    assert result.outcome.params[0] == pytest.approx(expected[-1], rel=1e-5)
     fedavg = 8.0 * (1 - (1 - eta) ** versions)
-    assert abs(made.outcome.params[0] - fedavg) > 0.05
-    assert made.history.ages == {0: 1, 1: versions - 1}
+    assert abs(result.outcome.params[0] - fedavg) > 0.05
+    assert result.history.ages == {0: 1, 1: versions - 1}
 
 
 @pytest.mark.parametrize("upload", ["delta", "pseudo"])
@@ -140,12 +140,12 @@ def test_the_second_cycle_may_go_on_from_the_own_model(upload):
     The second upload goes on from u_0 = 2: u_1 = 2 + 6 / 4 = 3.5, 3.5 from w_0: w_2 = 2 + 3.5.
     From then on as ever: w_3 = w_2 + (8 - w_1) / 4 = 7, w_4 = w_3 + (8 - w_2) / 4 = 7.625.
     """
-    made = one_client(0.25, 4, upload=upload, bootstrap="continue")
-    assert made.outcome.params[0] == pytest.approx(7.625)
-    assert made.history.ages == {0: 1, 1: 3}
+    result = one_client(0.25, 4, upload=upload, bootstrap="continue")
+    assert result.outcome.params[0] == pytest.approx(7.625)
+    assert result.history.ages == {0: 1, 1: 3}
 
 
-def test_working_ahead_goes_on_from_the_own_model():
+def test_working_ahead_continues_from_the_own_model():
     """u_0 = 2, then 3.5 from w_0, trained before the order with w_1 came."""
     device = OverlapTrainer(
         Quadratic([[[8.0]] * 4]), upload="delta", local_lr=0.25, batch_size=4, bootstrap="continue"
@@ -206,11 +206,11 @@ def test_joules_of_a_part_of_a_cycle(elapsed, joules):
     ],
 )
 def test_runs_take_the_seconds_of_table_4(parameters, epochs, fedavg, overlap, saved):
-    """Printed: seconds of an iteration, five local epochs, under either, and percent saved.
+    """The table has seconds of an iteration (five local epochs) of both methods, and percent saved.
 
-    Twelve iterations are 60 local epochs. What a cycle has of them is ours, five over the epochs
-    that cover the transfers, rounded up; the first model's way to the clients and the first
-    update's way back come on top.
+    Twelve iterations are 60 local epochs. Our reading: a cycle has as many epochs as cover the
+    transfers, rounded up, so an iteration has five cycles over that number. The first download
+    and the first upload come on top.
     """
     compute = OverlapCompute(num_bytes=4 * parameters, num_examples=[100, 400, 250])
     network = OverlapNetwork(num_bytes=4 * parameters)
@@ -240,7 +240,7 @@ def trainer(**settings):
 
 
 def orders(device, epochs):
-    """Three orders, of the models 0, 1 and 2 everywhere; ahead of each come so many epochs."""
+    """Uploads of three orders, with models of 0, 1 and 2; the device trains `epochs` ahead."""
     uploads = []
     state = {}
     for version in range(3):
@@ -256,8 +256,8 @@ def orders(device, epochs):
 
 
 @pytest.mark.parametrize("epochs", [1, 3])
-def test_what_a_device_trained_ahead_is_its_answer(epochs):
-    """As many epochs as fitted, else all as if it had begun when the order came.
+def test_a_model_trained_ahead_is_the_answer(epochs):
+    """Apart from its number of epochs, it equals training that begins with the order.
 
     8 examples in batches of 4: 2 steps an epoch, each of rate 0.1 2^-t in exchange t.
     """
@@ -281,8 +281,8 @@ def test_beyond_the_cap_the_device_waits():
     device.work_ahead(lambda: pytest.fail("there is nothing left to do"))
 
 
-def test_what_was_trained_from_another_model_is_no_answer():
-    """Another client's, or one from a model that the client's memory knows nothing of."""
+def test_a_model_trained_from_another_model_is_no_answer():
+    """That model is another client's, or one that the client's memory does not know."""
     device = trainer()
     first = device.train(order_for(1, 0, vec(0, 0, 0), {"max_local_epochs": 1}))
     for client_id, base in ((0, 0.0), (1, 7.0)):

@@ -1,4 +1,4 @@
-"""The long run of a federation by theory: by hand for the smallest, then against the clock."""
+"""Theory of a federation's long run: small cases by hand, others against the simulated clock."""
 
 from itertools import combinations_with_replacement
 from math import exp
@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from helpers import MeanDelta, run, sent, vec
+from helpers import MeanDelta, run, update_of, vec
 
 import fl_app
 from fl_app.algorithms.fedavg_k import FedAvgK
@@ -26,7 +26,7 @@ from fl_app.schedule.routed import MIN_SHARE, Routed, best, queues
 
 
 def fixed(*seconds):
-    """Clients whose orders always take so long."""
+    """Clients whose orders always take these seconds."""
     size = len(seconds)
     draws = np.repeat(np.array(seconds, float)[:, None], 2, axis=1)
     return Orders(
@@ -52,10 +52,10 @@ def test_two_of_three_clients():
     # While 1 works, 2 and 4 take turns at one place: 2 orders in 6 seconds.
     np.testing.assert_allclose(others, [2 / 6, 2 / 5, 2 / 3])
     # X = 6/14 + 5/14 + 3/14 = 1; mean age M - 1 = 1: 6/14 / 3 + 5/14 4/5 + 3/14 8/3 = 1.
-    found = steady(fixed(*seconds), fully_async(2)).measures
-    assert found["updates_per_second"] == pytest.approx(1)
-    assert found["mean_age"] == pytest.approx(1)
-    assert found["clients_at_work"] == pytest.approx(2)
+    measures = steady(fixed(*seconds), fully_async(2)).measures
+    assert measures["updates_per_second"] == pytest.approx(1)
+    assert measures["mean_age"] == pytest.approx(1)
+    assert measures["clients_at_work"] == pytest.approx(2)
 
 
 @pytest.mark.parametrize("concurrency", [1, 37, 199, 200])
@@ -64,7 +64,7 @@ def test_polynomials_of_many_unequal_clients_neither_overflow_nor_cancel(concurr
     busy, others = product_form(seconds, concurrency)
     assert busy.sum() == pytest.approx(concurrency)
     assert ((busy > 0) & (busy <= 1)).all()
-    # Mean age over arrivals: M - 1, whoever is slow.
+    # Mean age over arrivals: M - 1, whichever clients are slow.
     arrivals = busy / seconds
     assert arrivals @ (seconds * others) / arrivals.sum() == pytest.approx(
         concurrency - 1, abs=1e-6
@@ -72,18 +72,18 @@ def test_polynomials_of_many_unequal_clients_neither_overflow_nor_cancel(concurr
 
 
 def test_rounds_last_as_long_as_their_slowest_client():
-    found = steady(fixed(1.0, 2.0, 4.0), synchronous(3)).measures
-    assert found["updates_per_second"] == pytest.approx(3 / 4, rel=1e-3)
-    assert found["mean_age"] == 0
+    measures = steady(fixed(1.0, 2.0, 4.0), synchronous(3)).measures
+    assert measures["updates_per_second"] == pytest.approx(3 / 4, rel=1e-3)
+    assert measures["mean_age"] == 0
     # 3, 2 and 0 seconds, which is 5 of 12 of the seconds of three clients.
-    assert found["seconds_in_buffer"] == pytest.approx(5 / 3, rel=1e-2)
+    assert measures["seconds_in_buffer"] == pytest.approx(5 / 3, rel=1e-2)
 
 
 def test_a_short_loop_of_many_clients_counts_from_when_the_ages_have_grown():
     many = fixed(*np.geomspace(1.0, 5.0, 300))
-    found = steady(many, k_async(1, 300), arrivals=1500).measures
-    assert found["mean_age"] == pytest.approx(299, rel=0.01)  # (M - K) / K
-    assert found["updates_per_second"] == pytest.approx((1 / many.seconds).sum(), rel=0.01)
+    measures = steady(many, k_async(1, 300), arrivals=1500).measures
+    assert measures["mean_age"] == pytest.approx(299, rel=0.01)  # (M - K) / K
+    assert measures["updates_per_second"] == pytest.approx((1 / many.seconds).sum(), rel=0.01)
     rounds = steady(many, synchronous(300), arrivals=100).measures
     assert rounds["updates_per_second"] == pytest.approx(300 / 5)
 
@@ -98,7 +98,7 @@ def test_few_clients_that_are_rarely_online_count_by_their_chances():
     assert pair["clients_at_work"] == pytest.approx(1 / 3)
 
 
-def test_starts_by_the_clock_that_find_no_place():
+def test_share_of_periodic_starts_without_a_free_place():
     assert loss(2.0, 1.0, 1) == pytest.approx(np.exp(-2))  # the one before still works
     q1, q2 = np.exp(0.5) - 1, np.exp(1.0) - 1
     assert loss(0.5, 1.0, 2) == pytest.approx(1 / (1 + 2 * q1 + q1 * q2))
@@ -111,21 +111,22 @@ def test_orders_queue_at_a_busy_server():
     # Ten unequal clients would bring 25 updates a second; it receives two.
     busy = fixed(*np.geomspace(0.1, 10, 10))._replace(server=Server(receipt=0.5))
     for online in (1.0, 0.9):
-        found = steady(busy._replace(online=online), fully_async(10)).measures
-        assert found["server_load"] == pytest.approx(1, abs=0.01)
+        result = steady(busy._replace(online=online), fully_async(10)).measures
+        assert result["server_load"] == pytest.approx(1, abs=0.01)
     # It evaluates after both arrivals, which came together: two in 1 + 10 seconds.
     stops = fixed(1.0, 1.0)._replace(server=Server(evaluation=10.0), eval_every=2)
     assert steady(stops, fully_async(2)).measures["updates_per_second"] == pytest.approx(2 / 11)
     assert steady(stops, Buffered(2, 2)).measures["clients_at_work"] == 2
-    # Orders of 1 s take 0.25 s of the server, the half that comes back 1 s; it is there by half.
+    # An order of 1 s takes 0.25 s of the server, and 1 s more if it arrives, which half of them do.
+    # The client is online half of the time.
     serves = Server(dispatch=0.25, receipt=1.0)
     lost = fixed(1.0)._replace(success=np.array([0.5]), online=0.5, server=serves)
-    found = steady(lost, fully_async(1)).measures
-    assert found["server_load"] == pytest.approx(0.5 * 0.75 / 1.75)
-    # A look every 5 s finds all ten, and works 2 s: ten orders in 7 seconds.
+    result = steady(lost, fully_async(1)).measures
+    assert result["server_load"] == pytest.approx(0.5 * 0.75 / 1.75)
+    # A poll every 5 s finds all ten and takes 2 s: ten orders in 7 seconds.
     polled = fixed(*[1.0] * 10)._replace(server=Server(receipt=0.2, poll=5.0))
-    found = steady(polled, fully_async(10)).measures["updates_per_second"]
-    assert found == pytest.approx(10 / 7, rel=1e-3)
+    result = steady(polled, fully_async(10)).measures["updates_per_second"]
+    assert result == pytest.approx(10 / 7, rel=1e-3)
 
 
 # -- against the clock ----------------------------------------------------------------------------
@@ -143,7 +144,7 @@ ARRIVALS = 3000
 
 
 def fleet(rng, number):
-    """Random devices, of four kinds in turn, every other with links; and their number."""
+    """Random devices of four kinds in turn, half of them with links, and their number."""
     size, seed = int(rng.integers(8, 60)), int(rng.integers(1000))
     kinds = (
         lambda: UniformRatio(ratio=float(rng.uniform(1, 20)), num_clients=size, seed=seed),
@@ -178,8 +179,8 @@ def test_the_clock_agrees_with_theory(name, more):
     for number in range(8):
         # Starts by the clock are a loss system for exponential seconds alone.
         devices, size = fleet(rng, 1 if name == "clock" else number)
-        most = size if more == "availability" else size // 3
-        concurrency = int(rng.integers(2, max(3, most)))
+        limit = size if more == "availability" else size // 3
+        concurrency = int(rng.integers(2, max(3, limit)))
         schedule = SCHEDULES[name](size, concurrency, int(rng.integers(1, concurrency + 1)))
         stays = Churn(mean_online=4, mean_offline=8, seed=number) if "av" in more else None
         server = {
@@ -189,7 +190,7 @@ def test_the_clock_agrees_with_theory(name, more):
             "poll": Server(receipt=0.01, dispatch=0.01, poll=0.37),
         }.get(more, Server())
         theory = steady(orders_of(devices, size, stays, server), schedule).measures
-        ran = run(
+        result = run(
             schedule,
             num_clients=size,
             num_versions=ARRIVALS // getattr(schedule, "buffer_size", 1),
@@ -197,7 +198,7 @@ def test_the_clock_agrees_with_theory(name, more):
             availability=stays,
             server=server,
         )
-        arrivals = ran.kind("arrival")
+        arrivals = result.kind("arrival")
         arrivals = arrivals[len(arrivals) // 4 :]
         seconds = arrivals[-1]["t"] - arrivals[0]["t"]
         speeds.append((len(arrivals) - 1) / seconds / theory["updates_per_second"])
@@ -213,19 +214,19 @@ def test_the_clock_agrees_with_theory(name, more):
 def test_classes_are_those_of_a_run(tmp_path):
     settings = ("algorithm=fedasync", "devices.ratio=110", "num_clients=30")
     theory = plan(*settings).classes
-    ran = fl_app.run(
+    result = fl_app.run(
         *settings, "num_versions=6000", "runtime.train=false", "eval_every=2000",
         output=tmp_path / "run", progress=False,
     )  # fmt: skip
-    seen = ran.events[ran.events.kind == "arrival"]
-    orders = ran.events[ran.events.kind == "dispatch"].set_index("order").t
-    seconds = (seen.t - seen.order.map(orders)).groupby(seen.client).mean()
+    arrivals = result.events[result.events.kind == "arrival"]
+    orders = result.events[result.events.kind == "dispatch"].set_index("order").t
+    seconds = (arrivals.t - arrivals.order.map(orders)).groupby(arrivals.client).mean()
     third = np.argsort(np.argsort(seconds.to_numpy())) * 3 // 30
     for number, (_, row) in enumerate(theory.iterrows()):
-        own = seen[seen.client.isin(seconds.index[third == number])]
-        assert len(own) / len(seen) == pytest.approx(row.share, abs=0.01)
-        assert own.age.mean() == pytest.approx(row.mean_age, rel=0.05)
-        below, up_to = (own.age < row.age_95).mean(), (own.age <= row.age_95).mean()
+        group = arrivals[arrivals.client.isin(seconds.index[third == number])]
+        assert len(group) / len(arrivals) == pytest.approx(row.share, abs=0.01)
+        assert group.age.mean() == pytest.approx(row.mean_age, rel=0.05)
+        below, up_to = (group.age < row.age_95).mean(), (group.age <= row.age_95).mean()
         assert below - 0.01 < 0.95 < up_to + 0.01
 
 
@@ -240,9 +241,9 @@ def test_refusals_and_aims():
     stops = ("devices.server.table=null", "devices.server.evaluation=1", "eval_every=9")
     with pytest.raises(ValueError, match="it stops for 1 s at times, and arrivals pile up"):
         plan("devices/server=measured", *stops, "devices/availability=churn")
-    for own in ("guard.max_norm=2", "algorithm=zeno"):
-        with pytest.raises(ValueError, match=f"{own}: updates are refused for what they hold"):
-            plan(own)
+    for setting in ("guard.max_norm=2", "algorithm=zeno"):
+        with pytest.raises(ValueError, match=f"{setting}: updates are refused for what they hold"):
+            plan(setting)
     with pytest.raises(ValueError, match="deadline=9"):
         plan("deadline=9")
     for name, key in (
@@ -251,26 +252,26 @@ def test_refusals_and_aims():
     ):
         with pytest.raises(ValueError, match="and those above 2 are refused"):
             plan(f"algorithm={name}", f"algorithm.strategy.{key}=3")
-    for own in (["fedsa"], ["asyncfeded", "algorithm.strategy.adapt_epochs=true"]):
+    for setting in (["fedsa"], ["asyncfeded", "algorithm.strategy.adapt_epochs=true"]):
         with pytest.raises(ValueError, match="its orders say how much clients train"):
-            plan(f"algorithm={own[0]}", *own[1:])
+            plan(f"algorithm={setting[0]}", *setting[1:])
     with pytest.raises(ValueError, match="aim=energy must be used with devices/energy"):
         plan(aim="energy")
     for aim in ("speed", "age=", "updates3"):
         with pytest.raises(ValueError, match=f"aim={aim} must be"):
             plan(aim=aim)
-    found = plan("devices/energy=phone", aim="age<=0.5")
-    assert found.best.mean_age <= 0.5
-    allowed = found.grid[found.grid.mean_age <= 0.5]
-    assert found.best.updates_per_second == allowed.updates_per_second.max()
+    result = plan("devices/energy=phone", aim="age<=0.5")
+    assert result.best.mean_age <= 0.5
+    allowed = result.grid[result.grid.mean_age <= 0.5]
+    assert result.best.updates_per_second == allowed.updates_per_second.max()
     assert plan(aim="updates").best.buffer_size == 1
-    seconds = found.grid.eval("buffer_size * (1 + mean_age / 5) ** 2 / updates_per_second")
+    seconds = result.grid.eval("buffer_size * (1 + mean_age / 5) ** 2 / updates_per_second")
     assert plan(aim="age=5").best.name == seconds.idxmin()
     assert {*plan("algorithm=fedasync").grid.buffer_size} == {1}
     twice = plan("algorithm=fedasmu").measures  # a fresh model is a second download
     assert twice["bytes_down_per_second"] == pytest.approx(2 * twice["bytes_up_per_second"])
-    assert found.classes.share.sum() == pytest.approx(1)
-    assert found.plot().html().startswith("<img")
+    assert result.classes.share.sum() == pytest.approx(1)
+    assert result.plot().html().startswith("<img")
 
 
 def test_ages_of_rounds_prefer_no_size():
@@ -279,11 +280,11 @@ def test_ages_of_rounds_prefer_no_size():
     assert (overlapping.best, overlapping.measures["mean_age"]) == (None, 1)
     assert set(overlapping.classes.age_95) == {1}
     assert "\nNo best size: " in str(rounds)
-    for only in ("num_clients=1", "algorithm.schedule.concurrency=null"):  # one row, of any age
-        assert "\nBest: concurrency=" in str(plan("algorithm=fedasync", only))
+    for override in ("num_clients=1", "algorithm.schedule.concurrency=null"):  # one row, of any age
+        assert "\nBest: concurrency=" in str(plan("algorithm=fedasync", override))
 
 
-def test_the_command_finds_options_of_ones_own(tmp_path, capsys):
+def test_the_command_finds_a_users_options(tmp_path, capsys):
     (tmp_path / "devices").mkdir()
     copy(CONF / "devices/lognormal.yaml", tmp_path / "devices/mine.yaml")
     assert planned([f"--config-dir={tmp_path}", "devices=mine"]) == 0
@@ -301,7 +302,7 @@ def test_the_command_finds_options_of_ones_own(tmp_path, capsys):
         (0.0, Churn(mean_online=6.0), 6 * (1 + 4 * exp(-2 / 6) - 4 * exp(-1) - exp(-7 / 6))),
     ],
 )
-def test_joules_are_means_of_what_is_done_of_orders(spread, stays, joules):
+def test_joules_are_means_over_finished_parts_of_orders(spread, stays, joules):
     """4 s of training at 5 W, more and less by turns, two downloads and an upload of 1 s at 1 W."""
     compute = SimpleNamespace(seconds=lambda client, number, now: 4.0 + spread * (-1) ** number)
     links = SimpleNamespace(download=lambda *_: 1.0, upload=lambda *_: 1.0)
@@ -330,13 +331,13 @@ def test_queues_are_the_product_form():
 def test_equal_clients_are_drawn_alike_and_slow_or_costly_ones_less():
     np.testing.assert_allclose(best(np.ones(5), np.ones(5), 4), 0.2, atol=1e-4)
     seconds = np.array([1.0, 2.0, 8.0])
-    found = best(seconds, np.ones(3), 3)
-    assert found.sum() == pytest.approx(1)
-    assert found.min() >= MIN_SHARE / 3
+    shares = best(seconds, np.ones(3), 3)
+    assert shares.sum() == pytest.approx(1)
+    assert shares.min() >= MIN_SHARE / 3
     # No other probabilities bring more: a grid over the simplex.
     grid = [np.array([a, b, 20 - a - b]) / 20 for a in range(1, 19) for b in range(1, 20 - a)]
-    most = max(queues(each * seconds, 3)[0] for each in grid if each.min() >= MIN_SHARE / 3)
-    assert queues(found * seconds, 3)[0] >= most
+    maximum = max(queues(each * seconds, 3)[0] for each in grid if each.min() >= MIN_SHARE / 3)
+    assert queues(shares * seconds, 3)[0] >= maximum
     costly = best(np.ones(2), np.array([1.0, 3.0]), 2)
     assert costly[0] > 0.6
     many = Routed(30, 10, "throughput")  # of equal clients, whose times are drawn
@@ -363,8 +364,8 @@ def test_a_run_has_the_throughput_and_the_shares_of_theory():
     schedule.settle(Slower().parts, None)
     p = np.array(schedule.shares) / size
     strategy = MeanDelta()
-    ran = run(schedule, num_clients=size, num_versions=20000, devices=Slower(), strategy=strategy)
-    arrivals = ran.kind("arrival")
+    sim = run(schedule, num_clients=size, num_versions=20000, devices=Slower(), strategy=strategy)
+    arrivals = sim.kind("arrival")
     throughput = queues(p * factor, orders)[0]
     assert len(arrivals) / arrivals[-1]["t"] == pytest.approx(throughput, rel=0.02)
     clients = np.array([each["client"] for each in arrivals])
@@ -377,7 +378,7 @@ def test_the_unbiased_step_divides_by_the_share():
     strategy = FedAvgK(server_lr=0.5, weighting="unbiased")
     strategy.shares = [0.5, 2.0]
     model = GlobalModel(vec(1, 1), 5)
-    first, second = sent(0, 5, 2, 0, kind="gradient"), sent(1, 5, 0, 4, kind="gradient")
+    first, second = update_of(0, 5, 2, 0, kind="gradient"), update_of(1, 5, 0, 4, kind="gradient")
     assert strategy.aggregate(model, [first]).tolist() == [-1, 1]
     # 1/2 (1/(2 0.5) [2, 0] + 1/(2 2) [0, 4]) = [1, 1/2]
     assert strategy.aggregate(model, [first, second]).tolist() == [0, 0.5]

@@ -36,9 +36,9 @@ from helpers import (
     order_for,
     run,
     same_steps,
-    sent,
     steps,
     toward_own_number,
+    update_of,
     vec,
 )
 from torch import nn
@@ -69,58 +69,58 @@ from fl_app.tasks.task import Task
 MODELS = [(0, 8), (1, 0), (0, 16), (2, 1)]
 
 
-def arrived(strategy, models=MODELS, together=False):
+def models_after(strategy, models=MODELS, together=False):
     """w after each arrival, or after all of them at once."""
-    updates = [sent(client, 0, w, kind="model") for client, w in models]
-    params, found = vec(4), []
+    updates = [update_of(client, 0, w, kind="model") for client, w in models]
+    params, results = vec(4), []
     for version, group in enumerate([updates] if together else [[each] for each in updates]):
         params = strategy.aggregate(GlobalModel(params, version), group)
-        found.append(params.item())
-    return found
+        results.append(params.item())
+    return results
 
 
 def test_a_new_model_takes_the_place_of_its_clients_last_one():
-    assert arrived(MRAsyncFL(discount=0.5, num_clients=2)) == [7, 3, 11, 6]
-    assert arrived(MRAsyncFL(discount=0.5)) == [6, 3, 10.5, 5.75]
+    assert models_after(MRAsyncFL(discount=0.5, num_clients=2)) == [7, 3, 11, 6]
+    assert models_after(MRAsyncFL(discount=0.5)) == [6, 3, 10.5, 5.75]
     strategy = MRAsyncFL(discount=0.5, num_clients=2)
-    assert arrived(strategy, together=True) == [6]
+    assert models_after(strategy, together=True) == [6]
     assert strategy.report["weight"] == [3 / 4, 5 / 8, 11 / 16, 1 / 2]
     assert strategy.state["weights"] == {0: 11 / 32, 1: 5 / 32, 2: 1 / 2}
 
 
 def test_an_upload_beyond_the_greatest_staleness_is_refused():
-    strategy, model = MRAsyncFL(max_staleness=2), GlobalModel(vec(0), 3)
-    assert strategy.admit(model, sent(0, 1, 1)) is None
-    assert strategy.admit(model, sent(0, 0, 1)) == "age=3 is above 2, by strategy.max_staleness"
+    method, model = MRAsyncFL(max_staleness=2), GlobalModel(vec(0), 3)
+    assert method.admit(model, update_of(0, 1, 1)) is None
+    assert method.admit(model, update_of(0, 0, 1)) == "age=3 is above 2, by strategy.max_staleness"
 
 
 # -- FedPSA ---------------------------------------------------------------------------------------
 
 
 def psa(**settings):
-    """Its model has a buffer of 5 behind [1, 1], whose gradient is none."""
-    own = {"queue_length": 2, "sketch_size": None, "temperature_slope": 1.0}
-    strategy = FedPSA(**(own | settings))
+    """FedPSA for a model of [1, 1] and a buffer of 5, whose gradient does not count."""
+    defaults = {"queue_length": 2, "sketch_size": None, "temperature_slope": 1.0}
+    strategy = FedPSA(**(defaults | settings))
     strategy.prepare(lambda params, *rest: vec(1, 1, -9))
     return strategy
 
 
-def displaced(*deltas):
-    return [sent(client, 3, *delta, 0, kind="delta") for client, delta in enumerate(deltas)]
+def displacements(*deltas):
+    return [update_of(client, 3, *delta, 0, kind="delta") for client, delta in enumerate(deltas)]
 
 
 MODEL = GlobalModel(vec(1, 1, 5), 3, num_trainable=2)
-UNLIKE, ALIKE = displaced([1, 0], [-2, -2]), displaced([1, 0], [0, 1])
+UNLIKE, ALIKE = displacements([1, 0], [-2, -2]), displacements([1, 0], [0, 1])
 
 
 def test_updates_whose_models_are_as_sensitive_as_the_global_one_count_more():
     strategy = psa()
-    found = strategy.aggregate(MODEL, UNLIKE)
-    assert found == pytest.approx([0.3540170, -0.0973220, 5], abs=1e-6)
+    params = strategy.aggregate(MODEL, UNLIKE)
+    assert params == pytest.approx([0.3540170, -0.0973220, 5], abs=1e-6)
     assert strategy.report["temperature"] == 1.5
-    # Many random rows measure the same cosines, and few do not.
-    assert psa(sketch_size=9999).aggregate(MODEL, UNLIKE) == pytest.approx(found, abs=0.01)
-    assert psa(sketch_size=2).aggregate(MODEL, UNLIKE) != pytest.approx(found, abs=0.01)
+    # A sketch of many random rows measures the same cosines; one of few rows does not.
+    assert psa(sketch_size=9999).aggregate(MODEL, UNLIKE) == pytest.approx(params, abs=0.01)
+    assert psa(sketch_size=2).aggregate(MODEL, UNLIKE) != pytest.approx(params, abs=0.01)
     assert strategy.aggregate(MODEL, ALIKE) == pytest.approx([1.5, 1.5, 5])
     assert strategy.report["temperature"] == pytest.approx(2 / 9 + 1 / 2)
 
@@ -135,9 +135,9 @@ def test_fedpsa_is_fedbuff_until_it_knows_how_long_updates_are():
 # -- FedQS: the server ----------------------------------------------------------------------------
 
 
-def told(client, *delta, angle, feedback):
+def report(client, *delta, angle, feedback):
     metrics = {"angle": float(angle), "feedback": float(feedback)}
-    return sent(client, 3, *delta, kind="delta", metrics=metrics)
+    return update_of(client, 3, *delta, kind="delta", metrics=metrics)
 
 
 PAIR = {0: {"angle": 60, "feedback": False}, 1: {"angle": 120, "feedback": True}}
@@ -148,27 +148,27 @@ PAIR = {0: {"angle": 60, "feedback": False}, 1: {"angle": 120, "feedback": True}
 def test_clients_that_ask_for_feedback_count_more(phi, second, form, start):
     """w_t = [7, 8], w_o = [1, 1]: in the model form the mean starts from w_o."""
     model = GlobalModel(vec(7, 8), 4, {3: vec(1, 1)})
-    pair = [told(k, 34 * (1 - k), 34 * k, **each) for k, each in PAIR.items()]
-    found = FedQS(expected_share=phi, form=form).aggregate(model, pair)
+    pair = [report(k, 34 * (1 - k), 34 * k, **each) for k, each in PAIR.items()]
+    params = FedQS(expected_share=phi, form=form).aggregate(model, pair)
     step = [34 / (1 + second), 34 * second / (1 + second)]
-    assert found == pytest.approx(np.add(start, step))
+    assert params == pytest.approx(np.add(start, step))
 
 
 def test_without_feedback_fedqs_is_the_plain_mean():
     model, strategy = GlobalModel(vec(0, 0), 3), FedQS()
-    quiet = [told(0, 4, 0, angle=30, feedback=0)]
-    quiet += [told(1, 0, 2, angle=angle, feedback=1) for angle in (np.nan, 181)]
+    quiet = [report(0, 4, 0, angle=30, feedback=0)]
+    quiet += [report(1, 0, 2, angle=angle, feedback=1) for angle in (np.nan, 181)]
     plain = FedBuff(staleness_function="constant").aggregate(model, quiet)
     assert strategy.aggregate(model, quiet).tolist() == plain.tolist()
-    assert strategy.state["angles"] == {0: 30}  # what is no angle is ignored
+    assert strategy.state["angles"] == {0: 30}  # invalid angles are ignored
 
 
-def test_orders_tell_a_clients_pace_and_the_mean_angle():
+def test_orders_carry_a_clients_pace_and_the_mean_angle():
     """n = 1, 1, 2: 3 n_i / 4.  An angle counts twice the mean at most: 150 / 60: 1 + 2^2 = 5."""
     strategy, model = FedQS(expected_share=0.5), GlobalModel(vec(0), 3)
     assert strategy.dispatch(model, 0)[1] == {}
     angles = [(0, 10, 0), (1, 20, 0), (2, 150, 1), (2, 150, 0)]
-    updates = [told(client, 1, angle=a, feedback=asks) for client, a, asks in angles]
+    updates = [report(client, 1, angle=a, feedback=asks) for client, a, asks in angles]
     strategy.aggregate(model, updates)
     assert strategy.report["weight"] == pytest.approx([1 / 8, 1 / 8, 5 / 8, 1 / 8])
     orders = [strategy.dispatch(model, client)[1] for client in range(4)]
@@ -199,30 +199,30 @@ SETTINGS = {"upload": "delta", "local_lr": 0.5, "local_steps": 2, "rate_step": 0
 def test_speed_and_direction_choose_rate_momentum_and_feedback(
     before, pace, mean_angle, lr, momentum, feedback
 ):
-    trainer, held = FedQSTrainer(POINT, **SETTINGS), {**HELD, "lr": np.array(before)}
+    trainer, state = FedQSTrainer(POINT, **SETTINGS), {**HELD, "lr": np.array(before)}
     config = {"pace": pace, "mean_angle": mean_angle}
-    upload = trainer.train(order_for(0, 2, vec(0, 1), config, state=held))
+    upload = trainer.train(order_for(0, 2, vec(0, 1), config, state=state))
     assert upload.rate_sum == pytest.approx(2 * lr)
     assert upload.vector == pytest.approx([4 * lr * (2 + momentum - lr), 0], abs=1e-5)
     assert upload.metrics == {"angle": pytest.approx(90), "feedback": feedback}
-    kept = upload.state
-    assert kept["lr"] == pytest.approx(lr)
-    assert kept["received"].tolist() == [0, 1]
-    assert kept["displacement"].tolist() == upload.vector.tolist()
-    # Without a word of the server, the next order keeps the rate that was found, and no momentum.
-    later = trainer.train(order_for(0, 3, vec(0, 1), {}, state=kept))
+    new_state = upload.state
+    assert new_state["lr"] == pytest.approx(lr)
+    assert new_state["received"].tolist() == [0, 1]
+    assert new_state["displacement"].tolist() == upload.vector.tolist()
+    # Without the server's values, the next order keeps the rate and has no momentum.
+    later = trainer.train(order_for(0, 3, vec(0, 1), {}, state=new_state))
     assert later.vector == pytest.approx([4 * lr * (2 - lr), 0], abs=1e-5)
     assert later.metrics == {"angle": 0, "feedback": 0}  # the global model stood still
 
 
 @pytest.mark.parametrize(("weights", "feedback"), [((0, 0), 1), ((1, -1), 0)])
-def test_a_slow_turned_client_asks_if_its_classes_fare_unequally(weights, feedback):
+def test_a_slow_turned_client_asks_for_feedback_if_class_accuracies_differ(weights, feedback):
     """With zero weights class 0 is always predicted; with [1, -1] both classes are."""
     inputs, classes = np.array([[1], [2], [-1], [-2]], np.float32), np.array([0, 0, 1, 1])
     linear = nn.Linear(1, 2, bias=False)
     task = Task.from_arrays(inputs, classes, model=linear, clients=[0] * 4)
-    held = {"received": vec(*weights) - vec(0, 1), "displacement": vec(1, 0)}
-    order = order_for(0, 2, vec(*weights), {"pace": 0.5, "mean_angle": 45.0}, state=held)
+    state = {"received": vec(*weights) - vec(0, 1), "displacement": vec(1, 0)}
+    order = order_for(0, 2, vec(*weights), {"pace": 0.5, "mean_angle": 45.0}, state=state)
     upload = FedQSTrainer(task, **SETTINGS).train(order)
     assert upload.metrics["feedback"] == feedback
 
@@ -254,7 +254,7 @@ def test_dude_asgd_replaces_a_clients_part_of_the_mean():
     same_steps(steps(ACE(over="all", num_clients=3), DUDE), [[1, 0], [1, 2], [0, 3], [2, 2]])
 
 
-def test_a_round_hears_all_clients_and_then_each_makes_a_version():
+def test_a_round_takes_all_clients_and_then_each_arrival_makes_a_version():
     times = Times(lambda client, number: [1.0, 3.7, 5.05][client])
     events = run(TwoPhase(), num_clients=3, num_versions=6, devices=times).kind("aggregate")
     one, four = [0, 0, 0, 1, 0, 0, 2], [0, 0, 0, 0, 2, 0, 1]
@@ -262,7 +262,7 @@ def test_a_round_hears_all_clients_and_then_each_makes_a_version():
     assert [event["t"] for event in events] == pytest.approx([5.05, 6, 7.4, 11.1, 12, 15.15])
 
 
-def test_a_round_waits_for_nobody_who_fails():
+def test_a_round_does_not_wait_for_failed_clients():
     """Client 2 fails at 2.6 s and is back at 5.2 s: the first round, until 4 s, is of 0 and 1."""
 
     def fails(client, sequence, received):
@@ -272,8 +272,8 @@ def test_a_round_waits_for_nobody_who_fails():
 
     times = Times(lambda client, number: [1.0, 3.7, 2.6][client])
     result = run(TwoPhase(), Scripted(fails), num_clients=3, num_versions=3, devices=times)
-    taken = [event["client"] for event in result.kind("aggregate")]
-    assert taken == [[0, 0, 0, 1], [0], [0, 2, 0, 0, 1]]
+    clients = [event["client"] for event in result.kind("aggregate")]
+    assert clients == [[0, 0, 0, 1], [0], [0, 2, 0, 0, 1]]
 
 
 def test_rescaled_asgd_steps_in_proportion_to_the_clients_seconds():
@@ -281,7 +281,7 @@ def test_rescaled_asgd_steps_in_proportion_to_the_clients_seconds():
     orders = [[(0, 1)], [(1, 3)], [(0, 1)], [(0, 4)], [(0, 2), (1, 3)]]
     expected = [[2, 4], [3, 6], [1, 2], [1.6, 3.2], [2, 4]]
     for each, step in zip(orders, expected, strict=True):
-        updates = [sent(client, 3, 2, 4, seconds=seconds) for client, seconds in each]
+        updates = [update_of(client, 3, 2, 4, seconds=seconds) for client, seconds in each]
         np.testing.assert_allclose(-strategy.aggregate(model, updates), step, rtol=1e-6)
     assert strategy.report["weight"] == pytest.approx([0.4, 0.6])
 
@@ -293,31 +293,31 @@ SMALL = {"min_steps": 2, "max_steps": 10, "speed_momentum": 1.0}
 
 
 class Again:
-    """A schedule that goes on from its own checkpoint before every question."""
+    """A schedule that is restored from its own checkpoint before every call."""
 
     def __init__(self, make):
-        self.make, self.kept = make, make().state_dict()
+        self.make, self.saved = make, make().state_dict()
 
     def __getattr__(self, name):
         schedule = self.make()
-        schedule.load_state_dict(loads(dumps(self.kept)))
-        found = getattr(schedule, name)
-        if not callable(found) or name == "state_dict":
-            return found
+        schedule.load_state_dict(loads(dumps(self.saved)))
+        attribute = getattr(schedule, name)
+        if not callable(attribute) or name == "state_dict":
+            return attribute
 
-        def ask(*args):
-            answer = found(*args)
-            self.kept = schedule.state_dict()
+        def call(*args):
+            answer = attribute(*args)
+            self.saved = schedule.state_dict()
             return answer
 
-        return ask
+        return call
 
 
 def versions(schedule, seconds, num_versions, **more):
-    """Of every version when it was made, and of whom."""
+    """Second, clients and ages of every version."""
     settings = {"num_clients": len(PACE), "devices": Times(seconds), "steps": lambda client: 1}
-    made = run(schedule, num_versions=num_versions, **(settings | more)).kind("aggregate")
-    return [(round(e["t"], 6), sorted(e["client"]), e["age"]) for e in made]
+    events = run(schedule, num_versions=num_versions, **(settings | more)).kind("aggregate")
+    return [(round(e["t"], 6), sorted(e["client"]), e["age"]) for e in events]
 
 
 COURSE = [
@@ -326,10 +326,10 @@ COURSE = [
 ]
 
 
-@pytest.mark.parametrize("keep", [lambda make: make(), Again], ids=["straight", "resumed"])
-def test_groups_of_clients_arrive_together(keep):
-    found = versions(keep(lambda: Compass(**SMALL)), lambda client, _: PACE[client], len(COURSE))
-    assert [each[:2] for each in found] == COURSE
+@pytest.mark.parametrize("wrap", [lambda make: make(), Again], ids=["straight", "resumed"])
+def test_groups_of_clients_arrive_together(wrap):
+    result = versions(wrap(lambda: Compass(**SMALL)), lambda client, _: PACE[client], len(COURSE))
+    assert [each[:2] for each in result] == COURSE
 
 
 def test_a_late_update_joins_the_next_group_and_its_client_begins_at_once():
@@ -338,47 +338,47 @@ def test_a_late_update_joins_the_next_group_and_its_client_begins_at_once():
     def seconds(client, sequence):
         return PACE[client] * (4 if (client, sequence) == (1, 1) else 1)
 
-    found = versions(Compass(**SMALL), seconds, 13)
-    assert found[:5] == [(10, [0], [0]), (19, [1], [1]), (20, [0], [1]), (30, [0], [0]),
+    result = versions(Compass(**SMALL), seconds, 13)
+    assert result[:5] == [(10, [0], [0]), (19, [1], [1]), (20, [0], [1]), (30, [0], [0]),
                          (41.8, [0], [0])]  # fmt: skip
-    ages = {clock: age for clock, clients, age in found if clock > 79.8 and 1 in clients}
+    ages = {clock: age for clock, clients, age in result if clock > 79.8 and 1 in clients}
     # It began at version 2, and comes with the first group after 79.8.
     assert max(next(iter(ages.values()))) > 5
 
 
-def test_a_group_is_passed_over_whose_member_failed():
+def test_a_group_with_a_failed_member_is_skipped():
     schedule = Compass(**SMALL)
     schedule._pace, schedule._groups = {0: 1.0}, {7: (0.1, 100.0)}
     assert schedule._assign(0) == schedule.max_steps
 
 
 def test_equally_fast_clients_are_one_group_and_the_step_is_fedbuffs():
-    found = versions(Compass(**SMALL), lambda *_: 0.1, 7, num_clients=4)
-    assert [len(clients) for _, clients, _ in found] == [1, 1, 1, 1, 4, 4, 4]
-    assert [age for _, _, age in found[5:]] == [[0] * 4] * 2
+    result = versions(Compass(**SMALL), lambda *_: 0.1, 7, num_clients=4)
+    assert [len(clients) for _, clients, _ in result] == [1, 1, 1, 1, 4, 4, 4]
+    assert [age for _, _, age in result[5:]] == [[0] * 4] * 2
     model = GlobalModel(vec(0, 0), version=3, history={1: vec(0, 0), 3: vec(0, 0)})
-    updates = [sent(0, 3, 4, 0, kind="delta"), sent(1, 1, 0, 8, kind="delta")]
-    ours = FedCompass().aggregate(model, updates)  # two are heard
+    updates = [update_of(0, 3, 4, 0, kind="delta"), update_of(1, 1, 0, 8, kind="delta")]
+    ours = FedCompass().aggregate(model, updates)  # two clients have uploaded
     np.testing.assert_allclose(ours, FedBuff(server_lr=0.9).aggregate(model, updates))
     # 0.9 / 4 (4, 0) + 0.9 / 4 3^(-1/2) (0, 8)
     alone = FedCompass(num_clients=4).aggregate(model, updates)
     np.testing.assert_allclose(alone, [0.9, 1.8 / 3**0.5], rtol=1e-6)
 
 
-@pytest.mark.parametrize("keep", [lambda make: make(), Again], ids=["straight", "resumed"])
-def test_the_buffer_is_aggregated_at_the_pace_of_the_slowest_at_work(keep):
-    schedule = keep(lambda: Guided(concurrency=2))
-    found = versions(schedule, lambda client, _: (4, 10)[client], 5, num_clients=2)
-    assert [each[:2] for each in found] == [
+@pytest.mark.parametrize("wrap", [lambda make: make(), Again], ids=["straight", "resumed"])
+def test_the_buffer_is_aggregated_at_the_pace_of_the_slowest_at_work(wrap):
+    schedule = wrap(lambda: Guided(concurrency=2))
+    result = versions(schedule, lambda client, _: (4, 10)[client], 5, num_clients=2)
+    assert [each[:2] for each in result] == [
         *((4, [0]), (8, [0]), (10, [1]), (15, [0]), (20, [0, 1])),
     ]
-    assert [each[2] for each in found] == [[0], [0], [2], [1], [0, 1]]
+    assert [each[2] for each in result] == [[0], [0], [2], [1], [0, 1]]
 
 
-@pytest.mark.parametrize("keep", [lambda make: make(), Again], ids=["straight", "resumed"])
+@pytest.mark.parametrize("wrap", [lambda make: make(), Again], ids=["straight", "resumed"])
 @pytest.mark.parametrize(("third", "ends"), [(5.0, (28, 37)), (6.5, (29, 38))])
 def test_a_round_has_the_work_that_queues_leave_and_late_updates_wait_for_the_next(
-    keep, third, ends
+    wrap, third, ends
 ):
     """Waits are of 2 seconds, but for client 1's third."""
     waits = defaultdict(lambda: 2.0, {(1, 2): third})
@@ -390,18 +390,18 @@ def test_a_round_has_the_work_that_queues_leave_and_late_updates_wait_for_the_ne
         schedule.settle(devices.parts, None)
         return schedule
 
-    schedule = keep(make)
-    found = versions(schedule, None, 4, num_clients=2, devices=devices)
-    assert found[:2] == [(8, [0, 1], [0, 0]), (17, [0, 1], [0, 0])]
-    assert found[2] == (ends[0], [0], [0])
-    assert (found[3][:2], sorted(found[3][2])) == ((ends[1], [0, 1]), [0, 1])
+    schedule = wrap(make)
+    result = versions(schedule, None, 4, num_clients=2, devices=devices)
+    assert result[:2] == [(8, [0, 1], [0, 0]), (17, [0, 1], [0, 0])]
+    assert result[2] == (ends[0], [0], [0])
+    assert (result[3][:2], sorted(result[3][2])) == ((ends[1], [0, 1]), [0, 1])
     assert schedule.work(0) == {"local_steps": 7, "local_lr_factor": pytest.approx(2 / 7)}
 
 
 def test_queues_are_smoothed_and_may_be_reported_by_clients():
     """q = (6 + 2) / 2 = 4, c = (26 - 6) / 20 = 1, then (3600 - 4 - 60) / 1 steps."""
-    told = {"metrics": {"queue_seconds": 6.0}, "seconds": 26.0, "steps": 20}
-    schedule = aggregated(QueueAware(), sent(0, 0, 1, order=0, **told), version=1)
+    report = {"metrics": {"queue_seconds": 6.0}, "seconds": 26.0, "steps": 20}
+    schedule = after_version(QueueAware(), update_of(0, 0, 1, order=0, **report), version=1)
     assert schedule.start(ClientPool([0]), (), [], np.random.default_rng(0)) == [0]
     assert schedule.work(0) == {"local_steps": 3536, "local_lr_factor": 1.0}
 
@@ -409,14 +409,14 @@ def test_queues_are_smoothed_and_may_be_reported_by_clients():
 def test_fedqueues_weights_are_steps_over_age_and_equal_ones_are_fedavgs():
     """7 steps of age 0 and 2 of age 1: 7 and 2 / (1 + 1), so 7/8 and 1/8."""
     model = GlobalModel(vec(0, 0), version=3, history={2: vec(0, 0), 3: vec(0, 0)})
-    fresh, stale = (sent(i, 3 - i, 8, 8 * i, kind="model", steps=(7, 2)[i]) for i in (0, 1))
+    fresh, stale = (update_of(i, 3 - i, 8, 8 * i, kind="model", steps=(7, 2)[i]) for i in (0, 1))
     assert FedQueue(staleness_rate=1.0).aggregate(model, [fresh, stale]).tolist() == [8, 1]
     equal = [replace(each, steps=4) for each in (fresh, stale)]
-    found = FedQueue().aggregate(model, equal)
-    assert found.tolist() == FedAvg().aggregate(model, equal).tolist() == [8, 4]
+    params = FedQueue().aggregate(model, equal)
+    assert params.tolist() == FedAvg().aggregate(model, equal).tolist() == [8, 4]
 
 
-def aggregated(schedule, *updates, version):
+def after_version(schedule, *updates, version):
     """The schedule after a version of these updates, of clients that began at second 0."""
     schedule.wake(0.0)
     schedule.start(ClientPool(u.client_id for u in updates), (), [], np.random.default_rng(0))
@@ -429,25 +429,25 @@ def aggregated(schedule, *updates, version):
 def test_a_place_goes_to_the_client_of_the_highest_loss_over_staleness(exponent, best):
     """10 x 2 of age 0; 10 x 3.5 of age 1, which halves it at an exponent of 1."""
     schedule = Guided(concurrency=2, exploration=0.0, least_exploration=0.0, exponent=exponent)
-    fresh = sent(0, 1, 1, loss=2.0, order=0, seconds=1.0)
-    stale = sent(1, 0, 1, loss=3.5, order=1, seconds=1.0)
-    aggregated(schedule, fresh, stale, version=2)
+    fresh = update_of(0, 1, 1, loss=2.0, order=0, seconds=1.0)
+    stale = update_of(1, 0, 1, loss=3.5, order=1, seconds=1.0)
+    after_version(schedule, fresh, stale, version=2)
     idle, rng = ClientPool([0, 1, 2]), np.random.default_rng(0)
     assert schedule.start(idle, [9], [], rng) == [best]
-    # Always explored: a client whose loss is unknown comes first, and e falls to its least.
-    schedule = aggregated(Guided(concurrency=2, exploration=1.0), fresh, stale, version=2)
+    # With exploration, a client whose loss is unknown comes first, and e falls.
+    schedule = after_version(Guided(concurrency=2, exploration=1.0), fresh, stale, version=2)
     assert schedule.start(idle, [9], [], rng) == [2]
     assert schedule.state_dict()["_exploring"] == pytest.approx(0.98**2)
 
 
-def test_a_client_whose_loss_stands_apart_five_times_is_left_out():
-    """Once in the first version, when the fourth has come; with each arrival of the second."""
+def test_a_client_with_five_outlier_losses_is_left_out():
+    """It is an outlier once in the first version, and with each of the second's four arrivals."""
     assert outliers(np.array([1.0, 1.2, 1.1, 9.0]), 0.5, 2).tolist() == [False] * 3 + [True]
     schedule, idle = Guided(concurrency=4, robust=True), ClientPool(range(4))
     for base, left in ((0, 4), (1, 3)):
         losses = enumerate((1.0, 1.1, 1.2, 9.0))
-        updates = [sent(i, base, 1, loss=x, order=4 * base + i, seconds=1.0) for i, x in losses]
-        aggregated(schedule, *updates, version=base + 1)
+        batch = [update_of(i, base, 1, loss=x, order=4 * base + i, seconds=1.0) for i, x in losses]
+        after_version(schedule, *batch, version=base + 1)
         assert len(schedule.start(idle, (), [], np.random.default_rng(0))) == left
 
 

@@ -59,7 +59,7 @@ import re
 
 import numpy as np
 import pytest
-from helpers import sent, vec
+from helpers import update_of, vec
 
 import fl_app
 from fl_app.algorithms.asyncfeded import AsyncFedED
@@ -90,7 +90,7 @@ ROUNDS = [{0: 2, 1: 4}, {2: 6}, {1: 1, 0: 1}, {2: 0}, {2: 0, 0: 0}]
 def test_gsgms_momentum_is_the_mean_step_of_the_round_before(settings, expected):
     strategy, params, models = GSGM(server_lr=1.0, momentum=0.5, **settings), vec(0), []
     for version, gradients in enumerate(ROUNDS):
-        updates = [sent(client, 0, g, kind="gradient") for client, g in gradients.items()]
+        updates = [update_of(client, 0, g, kind="gradient") for client, g in gradients.items()]
         params = strategy.aggregate(GlobalModel(params, version), updates)
         models.append(float(params[0]))
     assert models == pytest.approx(expected, rel=1e-6)
@@ -114,10 +114,10 @@ def fadas(**settings):
 )
 def test_fadas_steps_adapt_to_moments_and_delay(settings, last):
     strategy = fadas(epsilon=1.0, **settings)
-    updates = [sent(0, 5, 8, 0, kind="delta"), sent(1, 5, 0, 4, kind="delta")]
+    updates = [update_of(0, 5, 8, 0, kind="delta"), update_of(1, 5, 0, 4, kind="delta")]
     first = strategy.aggregate(GlobalModel(vec(1, 1), 5), updates)
     np.testing.assert_allclose(first, [4 / 3, 5 / 4], rtol=1e-6)
-    updates = [sent(0, 6, -4, 0, kind="delta"), sent(1, 2, 0, 0, kind="delta")]
+    updates = [update_of(0, 6, -4, 0, kind="delta"), update_of(1, 2, 0, 0, kind="delta")]
     second = strategy.aggregate(GlobalModel(first, 6), updates)
     np.testing.assert_allclose(second, [4 / 3, 5 / 4 + last], rtol=1e-6)
 
@@ -125,9 +125,9 @@ def test_fadas_steps_adapt_to_moments_and_delay(settings, last):
 def test_fadas_keeps_the_digits_of_a_second_momentum_near_one():
     """m = D, v = 1e-5 D^2: m / sqrt(v) = 1 / sqrt(1e-5) for each entry that ever moved."""
     strategy = fadas(server_lr=1, momentum=0, second_momentum=0.99999, epsilon=1e-8)
-    model, update = GlobalModel(vec(0, 0, 0, 0), 0), sent(0, 0, 1, 2, -3, 0, kind="delta")
-    moved = strategy.aggregate(model, [update])
-    np.testing.assert_allclose(moved, np.array([1, 1, -1, 0]) / np.sqrt(1e-5), rtol=1e-5)
+    model, update = GlobalModel(vec(0, 0, 0, 0), 0), update_of(0, 0, 1, 2, -3, 0, kind="delta")
+    params = strategy.aggregate(model, [update])
+    np.testing.assert_allclose(params, np.array([1, 1, -1, 0]) / np.sqrt(1e-5), rtol=1e-5)
 
 
 def test_fadas_rate_by_age():
@@ -136,20 +136,20 @@ def test_fadas_rate_by_age():
     ratio = fadas(server_lr=0.2, delay_rule="ratio")
     assert [ratio.rate(age) for age in (0, 1, 2, 10)] == pytest.approx([0.2, 0.2, 0.1, 0.02])
     half = fadas(epsilon=1.0, lr_schedule=LinearDecay(to=0.0, versions=10))
-    moved = half.aggregate(GlobalModel(vec(1), 5), [sent(0, 5, 4, kind="delta")])
-    assert moved == pytest.approx([1 + 1 / 6])
+    params = half.aggregate(GlobalModel(vec(1), 5), [update_of(0, 5, 4, kind="delta")])
+    assert params == pytest.approx([1 + 1 / 6])
 
 
 # -- AsyncFedED -----------------------------------------------------------------------------------
 
 NEAR = GlobalModel(vec(3, 4), 5, {2: vec(0, 0)})
-STALE = sent(0, 2, 0, 2, kind="delta")
-FRESH = sent(1, 5, 0, 2, kind="delta")
-STILL = sent(0, 2, 0, 0, kind="delta")
+STALE = update_of(0, 2, 0, 2, kind="delta")
+FRESH = update_of(1, 5, 0, 2, kind="delta")
+STILL = update_of(0, 2, 0, 0, kind="delta")
 
 
 @pytest.mark.parametrize(
-    ("settings", "updates", "moved"),
+    ("settings", "updates", "step"),
     [
         ({}, [STALE], 4 / 3),
         ({}, [FRESH], 8),
@@ -157,12 +157,12 @@ STILL = sent(0, 2, 0, 0, kind="delta")
         ({"lr_schedule": LinearDecay(to=0.0, versions=10)}, [STALE], 2 / 3),
     ],
 )
-def test_asyncfededs_weight_falls_with_the_distance(settings, updates, moved):
+def test_asyncfededs_weight_falls_with_the_distance(settings, updates, step):
     strategy = AsyncFedED(server_lr=2.0, offset=0.5, **settings)
-    np.testing.assert_allclose(strategy.aggregate(NEAR, updates), [3, 4 + moved], rtol=1e-6)
+    np.testing.assert_allclose(strategy.aggregate(NEAR, updates), [3, 4 + step], rtol=1e-6)
 
 
-def test_asyncfeded_an_upload_of_no_length_has_no_weight_and_leaves_one_epoch():
+def test_asyncfededs_zero_upload_has_no_weight_and_leads_to_one_epoch():
     strategy = AsyncFedED(adapt_epochs=True)
     assert strategy.aggregate(NEAR, [STILL]).tolist() == [3, 4]
     assert strategy.report["weight"] == [0]
@@ -176,17 +176,17 @@ def test_asyncfededs_lengths_are_of_the_trainable_part():
     A fresh upload has the weight 2: 6 of the trainable entry, but at most all of the buffer's 3.
     """
     model = GlobalModel(vec(3, 50), 5, {2: vec(0, 0)}, num_trainable=1)
-    moved = AsyncFedED().aggregate(model, [sent(0, 2, 2, 40, kind="delta")])
-    np.testing.assert_allclose(moved, [3 + 2 * 2 / 5, 50 + (40 - 50) * 2 / 5])
-    moved = AsyncFedED(server_lr=2.0).aggregate(model, [sent(0, 5, 3, 3, kind="delta")])
-    np.testing.assert_allclose(moved, [9, 53])
+    params = AsyncFedED().aggregate(model, [update_of(0, 2, 2, 40, kind="delta")])
+    np.testing.assert_allclose(params, [3 + 2 * 2 / 5, 50 + (40 - 50) * 2 / 5])
+    params = AsyncFedED(server_lr=2.0).aggregate(model, [update_of(0, 5, 3, 3, kind="delta")])
+    np.testing.assert_allclose(params, [9, 53])
 
 
 def test_asyncfededs_epochs_follow_the_distance_if_asked():
     """gamma = 2.5, gamma_bar = 1, kappa = 1: 5 + floor(-1.5) = 3; then a fresh one, 3 + 1."""
     strategy = AsyncFedED(adapt_epochs=True)
     assert strategy.dispatch(NEAR, 0)[1] == {"local_epochs": 5}
-    for update, epochs in ((STALE, 3), (sent(0, 5, 0, 2, kind="delta"), 4)):
+    for update, epochs in ((STALE, 3), (update_of(0, 5, 0, 2, kind="delta"), 4)):
         strategy.aggregate(NEAR, [update])
         assert strategy.dispatch(NEAR, 0)[1] == {"local_epochs": epochs}
     for _ in range(30):
@@ -203,14 +203,14 @@ def test_asyncfededs_epochs_follow_the_distance_if_asked():
 
 
 def refl(base, *gradient):
-    return sent(base, base, *gradient, kind="gradient")
+    return update_of(base, base, *gradient, kind="gradient")
 
 
 @pytest.mark.parametrize(("scale", "expected"), [(1, [0, 0.4083705]), (10, [0, 0.5577931])])
 def test_refls_stale_weights_by_age_and_deviation(scale, expected):
     updates = [refl(3, 1, -1), refl(5, 2, 0), refl(1, 1, 0), refl(5, 0, 2)]
-    moved = REFL(boost=0.5, scale=scale).aggregate(GlobalModel(vec(1, 1), 6), updates)
-    np.testing.assert_allclose(moved, expected, atol=1e-6)
+    params = REFL(boost=0.5, scale=scale).aggregate(GlobalModel(vec(1, 1), 6), updates)
+    np.testing.assert_allclose(params, expected, atol=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -246,23 +246,23 @@ def test_ports_weights_by_age_agreement_and_data():
     """
     model = GlobalModel(vec(3, 0), 3, {1: vec(1, 0), 3: vec(3, 0)})
     strategy = PORT()
-    updates = [sent(0, 3, 1, 0, kind="delta"), sent(1, 1, 0, 2, kind="delta", examples=30)]
-    params = strategy.aggregate(model, updates)
+    batch = [update_of(0, 3, 1, 0, kind="delta"), update_of(1, 1, 0, 2, kind="delta", examples=30)]
+    params = strategy.aggregate(model, batch)
     assert params.tolist() == pytest.approx([3 + 40 / 130, 180 / 130])
     assert strategy.report["weight"] == pytest.approx([40 / 130, 90 / 130])
 
 
-def test_port_opposition_counts_least():
-    """Straight back: cos -1 gives 0 + a Omega / (age + Omega); with a = 0 nothing is left of it.
+def test_ports_opposite_updates_count_least():
+    """Opposite: cos -1 gives 0 + a Omega / (age + Omega); with a = 0 its weight is 0.
 
     Buffers never enter the cosine.
     """
     model = GlobalModel(vec(3, 0, 9), 3, {2: vec(2, 0, 0)}, num_trainable=2)
-    back, along = sent(0, 2, -1, 0, 5, kind="delta"), sent(1, 2, 0.5, 0, -5, kind="delta")
+    back, along = update_of(0, 2, -1, 0, 5, kind="delta"), update_of(1, 2, 0.5, 0, -5, kind="delta")
     strategy = PORT(staleness_weight=0.0)
     assert strategy.aggregate(model, [back, along]).tolist()[:2] == [3.5, 0.0]
     assert strategy.report["weight"] == [0, 1]
-    assert strategy.aggregate(model, [back]).tolist()[:2] == [2.0, 0.0]  # nobody else: it counts
+    assert strategy.aggregate(model, [back]).tolist()[:2] == [2.0, 0.0]  # the only update counts
 
 
 @pytest.mark.parametrize(
@@ -278,7 +278,7 @@ def test_port_compares_directions_with_the_base_or_two_versions_back(reference, 
     for version, params in enumerate(models):
         model = GlobalModel(params, version, dict(enumerate(models[: version + 1])))
         base = max(0, version - 1)
-        strategy.aggregate(model, [sent(c, base, 1 - c, c, kind="delta") for c in range(2)])
+        strategy.aggregate(model, [update_of(c, base, 1 - c, c, kind="delta") for c in range(2)])
     assert strategy.report["weight"] == pytest.approx(shares)
 
 
@@ -286,7 +286,7 @@ def test_port_compares_directions_with_the_base_or_two_versions_back(reference, 
 
 
 def local_model(version, w, loss):
-    return sent(0, version, w, kind="model", loss=loss)
+    return update_of(0, version, w, kind="model", loss=loss)
 
 
 def test_fedsas_weight_falls_with_age():
@@ -326,14 +326,14 @@ def test_fedsas_second_stage_begins_when_the_loss_hardly_falls():
 
 def zeno(**values):
     """A strategy, and the versions for which it asked for a gradient."""
-    strategy, asked = Zeno(server_lr=0.5, **values), []
+    strategy, versions = Zeno(server_lr=0.5, **values), []
 
     def gradient(params, version, num_examples, batch_size):
-        asked.append(version)
+        versions.append(version)
         return vec(3, 4)
 
     strategy.prepare(gradient)
-    return strategy, asked
+    return strategy, versions
 
 
 @pytest.mark.parametrize(
@@ -342,7 +342,7 @@ def zeno(**values):
 )
 def test_zeno_takes_a_gradient_that_agrees_at_the_servers_length(gradient, penalty, expected):
     strategy, _ = zeno(penalty=penalty)
-    model, update = GlobalModel(vec(1, 1), 5), sent(0, 5, *gradient, kind="gradient")
+    model, update = GlobalModel(vec(1, 1), 5), update_of(0, 5, *gradient, kind="gradient")
     refusal = strategy.admit(model, update)
     if expected is None:
         assert refusal == "score=-5 is below -strategy.tolerance=-0.1"
@@ -351,19 +351,19 @@ def test_zeno_takes_a_gradient_that_agrees_at_the_servers_length(gradient, penal
         np.testing.assert_allclose(strategy.aggregate(model, [update]), expected)
 
 
-def test_zenos_server_computes_a_gradient_anew_every_k_versions():
-    strategy, asked = zeno(validate_every=2)
-    update = sent(0, 5, 0, 2, kind="gradient")
+def test_zenos_server_computes_a_new_gradient_every_k_versions():
+    strategy, versions = zeno(validate_every=2)
+    update = update_of(0, 5, 0, 2, kind="gradient")
     for version in (3, 3, 4, 5, 6, 7):
         strategy.admit(GlobalModel(vec(1, 1), version), update)
-    assert asked == [3, 5, 7]
+    assert versions == [3, 5, 7]
     with pytest.raises(RunError, match="needs training examples on the server"):
         Zeno().admit(GlobalModel(vec(1, 1), 0), update)
 
 
 def test_zeno_learns_from_examples_of_the_server_and_repeats_to_the_bit(tmp_path):
-    words = ("algorithm=zeno", "num_versions=300", "eval_every=300")
-    runs = [fl_app.run(*words, output=tmp_path / name, progress=False) for name in "ab"]
+    overrides = ("algorithm=zeno", "num_versions=300", "eval_every=300")
+    runs = [fl_app.run(*overrides, output=tmp_path / name, progress=False) for name in "ab"]
     logs = [(tmp_path / name / "events.jsonl").read_bytes() for name in "ab"]
     assert logs[0] == logs[1]
     assert runs[0].metrics["accuracy"].iloc[-1] > 0.5
@@ -371,7 +371,7 @@ def test_zeno_learns_from_examples_of_the_server_and_repeats_to_the_bit(tmp_path
 
 # -- DP-FedBuff ------------------------------------------------------------------------------------
 
-# DP-FedBuff by hand: clip, one client's share, noise, and what it costs.
+# DP-FedBuff by hand: clip, one client's share, noise, and its privacy cost.
 #
 # d = 2, C = 5, eta_g = 1, w_t = (10, 20) at version 4. Four updates, ages 0, 0, 3, 0:
 #
@@ -390,11 +390,11 @@ def test_zeno_learns_from_examples_of_the_server_and_repeats_to_the_bit(tmp_path
 PRIVATE_MODEL = GlobalModel(vec(10, 20), 4, {1: vec(0, 0)})
 
 
-def displaced(client, base, *delta):
+def arrival(client, base, *delta):
     return Update(client, base, vec(*delta), "delta", 10, 0.5)
 
 
-FOUR = [displaced(1, 4, 3, 4), displaced(2, 4, 6, 8), displaced(3, 1, 0, 2), displaced(1, 4, -3, 0)]
+FOUR = [arrival(1, 4, 3, 4), arrival(2, 4, 6, 8), arrival(3, 1, 0, 2), arrival(1, 4, -3, 0)]
 
 
 def private(**settings):
@@ -402,75 +402,75 @@ def private(**settings):
 
 
 def test_the_step_without_noise():
-    moved = private().aggregate(PRIVATE_MODEL, FOUR)
-    np.testing.assert_allclose(moved, [10.75, 21.75], rtol=1e-6)
+    params = private().aggregate(PRIVATE_MODEL, FOUR)
+    np.testing.assert_allclose(params, [10.75, 21.75], rtol=1e-6)
 
 
 def test_no_client_moves_the_sum_by_more_than_the_bound():
     """With all of one client's updates left out, but the same K: at most C / K away."""
-    loud = [displaced(1, 4, 300, 400) for _ in range(3)]
-    rest = [displaced(2, 4, 1, 0)]
-    silent = [displaced(1, 4, 0, 0) for _ in range(3)]
-    moved, without = (private().aggregate(PRIVATE_MODEL, few + rest) for few in (loud, silent))
-    assert np.linalg.norm(moved - without) == pytest.approx(5 / 4, rel=1e-5)
+    loud = [arrival(1, 4, 300, 400) for _ in range(3)]
+    others = [arrival(2, 4, 1, 0)]
+    silent = [arrival(1, 4, 0, 0) for _ in range(3)]
+    params, without = (private().aggregate(PRIVATE_MODEL, few + others) for few in (loud, silent))
+    assert np.linalg.norm(params - without) == pytest.approx(5 / 4, rel=1e-5)
 
 
 def test_the_noise_has_the_deviation_that_is_accounted_for():
-    """z C / K = 0.6 x 5 / 4 = 0.75 in each of 40,000 entries, in mean 0; every version's own."""
+    """z C / K = 0.6 x 5 / 4 = 0.75 in each of 40,000 entries, mean 0; versions are independent."""
     size = 40_000
     model = GlobalModel(np.zeros(size, np.float32), 0)
     updates = [Update(k, 0, np.zeros(size, np.float32), "delta", 10, 0.5) for k in range(4)]
-    tested = private(noise_multiplier=0.6)
-    first, second = (tested.aggregate(model, updates) for _ in range(2))
+    strategy = private(noise_multiplier=0.6)
+    first, second = (strategy.aggregate(model, updates) for _ in range(2))
     for noise in (first, second):
         assert noise.std() == pytest.approx(0.75, rel=0.02)
         assert abs(noise.mean()) < 0.02
     assert abs(np.corrcoef(first, second)[0, 1]) < 0.02
 
 
-def test_noise_without_a_seed_is_nobodys_to_repeat():
+def test_noise_without_a_seed_cannot_be_repeated():
     settings = {"noise_seed": None, "noise_multiplier": 1.0}
     one, other = (private(**settings).aggregate(PRIVATE_MODEL, FOUR) for _ in range(2))
     assert one.tobytes() != other.tobytes()
 
 
-def test_epsilon_of_so_many_versions():
-    tested = private(noise_multiplier=4.0)
+def test_epsilon_by_number_of_versions():
+    strategy = private(noise_multiplier=4.0)
     bound = 8 / (2 * 16) + math.sqrt(2 * 8 * math.log(1e5)) / 4
     assert bound == pytest.approx(3.643, abs=1e-3)
     # Flower's accountant converts more tightly than by hand, by some tenths.
-    assert 0.8 * bound < tested.epsilon(8) <= bound
-    assert tested.epsilon(0) == 0 < tested.epsilon(7) < tested.epsilon(8)
+    assert 0.8 * bound < strategy.epsilon(8) <= bound
+    assert strategy.epsilon(0) == 0 < strategy.epsilon(7) < strategy.epsilon(8)
 
 
-def test_what_a_run_cost():
-    tested = private(noise_multiplier=4.0)
-    assert tested.totals()["epsilon"] == 0
+def test_totals_of_epsilon():
+    strategy = private(noise_multiplier=4.0)
+    assert strategy.totals()["epsilon"] == 0
     for _ in range(3):
-        tested.aggregate(PRIVATE_MODEL, FOUR)  # client 1 is twice in each
-    tested.aggregate(PRIVATE_MODEL, [displaced(2, 4, 1, 1)])
-    assert tested.totals() == {
-        "epsilon": tested.epsilon(4),
-        "epsilon_of_most_frequent_client": tested.epsilon(4),  # client 2
+        strategy.aggregate(PRIVATE_MODEL, FOUR)  # client 1 is twice in each
+    strategy.aggregate(PRIVATE_MODEL, [arrival(2, 4, 1, 1)])
+    assert strategy.totals() == {
+        "epsilon": strategy.epsilon(4),
+        "epsilon_of_most_frequent_client": strategy.epsilon(4),  # client 2
         "delta": 1e-5,
     }
-    tested.aggregate(PRIVATE_MODEL, [displaced(5, 4, 1, 1)])
-    totals = tested.totals()
-    assert totals["epsilon"] == tested.epsilon(5)
-    assert totals["epsilon_of_most_frequent_client"] == tested.epsilon(4)
+    strategy.aggregate(PRIVATE_MODEL, [arrival(5, 4, 1, 1)])
+    totals = strategy.totals()
+    assert totals["epsilon"] == strategy.epsilon(5)
+    assert totals["epsilon_of_most_frequent_client"] == strategy.epsilon(4)
 
 
-def test_a_run_that_would_spend_more_is_refused():
-    tested = private(noise_multiplier=4.0, max_epsilon=3.64)
-    tested.validate_run(8, DPFedBuff.schedule)
+def test_a_run_beyond_max_epsilon_is_refused():
+    strategy = private(noise_multiplier=4.0, max_epsilon=3.64)
+    strategy.validate_run(8, DPFedBuff.schedule)
     text = "strategy.max_epsilon=3.64 must be at least 1"
     with pytest.raises(
         ValueError, match=f"^algorithm.{re.escape(text)}.* for num_versions=80 with noise"
     ):
-        tested.validate_run(80, DPFedBuff.schedule)
+        strategy.validate_run(80, DPFedBuff.schedule)
 
 
-def test_buffers_would_leave_without_noise():
+def test_models_with_buffers_are_refused():
     model = GlobalModel(vec(1, 2), 0, num_trainable=1)
     with pytest.raises(RunError, match="needs a model without buffers such as BatchNorm"):
-        private().aggregate(model, [displaced(0, 0, 1, 1)])
+        private().aggregate(model, [arrival(0, 0, 1, 1)])

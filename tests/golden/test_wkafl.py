@@ -17,18 +17,18 @@ import math
 
 import numpy as np
 import pytest
-from helpers import sent, vec
+from helpers import update_of, vec
 
 from fl_app.algorithms.wkafl import WKAFL
 from fl_app.core.types import GlobalModel
 
 
 def update(*gradient, age=0, loss=1.0):
-    return sent(0, 5 - age, *gradient, kind="gradient", loss=loss)
+    return update_of(0, 5 - age, *gradient, kind="gradient", loss=loss)
 
 
 def strategy(**settings):
-    """Everything off but what a test asks for."""
+    """All parts are off, except those in `settings`."""
     off = {"server_lr": 1.0, "momentum": 0.0, "similarity_sharpness": 0.0, "lr_decay": 0.0}
     return WKAFL(**{**off, "min_similarity": -1.0, "clip_norm": None, **settings})
 

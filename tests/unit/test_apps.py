@@ -1,4 +1,4 @@
-"""Flower's front doors, on nodes and on the server."""
+"""The ClientApp and the ServerApp."""
 
 import json
 import re
@@ -55,7 +55,7 @@ def _process():
 
 
 def ask(kind, content, node_config=None):
-    """The ClientApp's reply, both messages serialised on the way."""
+    """The ClientApp's reply; both messages are serialised."""
     return through(client_app.app(message(kind, content), context(node_config)))
 
 
@@ -97,14 +97,14 @@ def test_a_real_node_logs_a_line_for_an_order(caplog):
     for kind in ("train", "evaluate"):
         client_app.handler.handle(message(kind, order(1)), context({"partition-id": 1}))
         client_app.handler.handle(message(kind, order(1, **{"any-node": True})), context())
-    told = [re.sub(r"\d+\.\d+", "N", record.getMessage()) for record in caplog.records]
-    done = "order from version 7 done in N s"
-    assert told == [
-        f"client 1: {what} {done}: 10 examples, loss N" for what in ("train", "evaluate")
+    messages = [re.sub(r"\d+\.\d+", "N", record.getMessage()) for record in caplog.records]
+    ending = "order from version 7 done in N s"
+    assert messages == [
+        f"client 1: {each} {ending}: 10 examples, loss N" for each in ("train", "evaluate")
     ]
 
 
-def test_a_node_without_partition_is_told_how_to_get_one():
+def test_the_error_of_a_node_without_partition_has_a_remedy():
     for kind in ("train", "evaluate"):
         assert ask(kind, order(2)).error.reason.startswith(
             "ValueError: this node has no partition-id: start it with --node-config"
@@ -126,7 +126,7 @@ def test_the_trainer_is_built_once_per_configuration():
     assert trainers[3] is not trainers[0]
 
 
-def test_a_failure_is_told_in_the_words_of_the_other_runtimes():
+def test_failures_have_the_messages_of_the_other_runtimes():
     bad = order(0, **{"any-node": True})
     bad["arrays"]["stranger"] = bad["arrays"]["vector"]
     reply = ask("train", bad)
@@ -137,20 +137,20 @@ FEDPER = CONFIG.replace("batch_size: 4", 'batch_size: 4, private: ["*.bias"]')
 
 
 def test_a_device_evaluates_with_its_private_parameters(tmp_path, monkeypatch):
-    """Also in a process of its own, which reads them; and it leaves them as they are."""
+    """Also in a new process, which reads them from a file; evaluation does not change them."""
     monkeypatch.setenv("FL_APP_STATE_DIR", str(tmp_path))
     trainer = trainer_of(FEDPER)
     vector = VECTOR[: trainer.model.layout.size]
     packer = codec.OrderPacker(trainer.model.layout, {"app-config": FEDPER})
-    sent = Order(0, 1, 2, 7, vector, {}, 0.0)
-    before = trainer.score(replace(sent, evaluates=True))
-    ask("train", packer.pack(sent), {"partition-id": 1})
-    state = chain(trainer).train(sent).state
-    expected = chain(trainer).score(replace(sent, evaluates=True, state=state))
+    request = Order(0, 1, 2, 7, vector, {}, 0.0)
+    before = trainer.score(replace(request, evaluates=True))
+    ask("train", packer.pack(request), {"partition-id": 1})
+    state = chain(trainer).train(request).state
+    expected = chain(trainer).score(replace(request, evaluates=True, state=state))
     assert expected != before
     for _ in range(2):
         client_app.handler = MessageHandler()
-        reply = ask("evaluate", packer.pack(replace(sent, evaluates=True)), {"partition-id": 1})
+        reply = ask("evaluate", packer.pack(replace(request, evaluates=True)), {"partition-id": 1})
         assert codec.read_scores(reply) == expected
 
 
@@ -158,24 +158,24 @@ def test_introduction_is_light():
     reply = ask("query", RecordDict(), {"partition-id": 2})
     assert dict(reply.content["metrics"]) == {"partition-id": 2}
     assert dict(ask("query", RecordDict()).content["metrics"]) == {}
-    loaded = "import sys, fl_app.client_app; print('torch' in sys.modules)"
-    run = subprocess.run([sys.executable, "-c", loaded], capture_output=True, text=True, check=True)
+    code = "import sys, fl_app.client_app; print('torch' in sys.modules)"
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert run.stdout.strip() == "False"
 
 
 FEDDYN = CONFIG.replace("client.LocalTrainer", "algorithms.feddyn.trainer.FedDynTrainer")
 
 
-@pytest.mark.parametrize("stays", [True, False])
-def test_a_device_whose_training_diverged_goes_on_with_what_it_kept_before(
-    tmp_path, monkeypatch, stays
+@pytest.mark.parametrize("warm", [True, False])
+def test_a_device_whose_training_diverged_continues_from_its_earlier_state(
+    tmp_path, monkeypatch, warm
 ):
-    """Of three orders the second has a rate at which weights overflow."""
+    """The second of three orders has a rate at which weights overflow."""
     monkeypatch.setenv("FL_APP_STATE_DIR", str(tmp_path))
     settings = {"app-config": FEDDYN, "regularisation": 0.1}
     finite = []
     for factor in (1.0, 1e38, 1.0):
-        if not stays:
+        if not warm:
             client_app.handler = MessageHandler()
         content = order(1, **settings, local_lr_factor=factor)
         reply = ask("train", content, {"partition-id": 1})
@@ -187,15 +187,15 @@ def test_a_device_whose_training_diverged_goes_on_with_what_it_kept_before(
 OVERLAP = CONFIG.replace("client.LocalTrainer", "algorithms.overlap_fedavg.trainer.OverlapTrainer")
 
 
-def test_a_desk_works_ahead_between_two_orders(tmp_path, monkeypatch, caplog):
+def test_a_node_works_ahead_between_two_orders(tmp_path, monkeypatch, caplog):
     """10 examples in batches of 4: 3 steps an epoch, each of rate 0.1."""
     settings = {"app-config": OVERLAP, "max_local_epochs": 5}
     monkeypatch.setenv("FL_APP_STATE_DIR", str(tmp_path))
-    asked = []
+    calls = []
 
     def until():
-        asked.append(True)
-        return len(asked) == 2
+        calls.append(True)
+        return len(calls) == 2
 
     client_app.handler.work_ahead(until)  # nothing was received yet
     uploads = []
@@ -204,7 +204,7 @@ def test_a_desk_works_ahead_between_two_orders(tmp_path, monkeypatch, caplog):
         uploads.append(codec.read_upload(reply, LAYOUT))
         client_app.handler.work_ahead(until)
     assert uploads[0].rate_sum == pytest.approx(0.3)
-    assert len(asked) >= 2
+    assert len(calls) >= 2
     assert uploads[1].rate_sum == pytest.approx(0.3 * 2)
     assert [upload.base_version for upload in uploads] == [7, 7]
     ask("train", order(1, **settings), {"partition-id": 1})
@@ -226,8 +226,8 @@ def test_vectors_beside_the_model_arrive_as_they_do_without_flower(settings):
     trainer, states = trainer_of(config), [{}, {}]
     for sequence in range(2):
         extra = {"control": VECTOR / 3}
-        sent = Order(0, 3, sequence, 7, VECTOR, {}, 0.0, states[0], extra)
-        upload = codec.read_upload(ask("train", packer.pack(sent)), LAYOUT)
+        request = Order(0, 3, sequence, 7, VECTOR, {}, 0.0, states[0], extra)
+        upload = codec.read_upload(ask("train", packer.pack(request)), LAYOUT)
         expected = chain(trainer).train(
             order_for(3, sequence, VECTOR, {}, states[1], {"control": VECTOR / 3})
         )
@@ -246,26 +246,26 @@ DEFAULTS = PROJECT["tool"]["flwr"]["app"]["config"]
 
 
 def server_context(**run_config):
-    """As Flower makes it; it refuses keys that are not in pyproject.toml."""
-    given = {key.replace("_", "-"): value for key, value in run_config.items()}
-    assert given.keys() <= DEFAULTS.keys()
-    return Context(1, 1, {}, RecordDict(), {**DEFAULTS, **given})
+    """A context as Flower makes it; Flower refuses keys that are not in pyproject.toml."""
+    config = {key.replace("_", "-"): value for key, value in run_config.items()}
+    assert config.keys() <= DEFAULTS.keys()
+    return Context(1, 1, {}, RecordDict(), {**DEFAULTS, **config})
 
 
 def test_a_plain_run_is_short_and_keys_or_overrides_end_that():
-    def words(**given):
-        return server_app.overrides_of(server_context(**given).run_config)
+    def overrides_of(**run_config):
+        return server_app.overrides_of(server_context(**run_config).run_config)
 
     short = ["num_versions=null", "max_updates=250"]
-    assert words() == [*short, "runtime=flower"]
-    assert words(algorithm="fedasync", seed=0) == [
+    assert overrides_of() == [*short, "runtime=flower"]
+    assert overrides_of(algorithm="fedasync", seed=0) == [
         *("algorithm=fedasync", "seed=0", *short, "runtime=flower")
     ]
-    assert words(num_versions=9) == ["num_versions=9", "runtime=flower"]
-    assert words(overrides="num_versions=9", num_versions=8) == [
+    assert overrides_of(num_versions=9) == ["num_versions=9", "runtime=flower"]
+    assert overrides_of(overrides="num_versions=9", num_versions=8) == [
         *("num_versions=8", "num_versions=9", "runtime=flower")
     ]
-    assert words(overrides="runtime=deployment 'task.trainable=[a, b]'") == [
+    assert overrides_of(overrides="runtime=deployment 'task.trainable=[a, b]'") == [
         *("runtime=deployment", "task.trainable=[a, b]")
     ]
 
@@ -273,7 +273,7 @@ def test_a_plain_run_is_short_and_keys_or_overrides_end_that():
 QUICK = "num_versions=2 algorithm.client.local_steps=1 task.made_up=true"
 
 
-def test_keys_of_flower_mean_those_of_the_configuration(tmp_path, logged):
+def test_keys_of_flower_mean_those_of_the_configuration(tmp_path, logs):
     keys = {"algorithm": "fedasync", "task": "mnist", "num_clients": 12, "seed": 3}
     run = server_context(**keys, num_versions=4, output=str(tmp_path), overrides=QUICK)
     server_app.main(FakeGrid(client_app.app, 2), run)
@@ -281,11 +281,11 @@ def test_keys_of_flower_mean_those_of_the_configuration(tmp_path, logged):
     assert (config.algorithm.name, config.num_clients, config.seed) == ("fedasync", 12, 3)
     assert config.task._target_.endswith(".Images")
     assert json.loads((tmp_path / "summary.json").read_text())["num_versions"] == 2
-    assert str(tmp_path) in logged.messages[-1]
+    assert str(tmp_path) in logs.messages[-1]
 
 
 @pytest.mark.parametrize(
-    ("keys", "told"),
+    ("keys", "message"),
     [
         ({"overrides": "num_clientz=3"}, r"unknown key 'num_clientz'.*num_clients"),
         ({"algorithm": "fedbuf"}, r"algorithm=fedbuf does not exist; did you mean fedbuff"),
@@ -298,7 +298,7 @@ def test_keys_of_flower_mean_those_of_the_configuration(tmp_path, logged):
         ),
     ],
 )
-def test_bad_values_are_refused_as_by_the_command_line(tmp_path, keys, told):
-    with pytest.raises(ValueError, match=told):
+def test_bad_values_are_refused_as_by_the_command_line(tmp_path, keys, message):
+    with pytest.raises(ValueError, match=message):
         server_app.main(FakeGrid(client_app.app, 1), server_context(**keys, output=str(tmp_path)))
     assert (tmp_path / "refused.txt").exists() == ("deployment" in keys.get("overrides", ""))

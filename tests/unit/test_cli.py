@@ -1,4 +1,4 @@
-"""The command line: what a refused override may have meant, help, and keys of classes."""
+"""The command line: suggestions for refused overrides, help, and keys of classes."""
 
 import os
 import subprocess
@@ -21,21 +21,21 @@ from lab.docs.reference import rows
 def complaint(*overrides):
     with (
         hydra.initialize_config_dir(str(CONF), version_base="1.3"),
-        pytest.raises(HydraException) as refused,
+        pytest.raises(HydraException) as error,
     ):
         hydra.compose("config", overrides=[word for word in overrides if word[0] != "-"])
-    return explain(refused.value, overrides)
+    return explain(error.value, overrides)
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("overrides", "message"),
     [
-        # The nearest key is one of the groups that were chosen.
+        # The nearest key is in one of the chosen groups.
         ("algorithm=fedasync algorithm.strategy.mixin=", "did you mean algorithm.strategy.mixing"),
         ("experiment=wkafl_mnist partition.num_label=5", "; did you mean partition.num_labels"),
         ("algorithm/schedule=random_k algorithm.schedule.sead=1", "mean algorithm.schedule.seed"),
         ("algorithm.strategy.sever_lr=1", "; did you mean algorithm.strategy.server_lr"),
-        # The end of a key is answered with the whole key, or with whose it is.
+        # For the end of a key, the error names the whole key, or the options that have it.
         ("algorithm=fedhist fusion=0.2", "; did you mean algorithm.strategy.fusion?"),
         ("schedule.concurrency=3", "'schedule.concurrency'; did you mean algorithm.schedule.con"),
         ("fusion=0.2", "; algorithm.strategy.fusion is a key of algorithm=cana, fedhist"),
@@ -44,18 +44,18 @@ def complaint(*overrides):
         ("algorithm/lr_schedule=linear", "unknown key 'algorithm/lr_schedule'"),
     ],
 )
-def test_a_key_that_does_not_exist_is_answered_with_what_may_be_meant(words, told):
-    assert told in complaint(*words.split())
+def test_the_error_of_an_unknown_key_suggests_keys(overrides, message):
+    assert message in complaint(*overrides.split())
 
 
 def test_a_key_that_some_options_of_a_sweep_have_is_not_suggested_for_itself():
     key = "algorithm.schedule.concurrency=3"
-    with pytest.raises(ValueError, match="concurrency") as refused:
+    with pytest.raises(ValueError, match="concurrency") as error:
         compose(["algorithm=fedavg", key])
-    cause = refused.value.__context__
+    cause = error.value.__context__
     assert isinstance(cause, HydraException)
-    told = explain(cause, ["algorithm=fedbuff,fedavg", key])
-    assert told.endswith("with one of the swept options: sweep that option separately")
+    message = explain(cause, ["algorithm=fedbuff,fedavg", key])
+    assert message.endswith("with one of the swept options: sweep that option separately")
 
 
 @pytest.mark.parametrize("schedule", ["buffered", "k_async", "fully_async", "synchronous"])
@@ -77,11 +77,11 @@ def test_a_dot_where_a_slash_chooses(choice):
 def test_signs_that_need_quotes():
     with pytest.raises(ValueError, match="'max_updates' must be one KEY=VALUE without spaces"):
         compose(["max_updates", "=", "20"])
-    quoted = "task.separator=; cannot be read: quote it for Hydra and for the shell, "
-    assert complaint("task=csv", "task.separator=;") == f"{quoted}\"task.separator=';'\""
+    message = "task.separator=; cannot be read: quote it for Hydra and for the shell, "
+    assert complaint("task=csv", "task.separator=;") == f"{message}\"task.separator=';'\""
     assert compose(["task=csv", "task.separator=';'"]).task.separator == ";"
-    listed = complaint("task=csv", "task.target=[ill,größe in cm]")
-    assert listed.endswith("for the shell, \"task.target=['ill','größe in cm']\"")
+    list_message = complaint("task=csv", "task.target=[ill,größe in cm]")
+    assert list_message.endswith("for the shell, \"task.target=['ill','größe in cm']\"")
     with pytest.raises(ValueError, match=r"^seed=1,2 has several values.*; a list is seed=\[1,2\]"):
         compose(["seed=1,2"])
     with pytest.raises(ValueError, match=r"'search\.space=seed=interval\(1,2\)' searches them"):
@@ -96,14 +96,14 @@ def test_a_key_of_an_earlier_version_is_answered_with_the_one_in_its_place():
 # -- --help, --version and completion -------------------------------------------------------------
 
 
-def said(monkeypatch, capsys, *words):
-    monkeypatch.setattr(sys, "argv", ["fl-app", *words])
+def print_help(monkeypatch, capsys, *arguments):
+    monkeypatch.setattr(sys, "argv", ["fl-app", *arguments])
     assert main() == 0
     return capsys.readouterr().out
 
 
 def test_help_tells_examples_groups_and_keys(monkeypatch, capsys):
-    text = said(monkeypatch, capsys, "--help")
+    text = print_help(monkeypatch, capsys, "--help")
     assert "fl-app experiment=quickstart" in text
     for group in groups():
         assert f"  {group}= " in text
@@ -113,7 +113,7 @@ def test_help_tells_examples_groups_and_keys(monkeypatch, capsys):
 
 
 @pytest.mark.parametrize("group", sorted(groups()))
-def test_every_option_says_what_it_is(group):
+def test_every_option_has_an_explanation(group):
     lines = help_on([group]).splitlines()[2:]
     starts = [line.split(maxsplit=1) for line in lines if line[2] != " "]
     assert sorted(start[0] for start in starts) == sorted(
@@ -122,22 +122,22 @@ def test_every_option_says_what_it_is(group):
     assert [start for start in starts if len(start) < 2] == []
 
 
-def test_help_on_an_option_has_what_its_class_and_its_file_say():
+def test_help_on_an_option_has_the_texts_of_its_class_and_its_file():
     text = help_on(["algorithm=fedhist"])
-    told = " ".join(text.split())
-    assert "schedule: k_async" in told
-    assert "algorithm.strategy.fusion=0.3 alpha, how much of the most opposite past step" in told
-    assert "server_lr: 0.35 # [A] " in told
-    assert "upload: pseudo" in told
+    line = " ".join(text.split())
+    assert "schedule: k_async" in line
+    assert "algorithm.strategy.fusion=0.3 alpha, how much of the most opposite past step" in line
+    assert "server_lr: 0.35 # [A] " in line
+    assert "upload: pseudo" in line
 
 
 @pytest.mark.parametrize(
-    ("word", "meant"), [("device", "devices"), ("task=digit", "did you mean digits")]
+    ("word", "suggestion"), [("device", "devices"), ("task=digit", "did you mean digits")]
 )
-def test_help_on_nothing_known(monkeypatch, capsys, word, meant):
+def test_help_on_nothing_known(monkeypatch, capsys, word, suggestion):
     monkeypatch.setattr(sys, "argv", ["fl-app", "--help", word])
     assert main() == 2
-    assert meant in capsys.readouterr().err
+    assert suggestion in capsys.readouterr().err
 
 
 def test_bash_completes_groups_and_keys(tmp_path):
@@ -153,15 +153,15 @@ def test_bash_completes_groups_and_keys(tmp_path):
             echo "${COMPREPLY[@]}"
         done
     """
-    done = subprocess.run(
+    process = subprocess.run(
         ["bash", "-c", script],
         env={**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"},
         capture_output=True,
         text=True,
         check=True,
     )
-    declared, algorithms, keys = done.stdout.splitlines()
-    assert "-F hydra_bash_completion fl-app" in declared
+    command, algorithms, keys = process.stdout.splitlines()
+    assert "-F hydra_bash_completion fl-app" in command
     assert "algorithm=fedbuff" in algorithms.split()
     assert "num_versions=" in keys.split()
 
@@ -238,7 +238,7 @@ def test_defaults_are_the_keys_of_a_users_own_class(own, monkeypatch):
     assert main() == 2
 
 
-def test_own_options_are_in_help_and_among_what_may_be_meant(own, monkeypatch, capsys):
+def test_a_users_options_are_in_help_and_among_suggestions(own, monkeypatch, capsys):
     folder = f"--config-dir={own}"
     assert "mine" in help_on([folder, "algorithm"])
     text = help_on(["--config-dir", str(own), "algorithm=mine"])
@@ -266,8 +266,8 @@ def test_an_option_of_another_name_than_its_file_is_refused(own):
     (own / "algorithm/other.yaml").write_text(OPTION)
     with pytest.raises(ValueError, match=r"other\.yaml says name: mine, and must say name: other"):
         compose([search_path([str(own)]), "algorithm=other"])
-    words = [search_path([str(own)]), "algorithm=other", "algorithm.name=x"]
-    assert compose(words).algorithm.name == "x"
+    overrides = [search_path([str(own)]), "algorithm=other", "algorithm.name=x"]
+    assert compose(overrides).algorithm.name == "x"
 
 
 def test_a_choice_of_clients_that_changes_nothing_is_refused():
@@ -276,7 +276,7 @@ def test_a_choice_of_clients_that_changes_nothing_is_refused():
     compose(["algorithm=fedbuff", "algorithm/client=sgd"])
 
 
-def test_a_class_that_does_not_exist_is_told():
+def test_the_error_of_a_missing_class_names_it():
     with pytest.raises(ValueError, match=r"_target_=fl_app\.none\.None cannot be imported"):
         keys("target/fl_app.none.None")
     with pytest.raises(ValueError, match=r"devices\._target_ is missing"):
@@ -284,11 +284,11 @@ def test_a_class_that_does_not_exist_is_told():
 
 
 def test_every_key_of_a_class_is_explained():
-    silent = [
+    unexplained = [
         (path.stem, key)
         for path in CONF.rglob("*.yaml")
         if "/target@" in path.read_text() or "/keys@" in path.read_text()
-        for key, (_, told) in rows(path.read_text()).items()
-        if not told and not key.endswith("_target_") and not key.startswith("client.")
+        for key, (_, text) in rows(path.read_text()).items()
+        if not text and not key.endswith("_target_") and not key.startswith("client.")
     ]
-    assert silent == []
+    assert unexplained == []

@@ -1,4 +1,4 @@
-"""What README, docs/ and CONTRIBUTING.md name exists: links, modules, files, commands, packages."""
+"""Links, modules, files, commands and packages in README, docs/ and CONTRIBUTING.md exist."""
 
 import importlib
 import pkgutil
@@ -11,7 +11,7 @@ from pathlib import Path
 import griffe
 import numpy as np
 import pytest
-from helpers import Quadratic, composed, run, vec
+from helpers import Quadratic, make_config, run, vec
 
 import fl_app
 from fl_app.cli import CONF
@@ -24,7 +24,7 @@ ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 every_page = pytest.mark.parametrize("page", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
 
-# Shown to be made by the reader, or made by a run or the kit.
+# Files that the reader makes, or that a run or the kit makes.
 NOT_HERE = {
     "fl_app/algorithms/half_life.py",
     "fl_app.algorithms.half_life.HalfLife",
@@ -35,13 +35,13 @@ NOT_HERE = {
 
 
 def anchors(page):
-    """As GitHub makes them of headings."""
+    """The anchors that GitHub makes of the headings."""
     headings = re.findall(r"^#+ (.*)$", page.read_text(), re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
 @every_page
-def test_links_files_and_names_of_modules_lead_to_what_exists(page):
+def test_links_files_and_names_of_modules_exist(page):
     text = page.read_text()
     for link in re.findall(r"\]\((?!http)([^)\s]+)\)", text):
         path, _, heading = link.partition("#")
@@ -66,25 +66,25 @@ def exists(name):
 
 
 def test_commands_name_options_that_exist():
-    """What follows `python -m fl_app` in a block of commands composes; equal choices at once."""
+    """Compose the overrides of all `python -m fl_app` commands; equal choices at once."""
     groups = {path.relative_to(CONF).as_posix() for path in CONF.rglob("*") if path.is_dir()}
     keys = defaultdict(dict)
     for page in PAGES:
         for command in re.findall(
             r"^(?:    )?python -m fl_app ((?:[^#\n]*\\\n)*[^#\n]*)", page.read_text(), re.MULTILINE
         ):
-            words = [word.replace('"', "") for word in command.replace("\\\n", " ").split()]
-            words = [
+            overrides = [word.replace('"', "") for word in command.replace("\\\n", " ").split()]
+            overrides = [
                 # The first value of a sweep.
                 word if "[" in word or "{" in word else word.split(",")[0]
-                for word in words
+                for word in overrides
                 if "=" in word and not word.startswith("hydra")
             ]
-            choices = frozenset(word for word in words if word.split("=")[0] in groups)
-            keys[choices] |= dict.fromkeys(word for word in words if word not in choices)
+            choices = frozenset(word for word in overrides if word.split("=")[0] in groups)
+            keys[choices] |= dict.fromkeys(word for word in overrides if word not in choices)
     assert len(keys) > 20
     for choices, values in keys.items():
-        composed(*choices, *values)
+        make_config(*choices, *values)
 
 
 def test_the_packages_are_those_that_the_linter_knows():
@@ -93,12 +93,12 @@ def test_the_packages_are_those_that_the_linter_knows():
     section = (ROOT / "docs/architecture.md").read_text().split("## Packages")[1]
     rows = re.findall(r"^\| ((?:`\w+`(?:, )?)+) \|", section, re.MULTILINE)
     assert [re.findall(r"\w+", row) for row in rows] == layers
-    found = {module.name for module in pkgutil.iter_modules(fl_app.__path__)}
-    assert {package for layer in layers for package in layer} == found
+    packages = {module.name for module in pkgutil.iter_modules(fl_app.__path__)}
+    assert {package for layer in layers for package in layer} == packages
 
 
 def test_the_algorithm_with_more_than_one_vector_trains(tmp_path, monkeypatch):
-    """As an author's own file, in worker processes; with compression, too."""
+    """From a file outside the package, in worker processes, with and without compression."""
     section = (ROOT / "docs/algorithms.md").read_text().split("## More than one vector")[1]
     (code,) = re.findall(r"```python\n(.*?)```", section, re.DOTALL)
     (tmp_path / "leaning.py").write_text(code)
@@ -121,12 +121,12 @@ def test_the_algorithm_with_more_than_one_vector_trains(tmp_path, monkeypatch):
         assert np.linalg.norm(result.outcome.params - task.optimum) < 0.2
 
 
-# -- the pages of the API and of the keys name all that there is, and explain it -------------------
+# -- the pages of the API name and explain every public object -------------------------------------
 
 API_PAGES = sorted((ROOT / "docs/api").glob("*.md"))
 NAMED = [name for page in API_PAGES for name in re.findall(r"^::: (\S+)", page.read_text(), re.M)]
 
-# Whose public names are for users of the package; other packages are for its authors.
+# Packages whose public names are for users; other packages are for developers.
 FOR_USERS = [
     "fl_app",
     "fl_app.asynchronous",
@@ -143,14 +143,14 @@ FOR_USERS = [
 ]
 
 
-def shown():
-    """Classes and functions on the pages."""
+def entries():
+    """The classes and functions on the pages."""
     return [each for name in NAMED for each in signatures.documented(name)]
 
 
 @pytest.mark.parametrize("page", API_PAGES, ids=lambda page: page.stem)
 def test_a_page_has_the_signatures_of_its_names(page):
-    """They are read without the site being built."""
+    """Readers see the signatures without a build of the site."""
     text = page.read_text()
     assert text == signatures.with_signatures(text), "run `make reference`"
     for name in re.findall(r"^::: (?!fl_app\.algorithms)\S+\.(\w+)", text, re.M):
@@ -160,42 +160,42 @@ def test_a_page_has_the_signatures_of_its_names(page):
 
 @pytest.mark.parametrize("name", sorted(FOR_USERS))
 def test_public_names_are_on_a_page(name):
-    missing = {each.path for each in public(resolve(name))} - {each.path for each in shown()}
+    missing = {each.path for each in public(resolve(name))} - {each.path for each in entries()}
     assert not missing
 
 
-def described(owner):
-    """What the docstring of a class or module says of names: in its sections, or in its text."""
+def explained_names(owner):
+    """Names that the docstring of a class or module explains, in its sections or in its text."""
     if owner.docstring is None:
         return set()
     sections = owner.docstring.parse("google", warnings=False)
     lists = [each.value for each in sections if each.kind.value in ("attributes", "parameters")]
-    named = {item.name.lstrip("*") for items in lists for item in items}
-    return named | set(re.findall(r"(?<!`)`(\w+)`(?!`)", owner.docstring.value))
+    names = {item.name.lstrip("*") for items in lists for item in items}
+    return names | set(re.findall(r"(?<!`)`(\w+)`(?!`)", owner.docstring.value))
 
 
 def undocumented(cls, protocols):
-    """Public members without an explanation there, in a base class or in a protocol."""
+    """Public members without an explanation in the class, in a base class or in a protocol."""
     ancestors = [*cls.mro(), *protocols]
-    explained = set[str]().union(*map(described, [cls.module, cls, *cls.mro()]))
+    names = set[str]().union(*map(explained_names, [cls.module, cls, *cls.mro()]))
     for name, member in cls.members.items():
         if name.startswith("_") or isinstance(member, griffe.Alias | griffe.Class):
             continue
         same = [each.members[name] for each in ancestors if name in each.members]
-        told = any(each.docstring for each in [member, *same])
-        if not told and not (member.is_attribute and name in explained):
+        has_docstring = any(each.docstring for each in [member, *same])
+        if not has_docstring and not (member.is_attribute and name in names):
             yield member.path
 
 
-def test_what_is_on_the_pages_is_explained():
-    found = shown()
+def test_objects_on_the_pages_have_docstrings():
+    objects = entries()
     protocols = [
         each
-        for each in found
+        for each in objects
         if isinstance(each, griffe.Class) and "Protocol" in map(str, each.bases)
     ]
-    missing = [each.path for each in found if not each.docstring]
-    for each in found:
+    missing = [each.path for each in objects if not each.docstring]
+    for each in objects:
         if isinstance(each, griffe.Class):
             missing += undocumented(each, protocols)
     missing += [each.path for each in map(resolve, NAMED) if not each.docstring]
@@ -205,5 +205,5 @@ def test_what_is_on_the_pages_is_explained():
 # -- docs/reference.md ----------------------------------------------------------------------------
 
 
-def test_the_page_is_what_make_reference_writes():
+def test_the_page_equals_the_output_of_make_reference():
     assert reference.PAGE.read_text() == reference.page(), "conf/ has changed: run `make reference`"

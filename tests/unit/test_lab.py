@@ -1,4 +1,4 @@
-"""Tables of a benchmark, device files of real runs, and how unequal devices are."""
+"""Tables of a benchmark, device files of real runs, certificates, and heterogeneity of devices."""
 
 import json
 import math
@@ -40,24 +40,24 @@ SECONDS = {"b@n10-slow": 31.0}  # of the others: 20
 def folder(tmp_path):
     for name, accuracies in SCORES.items():
         for seed, accuracy in zip((5, 6, 7), accuracies, strict=True):
-            own = tmp_path / "test" / f"{name}-seed{seed}"
-            own.mkdir(parents=True)
+            cell = tmp_path / "test" / f"{name}-seed{seed}"
+            cell.mkdir(parents=True)
             partition = "x.SlowLabels" if "slow" in name else "x.Iid"
-            (own / "config.yaml").write_text(CONFIG.format(partition=partition))
+            (cell / "config.yaml").write_text(CONFIG.format(partition=partition))
             summary = {"last10_accuracy": accuracy, "seed": seed, "stopped": "updates"}
             summary |= {"virtual_seconds": SECONDS.get(name, 20.0), "recall": [1.0, accuracy]}
-            (own / "summary.json").write_text(json.dumps(summary))
+            (cell / "summary.json").write_text(json.dumps(summary))
     return tmp_path
 
 
-def printed(capsys, *words):
-    benchmark.main([str(word) for word in words])
+def print_tables(capsys, *arguments):
+    benchmark.main([str(word) for word in arguments])
     return capsys.readouterr().out
 
 
 def test_the_tables_follow_from_the_intervals(folder, capsys):
-    told = printed(capsys, folder)
-    rows = [line.strip("| ").split(" | ") for line in told.splitlines() if line.startswith("| ")]
+    output = print_tables(capsys, folder)
+    rows = [line.strip("| ").split(" | ") for line in output.splitlines() if line.startswith("| ")]
     assert [row[0] for row in rows[1:8]] == [
         *("all settings", "all settings, in time", "n10", "n10, in time"),
         *("iid", "slow", "slow, in time"),
@@ -68,16 +68,16 @@ def test_the_tables_follow_from_the_intervals(folder, capsys):
     assert rows[6][1:] == ["b", "75.0 [62.6, 87.4]", "none", "a -20.0 [-20.0, -20.0]"]
     assert rows[7][1] == "a"
     assert rows[7][4] == "c -10.0 [-10.0, -10.0]"
-    assert "| b | 75.0 [62.6, 87.4] | 31 | - | 75.0 (70.0 to 80.0) |" in told
+    assert "| b | 75.0 [62.6, 87.4] | 31 | - | 75.0 (70.0 to 80.0) |" in output
 
 
 def test_the_tables_of_the_docs_are_those_of_the_judged_runs(capsys):
     files = ("benchmark.csv", "benchmark_states.csv", "benchmark_networks.csv")
-    told = "".join(printed(capsys, DOCS / name) for name in files)
+    output = "".join(print_tables(capsys, DOCS / name) for name in files)
     text = (DOCS / "benchmark.md").read_text()
-    shown = re.findall(r"^\|.*\d±\d.*$", text, re.MULTILINE)
-    assert len(shown) == 39 + 10 + 13  # methods, where clients come and go, with networks
-    assert {*shown} <= {*told.splitlines()}
+    rows = re.findall(r"^\|.*\d±\d.*$", text, re.MULTILINE)
+    assert len(rows) == 39 + 10 + 13  # methods, where clients come and go, with networks
+    assert {*rows} <= {*output.splitlines()}
 
 
 # -- measured seconds become a device file ---------------------------------------------------------
@@ -91,8 +91,8 @@ TRUE = {
 }
 
 
-def recorded(tmp_path):
-    """The log of a run on boards that are known."""
+def write_log(tmp_path):
+    """Write the log of a run on known boards."""
     table = tmp_path / "true.json"
     table.write_text(json.dumps(TRUE))
     compute = Boards(num_clients=5, num_examples=[1] * 5, table=str(table))
@@ -109,16 +109,16 @@ def recorded(tmp_path):
     return log
 
 
-def fitted(capsys, *arguments):
+def fit_table(capsys, *arguments):
     assert fit.main([str(each) for each in arguments]) == 0
     return json.loads(capsys.readouterr().out)
 
 
 def test_a_log_gives_back_the_boards_and_the_server(tmp_path, capsys):
-    table = fitted(capsys, recorded(tmp_path), "--kinds", "quick=0-2", "late=3,4")
+    table = fit_table(capsys, write_log(tmp_path), "--kinds", "quick=0-2", "late=3,4")
     quick, late = table["kinds"]["quick"], table["kinds"]["late"]
     assert table["boards"] == {"quick": 3, "late": 2}
-    assert quick["seconds"] == pytest.approx(2.0, rel=0.05)  # with what waits for evaluations
+    assert quick["seconds"] == pytest.approx(2.0, rel=0.05)  # including waits for evaluations
     assert late["seconds"] == pytest.approx(9.0, rel=0.08)
     assert late["interval"][0] < late["seconds"] < late["interval"][1]
     assert late["spread"] == pytest.approx(0.3, rel=0.2)
@@ -128,9 +128,9 @@ def test_a_log_gives_back_the_boards_and_the_server(tmp_path, capsys):
     )
 
 
-def test_what_is_fitted_can_be_simulated(tmp_path):
+def test_a_fitted_table_can_be_simulated(tmp_path):
     path = tmp_path / "mine.json"
-    assert fit.main([str(recorded(tmp_path)), "--until", "300", "--output", str(path)]) == 0
+    assert fit.main([str(write_log(tmp_path)), "--until", "300", "--output", str(path)]) == 0
     table = read_table(str(path))
     assert table.boards == {f"client-{client}": 1 for client in range(5)}
     compute = Boards(num_clients=5, num_examples=[1] * 5, table=str(path))
@@ -138,15 +138,15 @@ def test_what_is_fitted_can_be_simulated(tmp_path):
 
 
 def test_a_log_without_orders_is_refused(tmp_path, capsys):
-    words = [str(recorded(tmp_path)), "--until", "3", "--output", str(tmp_path / "out.json")]
-    assert fit.main(words) == 2
+    arguments = [str(write_log(tmp_path)), "--until", "3", "--output", str(tmp_path / "out.json")]
+    assert fit.main(arguments) == 2
     assert "the logs hold no order" in capsys.readouterr().err
 
 
 # -- a certificate ---------------------------------------------------------------------------------
 
 
-def course(every, old, rate):
+def make_run(every, old, rate):
     """A run of 160 s: node i mod 8 arrives after `every` seconds, a quarter of updates is `old`."""
     rows = []
     for i in range(int(160 / every)):
@@ -160,12 +160,12 @@ def course(every, old, rate):
 
 
 def certificate(every=1.0, old=1, rate=0.01):
-    """Of a run with an arrival each second, one step older in a quarter, and 1 % a version."""
-    simulated = [course(every, old, rate + each) for each in (-0.0001, 0.0, 0.0001)]
-    return twin.compare(course(1.0, 1, 0.01), simulated, {twin.RATE: 1.0}, 160.0)
+    """For a run with an arrival each second, age 1 in a quarter, and 1 % per version."""
+    simulated = [make_run(every, old, rate + each) for each in (-0.0001, 0.0, 0.0001)]
+    return twin.compare(make_run(1.0, 1, 0.01), simulated, {twin.RATE: 1.0}, 160.0)
 
 
-def test_a_certificate_says_what_was_simulated_as_it_was():
+def test_a_certificate_of_an_exact_simulation():
     rows = certificate()
     assert rows.good.dropna().all()
     assert len(rows.good.dropna()) == 11  # rate, eight shares, accuracy, distance
@@ -176,7 +176,7 @@ def test_a_certificate_says_what_was_simulated_as_it_was():
     assert rows.measured[twin.DISTANCE] == 0.0
 
 
-def test_a_certificate_says_what_was_not():
+def test_a_certificate_of_wrong_simulations():
     assert not certificate(every=0.94).good["updates a second"]
     assert certificate(old=0).measured[twin.DISTANCE] == pytest.approx(20 / 81)
     assert not certificate(old=0).good[twin.DISTANCE]
@@ -187,7 +187,7 @@ def test_a_certificate_says_what_was_not():
 
 
 def test_a_round_lasts_until_four_fifths_of_its_clients_are_done():
-    """Equal ones: 20 + 120. Of 16 with 60 s and 4 with 300: place 15.2 of 19, 60 + 0.2 * 240."""
+    """Equal clients: 20 + 120. 16 with 60 s and 4 with 300: place 15.2 of 19, 60 + 0.2 * 240."""
     for size in (2, 20):
         always = [Line(ALWAYS, client) for client in range(size)]
         assert rounds(np.full((size, 1), 120.0), always, 20.0) == pytest.approx(140 / 20)
@@ -195,14 +195,14 @@ def test_a_round_lasts_until_four_fifths_of_its_clients_are_done():
     assert rounds(seconds, always, 20.0) == pytest.approx(128 / 20)
 
 
-def test_how_unequal_devices_are_is_asked_of_a_run_that_can_be():
-    for word, told in (("num_clients=0", "num_clients=0 must be"), ("nonsense=1", "unknown key")):
-        with pytest.raises(ValueError, match=told):
-            heterogeneity.main([word])
+def test_bad_overrides_of_heterogeneity_are_refused():
+    for key, message in (("num_clients=0", "num_clients=0 must be"), ("nonsense=1", "unknown key")):
+        with pytest.raises(ValueError, match=message):
+            heterogeneity.main([key])
 
 
-def test_work_goes_on_when_its_client_is_back_and_rounds_wait_for_a_client():
-    """One client, 40 s online and 40 offline by turns; a break is 20 s.
+def test_work_continues_when_its_client_is_back_and_rounds_wait_for_a_client():
+    """One client is 40 s online and 40 s offline by turns; a break is 20 s.
 
     Orders of 0 s begin at 20, 80, 100, 160, 180 ...: the last one at 80 * 5,000. Those of 30 s
     begin at 20 (done at 80 + 10), 110 (done at 160 + 20), then 240 + 160 n and, as 310 is offline,
@@ -211,5 +211,5 @@ def test_work_goes_on_when_its_client_is_back_and_rounds_wait_for_a_client():
     line = [Line(Stays({0: [40.0] * 40_000}), 0)]
     assert rounds(np.zeros((1, 1)), line, 20.0) == pytest.approx(400_000 / 200_000)
     assert rounds(np.full((1, 1), 30.0), line, 20.0) == pytest.approx(800_040 / 200_000)
-    gone = [Line(Stays({0: [500.0]}), 0)]
-    assert rounds(np.full((1, 1), 30.0), gone, 20.0) == math.inf
+    lost = [Line(Stays({0: [500.0]}), 0)]
+    assert rounds(np.full((1, 1), 30.0), lost, 20.0) == math.inf

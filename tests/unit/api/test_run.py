@@ -1,4 +1,4 @@
-"""Runs from Python: what is returned, what is refused, and that the process stays as it was."""
+"""Runs from Python: results, refusals, and that the process stays unchanged."""
 
 import multiprocessing
 import os
@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 import torch
 from flwr.serverapp.strategy import FedAdam
-from helpers import composed
+from helpers import make_config
 from hydra.core.global_hydra import GlobalHydra
 from omegaconf import OmegaConf
 from torch import nn
@@ -51,7 +51,7 @@ class Mean(AsyncStrategy):
 
 
 class Marking(LocalTrainer):
-    """Training makes every parameter equal to the mark."""
+    """Training sets every parameter to the mark."""
 
     def __init__(self, task, *, mark=0.0, **settings):
         super().__init__(task, **settings)
@@ -74,15 +74,15 @@ class Needy(Mean):
 
 @pytest.fixture(scope="module")
 def task():
-    """Digits on twelve clients, as an object."""
-    return build_task(composed("num_clients=12", "partition=iid"))
+    """A task object: digits on twelve clients."""
+    return build_task(make_config("num_clients=12", "partition=iid"))
 
 
 def run(*settings, output, **keywords):
     return fl_app.run(*SMALL, *settings, output=output, progress=False, **keywords)
 
 
-# -- what is returned -----------------------------------------------------------------------------
+# -- results --------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
@@ -98,8 +98,8 @@ def test_a_result_has_everything_of_the_run(result):
     assert list(events.columns[:2]) == ["kind", "t"]
     assert (events["kind"] == "arrival").sum() == result.summary["client_updates"]
     assert events["version"].dtype == "Int64"  # although arrivals have none
-    dispatched = events[events["kind"] == "dispatch"]
-    assert dispatched["client"].between(0, 11).all()
+    dispatches = events[events["kind"] == "dispatch"]
+    assert dispatches["client"].between(0, 11).all()
     assert {name: array.shape for name, array in result.model.items()} == {
         "1.weight": (32, 64),
         "1.bias": (32,),
@@ -125,11 +125,11 @@ def test_a_task_object_brings_its_clients(task, tmp_path):
     assert (result.summary["task"], result.summary["num_clients"]) == ("digits", 12)
     config = OmegaConf.load(tmp_path / "config.yaml")
     assert config.task.num_examples == 1437
-    other = build_task(composed("num_clients=12", "partition=iid", "seed=1"))
-    own = replace(task, objective=task.objective.with_loss(lambda output, _: output.mean()))
-    for changed, told in ((other, r"task\.crc32="), (own, r"code\..*lambda")):
-        with pytest.raises(ValueError, match=told):
-            run("algorithm=fedasync", "resume=auto", task=changed, output=tmp_path)
+    other = build_task(make_config("num_clients=12", "partition=iid", "seed=1"))
+    custom = replace(task, objective=task.objective.with_loss(lambda output, _: output.mean()))
+    for other_task, message in ((other, r"task\.crc32="), (custom, r"code\..*lambda")):
+        with pytest.raises(ValueError, match=message):
+            run("algorithm=fedasync", "resume=auto", task=other_task, output=tmp_path)
 
 
 def test_code_has_a_checksum_unless_it_is_installed():
@@ -153,7 +153,7 @@ def test_a_strategy_object_brings_its_schedule_and_serves_several_runs(tmp_path)
 
 
 @pytest.mark.parametrize("trainer", [partial(Marking, mark=2.0), None])
-def test_a_trainer_of_ones_own_trains(trainer, tmp_path):
+def test_a_users_trainer_trains(trainer, tmp_path):
     rounds = Buffered(concurrency=2, buffer_size=2, refill="after_aggregation")
     settings = [Mean(), trainer] if trainer else [Needy()]
     result = run(*settings, rounds, "num_clients=12", output=tmp_path)
@@ -187,7 +187,7 @@ def test_bad_settings_are_refused(settings, message, tmp_path):
     assert not (tmp_path / "run").exists()
 
 
-def test_what_no_checkpoint_can_hold_is_refused_before_the_run(tmp_path):
+def test_attributes_that_no_checkpoint_can_hold_are_refused_before_the_run(tmp_path):
     strategy = Mean()
     strategy.rule = lambda update: update
     with pytest.raises(ValueError, match=r"^strategy\.rule is a function, which a checkpoint can"):
@@ -197,7 +197,7 @@ def test_what_no_checkpoint_can_hold_is_refused_before_the_run(tmp_path):
 
 
 @pytest.mark.parametrize("override", ["task.model=cnn", "num_clients=7"])
-def test_what_a_task_object_decides_is_no_override(override, task, tmp_path):
+def test_keys_that_a_task_object_decides_are_no_overrides(override, task, tmp_path):
     text = f"^{override} has no effect here: leave it out, because task= is an object"
     with pytest.raises(ValueError, match=text):
         fl_app.run(override, task=task, output=tmp_path)
@@ -212,11 +212,11 @@ def test_a_run_that_cannot_go_on_raises_and_leaves_its_files(tmp_path):
 
 
 def test_an_upload_that_cannot_become_an_update_ends_the_run(tmp_path):
-    class Wanting(FedBuff):
+    class ExtraVector(FedBuff):
         upload_extra = ("own",)
 
     with pytest.raises(ClientError, match=r"order \d+: extra vectors are none, expected own"):
-        fl_app.run(*SMALL, Wanting(), output=tmp_path)
+        fl_app.run(*SMALL, ExtraVector(), output=tmp_path)
 
 
 # -- the process ----------------------------------------------------------------------------------
@@ -265,14 +265,14 @@ class Interrupting(Mean):
         return super().aggregate(model, updates)
 
 
-def test_an_interrupted_run_returns_what_was_done_and_goes_on(tmp_path, capsys):
+def test_an_interrupted_run_returns_its_results_and_can_be_resumed(tmp_path, capsys):
     keys = ("num_clients=12", "num_versions=9")
     result = run(Interrupting(), *keys, output=tmp_path)
     assert result.summary["stopped"] == "interrupted"
     assert result.metrics["version"].tolist() == [0, 1, 2, 3, 4, 5]
     assert result.model.keys() == {"1.weight", "1.bias", "3.weight", "3.bias"}
-    told = f'interrupted; to go on, add output="{tmp_path}" and "resume=auto" to the same call'
-    assert told in capsys.readouterr().out
+    message = f'interrupted; to go on, add output="{tmp_path}" and "resume=auto" to the same call'
+    assert message in capsys.readouterr().out
     whole = run(Interrupting(), *keys, "resume=auto", output=tmp_path)
     assert whole.summary["stopped"] == "num_versions"
     assert whole.metrics["version"].tolist() == list(range(10))
@@ -280,7 +280,7 @@ def test_an_interrupted_run_returns_what_was_done_and_goes_on(tmp_path, capsys):
 
 # -- names of the package: importing it imports nothing for them ----------------------------------
 
-# Where torchvision lacks its operators, Python imports `fl_app.tasks.vision` at its start (.pth).
+# Where torchvision lacks its operators, Python imports `fl_app.tasks.vision` at startup (.pth).
 SHOW = """
 import sys
 before = {*sys.modules} - {"fl_app"}
@@ -293,12 +293,12 @@ HEAVY = {"altair", "flwr", "hydra", "numpy", "omegaconf", "pandas", "torch"}
 
 def test_importing_the_package_imports_nothing_else():
     command = [sys.executable, "-c", SHOW]
-    loaded = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
-    assert not HEAVY & {*loaded}
-    assert [name for name in loaded if name.startswith("fl_app")] == ["fl_app"]
+    names = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
+    assert not HEAVY & {*names}
+    assert [name for name in names if name.startswith("fl_app")] == ["fl_app"]
 
 
-def test_names_come_when_they_are_used():
+def test_names_are_imported_on_first_use():
     assert fl_app.Task.__name__ == "Task"
     with pytest.raises(AttributeError, match=r"module 'fl_app' has no attribute 'nothing'"):
         _ = fl_app.nothing
@@ -326,13 +326,13 @@ def test_a_comparison_has_a_folder_a_table_over_seeds_and_a_picture(task, tmp_pa
     assert names == {*cells, "table.csv", "report.html", "figures"}
     assert {path.stem for path in (folder / "figures").glob("*.png")} >= {"accuracy", "overview"}
     assert fl_app.Comparison(folder).table.equals(table)
-    assert table.index.tolist() == ["mine", "fedasync"]  # as they were given
+    assert table.index.tolist() == ["mine", "fedasync"]  # in the order of the argument
     for name, results in comparison.results.items():
         accuracies = [result.summary["final_accuracy"] for result in results]
         assert len(accuracies) == table.loc[name, "seeds"] == 2
         assert table.loc[name, "final_accuracy"] == pytest.approx(fmean(accuracies))
         assert table.loc[name, "final_accuracy_std"] == pytest.approx(stdev(accuracies))
-    assert table["client_updates"].tolist() == [9, 2]  # what a run says of itself wins
+    assert table["client_updates"].tolist() == [9, 2]  # settings of a cell override the common ones
     html = comparison._repr_html_()
     for text in ("acc.", " ±", "Unequal work", f"Files: {folder}", '<img src="data:image/'):
         assert text in html
@@ -341,7 +341,7 @@ def test_a_comparison_has_a_folder_a_table_over_seeds_and_a_picture(task, tmp_pa
 
 
 @pytest.mark.slow  # draws figures
-def test_a_run_that_fails_is_told_and_the_others_run(task, tmp_path):
+def test_a_failed_run_is_reported_and_the_others_run(task, tmp_path):
     name = "algorithm.strategy.server_lr"
     cells = {"bad": f"{name}=1e30", "good": f"{name}=1"}
     with pytest.warns(UserWarning, match=r"^bad: (Diverged|Stalled): "):

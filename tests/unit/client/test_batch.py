@@ -1,4 +1,4 @@
-"""Clients trained together: whatever the options, each gets what it gets alone."""
+"""Clients in one batch: with every option, uploads equal those of single training."""
 
 import numpy as np
 import pytest
@@ -39,10 +39,10 @@ def task(model="mlp", objective=None, kind=Task, **more):
 
 
 def orders(trainer, **configs):
-    """One for each client, each from a model of its own; values of a list are by client."""
+    """One order per client, each with another model; values of a list are per client."""
     rng = np.random.default_rng(1)
     start = trainer.model.read()
-    made = []
+    result = []
     for client_id in range(len(SIZES)):
         vector = start + 0.1 * rng.standard_normal(start.size).astype(np.float32)
         vector.flags.writeable = False
@@ -50,8 +50,8 @@ def orders(trainer, **configs):
             key: value[client_id % len(value)] if isinstance(value, list) else value
             for key, value in configs.items()
         }
-        made.append(Order(client_id, client_id, 3, 2, vector, {"version": 2, **config}, 0.0))
-    return made
+        result.append(Order(client_id, client_id, 3, 2, vector, {"version": 2, **config}, 0.0))
+    return result
 
 
 def assert_equal(together, alone):
@@ -70,15 +70,15 @@ def assert_equal(together, alone):
 def compare(data, configs=None, **settings):
     trainer = LocalTrainer(data, **{"batch_size": 5, "local_epochs": 2, **settings})
     assert obstacle(trainer) == ""
-    given = orders(trainer, **(configs or {}))
+    requests = orders(trainer, **(configs or {}))
     batch = BatchTrainer(trainer, 6)
     for _ in range(2):  # the second time with the state of the first
-        alone = [trainer.train(order) for order in given]
-        for one, other in zip(batch.train_together(given), alone, strict=True):
+        alone = [trainer.train(order) for order in requests]
+        for one, other in zip(batch.train_together(requests), alone, strict=True):
             assert_equal(one, other)
-        given = [
+        requests = [
             Order(o.number, o.client_id, o.sequence + 1, 2, o.vector, o.config, 0.0, upload.state)
-            for o, upload in zip(given, alone, strict=True)
+            for o, upload in zip(requests, alone, strict=True)
         ]
 
 
@@ -149,10 +149,10 @@ def test_a_client_without_data_is_left_to_be_trained_alone():
 
 def test_a_client_that_diverges_does_not_touch_others():
     trainer = LocalTrainer(task(), local_epochs=3)
-    given = orders(trainer, local_lr_factor=[1.0, 1.0, 1e30])
+    requests = orders(trainer, local_lr_factor=[1.0, 1.0, 1e30])
     with np.errstate(all="ignore"):
-        together = BatchTrainer(trainer, 6).train_together(given)
-        alone = [trainer.train(order) for order in given]
+        together = BatchTrainer(trainer, 6).train_together(requests)
+        alone = [trainer.train(order) for order in requests]
     for place, (one, other) in enumerate(zip(together, alone, strict=True)):
         assert one is not None
         if place % 3 == 2:
@@ -162,7 +162,7 @@ def test_a_client_that_diverges_does_not_touch_others():
             assert_equal(one, other)
 
 
-# -- what cannot be trained together --------------------------------------------------------------
+# -- obstacles to batches -------------------------------------------------------------------------
 
 
 class Mixing(nn.Module):
@@ -177,7 +177,7 @@ class Mixing(nn.Module):
         return out - out.mean(0)
 
 
-def frozen():
+def frozen_head():
     chain = nn.Sequential(nn.Flatten(), nn.Linear(64, 8), nn.Linear(8, 3))
     chain[1].weight.requires_grad_(False)
     return chain
@@ -187,24 +187,24 @@ def dropout():
     return nn.Sequential(nn.Flatten(), nn.Dropout(0.5), nn.Linear(64, 3))
 
 
-def normalised():
+def batch_norm():
     return nn.Sequential(nn.Flatten(), nn.Linear(64, 8), nn.BatchNorm1d(8), nn.Linear(8, 3))
 
 
-def theirs(kind, name):
-    """A subclass with a method of its own, which does the same."""
+def overridden(kind, name):
+    """A subclass that overrides a method without changing its result."""
     method = getattr(kind, name)
-    return type("Theirs", (kind,), {name: lambda self, *given: method(self, *given)})
+    return type("Theirs", (kind,), {name: lambda self, *arguments: method(self, *arguments)})
 
 
 @pytest.mark.parametrize(
     ("data", "reason"),
     [
-        (task("mlp", theirs(Classification, "loss")(3)), "a loss of its own"),
-        (task("mlp", kind=theirs(Task, "loss")), "a loss of its own"),
-        (task("mlp", kind=theirs(Task, "batch")), "a batch or prepare of its own"),
-        (task("mlp", kind=theirs(Task, "_ready")), "a batch or prepare of its own"),
-        *((task(model), "chain") for model in ("cnn", dropout, normalised, frozen, Mixing)),
+        (task("mlp", overridden(Classification, "loss")(3)), "a loss of its own"),
+        (task("mlp", kind=overridden(Task, "loss")), "a loss of its own"),
+        (task("mlp", kind=overridden(Task, "batch")), "a batch or prepare of its own"),
+        (task("mlp", kind=overridden(Task, "_ready")), "a batch or prepare of its own"),
+        *((task(model), "chain") for model in ("cnn", dropout, batch_norm, frozen_head, Mixing)),
         (task(augment=lambda images: images + torch.rand(1)), "draw at random"),
         (task(prepare=lambda images: images - images.mean(0)), "mix examples"),
         (
@@ -213,7 +213,7 @@ def theirs(kind, name):
         ),
     ],
 )
-def test_what_keeps_clients_apart(data, reason):
+def test_obstacles_to_batches(data, reason):
     assert reason in obstacle(LocalTrainer(data))
 
 
@@ -221,8 +221,8 @@ def test_what_keeps_clients_apart(data, reason):
     ("hook", "reason"),
     [("penalty", "Theirs has a penalty of its own"), ("correct", "Theirs does not say")],
 )
-def test_trainers_that_do_not_say_they_can(hook, reason):
-    assert obstacle(theirs(LocalTrainer, hook)(task())).startswith(reason)
+def test_trainers_that_do_not_declare_batches(hook, reason):
+    assert obstacle(overridden(LocalTrainer, hook)(task())).startswith(reason)
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""A module and its one vector: where what lies, and that copies are copies."""
+"""A module and its vector: the layout, and that copies share no memory."""
 
 import os
 import pickle
@@ -7,7 +7,7 @@ import re
 import numpy as np
 import pytest
 import torch
-from helpers import normalised
+from helpers import small_model
 from safetensors.torch import save_file
 from torch import nn
 
@@ -18,7 +18,7 @@ from fl_app.client.initial import weighted
 
 
 def test_a_module_becomes_one_vector_with_parameters_first():
-    module = normalised()
+    module = small_model()
     expected = {name: tensor.clone() for name, tensor in module.state_dict().items()}
     model = FlatModel(module)
     layout = model.layout
@@ -34,7 +34,7 @@ def test_a_module_becomes_one_vector_with_parameters_first():
 
 
 def test_load_and_read_are_inverse_and_copy():
-    model = FlatModel(normalised())
+    model = FlatModel(small_model())
     vector = np.arange(model.layout.size, dtype=np.float32)
     model.load(vector)
     first = model.read()
@@ -42,7 +42,7 @@ def test_load_and_read_are_inverse_and_copy():
     np.testing.assert_array_equal(model.read(start=model.layout.num_trainable), vector[-9:])
     assert model.module[3].bias.tolist() == vector[model.layout.slices["3.bias"]].tolist()
     counter = model.layout.slices["1.num_batches_tracked"].start
-    vector[counter] = 6.7  # as a mean of counters comes out
+    vector[counter] = 6.7  # as of a mean of counters
     np.testing.assert_array_equal(model.read(), first)
     model.load(vector)
     assert model.module[1].num_batches_tracked == 7
@@ -50,8 +50,8 @@ def test_load_and_read_are_inverse_and_copy():
 
 
 def frozen_head():
-    """As `normalised`, with the last layer frozen, its weights in half precision."""
-    module = normalised()
+    """As `small_model`, but the last layer is frozen and in half precision."""
+    module = small_model()
     module[3].to(torch.bfloat16).requires_grad_(False)
     return module
 
@@ -69,25 +69,25 @@ def test_all_arrays_by_name_hold_the_frozen_ones_in_the_order_of_the_module():
     assert "3.weight" not in model.layout.names
 
 
-def test_other_frozen_parameters_are_seen_and_rounding_is_not():
+def test_other_frozen_parameters_are_detected_and_rounding_is_ignored():
     one, other = FlatModel(frozen_head()), FlatModel(frozen_head())
     assert one.differing(other.traces) == []
     with torch.no_grad():
-        other.module[3].weight *= 1 + 2**-7  # the least that a bfloat16 can change by
+        other.module[3].weight *= 1 + 2**-7  # the smallest change of a bfloat16
     assert one.differing(FlatModel(other.module).traces) == ["3.weight"]
     assert one.differing([trace * (1 + 1e-7) for trace in one.traces]) == []
     assert one.differing([]) == ["3.bias", "3.weight"]
-    assert FlatModel(normalised()).differing([]) == []
-    own, changed = (FlatModel(normalised(), private=["3.bias"]) for _ in range(2))
-    own.module[3].bias.data += 1  # trained since
-    changed.initial["3.bias"] += 1
-    assert own.differing(changed.traces) == ["3.bias"]
-    assert own.differing(FlatModel(normalised(), private=["3.bias"]).traces) == []
+    assert FlatModel(small_model()).differing([]) == []
+    trained, other_initial = (FlatModel(small_model(), private=["3.bias"]) for _ in range(2))
+    trained.module[3].bias.data += 1  # it has been trained
+    other_initial.initial["3.bias"] += 1
+    assert trained.differing(other_initial.traces) == ["3.bias"]
+    assert trained.differing(FlatModel(small_model(), private=["3.bias"]).traces) == []
 
 
 def test_on_a_gpu_tensors_lie_apart_aligned_as_cudnn_wants_them(monkeypatch):
     monkeypatch.setattr(flat, "ONE_VECTOR", ())
-    module = normalised()
+    module = small_model()
     model = FlatModel(module)
     vector = np.arange(model.layout.size, dtype=np.float32)
     model.load(vector)
@@ -100,7 +100,7 @@ def test_on_a_gpu_tensors_lie_apart_aligned_as_cudnn_wants_them(monkeypatch):
 
 
 class Tied(nn.Module):
-    """An embedding whose weights are those of the output, too, and an average beside it."""
+    """An embedding that shares its weights with the output, and two names of one buffer."""
 
     def __init__(self):
         super().__init__()
@@ -135,7 +135,7 @@ def test_tied_weights_are_in_the_vector_once_and_stay_tied():
 
 
 def test_private_parameters_and_buffers_are_not_in_the_vector():
-    module = normalised()
+    module = small_model()
     model = FlatModel(module, private=["1.*", "3.bias"])
     assert model.layout.names == ["0.weight", "0.bias", "3.weight"]
     assert [id(p) for p in model.trained] == [
@@ -149,19 +149,19 @@ def test_private_parameters_and_buffers_are_not_in_the_vector():
     with torch.no_grad():
         module[3].bias += 1
     assert first["3.bias"].tolist() == initial, "a copy"
-    own = model.read_private()
-    assert own["1.num_batches_tracked"] == 1
+    private = model.read_private()
+    assert private["1.num_batches_tracked"] == 1
     model.load_private({})
     assert module[3].bias.tolist() == initial == model.named(model.read())["3.bias"].tolist()
-    for array in own.values():
-        array.flags.writeable = False  # as one from another process
-    model.load_private(own)
-    assert module[3].bias.tolist() == own["3.bias"].tolist()
+    for array in private.values():
+        array.flags.writeable = False  # like arrays from another process
+    model.load_private(private)
+    assert module[3].bias.tolist() == private["3.bias"].tolist()
     assert module[1].num_batches_tracked == 1
 
 
-def test_a_twin_shares_what_is_frozen_and_private_and_nothing_else():
-    model = FlatModel(trainable_only(normalised, ["0.*", "3.*"]), private=["3.weight"])
+def test_a_twin_shares_only_frozen_and_private_parameters():
+    model = FlatModel(trainable_only(small_model, ["0.*", "3.*"]), private=["3.weight"])
     twin = model.twin()
     assert twin.layout == model.layout
     assert twin.module[1].weight is model.module[1].weight
@@ -194,12 +194,12 @@ def test_a_twin_shares_what_is_frozen_and_private_and_nothing_else():
 )
 def test_patterns_that_leave_nothing_to_train_or_to_share_are_refused(trainable, private, message):
     with pytest.raises(ValueError, match=re.escape(message)):
-        FlatModel(trainable_only(normalised, trainable), private=private)
+        FlatModel(trainable_only(small_model, trainable), private=private)
 
 
 def test_a_model_without_anything_to_train_is_refused():
     with pytest.raises(ValueError, match="of the model's 6 parameters 6 are frozen"):
-        FlatModel(normalised().requires_grad_(False))
+        FlatModel(small_model().requires_grad_(False))
     with pytest.raises(ValueError, match="of the model's 0 parameters 0 are frozen"):
         FlatModel(nn.ReLU())
 
@@ -217,7 +217,7 @@ def test_integers_cannot_be_trained():
         trainable_only(quantised, ["*"])
 
 
-# -- what a configuration builds -------------------------------------------------------------------
+# -- weights from files ----------------------------------------------------------------------------
 
 
 def save(path, weights):
@@ -232,20 +232,20 @@ def save(path, weights):
 
 @pytest.mark.parametrize("name", ["a.safetensors", "a.npz", "a.pt"])
 def test_weights_are_those_of_the_file(tmp_path, name):
-    saved, loaded = normalised(seed=1), normalised(seed=2)
+    saved, loaded = small_model(seed=1), small_model(seed=2)
     weighted(lambda: loaded, save(tmp_path / name, saved.state_dict()))()
     for key, tensor in saved.state_dict().items():
         assert torch.equal(loaded.state_dict()[key], tensor)
 
 
-def test_weights_that_do_not_fit_are_named(tmp_path):
-    weights = normalised(width=5).state_dict()
+def test_errors_name_weights_that_do_not_fit(tmp_path):
+    weights = small_model(width=5).state_dict()
     del weights["3.bias"]
     weights["head.bias"] = torch.zeros(2)
     weights["3.weight"][0, 0] = torch.nan
     file = save(tmp_path / "a.pt", weights)
     with pytest.raises(ValueError, match=re.escape(f"task.weights={file} must hold")) as refusal:
-        weighted(normalised, file)()
+        weighted(small_model, file)()
     for part in (
         "3.weight is not finite;",
         'Missing key(s) in state_dict: "3.bias"',
@@ -262,7 +262,7 @@ def test_tied_weights_need_one_of_their_names(tmp_path):
         return nn.Sequential(first, second)
 
     saved, loaded = tied(), tied()
-    weights = {"0.weight": saved.state_dict()["0.weight"]}  # as safetensors has them
+    weights = {"0.weight": saved.state_dict()["0.weight"]}  # as safetensors stores them
     weighted(lambda: loaded, save(tmp_path / "a.safetensors", weights))()
     assert torch.equal(loaded.state_dict()["1.weight"], weights["0.weight"])
     with pytest.raises(ValueError, match=r'Missing .*"0.weight", "1.weight".*Unexpected .*"other"'):
@@ -270,7 +270,7 @@ def test_tied_weights_need_one_of_their_names(tmp_path):
 
 
 class Runs:
-    """Runs a command where it is unpickled."""
+    """Runs a command when it is unpickled."""
 
     def __init__(self, trace):
         self.trace = trace
@@ -284,36 +284,36 @@ def test_nothing_is_unpickled(tmp_path, name):
     path, trace = tmp_path / name, tmp_path / "trace"
     path.write_bytes(pickle.dumps({"w": Runs(trace)}))
     with pytest.raises(ValueError, match=r"task\.weights=.*nothing but tensors by name"):
-        weighted(normalised, str(path))()
+        weighted(small_model, str(path))()
     assert not trace.exists()
 
 
 def test_a_file_with_more_than_tensors(tmp_path):
     file = save(tmp_path / "a.pt", {"epoch": 3})
     with pytest.raises(ValueError, match="TypeError: 'epoch' is a int"):
-        weighted(normalised, file)()
+        weighted(small_model, file)()
 
 
-# -- GPUs, of which there are none here -----------------------------------------------------------
+# -- GPUs, on a machine without one ---------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    ("count", "device", "sees"),
+    ("count", "device", "listing"),
     [
         *((2, device, r"cuda:0, cuda:1 ") for device in ("cuda:2", "cuda:x", "cuda:-1", "cuda:01")),
         (0, "cuda", r"no GPU \(CUDA_VISIBLE_DEVICES=7\)$"),
     ],
 )
-def test_a_gpu_that_is_not_there(monkeypatch, count, device, sees):
+def test_a_missing_gpu_is_refused(monkeypatch, count, device, listing):
     monkeypatch.setattr(torch.cuda, "device_count", lambda: count)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "7")
-    with pytest.raises(ValueError, match=rf"^runtime\.device={device} must be .* sees {sees}"):
+    with pytest.raises(ValueError, match=rf"^runtime\.device={device} must be .* sees {listing}"):
         resolve_device(device)
 
 
 def test_a_process_computes_repeatably_on_a_gpu(monkeypatch):
-    chosen = []
-    monkeypatch.setattr(torch.cuda, "set_device", chosen.append)
+    devices = []
+    monkeypatch.setattr(torch.cuda, "set_device", devices.append)
     monkeypatch.delenv("CUBLAS_WORKSPACE_CONFIG", raising=False)
     cudnn, filling = torch.backends.cudnn, torch.utils.deterministic
     before = cudnn.benchmark, cudnn.allow_tf32, filling.fill_uninitialized_memory
@@ -322,13 +322,13 @@ def test_a_process_computes_repeatably_on_a_gpu(monkeypatch):
         for device in ("cpu", "meta", "auto"):
             prepare(device)
         assert not torch.are_deterministic_algorithms_enabled()
-        assert chosen == []
+        assert devices == []
         prepare("cuda:1")
         assert torch.are_deterministic_algorithms_enabled()
         assert torch.is_deterministic_algorithms_warn_only_enabled()
         assert not cudnn.benchmark
         assert not cudnn.allow_tf32
-        assert chosen == ["cuda:1"]
+        assert devices == ["cuda:1"]
     finally:
         torch.use_deterministic_algorithms(False)
         cudnn.benchmark, cudnn.allow_tf32, filling.fill_uninitialized_memory = before

@@ -1,4 +1,4 @@
-"""Local training: steps by hand, what is uploaded, and where randomness comes from."""
+"""Local training: steps by hand, uploads, and sources of randomness."""
 
 import re
 from dataclasses import replace
@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from helpers import Quadratic, Scripted, Times, initial_vector, normalised, order_for, run, vec
+from helpers import Quadratic, Scripted, Times, initial_vector, order_for, run, small_model, vec
 from torch import nn
 
 from fl_app.algorithms.afl import AFL
@@ -22,7 +22,7 @@ from fl_app.schedule import k_async
 ONE = Quadratic([[[3.0]]])
 
 
-def trained(trainer, received, client_id=0, order=0):
+def train(trainer, received, client_id=0, order=0):
     return trainer.train(order_for(client_id, order, received, {}))
 
 
@@ -40,7 +40,7 @@ class Blobs:
         self.batches = []
 
     def model(self):
-        return normalised()
+        return small_model()
 
     def train_indices(self, client_id):
         return np.arange(12 * client_id, 12 * (client_id + 1))
@@ -77,7 +77,7 @@ class Blobs:
 def test_batches_are_epochs_over_permuted_data(settings, sizes):
     task = Blobs()
     received = initial_vector(task, 0)[0]
-    upload = trained(LocalTrainer(task, **settings), received, client_id=1)
+    upload = train(LocalTrainer(task, **settings), received, client_id=1)
     assert [len(batch) for batch in task.batches] == sizes
     examples = [index for batch in task.batches for index in batch]
     for start in range(0, len(examples), 12):
@@ -90,9 +90,9 @@ def test_batches_are_epochs_over_permuted_data(settings, sizes):
 
 
 def test_batch_normalisation_never_gets_a_remainder_of_one_example():
-    """12 examples in batches of 11: the second batch has the last one of the first again."""
+    """12 examples in batches of 11: the second batch repeats the last example of the first."""
     task = Blobs()
-    trained(LocalTrainer(task, batch_size=11, local_epochs=1), initial_vector(task, 0)[0])
+    train(LocalTrainer(task, batch_size=11, local_epochs=1), initial_vector(task, 0)[0])
     first, second = task.batches
     assert len(first) == 11
     assert second[0] == first[-1]
@@ -107,10 +107,10 @@ def test_a_client_without_examples():
     trainer = LocalTrainer(Empty([[[0.0]]]))
     for each in (trainer, Untrained(trainer)):
         with pytest.raises(ValueError, match=r"^client 4 has no training examples$"):
-            trained(each, vec(0), client_id=4)
+            train(each, vec(0), client_id=4)
 
 
-def test_who_pauses_cannot_be_predicted_without_training():
+def test_trainers_that_pause_cannot_run_without_training():
     with pytest.raises(ValueError, match="train=false must be true with FirstOnlyTrainer"):
         Untrained(FirstOnlyTrainer(ONE))
 
@@ -123,13 +123,13 @@ def as_update(upload):
 
 
 def test_kinds_of_upload_mean_the_same():
-    """Three steps through BatchNorm, whose statistics come along."""
+    """Three steps through BatchNorm, whose statistics are part of the upload."""
     received, layout = initial_vector(Blobs(), 0)
-    # Later than the order's version, so that nobody confuses the two.
+    # Later than the order's version, to distinguish the two.
     model = GlobalModel(received + 1, 5, {0: received}, layout.num_trainable)
     uploads = {
         kind: as_update(
-            trained(LocalTrainer(Blobs(), upload=kind, local_steps=3), received, client_id=1)
+            train(LocalTrainer(Blobs(), upload=kind, local_steps=3), received, client_id=1)
         )
         for kind in ("model", "delta", "pseudo")
     }
@@ -147,12 +147,12 @@ def test_kinds_of_upload_mean_the_same():
 
 
 @pytest.mark.parametrize("weight_decay", [0.0, 0.1])
-def test_a_gradient_is_what_one_step_moves_along(weight_decay):
+def test_a_gradient_is_the_direction_of_one_step(weight_decay):
     received, layout = initial_vector(Blobs(), 0)
     model = GlobalModel(received, 0, num_trainable=layout.num_trainable)
     one_step, gradient = (
         as_update(
-            trained(
+            train(
                 LocalTrainer(Blobs(), upload=kind, local_steps=1, weight_decay=weight_decay),
                 received,
             )
@@ -170,12 +170,12 @@ def test_a_gradient_is_what_one_step_moves_along(weight_decay):
 def test_uploads_share_nothing(kind):
     trainer = LocalTrainer(Blobs(), upload=kind, local_steps=2)
     received = initial_vector(Blobs(), 0)[0]
-    untouched = received.copy()
-    upload = trained(trainer, received).vector
+    copy = received.copy()
+    upload = train(trainer, received).vector
     before = upload.copy()
-    np.testing.assert_array_equal(received, untouched)
+    np.testing.assert_array_equal(received, copy)
     received[:] = 99  # the server changes its model in place
-    trained(trainer, received, order=1)
+    train(trainer, received, order=1)
     np.testing.assert_array_equal(upload, before)
 
 
@@ -184,15 +184,15 @@ def test_uploads_share_nothing(kind):
 
 @pytest.mark.parametrize("upload", ["model", "gradient"])
 def test_randomness_comes_from_seed_client_and_order_alone(upload):
-    """What was trained before leaves no trace, in batches, dropout or momentum."""
+    """Earlier training does not affect batches, dropout or momentum."""
     received = initial_vector(Blobs(), 0)[0]
 
     def result(seed, client_id, order, before=0):
         trainer = LocalTrainer(Blobs(), upload=upload, batch_size=4, momentum=0.5, seed=seed)
         for number in range(before):
-            trained(trainer, received, client_id=0, order=number)
+            train(trainer, received, client_id=0, order=number)
             torch.rand(number + 1)
-        return trained(trainer, received, client_id, order).vector.tolist()
+        return train(trainer, received, client_id, order).vector.tolist()
 
     reference = result(0, 1, 5)
     assert result(0, 1, 5, before=3) == reference
@@ -205,7 +205,7 @@ def test_randomness_comes_from_seed_client_and_order_alone(upload):
 
 
 class Penalised(LocalTrainer):
-    """(mu/2) ||w - w_received||^2 as an author would write it."""
+    """(mu/2) ||w - w_received||^2 as a user would write it."""
 
     mu = 0.5
 
@@ -217,12 +217,12 @@ class Penalised(LocalTrainer):
 def test_penalty_hook_equals_the_built_in_proximal_term():
     received = initial_vector(Blobs(), 0)[0]
     settings = {"local_steps": 5, "local_lr": 0.3, "momentum": 0.5}
-    hook = trained(Penalised(Blobs(), **settings), received)
-    built_in = trained(LocalTrainer(Blobs(), proximal=0.5, **settings), received)
-    without = trained(LocalTrainer(Blobs(), **settings), received)
+    hook = train(Penalised(Blobs(), **settings), received)
+    built_in = train(LocalTrainer(Blobs(), proximal=0.5, **settings), received)
+    without = train(LocalTrainer(Blobs(), **settings), received)
     np.testing.assert_allclose(hook.vector, built_in.vector, atol=1e-5)
     assert np.abs(hook.vector - without.vector).max() > 1e-2
-    assert trained(Penalised(ONE, local_lr=0.5, local_steps=2), vec(1)).vector.tolist() == [2.25]
+    assert train(Penalised(ONE, local_lr=0.5, local_steps=2), vec(1)).vector.tolist() == [2.25]
 
 
 def test_a_penalty_without_a_gradient_at_the_received_model_is_not_blamed_on_a_rate():
@@ -231,7 +231,7 @@ def test_a_penalty_without_a_gradient_at_the_received_model_is_not_blamed_on_a_r
             return sum((p - r).square().sum().sqrt() for p, r in zip(params, received, strict=True))
 
     with pytest.raises(ValueError, match=r"^the gradient of the first batch of version 0 is not"):
-        trained(Rooted(Blobs()), initial_vector(Blobs(), 0)[0])
+        train(Rooted(Blobs()), initial_vector(Blobs(), 0)[0])
 
 
 @pytest.mark.parametrize(
@@ -251,25 +251,25 @@ def test_correct_hook_changes_the_gradient_step_by_step(settings, expected):
             steps.append(step)
             return [g - (step + 1) for g in grad]
 
-    upload = trained(Corrected(ONE, local_lr=0.5, local_steps=2, **settings), vec(1))
+    upload = train(Corrected(ONE, local_lr=0.5, local_steps=2, **settings), vec(1))
     assert upload.vector.tolist() == [expected]
     assert steps == [0, 1][: 1 if upload.kind == "gradient" else 2]
 
 
-@pytest.mark.parametrize(("hook", "told"), [
+@pytest.mark.parametrize(("hook", "message"), [
     ({"penalty": lambda self, params, received: params[0]}, "a scalar tensor"),
     ({"correct": lambda self, grad, step: [g.sum() for g in grad]}, r"a tensor for each of grad's"),
 ])  # fmt: skip
-def test_a_hook_that_returns_something_else_is_refused(hook, told):
-    with pytest.raises(TypeError, match=told):
-        trained(type("Wrong", (LocalTrainer,), hook)(Blobs()), initial_vector(Blobs(), 0)[0])
+def test_a_hook_with_a_wrong_result_is_refused(hook, message):
+    with pytest.raises(TypeError, match=message):
+        train(type("Wrong", (LocalTrainer,), hook)(Blobs()), initial_vector(Blobs(), 0)[0])
 
 
-def test_a_penalty_that_changes_nothing_is_told_once(caplog):
+def test_a_penalty_without_effect_is_logged_once(caplog):
     hook = {"penalty": lambda self, params, received: params[0].detach().square().sum()}
-    trained(type("Detached", (LocalTrainer,), hook)(Blobs()), initial_vector(Blobs(), 0)[0])
-    (told,) = caplog.messages
-    assert told == "Detached.penalty is not computed from params: it changes nothing"
+    train(type("Detached", (LocalTrainer,), hook)(Blobs()), initial_vector(Blobs(), 0)[0])
+    (message,) = caplog.messages
+    assert message == "Detached.penalty is not computed from params: it changes nothing"
 
 
 @pytest.mark.parametrize(
@@ -306,14 +306,14 @@ def test_parameters_whose_gradients_are_one_tensor(settings, expected):
             return Sum()
 
     trainer = LocalTrainer(Task([[[3.0]]]), local_lr=0.25, local_steps=2, **settings)
-    upload = trained(trainer, vec(0.5, 0.5))
+    upload = train(trainer, vec(0.5, 0.5))
     assert upload.vector.tolist() == [expected, expected]
     assert (upload.kind, upload.num_examples, upload.rate_sum) == ("model", 1, 0.5)
     # 1/2 (1 - 3)^2 = 2 and 1/2 (2 a - 3)^2 after the first step
     assert upload.loss == (1.25 if "weight_decay" not in settings else 1.31640625)
 
 
-# -- what an order says, and what a client keeps --------------------------------------------------
+# -- settings of an order, and state of a client --------------------------------------------------
 
 
 @pytest.mark.parametrize("config", [{"version": 1}, {"version": 2, "local_lr_factor": 2.0}])
@@ -341,13 +341,13 @@ def test_an_order_may_say_how_many_epochs(settings, epochs, batches):
 def test_long_gradients_are_cut_and_short_ones_left():
     """From 1 towards 3 with rate 1/2: g = -2 is cut to -1.75, w = 1.875; g = -1.125 is not."""
     trainer = LocalTrainer(ONE, local_lr=0.5, local_steps=2, max_grad_norm=1.75)
-    assert trained(trainer, vec(1)).vector.tolist() == [2.4375]
+    assert train(trainer, vec(1)).vector.tolist() == [2.4375]
 
     received, layout = initial_vector(Blobs(), 0)
     split = layout.num_trainable
     whole, cut = (
-        trained(LocalTrainer(Blobs(), upload="gradient", max_grad_norm=most), received).vector
-        for most in (None, 0.01)
+        train(LocalTrainer(Blobs(), upload="gradient", max_grad_norm=limit), received).vector
+        for limit in (None, 0.01)
     )
     length = np.linalg.norm(whole[:split])  # over all parameters
     assert length > 0.1
@@ -355,8 +355,8 @@ def test_long_gradients_are_cut_and_short_ones_left():
 
 
 @pytest.mark.parametrize("upload", ["model", "delta"])
-def test_the_rest_of_a_paused_order_is_the_same_however_often_it_is_computed(upload):
-    """As by a resumed run, from the state that its checkpoint holds."""
+def test_the_rest_of_a_paused_order_can_be_computed_repeatedly(upload):
+    """A resumed run does so from the state in its checkpoint."""
 
     class Pausing(LocalTrainer):
         def should_pause(self, epoch):
@@ -367,29 +367,29 @@ def test_the_rest_of_a_paused_order_is_the_same_however_often_it_is_computed(upl
     state = trainer.train(order_for(0, 0, vec(0, 0, 0), {})).state
     before = {name: array.copy() for name, array in state.items()}
     assert {"paused_velocity", "paused_received"} <= before.keys()
-    first, again = (
+    first, second = (
         trainer.train(order_for(0, 0, vec(), {"continues": True}, state=state)).vector
         for _ in range(2)
     )
-    assert first.tolist() == again.tolist()
+    assert first.tolist() == second.tolist()
     for name, array in before.items():
         assert state[name].tolist() == array.tolist(), name
 
 
 class Counting(LocalTrainer):
-    """Keeps how many orders a client had."""
+    """Counts the orders of a client."""
 
     def begin(self, config, rng):
         self.state["orders"] = np.array(int(self.state.get("orders", 0)) + 1)
 
 
-def test_what_a_hook_keeps_comes_back_with_the_upload_and_is_no_other_clients():
+def test_state_of_a_hook_returns_with_the_upload_and_belongs_to_one_client():
     trainer = Counting(Quadratic.scattered(2))
     first = trainer.train(order_for(0, 0, vec(0, 0, 0), {}))
     second = trainer.train(order_for(0, 1, vec(0, 0, 0), {}, state=first.state))
     other = trainer.train(order_for(1, 0, vec(0, 0, 0), {}))
     assert [int(upload.state["orders"]) for upload in (first, second, other)] == [1, 2, 1]
-    assert trained(LocalTrainer(ONE), vec(1)).state == {}
+    assert train(LocalTrainer(ONE), vec(1)).state == {}
 
 
 def test_a_client_of_flower_fits_as_a_trainer_trains_and_tags_the_version():
@@ -397,7 +397,7 @@ def test_a_client_of_flower_fits_as_a_trainer_trains_and_tags_the_version():
     received, layout = initial_vector(Blobs(), 0)
     config = {"client-id": 1, "sequence": 7, "version": 3}
     arrays, num_examples, metrics = client.fit(client.get_parameters({}), config)
-    upload = trained(LocalTrainer(Blobs(), upload="delta", local_steps=2), received, 1, 7)
+    upload = train(LocalTrainer(Blobs(), upload="delta", local_steps=2), received, 1, 7)
     np.testing.assert_array_equal(layout.flatten(arrays), upload.vector)
     assert num_examples == 12
     assert metrics["version"] == 3
@@ -422,7 +422,7 @@ def test_scores_are_on_the_clients_own_data_and_leave_no_trace():
     order = order_for(0, 0, received, {})
     assert blobs.score(order) == blobs.score(order)  # no dropout, no running statistics
     np.testing.assert_array_equal(blobs.model.read(), received)
-    after, fresh = trained(blobs, received), trained(LocalTrainer(task), received)
+    after, fresh = train(blobs, received), train(LocalTrainer(task), received)
     np.testing.assert_array_equal(after.vector, fresh.vector)  # training has its dropout back
 
 
@@ -434,8 +434,8 @@ ROUNDED = Compressed(
 )
 
 
-def test_half_precision_rounds_what_is_sent_and_nothing_else():
-    """Too large a number is the largest there is. A buffer stays as it is."""
+def test_half_precision_rounds_only_uploads():
+    """Numbers that are too large become the largest float16. Buffers are not rounded."""
     vector = vec(1 / 3, 1e6, -1e6, 1e-9, 1 / 3)
     third, exact = float(np.float16(1 / 3)), np.float32(1 / 3)
     rounded = [third, 65504, -65504, 0, exact]
@@ -444,9 +444,9 @@ def test_half_precision_rounds_what_is_sent_and_nothing_else():
         upload = Upload(vector.copy(), "delta", 10, 0.5)
         return replace(upload, extra={"c": vector}, state={"c": vector})
 
-    sent = Transformed(Scripted(training), ROUNDED).train(order_for(0, 0, vec(), {}))
-    assert sent.vector.tolist() == sent.extra["c"].tolist() == rounded
-    assert sent.state["c"].tolist() == vector.tolist()
+    result = Transformed(Scripted(training), ROUNDED).train(order_for(0, 0, vec(), {}))
+    assert result.vector.tolist() == result.extra["c"].tolist() == rounded
+    assert result.state["c"].tolist() == vector.tolist()
     assert ROUNDED.num_bytes == 4 * 2 + 4
 
 
@@ -479,8 +479,8 @@ def test_bad_values_are_refused(settings, text):
 def test_only_first_gradients_are_stale(workers):
     """WKAFL's published code by hand: f_i(w) = 1/2 (w - x_i)^2, x = 4 and 8, w_0 = 0, eta = 1/2.
 
-    Client 0 reports every second, client 1 after 3.5. A gradient is of the newest model, but for
-    a client's first; ages count from the model that was sent.
+    Client 0 reports every second, client 1 after 3.5. Gradients are of the newest model, except a
+    client's first; ages count from the model that was sent.
 
         second      1     2     3     3.5         4
         client      0     0     0     1           0

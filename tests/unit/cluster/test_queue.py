@@ -1,4 +1,4 @@
-"""Which orders go to workers together, which go again after a loss, and how they travel."""
+"""Calls of workers: their orders, repetition after a loss; addresses; the SLURM script."""
 
 import os
 import re
@@ -23,7 +23,7 @@ from fl_app.core.errors import RunError
 from fl_app.core.types import Order
 
 
-def filled(count, call_size=1):
+def make_queue(count, call_size=1):
     queue = OrderQueue()
     queue.call_size = call_size
     for number in range(count):
@@ -36,7 +36,7 @@ def numbers(orders):
 
 
 def test_a_call_carries_as_many_orders_as_are_worth_a_tenth_of_a_second():
-    queue = filled(3)
+    queue = make_queue(3)
     first = queue.next_call(places=1)
     assert numbers(first) == [0]
     queue.done(first, CALL_SECONDS / 4)
@@ -48,7 +48,7 @@ def test_a_call_carries_as_many_orders_as_are_worth_a_tenth_of_a_second():
 
 
 def test_orders_are_spread_over_the_workers_in_their_sequence():
-    queue = filled(8, call_size=32)
+    queue = make_queue(8, call_size=32)
     assert [numbers(queue.next_call(places)) for places in (4, 3, 2, 1)] == [
         [0, 1],
         [2, 3],
@@ -59,31 +59,31 @@ def test_orders_are_spread_over_the_workers_in_their_sequence():
 
 
 def test_orders_of_a_lost_worker_go_again_first_and_those_it_was_at_travel_alone():
-    queue = filled(6, call_size=2)
+    queue = make_queue(6, call_size=2)
     calls = [queue.next_call(1), queue.next_call(1)]
     assert queue.lost(calls, "killed") == []
     assert [numbers(queue.next_call(1)) for _ in range(4)] == [[0], [1], [2, 3], [4, 5]]
 
 
 def test_an_order_that_loses_three_workers_fails_and_the_one_behind_it_does_not():
-    queue = filled(2)
+    queue = make_queue(2)
     for _ in range(MOST_DEATHS):
         calls = [queue.next_call(1), queue.next_call(1)]
-        failed = queue.lost(calls, "exit code 139")
-    (reply,) = failed
+        replies = queue.lost(calls, "exit code 139")
+    (reply,) = replies
     assert reply.number == 0
     assert reply.error == "3 workers died with this order, the last one: exit code 139"
     assert numbers(queue.next_call(1)) == [1]
 
 
 class Failed(Exception):
-    """As of Ray: an error of the worker's own code."""
+    """Like Ray's: an error in the code of a worker."""
 
     cause = ModuleNotFoundError("No module named 'torch'")
 
 
 def stand_in(starts):
-    """For Ray: workers become ready one after the other, as `starts` says."""
+    """A fake of Ray. Workers start one after the other; `starts` tells which succeed."""
     left = iter(starts)
 
     def get(reference):
@@ -107,7 +107,7 @@ def stand_in(starts):
     )
 
 
-def test_a_machine_that_joins_and_lacks_something_is_not_the_end_of_the_run(monkeypatch):
+def test_a_machine_with_a_missing_package_does_not_end_the_run(monkeypatch):
     monkeypatch.setattr("fl_app.cluster.mailbox.REFRESH", 0.0)
     monkeypatch.setattr("fl_app.cluster.mailbox.resources", list)
     monkeypatch.setattr("fl_app.cluster.mailbox.room", lambda _: 1)
@@ -127,9 +127,9 @@ def test_a_machine_that_joins_and_lacks_something_is_not_the_end_of_the_run(monk
 
 def test_an_address_where_nobody_listens_is_refused():
     pytest.importorskip("ray")
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        address = f"127.0.0.1:{taken.getsockname()[1]}"
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{unused.getsockname()[1]}"
         with pytest.raises(RunError, match=rf"no Ray cluster answers at {address} .*--head"):
             connect(address, 1)
 
@@ -137,7 +137,7 @@ def test_an_address_where_nobody_listens_is_refused():
 # -- the script for SLURM of docs/cluster.md, with stand-ins for SLURM's commands ------------------
 
 PAGE = Path(__file__).resolve().parents[3] / "docs" / "cluster.md"
-# As of SLURM: `srun` carries out the command behind its options, on the machine that they name.
+# Like SLURM's: `srun` runs the command after its options, on the machine that they name.
 STAND_INS = {
     "scontrol": "printf 'node-1\\nnode-2\\n'",
     "hostname": "echo '10.0.0.7 172.17.0.1'",
@@ -160,8 +160,8 @@ STAND_INS = {
 
 
 def script():
-    (found,) = re.findall(r"```sh\n(#!/bin/bash\n.*?)```", PAGE.read_text(), re.DOTALL)
-    return str(found)
+    (code,) = re.findall(r"```sh\n(#!/bin/bash\n.*?)```", PAGE.read_text(), re.DOTALL)
+    return str(code)
 
 
 def test_the_script_starts_a_cluster_and_then_the_run(tmp_path):
@@ -176,17 +176,17 @@ def test_the_script_starts_a_cluster_and_then_the_run(tmp_path):
     assert subprocess.run(["bash", "-n", "run.sh"], cwd=tmp_path).returncode == 0
     slurm = {"SLURM_CPUS_PER_TASK": "16", "SLURM_JOB_NODELIST": "node-[1-2]"}
     env = {**os.environ, **slurm, "LOG": str(tmp_path / "log")}
-    done = subprocess.run(
+    process = subprocess.run(
         ["bash", "-eu", "run.sh"], cwd=tmp_path, env=env, capture_output=True, text=True
     )
-    assert (done.returncode, done.stderr) == (0, "")
-    told = (tmp_path / "log").read_text().splitlines()
-    assert told.index("sleep 20") < [line.startswith("python ") for line in told].index(True)
-    there = "--num-cpus=16 --block"
-    head, other, run, _ = sorted(told)
+    assert (process.returncode, process.stderr) == (0, "")
+    log = (tmp_path / "log").read_text().splitlines()
+    assert log.index("sleep 20") < [line.startswith("python ") for line in log].index(True)
+    options = "--num-cpus=16 --block"
+    head, other, run, _ = sorted(log)
     assert head == (
-        "node-1, 16 CPUs: ray start --head --node-ip-address=10.0.0.7 --port=6379 " + there
+        "node-1, 16 CPUs: ray start --head --node-ip-address=10.0.0.7 --port=6379 " + options
     )
-    assert other == f"node-2, 16 CPUs: ray start --address=10.0.0.7:6379 {there}"
+    assert other == f"node-2, 16 CPUs: ray start --address=10.0.0.7:6379 {options}"
     assert run.startswith("python -m fl_app runtime=ray runtime.address=10.0.0.7:6379 hydra.run")
     assert run.endswith("resume=auto")

@@ -1,4 +1,4 @@
-"""What bounds of hyper-parameters hold; and what else users are told."""
+"""Bounds of hyper-parameters, and messages to users."""
 
 import json
 import re
@@ -38,12 +38,12 @@ from fl_app.core.layout import Layout
         (or_none(POSITIVE), [None, 1], [0, "x"]),
     ],
 )
-def test_what_a_bound_holds(bound, good, bad):
+def test_values_within_a_bound(bound, good, bad):
     assert [bound.holds(value) for value in good] == [True] * len(good)
     assert [bound.holds(value) for value in bad] == [False] * len(bad)
 
 
-# -- which errors are bugs of users, and what they must install ------------------------------------
+# -- bugs in users' code ---------------------------------------------------------------------------
 
 
 def _raised(error):
@@ -69,11 +69,11 @@ def test_only_the_users_frames_are_shown_and_of_every_error_in_the_chain():
 
     with pytest.raises(KeyError) as caught:
         hook(None)
-    told = traceback_of(caught.value)
-    assert told.count('File "') == told.count(f'File "{__file__}"') == 3
-    assert "the direct cause" in told
+    trace = traceback_of(caught.value)
+    assert trace.count('File "') == trace.count(f'File "{__file__}"') == 3
+    assert "the direct cause" in trace
     assert traceback_of(caught.value, chain=False).count('File "') == 2
-    assert len(place_of(told)) == 3
+    assert len(place_of(trace)) == 3
 
 
 def test_without_a_users_frame_all_are_shown():
@@ -84,13 +84,13 @@ def test_without_a_users_frame_all_are_shown():
 
 
 @pytest.mark.parametrize(("code", "text"), [("LATIN1", b"\xe9"), ("UTF-16", b"\xff\xfea\0")])
-def test_a_text_that_is_no_utf_8_is_told_with_a_command_that_makes_it_one(code, text):
-    with pytest.raises(UnicodeDecodeError) as refused:
+def test_the_error_of_a_text_that_is_not_utf_8_has_a_command_that_converts_it(code, text):
+    with pytest.raises(UnicodeDecodeError) as error:
         text.decode()
-    assert error_text(refused.value).endswith(f"; iconv -f {code} -t UTF-8 FILE > NEW")
+    assert error_text(error.value).endswith(f"; iconv -f {code} -t UTF-8 FILE > NEW")
 
 
-def test_a_method_that_nothing_calls_is_told_if_it_may_be_a_hook(caplog):
+def test_an_uncalled_method_that_may_be_a_misspelt_hook_is_logged(caplog):
     class Base:
         def penalty(self): ...
         def begin(self): ...
@@ -111,19 +111,19 @@ def test_a_method_that_nothing_calls_is_told_if_it_may_be_a_hook(caplog):
 
     warn_of_misspelt(Right)
     warn_of_misspelt(Wrong)
-    told = sorted(record.getMessage() for record in caplog.records)
-    assert told == [
+    messages = sorted(record.getMessage() for record in caplog.records)
+    assert messages == [
         "Wrong.on_begin is called by nothing: did you mean begin?",
         "Wrong.penallty is called by nothing: did you mean penalty?",
     ]
 
 
-# -- what is not installed ------------------------------------------------------------------------
+# -- missing packages -----------------------------------------------------------------------------
 
 ROOT = Path(__file__).resolve().parents[3]
 
 
-def test_each_extra_installs_what_the_messages_say():
+def test_each_extra_installs_the_packages_in_the_messages():
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"][
         "optional-dependencies"
     ]
@@ -134,17 +134,17 @@ def test_each_extra_installs_what_the_messages_say():
     }
     distributions = packages_distributions()
     for package, extra in EXTRAS.items():
-        wanted = by_flower.get(package) or distributions[package][0].lower()
+        distribution = by_flower.get(package) or distributions[package][0].lower()
         names = [re.split("[<>=]", line)[0] for line in extras[extra]]
-        assert wanted in names, package
+        assert distribution in names, package
 
 
-def test_a_missing_package_is_told_with_its_extra(monkeypatch):
+def test_the_error_of_a_missing_package_names_its_extra(monkeypatch):
     monkeypatch.setitem(sys.modules, "scipy", None)  # as if it were not installed
-    told = r"^scipy is not installed: pip install 'fl-app\[server\]'$"
-    with pytest.raises(ValueError, match=told), explaining_imports():
+    message = r"^scipy is not installed: pip install 'fl-app\[server\]'$"
+    with pytest.raises(ValueError, match=message), explaining_imports():
         import scipy  # noqa: F401
-    with pytest.raises(ValueError, match=told):
+    with pytest.raises(ValueError, match=message):
         require_installed("ray", "scipy")
     assert lacking("ray") is None
 
@@ -173,12 +173,12 @@ def test_a_missing_package_is_told_with_its_extra(monkeypatch):
         (Rejected(3.0, reason="duplicate"), '{"kind": "reject", "t": 3.0, "reason": "duplicate"}'),
     ],
 )
-def test_an_event_is_one_flat_object_and_comes_back(event, line):
+def test_an_event_becomes_one_flat_object_and_can_be_restored(event, line):
     assert json.dumps(to_json(event)) == line
     assert from_json(json.loads(line)) == event
 
 
-def test_what_is_no_event_is_refused():
+def test_invalid_events_are_refused():
     with pytest.raises(KeyError, match="party"):
         from_json({"kind": "party", "t": 1.0})
     with pytest.raises(TypeError, match=r"missing .* 'version'"):

@@ -1,4 +1,4 @@
-"""Flat vectors: arithmetic, names, places; functions of staleness; the set of idle clients."""
+"""Flat vectors: arithmetic, names, places; staleness functions; idle clients; files; snapshots."""
 
 import errno
 import os
@@ -36,11 +36,11 @@ from fl_app.core.vector import (
 from fl_app.engine.virtual import Kind
 
 
-def test_read_only_copies_only_what_can_be_written():
-    frozen, open_one = vec(1, 2), np.array([1, 2], np.float32)
-    assert read_only(frozen) is frozen
-    copy = read_only(open_one)
-    open_one[0] = 9
+def test_read_only_copies_only_writable_arrays():
+    fixed, writable = vec(1, 2), np.array([1, 2], np.float32)
+    assert read_only(fixed) is fixed
+    copy = read_only(writable)
+    writable[0] = 9
     assert copy.tolist() == [1, 2]
     assert not copy.flags.writeable
 
@@ -86,14 +86,14 @@ def test_clipped_by_hand():
 
 @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
 @pytest.mark.parametrize("shape", [(), (3,), (2, 3)])
-def test_what_is_infinite_or_not_a_number_is_found_wherever_it_is(shape, dtype):
-    largest = np.full(shape, np.finfo(dtype).max, dtype)  # whose square is infinite
+def test_infinite_values_and_nan_are_found_in_every_place(shape, dtype):
+    largest = np.full(shape, np.finfo(dtype).max, dtype)  # its square is infinite
     assert all_finite([])
     assert all_finite([largest, np.array(7), np.array(["text"])])
     for bad in (np.nan, np.inf, -np.inf):
-        spoiled = largest.copy()
-        spoiled[(-1,) * len(shape)] = bad
-        assert not all_finite([largest, spoiled])
+        copy = largest.copy()
+        copy[(-1,) * len(shape)] = bad
+        assert not all_finite([largest, copy])
 
 
 def test_worst_decile_is_the_mean_of_the_lowest_tenth():
@@ -112,19 +112,19 @@ def update(kind, vector, version=3):
 
 @pytest.mark.parametrize("kind", PAYLOADS)
 def test_every_kind_means_the_same(kind):
-    uploaded = update(kind, PAYLOADS[kind])
-    assert MODEL.displacement(uploaded).tolist() == [2, -4, 4]
-    assert MODEL.delta(uploaded).tolist() == [2, -4, 14 - 20]
-    assert MODEL.gradient(uploaded).tolist() == [-4, 8, 20 - 14]
-    assert MODEL.local(uploaded).tolist() == [3, -2, 14]
-    assert uploaded.vector.tolist() == PAYLOADS[kind].tolist()
+    upload = update(kind, PAYLOADS[kind])
+    assert MODEL.displacement(upload).tolist() == [2, -4, 4]
+    assert MODEL.delta(upload).tolist() == [2, -4, 14 - 20]
+    assert MODEL.gradient(upload).tolist() == [-4, 8, 20 - 14]
+    assert MODEL.local(upload).tolist() == [3, -2, 14]
+    assert upload.vector.tolist() == PAYLOADS[kind].tolist()
 
 
 def test_step_moves_buffers_by_the_whole_direction():
     """[0, 0] - 1/4 [-4, 8] = [1, -2]; buffer 20 - (-4) = 24."""
-    stepped = MODEL.step(vec(-4, 8, -4), 0.25)
-    assert stepped.tolist() == [1, -2, 24]
-    assert stepped.dtype == np.float32
+    params = MODEL.step(vec(-4, 8, -4), 0.25)
+    assert params.tolist() == [1, -2, 24]
+    assert params.dtype == np.float32
 
 
 def test_buffers_of_stale_updates_do_not_overshoot():
@@ -185,7 +185,7 @@ def test_arrays_that_do_not_fit():
         (None, "payload is NoneType, expected float32"),
     ],
 )
-def test_what_may_enter_an_aggregation(vector, reason):
+def test_vectors_that_may_enter_an_aggregation(vector, reason):
     assert check_vector(vector, 3) == reason
 
 
@@ -199,7 +199,7 @@ def test_freshness_of_ages_whose_weights_no_float_could_hold():
 
 
 def test_linear_decay_by_hand():
-    """From 1 to 0.2 over 4 versions: 0.2 less each, and no less after the last."""
+    """From 1 to 0.2 over 4 versions: 0.2 less for each, then constant."""
     decay = LinearDecay(to=0.2, versions=4)
     assert [decay.factor(v) for v in range(6)] == pytest.approx([1, 0.8, 0.6, 0.4, 0.2, 0.2])
 
@@ -208,7 +208,7 @@ def test_linear_decay_by_hand():
 
 
 def test_behaves_as_a_set():
-    """Random adds and removes, beside Python's own set."""
+    """Random additions and removals, compared with Python's set."""
     rng = np.random.default_rng(0)
     pool, expected = ClientPool(), set[int]()
     for _ in range(2000):
@@ -226,14 +226,14 @@ def test_behaves_as_a_set():
 
 @pytest.mark.parametrize(("size", "count"), [(1000, 3), (10, 3), (10, 10), (10, 12), (0, 2)])
 def test_draw_is_distinct_and_as_many_as_there_are(size, count):
-    drawn = ClientPool(range(size)).draw(count, np.random.default_rng(1))
-    assert len(drawn) == len(set(drawn)) == min(count, size)
-    assert set(drawn) <= set(range(size))
+    clients = ClientPool(range(size)).draw(count, np.random.default_rng(1))
+    assert len(clients) == len(set(clients)) == min(count, size)
+    assert set(clients) <= set(range(size))
 
 
 @pytest.mark.parametrize("size", [6, 100])
 def test_draw_is_uniform_without_the_excluded(size):
-    """Both ways of drawing; 99.99 % of binomial counts lie within 4 standard deviations."""
+    """For both methods of drawing; 99.99 % of binomial counts lie within 4 standard deviations."""
     pool, rng, excluded = ClientPool(range(size)), np.random.default_rng(2), {0, 3}
     counts = Counter()
     rounds = 400 * size
@@ -249,7 +249,7 @@ def test_draw_is_uniform_without_the_excluded(size):
 
 
 @pytest.mark.parametrize("error", [OSError, KeyboardInterrupt])
-def test_what_fails_changes_nothing(tmp_path, error):
+def test_a_failed_write_changes_nothing(tmp_path, error):
     path = tmp_path / "summary.json"
     path.write_bytes(b"old")
 
@@ -264,10 +264,10 @@ def test_what_fails_changes_nothing(tmp_path, error):
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_a_log_is_appended_to_what_is_kept(tmp_path):
+def test_a_log_is_appended_after_the_kept_part(tmp_path):
     path = tmp_path / "events.jsonl"
-    for keep, content in ((None, "abcdef"), (4, "XY"), (None, "new")):
-        with open_log(path, keep) as file:
+    for length, content in ((None, "abcdef"), (4, "XY"), (None, "new")):
+        with open_log(path, length) as file:
             file.write(content)
     assert path.read_text() == "new"
     with open_log(path, 2) as file:
@@ -279,7 +279,7 @@ def test_a_log_is_appended_to_what_is_kept(tmp_path):
 
 
 def test_a_file_is_written_by_one_process(tmp_path):
-    """Until that one closes it, or dies; one that was forked from it does not count."""
+    """The lock ends when the process closes the file or dies, even if a forked child lives."""
     path = tmp_path / "events.jsonl"
     command = (
         "import os, sys, time\n"
@@ -301,7 +301,7 @@ def test_a_file_is_written_by_one_process(tmp_path):
             assert path.read_text() == "theirs"
             writer.kill()
             writer.wait()
-            open_log(path, None).close()  # though its child lives
+            open_log(path, None).close()  # although its child lives
         finally:
             os.killpg(writer.pid, signal.SIGKILL)
 
@@ -317,37 +317,37 @@ def test_errors_of_a_disk_end_the_run(error, text):
     with pytest.raises(RunError, match=text), disk_errors_as_run_errors(Path("/run")):
         raise error
     with pytest.raises(FileNotFoundError), disk_errors_as_run_errors(Path("/run")):
-        raise FileNotFoundError(errno.ENOENT, "No such file")  # no disk's
+        raise FileNotFoundError(errno.ENOENT, "No such file")  # no error of a disk
 
 
-# -- what is left after a power failure -----------------------------------------------------------
+# -- power failures -------------------------------------------------------------------------------
 
 
 @pytest.fixture
 def calls(tmp_path, monkeypatch):
-    """What is done to a disk, on which bytes and the entries of a folder are after their fsync."""
-    done = []
+    """The calls that make bytes and entries of folders durable, with their subjects."""
+    record = []
 
-    def watch(name, told):
+    def watch(name, describe):
         function = getattr(os, name)
 
         def call(*arguments, **options):
-            done.append((name, told(*arguments)))
+            record.append((name, describe(*arguments)))
             return function(*arguments, **options)
 
         monkeypatch.setattr(os, name, call)
 
-    def synced(descriptor):
+    def content(descriptor):
         path = Path(os.readlink(f"/proc/self/fd/{descriptor}"))
         return str(path.relative_to(tmp_path)) if path.is_dir() else path.read_text()
 
-    watch("fsync", synced)
+    watch("fsync", content)
     watch("replace", lambda _, path: path.name)
     watch("mkdir", lambda path, _: path.name)
-    return done
+    return record
 
 
-def test_a_file_is_on_the_disk_before_it_has_its_name_and_that_before_it_counts(tmp_path, calls):
+def test_a_file_is_synced_before_its_name_and_the_name_before_it_counts(tmp_path, calls):
     for content in ("old", "new"):
         with atomic_write(tmp_path / "summary.json") as file:
             file.write(content.encode())
@@ -356,7 +356,7 @@ def test_a_file_is_on_the_disk_before_it_has_its_name_and_that_before_it_counts(
     assert (tmp_path / "summary.json").read_text() == "new"
 
 
-def test_every_new_folder_is_on_the_disk_in_its_own(tmp_path, calls):
+def test_every_new_folder_is_synced_in_its_parent(tmp_path, calls):
     for _ in range(2):
         make_folder(tmp_path / "a" / "b")
         assert calls == [("mkdir", "a"), ("fsync", "."), ("mkdir", "b"), ("fsync", "a")]
@@ -365,7 +365,7 @@ def test_every_new_folder_is_on_the_disk_in_its_own(tmp_path, calls):
 # -- snapshots -------------------------------------------------------------------------------------
 
 
-def again(value):
+def round_trip(value):
     return loads(dumps(value))
 
 
@@ -386,7 +386,7 @@ def again(value):
     ],
 )
 def test_values_come_back_with_their_types(value):
-    back = again(value)
+    back = round_trip(value)
     assert back == value
     assert type(back) is type(value)
 
@@ -395,14 +395,14 @@ def test_values_come_back_with_their_types(value):
     "array", [np.arange(3, dtype=np.float32), np.array(2.5), np.zeros((0, 3)), np.array([True])]
 )
 def test_arrays_come_back_to_the_bit(array):
-    back = again({"a": array})["a"]
+    back = round_trip({"a": array})["a"]
     assert (back.dtype, back.shape, back.tobytes()) == (array.dtype, array.shape, array.tobytes())
 
 
-def test_an_array_met_twice_is_one_again():
+def test_a_shared_array_is_restored_as_one():
     vector = vec(1, 2)
     order = Order(0, 1, 2, 3, vector, {"lr": 0.5}, 4.0, {"h": vec(7)})
-    back_vector, back_order = again((vector, order))
+    back_vector, back_order = round_trip((vector, order))
     assert back_order.vector is back_vector
     assert back_order.config == {"lr": 0.5}
     assert back_order.state["h"].tolist() == [7.0]
@@ -410,9 +410,9 @@ def test_an_array_met_twice_is_one_again():
 
 
 @pytest.mark.parametrize(
-    ("value", "told"),
+    ("value", "message"),
     [
-        ({"f": again}, "f is a function, which a checkpoint cannot hold"),
+        ({"f": round_trip}, "f is a function, which a checkpoint cannot hold"),
         ({"a": [0, {"b": Parts(1.0, 2.0, 3.0)}]}, "a.1.b is a Parts"),
         ({"kind": Kind.REPLY}, "kind is a Kind"),
         ({"words": np.array(["a"])}, "words is an array of <U1"),
@@ -420,13 +420,13 @@ def test_an_array_met_twice_is_one_again():
         ({Kind.REPLY: 1}, "the value is a Kind"),
     ],
 )
-def test_what_cannot_be_kept_is_told_with_its_key_and_type(value, told):
-    with pytest.raises(Unkeepable, match=told):
+def test_the_error_of_a_value_that_cannot_be_saved_names_key_and_type(value, message):
+    with pytest.raises(Unkeepable, match=message):
         dumps(value)
 
 
 class Evil:
-    """Runs a command where it is unpickled."""
+    """Runs a command when it is unpickled."""
 
     def __reduce__(self):
         return os.system, ("touch stolen",)

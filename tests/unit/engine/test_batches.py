@@ -1,4 +1,4 @@
-"""Which orders are computed together: decided by virtual time, and by nothing else."""
+"""Orders that are computed in one batch: virtual time alone decides."""
 
 import random
 from dataclasses import replace
@@ -18,12 +18,12 @@ def order(number, *, evaluates=False):
     return Order(number, number, 0, 0, vec(0, 0), {}, 0.0, evaluates=evaluates)
 
 
-class Pile:
-    """A mailbox that answers one push a pull, the oldest or any; the vector names the batch."""
+class FakeMailbox:
+    """Answers one push per pull, the oldest or a random one; vectors identify the batch."""
 
     def __init__(self, batch, capacity=4, rng=None):
         self.batch = batch
-        self.given = []
+        self.pushes = []
         self._capacity = capacity
         self._rng = rng
         self._under_way = []
@@ -36,7 +36,7 @@ class Pile:
 
     def push(self, *orders):
         assert self.capacity() > 0
-        self.given.append([order.number for order in orders])
+        self.pushes.append([order.number for order in orders])
         self._under_way.append(orders)
 
     def pull(self, timeout):
@@ -59,51 +59,51 @@ class Pile:
 
 
 def test_a_batch_is_formed_of_those_that_are_due_first():
-    pile = Pile(3)
+    pile = FakeMailbox(3)
     batches = Lookahead(pile)
     for number, time in enumerate([5.0, 1.0, 4.0, 2.0, 3.0]):
         batches.submit(time, 0.5, order(number))
     batches.submit(0.5, 0.5, order(6, evaluates=True))
-    assert pile.given == []  # the clock needs none of them
+    assert pile.pushes == []  # the clock needs none of them
     batches.result(1)
-    assert pile.given == [[6], [1, 3, 4], [2, 0]]
+    assert pile.pushes == [[6], [1, 3, 4], [2, 0]]
     assert batches.result(6).scores is not None
     batches.submit(1.5, 0.5, order(5))
     batches.result(3)
-    assert len(pile.given) == 3  # what the clock needs is there
+    assert len(pile.pushes) == 3  # the result that the clock needs is ready
     batches.result(5)
-    assert pile.given[3] == [5]
+    assert pile.pushes[3] == [5]
 
 
 @pytest.mark.parametrize(
     ("count", "lengths"), [(4, [4]), (5, [3, 2]), (8, [4, 4]), (9, [3, 3, 3]), (10, [4, 3, 3])]
 )
 def test_batches_that_are_formed_together_have_equal_length(count, lengths):
-    pile = Pile(4)
+    pile = FakeMailbox(4)
     batches = Lookahead(pile)
     for number in range(count):
         batches.submit(float(number), 0.5, order(number))
     batches.result(0)
-    assert list(map(len, pile.given)) == lengths
+    assert list(map(len, pile.pushes)) == lengths
 
 
 def test_a_batch_is_formed_ahead_where_more_orders_wait_than_may_lie_ready():
-    pile = Pile(4, capacity=100)
+    pile = FakeMailbox(4, capacity=100)
     batches = Lookahead(pile)
     for number in range(2 * READY_LIMIT + 3):
         batches.submit(float(number), 0.5, order(number))
     for number in range(4):
         batches.result(number)
-    assert len(pile.given) == READY_LIMIT // 4
+    assert len(pile.pushes) == READY_LIMIT // 4
     batches.result(4)  # there is room for four, and more than READY_LIMIT wait
-    assert len(pile.given) == READY_LIMIT // 4 + 1
+    assert len(pile.pushes) == READY_LIMIT // 4 + 1
     for number in range(5, 9):
         batches.result(number)
-    assert len(pile.given) == READY_LIMIT // 4 + 1  # READY_LIMIT do not wait any more
+    assert len(pile.pushes) == READY_LIMIT // 4 + 1  # READY_LIMIT do not wait any more
 
 
 def test_dropped_orders_leave_their_batch_as_it_is():
-    pile = Pile(3)
+    pile = FakeMailbox(3)
     batches = Lookahead(pile)
     for number in range(6):
         batches.submit(float(number), 0.5, order(number))
@@ -111,19 +111,19 @@ def test_dropped_orders_leave_their_batch_as_it_is():
     batches.cancel([1, 4])  # one of a batch that is formed, one of another
     for number in (2, 3, 5):
         assert batches.result(number).number == number
-    assert pile.given == [[0, 1, 2], [3, 4, 5]]
+    assert pile.pushes == [[0, 1, 2], [3, 4, 5]]
     assert batches.state_dict() == {"ready": [], "under_way": [], "needed": []}
-    assert batches._ready == {}  # nobody would ever ask for their results
+    assert batches._ready == {}  # nothing would ever fetch their results
 
 
 # -- in a run -------------------------------------------------------------------------------------
 
 
 def engine(schedule, batch, *, stop=40, rng=None, **more):
-    pile, recorder = Pile(batch, 1 if rng is None else 4, rng), Recorder()
+    pile, recorder = FakeMailbox(batch, 1 if rng is None else 4, rng), Recorder()
     devices = Times(lambda client_id, sequence: 1.0 + (client_id * 7 + sequence * 3) % 11 / 10)
     clock = VirtualClock(pile, devices, 50)
-    made = Engine(
+    result = Engine(
         strategy=MeanDelta(),
         schedule=schedule,
         clock=clock,
@@ -132,7 +132,7 @@ def engine(schedule, batch, *, stop=40, rng=None, **more):
         sinks=[recorder],
         **more,
     )
-    return made, pile, recorder
+    return result, pile, recorder
 
 
 SCHEDULES = [fully_async(20), Buffered(20, 5), synchronous(20)]
@@ -143,22 +143,22 @@ SCHEDULES = [fully_async(20), Buffered(20, 5), synchronous(20)]
 def test_batches_do_not_depend_on_the_workers(schedule, batch):
     one, pile, recorder = engine(schedule, batch)
     expected = one.run()
-    assert sum(len(members) for members in pile.given if len(members) > 1) > 20
-    assert sum(map(len, pile.given)) >= recorder.history.client_updates
+    assert sum(len(members) for members in pile.pushes if len(members) > 1) > 20
+    assert sum(map(len, pile.pushes)) >= recorder.history.client_updates
     for seed in range(4):
         other, others, events = engine(schedule, batch, rng=random.Random(seed))
         assert other.run().params.tobytes() == expected.params.tobytes()
         assert events.events == recorder.events
         # At the end, one may have run further ahead than the other.
-        batches = {number: members for members in others.given for number in members}
-        assert all(batches.get(number, one) == one for one in pile.given for number in one)
+        batches = {number: members for members in others.pushes for number in members}
+        assert all(batches.get(number, one) == one for one in pile.pushes for number in one)
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES, ids=lambda schedule: type(schedule).__name__)
 @pytest.mark.parametrize("batch", [2, 6, 20])
 @pytest.mark.parametrize("at", [1, 7, 12])
 def test_a_resumed_run_has_the_same_batches(schedule, batch, at):
-    """Results of batches of which some were used are not computed again, with other orders."""
+    """Unused results of a batch are restored, not computed again in another batch."""
     whole, _, recorder = engine(schedule, batch, stop=15)
     expected = whole.run()
     states = []
@@ -178,15 +178,15 @@ def test_a_resumed_run_has_the_same_batches(schedule, batch, at):
     assert events == recorder.events
 
 
-def test_a_recalled_order_is_computed_anew_with_others():
-    pile = Pile(4)
+def test_a_recalled_order_is_computed_again_with_others():
+    pile = FakeMailbox(4)
     clock = VirtualClock(pile, Times(lambda *_: 4.0), 10, epochs=4)
-    given = [replace(order(number), config={"local_epochs": 4}) for number in range(6)]
-    for each in given:
+    orders = [replace(order(number), config={"local_epochs": 4}) for number in range(6)]
+    for each in orders:
         clock.dispatch(each)
     clock.next(1e9, 1.5)
-    assert clock.recall(given[5])
-    assert clock.next(1e9).order is given[5]
+    assert clock.recall(orders[5])
+    assert clock.next(1e9).order is orders[5]
     assert clock.now == 2.0
-    assert sorted(map(len, pile.given)) == [3, 3]
-    assert -6 in pile.given[0]
+    assert sorted(map(len, pile.pushes)) == [3, 3]
+    assert -6 in pile.pushes[0]

@@ -22,8 +22,8 @@ def order(number, client_id=0):
     return Order(number, client_id, 0, 0, vec(0, 0), {}, 0.0)
 
 
-class Shelf:
-    """A mailbox that answers one order a pull: the oldest, or the newest."""
+class Inbox:
+    """A mailbox that answers one order per pull: the oldest, or the newest."""
 
     def __init__(self, capacity=4, *, newest_first=False):
         self._capacity = capacity
@@ -47,8 +47,8 @@ class Shelf:
         assert self.orders or timeout is not None, "would wait for ever"
         if not self.orders or timeout == 0:
             return []
-        done = self.orders.pop(-1 if self._newest_first else 0)
-        return [Reply(done.number, UPLOAD)]
+        item = self.orders.pop(-1 if self._newest_first else 0)
+        return [Reply(item.number, UPLOAD)]
 
     def close(self):
         self.closed = True
@@ -59,36 +59,36 @@ def virtual(mailbox, seconds, **more):
 
 
 def drain(clock):
-    """When what happens: to the order of a number, or who comes, or goes with how many orders."""
-    happened = []
+    """Second, kind and subject of each event: an order, a client, or a client and lost orders."""
+    result = []
     while (event := clock.next(math.inf)) is not None:
         match event:
             case Joined(client_id):
-                what = client_id
+                subject = client_id
             case Left(client_id, lost, "went offline"):
-                what = (client_id, len(lost))
-            case Replied(given, _) | Expired(given) | Returned(given):
-                what = given.number
-        happened.append((clock.now, type(event).__name__, what))
-    return happened
+                subject = (client_id, len(lost))
+            case Replied(order, _) | Expired(order) | Returned(order):
+                subject = order.number
+        result.append((clock.now, type(event).__name__, subject))
+    return result
 
 
 # -- virtual --------------------------------------------------------------------------------------
 
 
 def test_work_is_done_in_the_order_of_its_end_and_lazily():
-    mailbox = Shelf(capacity=2)
+    mailbox = Inbox(capacity=2)
     clock = virtual(mailbox, lambda client, _: 10.0 - client)
     for number in range(5):
         clock.dispatch(order(number, client_id=number))
     assert mailbox.pushed == []
     clock.next(math.inf)
-    # The last to be given was the first to end. One done, two more under way.
+    # The last order ends first. One is done, two more are under way.
     assert mailbox.pushed == [4, 3, 2]
 
 
 def test_the_next_event_is_computed_however_many_results_lie_ready():
-    class Eager(Shelf):
+    class Eager(Inbox):
         def pull(self, timeout):
             assert self.orders or timeout is not None, "would wait for ever"
             done, self.orders = self.orders, []
@@ -106,7 +106,7 @@ def test_the_next_event_is_computed_however_many_results_lie_ready():
 
 
 def test_a_late_order_expires_and_returns_and_is_never_computed():
-    mailbox = Shelf()
+    mailbox = Inbox()
     clock = virtual(mailbox, lambda client, _: [1.0, 7.0, math.inf, 3.0][client], deadline=3.0)
     for number in range(4):
         clock.dispatch(order(number, client_id=number))
@@ -120,8 +120,8 @@ def test_a_late_order_expires_and_returns_and_is_never_computed():
 # -- wall -----------------------------------------------------------------------------------------
 
 
-class Field:
-    """Nodes of which batches of messages come, each so many seconds after the one before."""
+class FakeNodes:
+    """Nodes that send batches of messages, with the seconds since the previous batch."""
 
     def __init__(self, time, batches):
         self.time = time
@@ -150,7 +150,7 @@ class Field:
 
 @pytest.fixture
 def time():
-    """Real time in the test's hands: `seconds`."""
+    """Fake real time: `seconds`."""
     return SimpleNamespace(seconds=100.0)
 
 
@@ -160,21 +160,21 @@ def wall_clock(field, deadline=math.inf):
 
 def test_messages_of_nodes_become_events(time):
     reply = Reply(0, UPLOAD)
-    field = Field(time, [(1.0, [Joined(7)]), (2.0, [reply]), (1.0, [reply, Reply(99)])])
+    field = FakeNodes(time, [(1.0, [Joined(7)]), (2.0, [reply]), (1.0, [reply, Reply(99)])])
     clock = wall_clock(field)
     assert clock.next(math.inf) == Joined(7)
     assert clock.now == 1.0
-    given = order(0, client_id=7)
-    clock.dispatch(given)
+    request = order(0, client_id=7)
+    clock.dispatch(request)
     assert field.pushed == [0]
-    assert clock.next(math.inf) == Replied(given, reply)
+    assert clock.next(math.inf) == Replied(request, reply)
     assert clock.now == 3.0
     assert clock.next(math.inf) == Stray(0)  # a duplicate
     assert clock.next(math.inf) == Stray(99)
 
 
 def test_a_deadline_passes_in_real_time(time):
-    field = Field(time, [(4.0, [Reply(1, UPLOAD)]), (6.0, [Reply(0, UPLOAD)])])
+    field = FakeNodes(time, [(4.0, [Reply(1, UPLOAD)]), (6.0, [Reply(0, UPLOAD)])])
     clock = wall_clock(field, deadline=5.0)
     late, punctual = order(0, client_id=1), order(1, client_id=2)
     clock.dispatch(young := replace(order(2, client_id=3), sent_at=3.0))
@@ -188,17 +188,17 @@ def test_a_deadline_passes_in_real_time(time):
     assert clock.now == 10.0
 
 
-def test_whoever_leaves_takes_its_orders_along(time):
-    lost, kept, expired = order(0, client_id=7), order(1, client_id=8), order(2, client_id=7)
-    field = Field(
+def test_a_client_that_leaves_loses_its_orders(time):
+    lost, other, expired = order(0, client_id=7), order(1, client_id=8), order(2, client_id=7)
+    field = FakeNodes(
         time, [(6.0, [Left(7), Reply(0, UPLOAD), Reply(2, UPLOAD)]), (0.0, [Reply(1, UPLOAD)])]
     )
     clock = wall_clock(field, deadline=5.0)
     clock.dispatch(expired)
     assert clock.next(math.inf) == Expired(expired)
-    lost, kept = replace(lost, sent_at=clock.now), replace(kept, sent_at=clock.now)
+    lost, other = replace(lost, sent_at=clock.now), replace(other, sent_at=clock.now)
     clock.dispatch(lost)
-    clock.dispatch(kept)
+    clock.dispatch(other)
     assert clock.next(math.inf) == Left(7, (lost,))
     assert [clock.next(math.inf), clock.next(math.inf)] == [Stray(0), Stray(2)]
     assert isinstance(clock.next(math.inf), Replied)
@@ -207,21 +207,21 @@ def test_whoever_leaves_takes_its_orders_along(time):
 # -- alarms, pauses, recalls ----------------------------------------------------------------------
 
 
-def parted(seconds):
+def links(seconds):
     """A second of download and one of upload around the training."""
     return Times(lambda *order: Parts(1.0, seconds(*order), 1.0))
 
 
-class Answers(Shelf):
-    """As a shelf, with an upload of its own for every order."""
+class Answers(Inbox):
+    """As `Inbox`, with an upload per order."""
 
     def __init__(self, uploads):
         super().__init__()
         self.uploads = uploads
-        self.given = []
+        self.all_orders = []
 
     def push(self, order):
-        self.given.append(order)
+        self.all_orders.append(order)
         super().push(order)
 
     def pull(self, timeout):
@@ -231,23 +231,23 @@ class Answers(Shelf):
         ]
 
 
-def paused(progress):
+def pause_upload(progress):
     return replace(UPLOAD, done=False, progress=progress)
 
 
 def test_an_alarm_comes_at_its_time_unless_something_else_does():
-    clock = virtual(Shelf(), lambda client, sequence: 4.0)
+    clock = virtual(Inbox(), lambda client, sequence: 4.0)
     clock.dispatch(order(0))
     assert clock.next(math.inf, 3.0) == Alarm()
     assert clock.now == 3.0
-    assert isinstance(clock.next(math.inf, 4.0), Replied)  # of the same moment
+    assert isinstance(clock.next(math.inf, 4.0), Replied)  # at the same moment
     assert clock.next(math.inf, 4.0) == Alarm()
     assert clock.next(math.inf) is None
     assert clock.next(5.0, 9.0) is None
 
 
 def test_alarms_that_bring_no_order_do_not_keep_a_clock_going_with_nothing_under_way():
-    clock = virtual(Shelf(), lambda client, _: 1.0 if client else math.inf)
+    clock = virtual(Inbox(), lambda client, _: 1.0 if client else math.inf)
     clock.dispatch(order(0))  # which never ends
     assert clock.next(math.inf, 5.0) == Alarm()
     clock.dispatch(order(1, client_id=1))
@@ -257,12 +257,12 @@ def test_alarms_that_bring_no_order_do_not_keep_a_clock_going_with_nothing_under
     assert clock.now == 10.0
 
 
-def at_the_arrival_of_another(mailbox, pauses):
-    """A clock at 6, and an order under way: in the third of 5 epochs of 2 s after 1 s of download.
+def clock_at_an_arrival(mailbox, pauses):
+    """A clock at 6 s, and an order in the third of its 5 epochs of 2 s, after 1 s of download.
 
-    There is one more, of 9 s.
+    Another order of 9 s is under way.
     """
-    times = parted(lambda client, sequence: (10.0, 4.0, 9.0)[client])
+    times = links(lambda client, sequence: (10.0, 4.0, 9.0)[client])
     clock = VirtualClock(mailbox, times, 3, epochs=5, pauses=pauses)
     late = order(0)
     for each in (late, order(1, client_id=1), order(2, client_id=2)):
@@ -276,30 +276,30 @@ def at_the_arrival_of_another(mailbox, pauses):
     ("capacity", "pauses"), [(1, False), (4, False), (4, True)], ids=["waits", "is_done", "is_seen"]
 )
 def test_a_recall_shortens_an_order_to_its_epoch(capacity, pauses):
-    """It ends at 7 and arrives at 8; what was computed for the whole order is forgotten."""
+    """It ends at 7 and arrives at 8; the result of the whole order is discarded."""
     mailbox = Answers({-1: replace(UPLOAD, loss=0.25)})
     mailbox._capacity = capacity
-    clock, late = at_the_arrival_of_another(mailbox, pauses)
+    clock, late = clock_at_an_arrival(mailbox, pauses)
     assert clock.recall(late)
     assert clock.next(math.inf) == Replied(late, Reply(-1, mailbox.uploads[-1]))
     assert clock.now == pytest.approx(8.0)
-    assert {"local_epochs": 3} in [given.config for given in mailbox.given]
+    assert {"local_epochs": 3} in [order.config for order in mailbox.all_orders]
     assert (0 in mailbox.pushed) == (capacity > 1)  # if it waited, it is never computed
     assert [number for _, _, number in drain(clock)] == [2]
 
 
-def test_a_client_that_sends_what_it_has_is_not_recalled_into_more():
+def test_a_client_that_sends_is_not_recalled():
     """1 s down, 10 s in 5 epochs, 1 s up; recalled at 6.0, it has 3 epochs at 7.0."""
-    times = parted(lambda client, sequence: [10.0, 4.0, 4.5, 5.5][client])
-    clock = VirtualClock(Shelf(), times, 4, epochs=5)
+    times = links(lambda client, sequence: [10.0, 4.0, 4.5, 5.5][client])
+    clock = VirtualClock(Inbox(), times, 4, epochs=5)
     late = order(0)
     for client_id in range(4):
         clock.dispatch(late if client_id == 0 else order(client_id, client_id=client_id))
-    again = []
+    recalls = []
     for _ in range(3):
         clock.next(math.inf)
-        again.append((clock.now, clock.recall(late)))
-    assert again == [(6.0, True), (6.5, True), (7.5, False)]
+        recalls.append((clock.now, clock.recall(late)))
+    assert recalls == [(6.0, True), (6.5, True), (7.5, False)]
     event = clock.next(math.inf)
     assert isinstance(event, Replied)
     assert (clock.now, event.order) == (8.0, late)
@@ -307,7 +307,7 @@ def test_a_client_that_sends_what_it_has_is_not_recalled_into_more():
 
 def test_a_recall_counts_the_epochs_of_its_order():
     """1 s down, 20 s in 10 epochs where 5 take 10 s; recalled at 6.5, it has 3 epochs at 7."""
-    times = parted(lambda client, sequence: 4.5 if client else 10.0)
+    times = links(lambda client, sequence: 4.5 if client else 10.0)
     clock = VirtualClock(Answers({-1: UPLOAD}), times, 2, epochs=5, counts_epochs=True)
     late = replace(order(0), config={"local_epochs": 10})
     for each in (late, order(1, client_id=1)):
@@ -319,9 +319,9 @@ def test_a_recall_counts_the_epochs_of_its_order():
 
 
 def test_a_client_that_is_about_to_pause_is_not_recalled():
-    """It asks after its fourth epoch, at 9; the other is there at 6."""
-    mailbox = Answers({0: paused(0.8)})
-    clock, late = at_the_arrival_of_another(mailbox, pauses=True)
+    """It pauses after its fourth epoch, at 9 s; the other client's update arrives at 6 s."""
+    mailbox = Answers({0: pause_upload(0.8)})
+    clock, late = clock_at_an_arrival(mailbox, pauses=True)
     assert not clock.recall(late)
     event = clock.next(math.inf)
     assert isinstance(event, Replied)
@@ -332,7 +332,7 @@ def test_a_client_that_is_about_to_pause_is_not_recalled():
 @pytest.mark.parametrize(("counts_epochs", "end"), [(True, 22.0), (False, 12.0)])
 def test_an_order_for_more_epochs_takes_longer_where_epochs_count(counts_epochs, end):
     """1 s down, 10 s in 5 epochs, so 20 s in 10, 1 s up."""
-    clock = VirtualClock(Shelf(), parted(lambda *_: 10.0), 1, epochs=5, counts_epochs=counts_epochs)
+    clock = VirtualClock(Inbox(), links(lambda *_: 10.0), 1, epochs=5, counts_epochs=counts_epochs)
     clock.dispatch(replace(order(0), config={"local_epochs": 10}))
     clock.next(math.inf)
     assert clock.now == pytest.approx(end)
@@ -343,7 +343,7 @@ def test_an_order_for_more_epochs_takes_longer_where_epochs_count(counts_epochs,
 
 def test_an_order_for_fewer_steps_takes_its_share_of_its_own_clients_steps():
     """10 s for 4 steps of client 0, 8 of client 1: 2 steps take 5 s and 2.5 s; 2 s to travel."""
-    clock = VirtualClock(Shelf(), parted(lambda *_: 10.0), 2, steps=lambda client: (4, 8)[client])
+    clock = VirtualClock(Inbox(), links(lambda *_: 10.0), 2, steps=lambda client: (4, 8)[client])
     for client_id in (0, 1):
         clock.dispatch(replace(order(client_id, client_id=client_id), config={"local_steps": 2}))
     assert [(clock.next(math.inf).order.client_id, clock.now) for _ in range(2)] == [
@@ -352,7 +352,7 @@ def test_an_order_for_fewer_steps_takes_its_share_of_its_own_clients_steps():
 
 
 def test_no_client_is_recalled_in_its_last_epoch_or_when_it_is_gone():
-    clock = VirtualClock(Shelf(), parted(lambda client, _: 4.0 if client else 5.0), 2, epochs=2)
+    clock = VirtualClock(Inbox(), links(lambda client, _: 4.0 if client else 5.0), 2, epochs=2)
     late, other = order(0), order(1, client_id=1)
     clock.dispatch(late)
     clock.dispatch(other)
@@ -361,23 +361,23 @@ def test_no_client_is_recalled_in_its_last_epoch_or_when_it_is_gone():
     assert not clock.recall(other)
 
 
-# -- comings and goings ---------------------------------------------------------------------------
+# -- availability ---------------------------------------------------------------------------------
 
 
-def test_who_goes_offline_loses_its_order_and_comes_back():
-    clock = virtual(Shelf(), lambda *_: 5.0, availability=Stays({0: [3.0, 4.0]}))
+def test_a_client_that_goes_offline_loses_its_order_and_returns():
+    clock = virtual(Inbox(), lambda *_: 5.0, availability=Stays({0: [3.0, 4.0]}))
     clock.dispatch(order(0))
     clock.dispatch(order(1, client_id=1))
     assert drain(clock) == [(3.0, "Left", (0, 1)), (5.0, "Replied", 1), (7.0, "Joined", 0)]
 
 
 @pytest.mark.parametrize(
-    ("leaves", "then"), [(3.0, []), (6.0, [(5.0, "Returned", 0)])], ids=["early", "late"]
+    ("end", "events"), [(3.0, []), (6.0, [(5.0, "Returned", 0)])], ids=["early", "late"]
 )
-def test_a_deadline_that_passes_before_the_client_leaves_fails_the_order_once(leaves, then):
-    clock = virtual(Shelf(), lambda *_: 5.0, availability=Stays({0: [leaves]}), deadline=2.0)
+def test_a_deadline_that_passes_before_the_client_leaves_fails_the_order_once(end, events):
+    clock = virtual(Inbox(), lambda *_: 5.0, availability=Stays({0: [end]}), deadline=2.0)
     clock.dispatch(order(0))
-    assert drain(clock) == [(2.0, "Expired", 0), *then, (leaves, "Left", (0, 0))]
+    assert drain(clock) == [(2.0, "Expired", 0), *events, (end, "Left", (0, 0))]
 
 
 ONE = Buffered(concurrency=1, buffer_size=1)
@@ -405,20 +405,20 @@ def test_orders_that_no_stay_can_hold_stall_the_run():
 # -- `Update.seconds`, from the dispatch of an order to its arrival -------------------------------
 
 
-class Noting(MeanDelta):
-    """Notes the seconds of the updates that it is shown."""
+class RecordingSeconds(MeanDelta):
+    """Records the seconds of its updates."""
 
     def __init__(self):
         super().__init__()
         self.state["noted"] = []
 
     def aggregate(self, model, updates):
-        shown = sorted((update.client_id, update.seconds) for update in updates)
-        self.state["noted"].append(shown)
+        seconds = sorted((update.client_id, update.seconds) for update in updates)
+        self.state["noted"].append(seconds)
         return super().aggregate(model, updates)
 
-    def refresh(self, model, paused):
-        self.state["paused"] = paused.seconds
+    def refresh(self, model, pause_upload):
+        self.state["paused"] = pause_upload.seconds
         return model.params, {}
 
 
@@ -426,16 +426,16 @@ def test_a_pause_counts_and_its_own_seconds_are_those_until_then():
     """1 s down, 10 s in 5 epochs, 1 s up: client 1 pauses after 2 epochs, at 5 s; 1 + 6 + 1 s."""
 
     def script(client, sequence, received):
-        if (client, sequence) in paused:
-            paused.remove((client, sequence))
+        if (client, sequence) in pause_upload:
+            pause_upload.remove((client, sequence))
             return Upload(vec(), "delta", 10, 0.5, done=False, progress=0.4)
         return toward_own_number(client, sequence, received)
 
-    paused = [(1, 0)]
+    pause_upload = [(1, 0)]
     result = run(
         Buffered(concurrency=2, buffer_size=1),
         Scripted(script),
-        strategy=Noting(),
+        strategy=RecordingSeconds(),
         devices=Times(lambda client, _: Parts(1.0, 10.0, 1.0) if client else 4.0),
         num_clients=2,
         num_versions=4,

@@ -1,4 +1,4 @@
-"""The event loop: versions, deadlines, failures, ends, and the log it leaves."""
+"""The event loop: versions, deadlines, failures, ends, and its log."""
 
 import math
 from collections import Counter
@@ -37,7 +37,7 @@ def one_second(*_):
 
 
 def test_the_log_of_two_rounds():
-    """Clients 0 and 1 of 2, K = 2; 0 takes 1 s, 1 takes 2 s; each goes a sixteenth of its way."""
+    """Two clients, K = 2; 0 takes 1 s, 1 takes 2 s; each moves a sixteenth of its way."""
     result = run(
         synchronous(2),
         num_clients=2,
@@ -45,9 +45,9 @@ def test_the_log_of_two_rounds():
         devices=Times(lambda client, _: 1.0 + client),
         evaluate=lambda version, params: {"accuracy": version / 10, "loss": float(params[0])},
     )
-    order = [event["client"] for event in result.events[1:3]]  # is drawn
+    order = [event["client"] for event in result.events[1:3]]  # random
     assert sorted(order) == [0, 1]
-    again = [event["client"] for event in result.events[7:9]]
+    second_order = [event["client"] for event in result.events[7:9]]
     first, second = 1 / 32, 1 / 32 + 1 / 16 * (0 + 1 - 2 / 32) / 2
 
     def dispatch(t, client, number, version):
@@ -66,7 +66,7 @@ def test_the_log_of_two_rounds():
         )
 
     number = {c: i for i, c in enumerate(order)}
-    later = {c: 2 + i for i, c in enumerate(again)}
+    later = {c: 2 + i for i, c in enumerate(second_order)}
     assert result.events == [
         {"kind": "evaluate", "t": 0.0, "version": 0, "accuracy": 0.0, "loss": 0.0},
         *(dispatch(0.0, c, number[c], 0) for c in order),
@@ -74,7 +74,7 @@ def test_the_log_of_two_rounds():
         arrival(2.0, 1, number[1], 0),
         aggregate(2.0, 1, [number[0], number[1]]),
         {"kind": "evaluate", "t": 2.0, "version": 1, "accuracy": 0.1, "loss": first},
-        *(dispatch(2.0, c, later[c], 1) for c in again),
+        *(dispatch(2.0, c, later[c], 1) for c in second_order),
         arrival(3.0, 0, later[0], 1),
         arrival(4.0, 1, later[1], 1),
         aggregate(4.0, 2, [later[0], later[1]]),
@@ -87,23 +87,23 @@ def test_the_log_of_two_rounds():
     np.testing.assert_allclose(outcome.params, [second, -second])
 
 
-def test_what_a_client_keeps_comes_with_its_next_order_also_if_its_update_was_refused():
-    """Client 1 is always refused; client 0 fails in its second order, and forgets in its fourth."""
+def test_a_clients_state_comes_with_its_next_order_even_if_its_update_was_refused():
+    """Client 1 is always refused; client 0 fails in its second order; its fourth has no state."""
 
-    class Choosy(MeanDelta):
+    class RefusesClient1(MeanDelta):
         def admit(self, model, update):
             return "client 1" if update.client_id == 1 else None
 
-    given = {0: [], 1: []}
+    states = {0: [], 1: []}
 
     class Trainer:
         def train(self, order):
             client_id, sequence, state = order.client_id, order.sequence, order.state
-            given[client_id].append(int(state["order"]) if state else None)
+            states[client_id].append(int(state["order"]) if state else None)
             if (client_id, sequence) == (0, 1):
                 raise OSError("disk is full")
-            keeps = {} if (client_id, sequence) == (0, 3) else {"order": np.array(sequence)}
-            return Upload(np.zeros(2, np.float32), "delta", 1, 0.0, state=keeps)
+            memory = {} if (client_id, sequence) == (0, 3) else {"order": np.array(sequence)}
+            return Upload(np.zeros(2, np.float32), "delta", 1, 0.0, state=memory)
 
     result = run(
         fully_async(2),
@@ -111,39 +111,39 @@ def test_what_a_client_keeps_comes_with_its_next_order_also_if_its_update_was_re
         num_clients=2,
         num_versions=5,
         devices=Times(one_second),
-        strategy=Choosy(),
+        strategy=RefusesClient1(),
     )
-    assert given[0] == [None, 0, 0, 2, None, 4]
+    assert states[0] == [None, 0, 0, 2, None, 4]
     assert result.history.rejected >= 4
-    assert given[1] == [None, *range(len(given[1]) - 1)]
-    # It is no network's business: two floats down for every order, two up for every update.
+    assert states[1] == [None, *range(len(states[1]) - 1)]
+    # State does not travel: two floats down for every order, two up for every update.
     assert result.history.bytes_down == 8 * len(result.kind("dispatch"))
     assert result.history.bytes_up == 8 * result.history.client_updates
 
 
-class Moody(Schedule):
-    """Draws whenever it is asked, and makes two versions of every two updates that wait."""
+class RandomSchedule(Schedule):
+    """Draws at every call, and makes one version per update when two updates wait."""
 
     def __init__(self):
-        self.asked = 0
-        self.left = 0
+        self.calls = 0
+        self.remaining = 0
 
     def state_dict(self):
-        return {"asked": self.asked, "left": self.left}
+        return {"asked": self.calls, "left": self.remaining}
 
     def load_state_dict(self, state):
-        self.asked, self.left = state["asked"], state["left"]
+        self.calls, self.remaining = state["asked"], state["left"]
 
     def start(self, idle, busy, buffer, rng):
-        self.asked += 1
+        self.calls += 1
         return idle.draw(int(rng.integers(3)) if len(busy) > 2 else 3, rng)
 
     def take(self, buffer):
         if len(buffer) >= 2:
-            self.left = len(buffer)
-        if not self.left:
+            self.remaining = len(buffer)
+        if not self.remaining:
             return ()
-        self.left -= 1
+        self.remaining -= 1
         return buffer[:1]
 
 
@@ -156,36 +156,36 @@ def test_factors_of_the_rate_from_strategy_and_schedule_are_multiplied():
         def work(self, client_id):
             return {"local_lr_factor": 1 / 3}
 
-    told, trainer = [], Scripted(counting)
-    trainer.train = lambda order: told.append(order.config) or counting(0, 0, order.vector)
+    configs, trainer = [], Scripted(counting)
+    trainer.train = lambda order: configs.append(order.config) or counting(0, 0, order.vector)
     run(Third(1, 1), trainer, num_clients=1, num_versions=1, strategy=Half())
-    assert told[0]["local_lr_factor"] == pytest.approx(1 / 6)
+    assert configs[0]["local_lr_factor"] == pytest.approx(1 / 6)
 
 
 # -- clusters -------------------------------------------------------------------------------------
 
 
 class Watching(MeanDelta):
-    """Remembers what it was shown for every clustering."""
+    """Records versions and updates of every clustering."""
 
     def __init__(self):
         super().__init__()
-        self.shown = []
+        self.clusterings = []
         self.current = []
 
     def cluster(self, model, updates):
-        self.shown.append(list(updates))
+        self.clusterings.append(list(updates))
         self.current.append(model.version)
         return super().cluster(model, updates)
 
 
 def counting(client_id, sequence, received):
-    """A displacement of which client and order can be told."""
+    """A displacement that identifies client and order."""
     return Upload(vec(client_id, sequence), "delta", 10 + client_id, 0.0, rate_sum=0.5)
 
 
 def test_clusters_are_formed_of_every_clients_latest_gradient():
-    """At second 1.25, when all start anew, and with version 4, for which two are waited for:
+    """At second 1.25, when all start again, and with version 4. Each version takes two updates:
 
     version  second  of clients' orders         then at work until second
     1        2.5     0: 1 (2.25), 1: 1 (2.5)    0: 3.5, 1: 3.75, 2: 3.35
@@ -203,15 +203,15 @@ def test_clusters_are_formed_of_every_clients_latest_gradient():
     )
     strategy = result.strategy
     assert strategy.current == [0, 4]
-    for shown, orders in zip(strategy.shown, ([0, 0, 0], [4, 2, 2]), strict=True):
-        assert [update.client_id for update in shown] == [0, 1, 2]
-        assert {update.kind for update in shown} == {"gradient"}
-        assert [update.num_examples for update in shown] == [10, 11, 12]
+    for updates, orders in zip(strategy.clusterings, ([0, 0, 0], [4, 2, 2]), strict=True):
+        assert [update.client_id for update in updates] == [0, 1, 2]
+        assert {update.kind for update in updates} == {"gradient"}
+        assert [update.num_examples for update in updates] == [10, 11, 12]
         expected = [[-2.0 * client, -2.0 * order] for client, order in enumerate(orders)]
-        assert [update.vector.tolist() for update in shown] == expected
+        assert [update.vector.tolist() for update in updates] == expected
 
 
-def test_clusters_must_hold_those_who_were_shown():
+def test_clusters_must_contain_the_given_clients():
     class Forgetful(MeanDelta):
         def cluster(self, model, updates):
             return {update.client_id: 0 for update in updates[1:]} | {77: 0}
@@ -224,11 +224,11 @@ def test_clusters_must_hold_those_who_were_shown():
 # -- versions -------------------------------------------------------------------------------------
 
 
-def cited(events):
+def cited_versions(events):
     """Versions cited by orders and waiting updates at each aggregation, and the current one."""
     bases = {}
     waiting = []
-    current, found = 0, []
+    current, versions = 0, []
     for event in events:
         match event["kind"]:
             case "dispatch":
@@ -238,16 +238,16 @@ def cited(events):
             case "failure" | "reject":
                 bases.pop(event["client"], None)
             case "aggregate":
-                found.append(sorted({*bases.values(), *(base for _, base in waiting), current}))
+                versions.append(sorted({*bases.values(), *(base for _, base in waiting), current}))
                 current = event["version"]
                 leave(event["client"], waiting)
             case "cluster":
                 leave(event["dropped"], waiting)
-    return found
+    return versions
 
 
 def leave(clients, waiting):
-    """Of every client the update that waits for longest."""
+    """Remove the oldest waiting update of every client."""
     for client in clients:
         waiting.remove(next(update for update in waiting if update[0] == client))
 
@@ -271,27 +271,27 @@ def half_are_refused(client_id, sequence, received):
         Buffered(8, 3),
         fully_async(8),
         RandomK(3, 10, 0),
-        Moody(),
+        RandomSchedule(),
         ClusteredQuorum(num_clusters=1, participation=0.3, recluster_every=9),
     ],
     ids=lambda schedule: type(schedule).__name__,
 )
 @pytest.mark.parametrize("script", [toward_own_number, half_of_them_fail, half_are_refused])
-def test_versions_are_kept_exactly_while_somebody_cites_them(schedule, script):
+def test_versions_are_kept_exactly_while_an_order_or_update_cites_them(schedule, script):
     devices = schedule if isinstance(schedule, RandomK) else None
     schedule = deepcopy(schedule)
     result = run(schedule, Scripted(script), devices=devices, num_versions=120, deadline=4.5)
-    assert result.strategy.histories == cited(result.events)
+    assert result.strategy.histories == cited_versions(result.events)
     sizes = [len(history) for history in result.strategy.histories]
     assert max(sizes) <= 10 + 1
     assert max(sizes[60:]) <= max(sizes[:60]) + 1  # no growth
 
 
-def test_a_client_that_diverged_keeps_what_it_had_before():
-    """Or it would diverge for ever, as FedDyn's with its h_i."""
+def test_a_client_that_diverged_keeps_its_earlier_state():
+    """Otherwise it would diverge for ever, as a client of FedDyn with its h_i."""
     federation = Federation(vec(0, 0), 2, [7], seed=0)
-    for kept in (1.0, math.nan, math.inf):
-        federation.keep(7, {"h": np.array([kept])})
+    for value in (1.0, math.nan, math.inf):
+        federation.keep(7, {"h": np.array([value])})
     assert federation.give(7, 0, vec(0, 0), {}, 0.0).state == {"h": [1.0]}
 
 
@@ -305,7 +305,7 @@ def test_a_version_that_diverges_ends_the_run_without_a_warning():
 
 
 def test_the_history_cannot_be_changed_and_vectors_are_read_only():
-    class Vandal(MeanDelta):
+    class WritesToModel(MeanDelta):
         def aggregate(self, model, updates):
             for vector in (model.params, *model.history.values(), *(u.vector for u in updates)):
                 assert not vector.flags.writeable
@@ -313,17 +313,17 @@ def test_the_history_cannot_be_changed_and_vectors_are_read_only():
                 model.history[0] = vec(9, 9)
             return super().aggregate(model, updates)
 
-    assert run(SCHEDULE, strategy=Vandal(), num_versions=5).outcome.version == 5
+    assert run(SCHEDULE, strategy=WritesToModel(), num_versions=5).outcome.version == 5
 
 
 # -- ties and seeds -------------------------------------------------------------------------------
 
 
 def test_equal_devices_do_not_favour_low_client_ids():
-    """10 clients, all equally fast, K = 5 of them used: over the run all about as often."""
+    """10 equally fast clients, K = 5: over the run all are used about equally often."""
     result = run(k_async(5), devices=Times(one_second), num_versions=200)
-    used = Counter(client for event in result.kind("aggregate") for client in event["client"])
-    assert max(used.values()) - min(used.values()) <= 2
+    counts = Counter(client for event in result.kind("aggregate") for client in event["client"])
+    assert max(counts.values()) - min(counts.values()) <= 2
     first = [event["client"] for event in result.kind("aggregate")[:4]]
     assert first[0] != sorted(first[0])
     other = run(k_async(5), devices=Times(one_second), num_versions=200, seed=1)
@@ -334,7 +334,7 @@ def test_equal_devices_do_not_favour_low_client_ids():
 
 
 def slow_once(seconds):
-    """Client 0's first order takes so long; everything else a second."""
+    """Client 0's first order takes `seconds`, all other orders one second."""
     return Times(lambda client, order: seconds if (client, order) == (0, 0) else 1.0)
 
 
@@ -356,15 +356,15 @@ def test_an_order_past_its_deadline_fails_and_its_place_is_refilled(schedule):
         devices=slow_once(10.5),
         deadline=3.0,
     )
-    given = next(e["t"] for e in result.kind("dispatch") if e["client"] == 0)
+    start = next(e["t"] for e in result.kind("dispatch") if e["client"] == 0)
     (failure,) = result.kind("failure")
-    assert (failure["client"], failure["t"]) == (0, given + 3.0)
+    assert (failure["client"], failure["t"]) == (0, start + 3.0)
     assert failure["reason"] == "deadline passed"
     after = result.events[result.events.index(failure) + 1]
-    assert (after["kind"], after["t"], after["client"] != 0) == ("dispatch", given + 3.0, True)
-    # What it brings in the end is refused, and was never computed; it may start anew.
+    assert (after["kind"], after["t"], after["client"] != 0) == ("dispatch", start + 3.0, True)
+    # Its late reply is refused without being computed; then the client may start again.
     (reject,) = result.kind("reject")
-    assert (reject["client"], reject["t"]) == (0, given + 10.5)
+    assert (reject["client"], reject["t"]) == (0, start + 10.5)
     assert reject["reason"] == "late: its deadline had passed"
     assert (0, 0) not in calls
     assert (0, 1) in calls
@@ -389,24 +389,24 @@ def test_failures_in_a_row_end_the_run_with_the_last_reason():
     assert (result.outcome.version, result.history.failures) == (0, 15)
 
 
-class Nodes(Inline):
-    """A mailbox of 300 real nodes of which only the coming and going is heard; then Ctrl-C."""
+class FakeNodes(Inline):
+    """A mailbox of 300 real nodes that only join and leave; then Ctrl-C."""
 
-    def __init__(self, *heard):
+    def __init__(self, *events):
         super().__init__(Scripted(toward_own_number))
-        self._heard = list(heard)
+        self._events = list(events)
 
     def pull(self, timeout):
-        if not self._heard:
+        if not self._events:
             raise KeyboardInterrupt
-        return map(self._heard.pop(0), range(300))
+        return map(self._events.pop(0), range(300))
 
 
-def on_nodes(*heard, recorder):
+def on_nodes(*events, recorder):
     return Engine(
         strategy=MeanDelta(),
         schedule=Buffered(None, 1),
-        clock=WallClock(Nodes(*heard)),
+        clock=WallClock(FakeNodes(*events)),
         initial=vec(0, 0),
         stop=Stop(num_versions=9),
         sinks=[recorder],
@@ -414,20 +414,20 @@ def on_nodes(*heard, recorder):
 
 
 def test_orders_of_many_nodes_that_are_lost_at_once_do_not_end_the_run():
-    """All nodes leave and come back; then the server is started anew."""
+    """All nodes leave and come back; then the server is restarted."""
     recorder = Recorder()
     engine = on_nodes(Joined, Left, Joined, recorder=recorder)
     assert engine.run().stopped == "interrupted"
     assert recorder.history.failures == 300
     assert len(engine.clients[1]) == 300
-    again = on_nodes(recorder=recorder)
-    again.load_state_dict(deepcopy(engine.state_dict()))
-    assert again.run().stopped == "interrupted"
+    restarted = on_nodes(recorder=recorder)
+    restarted.load_state_dict(deepcopy(engine.state_dict()))
+    assert restarted.run().stopped == "interrupted"
     assert recorder.history.failures == 600
 
 
-def test_nobody_at_work_and_nobody_to_start():
-    """A round of three, of whom one is lost for ever: two updates wait for a third."""
+def test_a_run_without_work_stalls():
+    """In a round of three, one client never returns: two updates wait for a third."""
     result = run(synchronous(3), num_clients=3, devices=slow_once(math.inf), deadline=5.0)
     assert isinstance(result.outcome.error, Stalled)
     assert str(result.outcome.error) == (
@@ -436,7 +436,7 @@ def test_nobody_at_work_and_nobody_to_start():
 
 
 class Exploding(MeanDelta):
-    """Fails to be finite when it makes version 4."""
+    """Version 4 is not finite."""
 
     def aggregate(self, model, updates):
         if model.version == 3:
@@ -455,7 +455,7 @@ def test_divergence_keeps_the_last_finite_model():
 
 
 @pytest.mark.parametrize(
-    ("returned", "told"),
+    ("result", "message"),
     [
         (np.zeros(2), "float64, expected float32: use .astype(np.float32)"),
         (np.zeros(1, np.float32), "shape (1,), expected that of model.params, (2,)"),
@@ -463,18 +463,18 @@ def test_divergence_keeps_the_last_finite_model():
         (None, "None, expected a vector: a return statement is missing"),
     ],
 )
-def test_what_is_no_model_is_called_what_it_is(returned, told):
+def test_the_error_of_an_invalid_model_describes_it(result, message):
     class Wrong(MeanDelta):
         def aggregate(self, model, updates):
-            return returned
+            return result
 
     outcome = run(SCHEDULE, strategy=Wrong()).outcome
     assert type(outcome.error) is RunError
-    assert str(outcome.error) == f"Wrong.aggregate returned {told}"
+    assert str(outcome.error) == f"Wrong.aggregate returned {message}"
     assert outcome.version == 0
 
 
-def test_a_schedule_that_forgets_to_return_is_told():
+def test_the_error_of_a_schedule_without_a_result_names_the_method():
     class Forgets(Buffered):
         def take(self, buffer):
             super().take(buffer)
@@ -491,17 +491,17 @@ def test_a_schedule_that_forgets_to_return_is_told():
 
 
 @pytest.mark.parametrize("weights", [[1.0], np.full(3, np.nan), [[0.5]] * 3, 1.0])
-def test_weights_that_do_not_fit_the_updates_are_told_where_they_are_made(weights):
+def test_the_error_of_weights_that_do_not_fit_the_updates_names_the_aggregation(weights):
     class Careless(MeanDelta):
         def aggregate(self, model, updates):
             self.report["weight"] = weights
             return super().aggregate(model, updates)
 
-    told = (
+    message = (
         f"aggregation of version 1: report['weight']={np.asarray(weights).tolist()} must be "
         "3 finite numbers, one for each update"
     )
-    assert str(run(SCHEDULE, strategy=Careless()).outcome.error) == told
+    assert str(run(SCHEDULE, strategy=Careless()).outcome.error) == message
 
 
 class Odd(Buffered):
@@ -532,7 +532,7 @@ def test_uploads_that_diverge_blame_the_learning_rates():
     )
 
 
-# -- what a checkpoint holds -----------------------------------------------------------------------
+# -- contents of checkpoints -----------------------------------------------------------------------
 
 
 def make(**settings):
@@ -551,7 +551,7 @@ class Opaque(MeanDelta):
 
 
 class Momentum(Opaque):
-    """Learns in attributes of its own, one of which is there from its second version on."""
+    """Learns in its own attributes, one of which exists from its first version on."""
 
     transient = ("cache",)
 
@@ -562,22 +562,22 @@ class Momentum(Opaque):
         return model.params + self.velocity
 
 
-def kept(strategy):
-    """Its engine's state after two of six versions."""
+def run_with_checkpoints(strategy):
+    """An engine after its run of six versions, and its states after every second version."""
     states = []
-    made = make(strategy=strategy, checkpoint=lambda _: states.append(dumps(made.state_dict())))
-    made.checkpoint_every = 2
-    made.run()
-    return made, states
+    engine = make(strategy=strategy, checkpoint=lambda _: states.append(dumps(engine.state_dict())))
+    engine.checkpoint_every = 2
+    engine.run()
+    return engine, states
 
 
 def test_attributes_of_an_author_go_on_from_a_checkpoint():
-    whole, (state, *_) = kept(Momentum())
-    again = make(strategy=Momentum())
-    again.load_state_dict(loads(state))
-    assert again.strategy.counts == {"seen": [2]}
-    assert again.run().params.tobytes() == whole.outcome.params.tobytes()
-    assert again.strategy.velocity.tobytes() == whole.strategy.velocity.tobytes()
+    whole, (state, *_) = run_with_checkpoints(Momentum())
+    resumed = make(strategy=Momentum())
+    resumed.load_state_dict(loads(state))
+    assert resumed.strategy.counts == {"seen": [2]}
+    assert resumed.run().params.tobytes() == whole.outcome.params.tobytes()
+    assert resumed.strategy.velocity.tobytes() == whole.strategy.velocity.tobytes()
 
 
 class Unruly(Buffered):
@@ -589,26 +589,26 @@ class Unruly(Buffered):
 
 
 class OldPattern(MeanDelta):
-    """What it returns would be restored as attributes."""
+    """Returns a state that would be restored as attributes."""
 
     def state_dict(self):
         return self.state
 
 
 @pytest.mark.parametrize(
-    ("parts", "told"),
+    ("parts", "message"),
     [
         ({"strategy": Opaque()}, "^strategy.cache is a object, which .* the `transient` of its"),
         ({"schedule": Unruly()}, "^schedule.order is a function, which a checkpoint cannot hold"),
         ({"strategy": OldPattern()}, "^state_dict of OldPattern must return attributes, `state` "),
     ],
 )
-def test_what_no_checkpoint_can_hold_is_refused_before_the_run(parts, told):
-    with pytest.raises(ValueError, match=told):
+def test_attributes_that_no_checkpoint_can_hold_are_refused_before_the_run(parts, message):
+    with pytest.raises(ValueError, match=message):
         require_keepable(**{"strategy": MeanDelta(), "schedule": SCHEDULE, **parts})
 
 
-def test_a_strategy_that_restores_by_itself_returns_what_it_likes():
+def test_a_strategy_that_restores_itself_may_return_any_state():
     class Own(OldPattern):
         def load_state_dict(self, state):
             self.state = dict(state)
@@ -617,7 +617,7 @@ def test_a_strategy_that_restores_by_itself_returns_what_it_likes():
 
 
 class Mailbox(Inline):
-    """Somebody presses Ctrl-C while its fourth vector is shared."""
+    """Raises as Ctrl-C does when its fourth vector is shared."""
 
     closed = False
     shared = 0
@@ -667,10 +667,10 @@ def test_ctrl_c_while_a_version_is_published_leaves_the_one_before():
         (3, 7, [0, 3, 6, 7]),
         (3, 6, [0, 3, 6]),
         (10, 4, [0, 4]),
-        (4, 100, [0, 4, 8]),  # where its accuracy is reached
+        (4, 100, [0, 4, 8]),  # the target accuracy is reached
     ],
 )
-def test_every_so_many_versions_and_both_ends_are_evaluated(every, last, expected):
+def test_evaluations_at_both_ends_and_every_eval_every_versions(every, last, expected):
     result = run(
         SCHEDULE,
         num_versions=last,
@@ -696,9 +696,9 @@ def test_engines_that_are_refused(settings, text):
         run(SCHEDULE, **settings)
 
 
-def course(kept=None, until=math.inf, **server):
-    """The events of a run, and what it kept when it was stopped, from which another goes on."""
-    recorder, saved = Recorder(), []
+def course(state=None, until=math.inf, **server):
+    """The events of a run, and its states when it was stopped; `state` resumes such a run."""
+    recorder, states = Recorder(), []
 
     class Stopping(Recorder):
         def emit(self, event):
@@ -707,7 +707,7 @@ def course(kept=None, until=math.inf, **server):
 
     engine = Engine(
         strategy=MeanDelta(),
-        schedule=Moody(),
+        schedule=RandomSchedule(),
         clock=VirtualClock(
             Inline(Scripted(toward_own_number)),
             Fleet(UniformRatio(ratio=5, num_clients=10, seed=3)),
@@ -718,25 +718,25 @@ def course(kept=None, until=math.inf, **server):
         stop=Stop(num_versions=23),
         evaluate=lambda version, _: {"accuracy": version / 100, "loss": 1.0},
         eval_every=7,
-        checkpoint=lambda _: saved.append(deepcopy(engine.state_dict())),
+        checkpoint=lambda _: states.append(deepcopy(engine.state_dict())),
         sinks=[recorder, Stopping()],
     )
-    if kept is not None:
-        engine.load_state_dict(kept)
+    if state is not None:
+        engine.load_state_dict(state)
     stopped = engine.run().stopped
     assert stopped == ("interrupted" if until < math.inf else "num_versions")
-    return recorder.events, saved
+    return recorder.events, states
 
 
 @pytest.mark.parametrize("busy", [False, True])
 @pytest.mark.parametrize("until", range(1, 60, 7))
 def test_events_are_those_of_one_run_wherever_it_was_stopped(until, busy):
-    """In the midst of an aggregation, and where asking a schedule twice would draw others."""
+    """Also within an aggregation, and where a second call of the schedule would draw others."""
     server = BUSY if busy else {}
     whole, _ = course(**server)
-    first, (kept,) = course(until=until, **server)
-    rest, _ = course(kept, **server)
-    assert first + rest == whole
+    first, (state,) = course(until=until, **server)
+    second, _ = course(state, **server)
+    assert first + second == whole
 
 
 # -- the server's own work -------------------------------------------------------------------------
@@ -762,9 +762,9 @@ def test_an_idle_server_looks_every_poll_seconds():
     server = Server(poll=1.0, receipt=0.25)
     assert server.begins(0.1) == 1.0
     assert server.receive(0.1) == 1.25
-    assert server.receive(0.9) == 1.5  # found by the same look
-    assert server.receive(1.1) == 2.75  # a look a second after the work
-    assert server.receive(7.0) == 8.0  # 2.75 + 5 looks = 7.75
+    assert server.receive(0.9) == 1.5  # found by the same poll
+    assert server.receive(1.1) == 2.75  # a poll one second after the work
+    assert server.receive(7.0) == 8.0  # 2.75 + 5 polls = 7.75
 
 
 @pytest.mark.parametrize("key", ["dispatch", "receipt", "aggregation", "evaluation", "poll"])
@@ -776,7 +776,7 @@ def test_negative_seconds_are_refused(key):
 # -- a run ----------------------------------------------------------------------------------------
 
 
-def test_a_round_takes_what_its_pieces_add_up_to():
+def test_a_round_takes_the_sum_of_its_parts():
     """Three orders leave after 0.5, 1 and 1.5 s and take 10 s each.
 
     Replies come at 10.5, 11 and 11.5 and are received until 11.25, 12 and 12.75 at 0.75 s each.

@@ -1,4 +1,4 @@
-"""Evaluation on clients: who measures what and when, and what it adds up to."""
+"""Evaluation on clients: orders, times and figures; the guard; extra vectors."""
 
 import math
 import re
@@ -37,11 +37,11 @@ EVALUATION = ("evaluate_order", "client_evaluate", "clients_evaluate")
 
 
 def scores(client_id, version, vector):
-    """Accuracy v.0c of version v on client c, which has 10 (c + 1) examples."""
+    """Accuracy v + c / 100 of version v on client c, which has 10 (c + 1) examples."""
     return Scores({"accuracy": version + client_id / 100}, 10 * (client_id + 1))
 
 
-def evaluated(
+def evaluate_run(
     schedule=ALL_AT_WORK,
     *,
     every=2,
@@ -51,7 +51,7 @@ def evaluated(
     measure=scores,
     **more,
 ):
-    """`shares`: of the time of an order's training that an evaluation takes."""
+    """`shares`: time of an evaluation as a share of an order's training, by client."""
     return run(
         schedule,
         Scripted(toward_own_number, measure),
@@ -63,7 +63,7 @@ def evaluated(
     )
 
 
-def told(events, *kinds):
+def rows_of(events, *kinds):
     """Kind, time, version and client of events."""
     return [
         (e["kind"], round(e["t"], 9), e.get("version", e.get("base_version")), e.get("client"))
@@ -78,14 +78,14 @@ def told(events, *kinds):
 def test_figures_of_three_clients():
     """By hand: (0.5 x 10 + 0.8 x 30 + 0.2 x 60) / 100 = 0.41; the values' mean is 0.5, their
     deviations 0, 0.3 and -0.3; the worst tenth is one client: 0.2, of the loss the highest, 4."""
-    found = figures(
+    result = figures(
         [
             Scores({"accuracy": 0.5, "loss": 1.0}, 10),
             Scores({"accuracy": 0.8, "loss": 4.0}, 30),
             Scores({"accuracy": 0.2, "loss": 1.0}, 60),
         ]
     )
-    assert found == pytest.approx(
+    assert result == pytest.approx(
         {
             "accuracy_mean": 0.41,
             "accuracy_std": math.sqrt(0.18 / 3),
@@ -105,24 +105,24 @@ def test_figures_of_three_clients():
         *(("hamming_distance", 9.0), ("mean_absolute_deviation", 9.0), ("rmse", 9.0)),
     ],
 )
-def test_the_worst_decile_of_what_should_be_low_is_high(name, worst):
+def test_the_worst_decile_of_an_error_is_the_highest(name, worst):
     numbers = figures([Scores({name: float(i)}, 10) for i in range(10)])
     assert numbers[f"{name}_worst_decile"] == worst
 
 
 def test_a_metric_that_is_not_defined_on_a_clients_examples_counts_for_the_others():
-    """R2 of one example, for instance; it is told only if it is defined for nobody."""
-    found = figures(
+    """R2 of one example, for instance. The mean is NaN only if no client defines the metric."""
+    result = figures(
         [
             Scores({"r2": 0.5, "f1": math.nan, "loss": 1.0}, 10),
             Scores({"r2": math.nan, "f1": math.nan, "loss": 3.0}, 10),
         ]
     )
-    assert (found["r2_mean"], found["r2_std"], found["r2_worst_decile"]) == (0.5, 0.0, 0.5)
-    assert math.isnan(found["f1_mean"])
-    assert found["loss_mean"] == 2.0
-    diverged = Scores({"r2": math.nan, "loss": math.nan}, 10)
-    assert math.isnan(figures([Scores({"r2": 1.0, "loss": 1.0}, 10), diverged])["r2_mean"])
+    assert (result["r2_mean"], result["r2_std"], result["r2_worst_decile"]) == (0.5, 0.0, 0.5)
+    assert math.isnan(result["f1_mean"])
+    assert result["loss_mean"] == 2.0
+    undefined = Scores({"r2": math.nan, "loss": math.nan}, 10)
+    assert math.isnan(figures([Scores({"r2": 1.0, "loss": 1.0}, 10), undefined])["r2_mean"])
 
 
 def test_scores_that_cannot_be_counted():
@@ -133,8 +133,8 @@ def test_scores_that_cannot_be_counted():
     for metrics in ({}, [0.5]):
         assert unusable(Scores(metrics, 9)).startswith(f"metrics={metrics} must be a mapping of")
     for value in ("high", None, [0.5]):
-        found = unusable(Scores({"loss": math.nan, "f1": value}, 9))
-        assert found == f"metric 'f1'={value!r} must have a name and be a number"
+        reason = unusable(Scores({"loss": math.nan, "f1": value}, 9))
+        assert reason == f"metric 'f1'={value!r} must have a name and be a number"
 
 
 @pytest.mark.parametrize(
@@ -151,18 +151,18 @@ def test_bad_settings_are_refused(settings, message):
         ClientEvaluation(**settings)
 
 
-# -- who measures what, and when ------------------------------------------------------------------
+# -- times of evaluations -------------------------------------------------------------------------
 
 
 def test_the_log_of_a_fast_and_a_slow_client():
     """Client 0 trains for 1 s and evaluates for 0.5 s, client 1 for 3.2 s and 1.6 s.
 
     v2 is due at 2.0, when client 0 is free and client 1 is at work until 3.2. v4 is due at 3.5,
-    when client 1 measures v2, which it tells after that. The run ends with v5 at 5.0, when client 1
-    measures v4; it measures v5 after that.
+    while client 1 still evaluates v2. The run ends with v5 at 5.0, while client 1 evaluates v4;
+    it evaluates v5 after that.
     """
-    result = evaluated(num_versions=5)
-    assert told(result.events, *EVALUATION) == [
+    result = evaluate_run(num_versions=5)
+    assert rows_of(result.events, *EVALUATION) == [
         ("evaluate_order", 2.0, 2, 0),
         ("client_evaluate", 2.5, 2, 0),
         ("evaluate_order", 3.2, 2, 1),
@@ -201,22 +201,22 @@ def test_the_log_of_a_fast_and_a_slow_client():
 def test_a_client_that_evaluates_is_counted_among_those_at_work(schedule, sizes):
     """Six clients: rounds of four updates and two, and quorums of half of them."""
     seconds = (1.0, 1.1, 1.2, 1.3, 5.0, 5.1)
-    result = evaluated(schedule, every=1, seconds=seconds, num_versions=12)
+    result = evaluate_run(schedule, every=1, seconds=seconds, num_versions=12)
     assert {len(e["client"]) for e in result.kind("aggregate")} == sizes
 
 
 @pytest.mark.parametrize(("fraction", "count"), [(0.25, 2), (0.01, 1)])
-def test_the_share_of_the_clients_that_is_drawn(fraction, count):
-    """0.25 of 10 clients are 2; some always evaluate."""
-    result = evaluated(synchronous(10), every=3, fraction=fraction, seconds=[1.0] * 10)
+def test_the_share_of_drawn_clients(fraction, count):
+    """0.25 of 10 clients are 2; at least one client evaluates."""
+    result = evaluate_run(synchronous(10), every=3, fraction=fraction, seconds=[1.0] * 10)
     assert {*Counter(e["version"] for e in result.kind("evaluate_order")).values()} == {count}
 
 
 def test_a_slow_client_measures_the_latest_version_alone():
     """v2, v4 and v6 are due while client 1 is at work, until 7.7; it measures v6."""
-    result = evaluated(seconds=(1.0, 7.7), num_versions=9)
-    counted = {e["version"]: e["clients"] for e in result.kind("clients_evaluate")}
-    assert counted == {2: 1, 4: 1, 6: 2, 8: 1, 9: 2}
+    result = evaluate_run(seconds=(1.0, 7.7), num_versions=9)
+    counts = {e["version"]: e["clients"] for e in result.kind("clients_evaluate")}
+    assert counts == {2: 1, 4: 1, 6: 2, 8: 1, 9: 2}
 
 
 @pytest.mark.parametrize(
@@ -230,15 +230,15 @@ def test_the_share_of_an_orders_training_time(settings, share):
     assert trainer.evaluation_share(0) == pytest.approx(share)
 
 
-# -- what is measured -----------------------------------------------------------------------------
+# -- versions under evaluation --------------------------------------------------------------------
 
 
 def test_a_version_is_measured_as_it_was_however_late():
-    measured = {}
-    published = {}
+    values = {}
+    models = {}
 
     def measure(client_id, version, vector):
-        measured[client_id, version] = float(vector[0])
+        values[client_id, version] = float(vector[0])
         return scores(client_id, version, vector)
 
     class Shifted(MeanDelta):
@@ -246,16 +246,16 @@ def test_a_version_is_measured_as_it_was_however_late():
 
         def aggregate(self, model, updates):
             params = super().aggregate(model, updates)
-            published[model.version + 1] = float(params[0])
+            models[model.version + 1] = float(params[0])
             return params
 
         def to_evaluate(self, model):
             return model.params + 100
 
-    evaluated(num_versions=5, measure=measure, strategy=Shifted())
-    assert measured.keys() == {(c, v) for c in (0, 1) for v in (2, 4, 5)}
-    for (_, version), value in measured.items():
-        assert value == pytest.approx(published[version] + 100)
+    evaluate_run(num_versions=5, measure=measure, strategy=Shifted())
+    assert values.keys() == {(c, v) for c in (0, 1) for v in (2, 4, 5)}
+    for (_, version), value in values.items():
+        assert value == pytest.approx(models[version] + 100)
 
 
 # -- failures, deadlines, absences ----------------------------------------------------------------
@@ -267,10 +267,10 @@ def test_a_client_that_cannot_evaluate_trains_on():
             raise OSError("no such file")
         return scores(client_id, version, vector)
 
-    result = evaluated(seconds=(1.0, 1.1), measure=measure, num_versions=400, every=1)
+    result = evaluate_run(seconds=(1.0, 1.1), measure=measure, num_versions=400, every=1)
     failures = result.kind("failure")
     assert {e["reason"] for e in failures} == {"evaluation: OSError: no such file"}
-    assert len(failures) > 150  # which would end a run whose training orders fail
+    assert len(failures) > 150  # so many failed training orders would end the run
     assert result.outcome.stopped == "num_versions"
     assert result.history.failures == len(failures)
     assert result.history.orders_wasted == 0
@@ -278,15 +278,15 @@ def test_a_client_that_cannot_evaluate_trains_on():
 
 
 def test_a_client_without_examples_to_measure_counts_for_nothing_and_has_not_failed():
-    result = evaluated(measure=lambda c, *about: scores(c, *about) if c else Scores({}, 0))
+    result = evaluate_run(measure=lambda c, *about: scores(c, *about) if c else Scores({}, 0))
     assert not result.kind("failure", "reject")
     assert {e["clients"] for e in result.kind("clients_evaluate")} == {1}
 
 
 def test_an_evaluation_that_passes_its_deadline_is_given_up():
     """Client 1 trains for 3 s and evaluates for 4.5 s, and the deadline is after 4 s."""
-    result = evaluated(seconds=(1.0, 3.0), shares=(0.5, 1.5), deadline=4.0, num_versions=12)
-    mine = [e for e in told(result.events, "evaluate_order", "failure", "reject") if e[3] == 1]
+    result = evaluate_run(seconds=(1.0, 3.0), shares=(0.5, 1.5), deadline=4.0, num_versions=12)
+    mine = [e for e in rows_of(result.events, "evaluate_order", "failure", "reject") if e[3] == 1]
     assert mine[:3] == [
         ("evaluate_order", 3.0, 2, 1),
         ("failure", 7.0, 2, 1),
@@ -304,13 +304,13 @@ def test_an_evaluation_that_passes_its_deadline_is_given_up():
 def test_a_client_that_leaves_is_left_out():
     """v2 is due at 1.5. Client 1 waits for it until it leaves at 3; client 2 evaluates for 1.5 s,
     and leaves at 2.5."""
-    result = evaluated(
+    result = evaluate_run(
         seconds=(1.0, 30.0, 1.5),
         shares=(1.0,) * 3,
         availability=Stays({1: [3.0, 50.0], 2: [2.5, 50.0]}),
         num_versions=5,
     )
-    assert told(result.events, "failure") == [("failure", 2.5, 2, 2), ("failure", 3.0, 0, 1)]
+    assert rows_of(result.events, "failure") == [("failure", 2.5, 2, 2), ("failure", 3.0, 0, 1)]
     assert result.kind("failure")[0]["reason"] == "evaluation: went offline"
     first = result.kind("clients_evaluate")[0]
     assert (first["version"], first["t"], first["clients"]) == (2, 3.0, 1)
@@ -320,8 +320,8 @@ def test_a_client_that_leaves_is_left_out():
 
 
 def test_a_run_without_a_test_set_stops_at_the_clients_accuracy():
-    """v4 is the first version with a mean of at least 4; it is known when the last scores come."""
-    result = evaluated(num_versions=50, target_accuracy=4.0)
+    """v4 is the first version with a mean of at least 4, known when its last scores arrive."""
+    result = evaluate_run(num_versions=50, target_accuracy=4.0)
     assert result.outcome.stopped == "target_accuracy"
     assert result.outcome.seconds == pytest.approx(6.4)
     accuracies = [evaluation.accuracy for evaluation in result.history.evaluations]
@@ -330,8 +330,8 @@ def test_a_run_without_a_test_set_stops_at_the_clients_accuracy():
 
 def test_training_is_called_off_before_the_last_evaluation():
     """Client 1 would train until 100 s."""
-    result = evaluated(every=50, seconds=(1.0, 100.0), shares=(0.01, 0.01), num_versions=3)
-    assert told(result.events, *EVALUATION) == [
+    result = evaluate_run(every=50, seconds=(1.0, 100.0), shares=(0.01, 0.01), num_versions=3)
+    assert rows_of(result.events, *EVALUATION) == [
         ("evaluate_order", 3.0, 3, 0),
         ("evaluate_order", 3.0, 3, 1),
         ("client_evaluate", 3.01, 3, 0),
@@ -342,15 +342,15 @@ def test_training_is_called_off_before_the_last_evaluation():
 
 @pytest.mark.parametrize("num_versions", [3, 8, 13])
 def test_the_last_version_is_evaluated_whoever_is_late(num_versions):
-    """Client 1 passes the deadline of every evaluation, and may be chosen again meanwhile."""
+    """Client 1 misses the deadline of every evaluation, and may be chosen again before it ends."""
     settings = {"seconds": (1.0, 3.0), "shares": (0.5, 1.5), "deadline": 4.0}
-    result = evaluated(num_versions=num_versions, **settings)
+    result = evaluate_run(num_versions=num_versions, **settings)
     last = result.events[-1]
     assert (last["kind"], last["version"], last["clients"]) == (EVALUATION[2], num_versions, 1)
 
 
 def test_an_interrupt_ends_the_last_evaluation_and_not_the_run():
-    """v5 is published at 5.0; client 0 has measured it at 5.5, client 1 never does."""
+    """v5 is published at 5.0; client 0 evaluates it by 5.5, client 1 never does."""
 
     class Stops(Recorder):
         def emit(self, event):
@@ -358,33 +358,33 @@ def test_an_interrupt_ends_the_last_evaluation_and_not_the_run():
             if event.kind == "client_evaluate" and event.version == 5:
                 raise KeyboardInterrupt
 
-    result = evaluated(num_versions=5, sinks=[Stops()])
+    result = evaluate_run(num_versions=5, sinks=[Stops()])
     assert result.outcome.stopped == "num_versions"
     last = result.kind("clients_evaluate")[-1]
     assert (last["version"], last["clients"], last["t"]) == (5, 1, 5.5)
 
 
-# -- beside the engine: the sinks receive the same events -----------------------------------------
+# -- evaluation in a thread: the sinks receive the same events ------------------------------------
 
 SCHEDULE = Buffered(concurrency=5, buffer_size=3)
 
 
-def measured(version, vector):
+def measure_params(version, vector):
     return {"accuracy": version / 100, "loss": float(np.square(vector).sum())}
 
 
 @pytest.fixture
-def beside():
+def in_thread():
     with ThreadPoolExecutor(1) as pool:
-        yield lambda version, vector: pool.submit(measured, version, vector.copy())
+        yield lambda version, vector: pool.submit(measure_params, version, vector.copy())
 
 
-def trained(evaluate, **more):
+def train(evaluate, **more):
     return run(SCHEDULE, evaluate=evaluate, **{"eval_every": 2, **more})
 
 
 class Gate:
-    """A measurement that takes until somebody asks for its result."""
+    """An evaluation that lasts until its result is requested."""
 
     def __init__(self, log, version, vector):
         self._log, self._version, self._vector = log, version, vector.copy()
@@ -394,7 +394,7 @@ class Gate:
 
     def result(self):
         self._log.append(f"waits for {self._version}")
-        return measured(self._version, self._vector)
+        return measure_params(self._version, self._vector)
 
 
 def test_the_engine_goes_on_until_the_next_evaluation():
@@ -405,31 +405,31 @@ def test_the_engine_goes_on_until_the_next_evaluation():
             log.append(f"makes {model.version + 1}")
             return super().aggregate(model, updates)
 
-    result = trained(
+    result = train(
         lambda version, vector: Gate(log, version, vector), num_versions=4, strategy=Strategy()
     )
     assert log == [
         *("makes 1", "makes 2", "waits for 0", "makes 3", "makes 4", "waits for 2"),
         "waits for 4",
     ]
-    assert result.events == trained(measured, num_versions=4).events
+    assert result.events == train(measure_params, num_versions=4).events
 
 
-def test_a_limit_and_a_checkpoint_find_all_events_sent(beside):
-    seen = []
-    for evaluate in (measured, beside, lambda *at: Gate([], *at)):
+def test_limits_and_checkpoints_come_after_all_earlier_events(in_thread):
+    results = []
+    for evaluate in (measure_params, in_thread, lambda *at: Gate([], *at)):
         recorder, states = Recorder(), []
 
         def save(version, states=states, recorder=recorder):
             states.append((version, len(recorder.events)))
 
-        result = trained(
+        result = train(
             evaluate, target_accuracy=0.06, sinks=[recorder], checkpoint=save, checkpoint_every=3
         )
         assert result.outcome.version == 6
-        seen.append((result.events, states))
-    assert seen[0] == seen[1] == seen[2]
-    assert seen[0][1]
+        results.append((result.events, states))
+    assert results[0] == results[1] == results[2]
+    assert results[0][1]
 
 
 def test_a_version_that_cannot_be_measured_ends_the_run_when_it_is_due():
@@ -442,10 +442,10 @@ def test_a_version_that_cannot_be_measured_ends_the_run_when_it_is_due():
     def evaluate(version, vector):
         return (Fails if version == 4 else Gate)([], version, vector)
 
-    outcome = trained(evaluate, sinks=[recorder]).outcome
+    outcome = train(evaluate, sinks=[recorder]).outcome
     assert outcome.stopped == "LookupError: no metric of version 4"
     assert [e["version"] for e in recorder.events if e["kind"] == "evaluate"] == [0, 2]
-    assert recorder.events[-1]["version"] == 6  # what had happened meanwhile is told
+    assert recorder.events[-1]["version"] == 6  # earlier events are still emitted
 
 
 # -- the guard -------------------------------------------------------------------------------------
@@ -459,7 +459,7 @@ def update(*vector, client=0, base=5, **more):
 
 
 @pytest.mark.parametrize(
-    ("given", "length"),
+    ("upload", "length"),
     [
         (update(3, 4, 99), 5),  # buffers do not count
         (update(3, 4, 99, kind="gradient"), 5),
@@ -468,9 +468,9 @@ def update(*vector, client=0, base=5, **more):
         (update(3, 4, 9, kind="model", base=3), 5),  # from (0, 0)
     ],
 )
-def test_the_length_of_an_upload(given, length):
-    assert Guard(max_norm=length).refuse(MODEL, given) == ""
-    reason = Guard(max_norm=length - 0.01).refuse(MODEL, given)
+def test_the_length_of_an_upload(upload, length):
+    assert Guard(max_norm=length).refuse(MODEL, upload) == ""
+    reason = Guard(max_norm=length - 0.01).refuse(MODEL, upload)
     assert reason == "norm=5 is above guard.max_norm=4.99"
 
 
@@ -482,16 +482,16 @@ def test_lengths_are_compared_with_the_median_of_those_before():
     assert guard.refuse(MODEL, update(6, 0, 0)) == ""  # of ten the median is 2
     reason = guard.refuse(MODEL, update(6.1, 0, 0))
     assert reason == "norm=6.1 is above guard.max_norm_ratio=3 times the running median 2"
-    refuse = Guard(max_norm_ratio=3).refuse  # whose median is 0: as of vectors that few send
+    refuse = Guard(max_norm_ratio=3).refuse  # its median is 0: few clients send these vectors
     assert {refuse(MODEL, update(length, 0, 0)) for length in (*[0] * 20, 1)} == {""}
 
 
-def test_the_median_follows_where_all_go():
+def test_the_median_follows_a_common_change():
     guard = Guard(max_norm_ratio=2)
     for _ in range(100):
         assert guard.refuse(MODEL, update(1, 0, 0)) == ""
-    refused = [bool(guard.refuse(MODEL, update(5, 0, 0))) for _ in range(60)]
-    assert refused == [True] * 50 + [False] * 10
+    refusals = [bool(guard.refuse(MODEL, update(5, 0, 0))) for _ in range(60)]
+    assert refusals == [True] * 50 + [False] * 10
 
 
 def test_age_and_number_of_examples():
@@ -521,26 +521,26 @@ def test_bad_bounds_are_refused(settings, text):
 def test_uploads_without_a_length_cannot_be_bounded(key):
     Guard(**{key: 9.0}).validate_kinds(KINDS)
     Guard(max_age=3).validate_kinds(["delta", RESIDUAL])
-    told = f"guard.{key}=9.0 must be null with uploads of kind 'residual': their length is not"
-    with pytest.raises(ValueError, match=f"^{re.escape(told)}"):
+    message = f"guard.{key}=9.0 must be null with uploads of kind 'residual': their length is not"
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}"):
         Guard(**{key: 9.0}).validate_kinds(["delta", RESIDUAL])
 
 
 def test_extra_vectors_are_compared_with_those_of_their_name():
     """Lengths 1 and 100, ten times; then one of them is four times as long."""
 
-    def sent(a, b):
+    def with_extra(a, b):
         return replace(update(1, 0, 0), extra={"a": vec(a, 0, 9), "b": vec(b, 0, 9)})
 
     guard = Guard(max_norm_ratio=3, max_norm=2)
     for _ in range(10):
-        assert guard.refuse(MODEL, sent(1, 100)) == ""
-    reason = guard.refuse(MODEL, sent(4, 100))
+        assert guard.refuse(MODEL, with_extra(1, 100)) == ""
+    reason = guard.refuse(MODEL, with_extra(4, 100))
     assert reason == (
         "norm=4 of extra vector 'a' is above guard.max_norm_ratio=3 times the running median 1"
     )
-    assert guard.refuse(MODEL, sent(1, 290)) == ""
-    assert "of extra vector 'b'" in guard.refuse(MODEL, sent(1, 310))
+    assert guard.refuse(MODEL, with_extra(1, 290)) == ""
+    assert "of extra vector 'b'" in guard.refuse(MODEL, with_extra(1, 310))
 
 
 # -- in a run -------------------------------------------------------------------------------------
@@ -555,7 +555,7 @@ def test_extra_vectors_are_compared_with_those_of_their_name():
     ],
 )
 def test_a_client_that_misbehaves_is_kept_out_and_the_others_go_on(fault, guard, reason):
-    """Client 9, from its third order on."""
+    """Client 9 misbehaves from its third order on."""
 
     def script(client_id, sequence, received):
         upload = toward_own_number(client_id, sequence, received)
@@ -572,8 +572,8 @@ def test_a_client_that_misbehaves_is_kept_out_and_the_others_go_on(fault, guard,
     assert {event["client"] for event in rejects} == {9}
     assert len(rejects) > 3
     assert all(reason in event["reason"] for event in rejects)
-    used = [client for event in result.kind("aggregate") for client in event["client"]]
-    assert used.count(9) == 2
+    clients = [client for event in result.kind("aggregate") for client in event["client"]]
+    assert clients.count(9) == 2
     assert result.outcome.stopped == "num_versions"
     assert np.abs(result.outcome.params).max() < 10
 
@@ -584,7 +584,7 @@ AT_WORK = Buffered(concurrency=5, buffer_size=3)
 
 
 class Shifted(MeanDelta):
-    """Sends (t, client) and adds the mean of what comes back beside the displacements."""
+    """Sends (t, client), and adds the mean of the vectors that come back to the displacements."""
 
     order_extra = ("shift",)
     upload_extra = ("seen", "own")
@@ -599,24 +599,24 @@ class Shifted(MeanDelta):
         for update in updates:
             assert update.extra["seen"].tolist() == [update.base_version, update.client_id]
             assert not update.extra["seen"].flags.writeable
-        seen = [update.extra["seen"] for update in updates]
-        mean = weighted_sum([0.01] * len(seen), seen)
+        vectors = [update.extra["seen"] for update in updates]
+        mean = weighted_sum([0.01] * len(vectors), vectors)
         return super().aggregate(model, updates) + mean
 
 
 class Echo:
-    """Returns what came, and a vector of its own."""
+    """Returns the received vector, and one with its client id."""
 
     def train(self, order):
         out = np.full_like(order.vector, 1 / 8)
-        seen = order.extra["shift"]
-        assert not seen.flags.writeable
-        extra = {"own": np.full_like(out, order.client_id), "seen": seen.copy()}
+        shift = order.extra["shift"]
+        assert not shift.flags.writeable
+        extra = {"own": np.full_like(out, order.client_id), "seen": shift.copy()}
         return Upload(out, "delta", 10, 0.5, extra=extra)
 
 
 @pytest.mark.parametrize("workers", [0, 1, 2])
-def test_they_travel_both_ways_and_are_counted(workers):
+def test_extra_vectors_travel_both_ways_and_their_bytes_count(workers):
     result = run(AT_WORK, Echo(), strategy=Shifted(), workers=workers)
     inline = run(AT_WORK, Echo(), strategy=Shifted())
     assert result.history.rejected == result.history.failures == 0
@@ -626,8 +626,8 @@ def test_they_travel_both_ways_and_are_counted(workers):
     assert result.history.bytes_up == len(result.kind("arrival")) * 3 * 8
 
 
-def test_an_order_keeps_what_the_strategy_changes_in_place_later():
-    """Under virtual time orders are carried out when they end, long after they were given."""
+def test_an_order_keeps_its_vectors_if_the_strategy_changes_them_in_place_later():
+    """In virtual time, orders are computed when they end, long after their dispatch."""
 
     class InPlace(Shifted):
         def __init__(self):
@@ -644,7 +644,7 @@ def test_an_order_keeps_what_the_strategy_changes_in_place_later():
 
 
 @pytest.mark.parametrize(
-    ("given", "text"),
+    ("extra", "text"),
     [
         ({}, "extra vectors are none, expected shift"),
         ({"shift": vec(0, 0), "more": vec(0, 0)}, "extra vectors are shift, more, expected shift"),
@@ -652,10 +652,10 @@ def test_an_order_keeps_what_the_strategy_changes_in_place_later():
         ({"shift": np.zeros(2)}, "extra vector 'shift': payload is float64, expected float32"),
     ],
 )
-def test_a_strategy_that_sends_something_else_is_told(given, text):
+def test_the_error_of_wrong_extra_vectors_names_them(extra, text):
     class Wrong(Shifted):
         def dispatch_extra(self, model, client_id):
-            return given
+            return extra
 
     error = run(AT_WORK, Echo(), strategy=Wrong()).outcome.error
     assert re.fullmatch(rf"ValueError: dispatch_extra\(\) for client \d: {text}", str(error))
@@ -672,15 +672,15 @@ def test_a_strategy_whose_vector_is_no_longer_finite_ends_the_run():
 
 
 def test_the_answer_to_a_pause_brings_those_of_the_newer_version():
-    """When client 0, the slowest, pauses others have made versions; the answer is as an order."""
-    seen = []
+    """When client 0, the slowest, pauses, others have made versions; the answer has new vectors."""
+    pairs = []
 
     class Pausing(Echo):
         def train(self, order):
             if order.client_id == 0 and "continues" not in order.config:
                 return Upload(vec(), "delta", 10, 0.5, done=False, progress=0.5)
             if order.client_id == 0 and order.extra:
-                seen.append((order.extra["shift"][0], order.config["fresh_version"]))
+                pairs.append((order.extra["shift"][0], order.config["fresh_version"]))
             upload = super().train(replace(order, extra={"shift": vec(0, 0)}))
             shift = vec(order.base_version, order.client_id)
             return replace(upload, extra={**upload.extra, "seen": shift})
@@ -694,14 +694,14 @@ def test_the_answer_to_a_pause_brings_those_of_the_newer_version():
         num_versions=8,
         epochs=2,
     )
-    assert seen
-    assert all(shift == version > 0 for shift, version in seen)
+    assert pairs
+    assert all(shift == version > 0 for shift, version in pairs)
     down = len(result.kind("dispatch")) + len(result.kind("refresh"))
     assert result.history.bytes_down == down * 2 * 8
 
 
 def test_an_order_that_is_never_carried_out_keeps_nothing_alive():
-    """Its vectors would be as many as there are orders."""
+    """Otherwise there would be as many vectors as orders."""
     clock = VirtualClock(Inline(Echo()), Times(lambda *_: 9.0), 2, deadline=1.0)
     clock.dispatch(Order(0, 0, 0, 0, vec(1, 1), {}, 0.0, extra={"shift": vec(1, 1)}))
     expired = clock.next(100.0)

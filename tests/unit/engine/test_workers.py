@@ -1,4 +1,4 @@
-"""Training in this process and in worker processes: whatever a client does, the run goes on."""
+"""Training in this process and in worker processes, also with clients that misbehave."""
 
 import gc
 import multiprocessing
@@ -29,14 +29,14 @@ def order(number, client_id=0, vector=None):
 
 @pytest.fixture
 def start():
-    started = []
+    mailboxes = []
 
     def start_some(script, num_workers=2, **more):
-        started.append(Workers(Scripted(script), num_workers, 2, **more))
-        return started[-1]
+        mailboxes.append(Workers(Scripted(script), num_workers, 2, **more))
+        return mailboxes[-1]
 
     yield start_some
-    for workers in started:
+    for workers in mailboxes:
         workers.close()
 
 
@@ -58,13 +58,13 @@ def collect(mailbox, count):
 
 @pytest.mark.parametrize("num_workers", [0, 1])
 def test_results_outlive_later_work(num_workers):
-    """More of them than lie on one segment of shared memory, and of one that comes later."""
+    """More results than fit into one segment of shared memory."""
 
     class Writer:
         def train(self, order):
-            own = np.full_like(order.vector, order.sequence)
-            seen = order.extra["shift"] + order.vector
-            return Upload(own, "delta", 1, 0.0, extra={"seen": seen})
+            vector = np.full_like(order.vector, order.sequence)
+            total = order.extra["shift"] + order.vector
+            return Upload(vector, "delta", 1, 0.0, extra={"seen": total})
 
     mailbox = Workers(Writer(), 1, 3, vectors=2) if num_workers else Inline(Writer())
     results = []
@@ -74,12 +74,12 @@ def test_results_outlive_later_work(num_workers):
             mailbox.push(replace(order(number, vector=vec(1, 2, 3)), extra=extra))
             (reply,) = mailbox.pull(None)
             results.append((reply.upload.vector, reply.upload.extra["seen"]))
-    for number, (own, seen) in enumerate(results):
-        assert (own.tolist(), seen.tolist()) == ([number] * 3, [number + 1, 9, 10])
-        assert not num_workers or own.ctypes.data % 64 == seen.ctypes.data % 64 == 0
+    for number, (vector, total) in enumerate(results):
+        assert (vector.tolist(), total.tolist()) == ([number] * 3, [number + 1, 9, 10])
+        assert not num_workers or vector.ctypes.data % 64 == total.ctypes.data % 64 == 0
 
 
-def test_a_trainer_whose_batch_is_something_else_has_one_order_at_a_time():
+def test_a_trainer_with_another_batch_attribute_gets_one_order_at_a_time():
     class Own:
         def batch(self): ...
 
@@ -88,7 +88,7 @@ def test_a_trainer_whose_batch_is_something_else_has_one_order_at_a_time():
 
 
 def test_states_larger_than_a_pipe_travel_both_ways_at_once(start):
-    """The next order is sent while the answer to the last one is."""
+    """The next order is sent while the answer to the previous one is sent."""
     state = {"kept": np.zeros(1_000_000, np.float32)}
 
     def keep(client_id, sequence, received):
@@ -150,7 +150,7 @@ def test_workers_do_not_outlive_a_parent_that_was_killed():
 
 
 def good(client_id, sequence, received):
-    """With a vector beside the displacement."""
+    """An upload with an extra vector."""
     upload = toward_own_number(client_id, sequence, received)
     return replace(upload, extra={"own": np.full_like(received, client_id)})
 
@@ -163,7 +163,7 @@ def bad(changes, *_):
 
 
 class EveryKind(MeanDelta):
-    """Looks at updates as gradients, too."""
+    """Also uses the updates as gradients."""
 
     upload_extra = ("own",)
 
@@ -172,7 +172,7 @@ class EveryKind(MeanDelta):
         return params + sum(np.float32(0) * model.gradient(update) for update in updates)
 
 
-def full(client_id, sequence, received):
+def full_disk(client_id, sequence, received):
     raise OSError(f"disk of client {client_id} is full")
 
 
@@ -201,7 +201,7 @@ REFUSED = [
 @pytest.mark.parametrize(
     ("misbehave", "kind", "reason"),
     [
-        (full, "failure", "OSError: disk of client 3 is full"),
+        (full_disk, "failure", "OSError: disk of client 3 is full"),
         (lambda *_: None, "failure", NO_UPLOAD),
         (lambda *_: replace(GOOD, extra=None), "failure", NO_EXTRA),
         *((partial(bad, changes), "reject", reason) for changes, reason in REFUSED),
@@ -209,8 +209,8 @@ REFUSED = [
 )
 def test_a_client_that_misbehaves_is_an_event_and_the_run_goes_on(misbehave, kind, reason):
     def script(client_id, sequence, received):
-        does = misbehave if client_id == 3 else good
-        return does(client_id, sequence, received)
+        function = misbehave if client_id == 3 else good
+        return function(client_id, sequence, received)
 
     inline, workers = (
         run(SCHEDULE, Scripted(script), workers=count, strategy=EveryKind()) for count in (0, 2)
@@ -234,7 +234,7 @@ def test_an_idle_worker_that_died_costs_no_order(start):
     (worker,) = multiprocessing.active_children()
     worker.kill()
     worker.join()
-    assert list(mailbox.pull(0.0)) == []  # notices, and starts another
+    assert list(mailbox.pull(0.0)) == []  # detects it, and starts another worker
     mailbox.push(order(0))
     (reply,) = mailbox.pull(None)
     assert reply.error == ""
@@ -247,12 +247,12 @@ def test_no_worker_is_forked_while_another_thread_computes(start):
     process.join()
     with computing:
         workers.push(order(0))
-        waiting = threading.Thread(target=collect, args=(workers, 1), daemon=True)
-        waiting.start()
-        waiting.join(0.3)
-        assert waiting.is_alive()
-    waiting.join(10)
-    assert not waiting.is_alive()
+        thread = threading.Thread(target=collect, args=(workers, 1), daemon=True)
+        thread.start()
+        thread.join(0.3)
+        assert thread.is_alive()
+    thread.join(10)
+    assert not thread.is_alive()
 
 
 def test_orders_behind_the_one_that_killed_its_worker_are_given_again(start):
@@ -270,12 +270,12 @@ def test_orders_behind_the_one_that_killed_its_worker_are_given_again(start):
 
 
 def test_a_worker_that_was_asked_to_end_fails_no_order(start):
-    """As by a SIGTERM to the whole group of processes, whose parent ends after a checkpoint."""
-    asked = multiprocessing.get_context("fork").Event()
+    """For example by a SIGTERM to the process group, whose parent ends after a checkpoint."""
+    event = multiprocessing.get_context("fork").Event()
 
     def script(client_id, sequence, received):
-        if not asked.is_set():
-            asked.set()
+        if not event.is_set():
+            event.set()
             os.kill(os.getpid(), signal.SIGTERM)
             threading.Event().wait()
         return replace(GOOD, loss=float(client_id))
@@ -291,7 +291,7 @@ def test_a_worker_that_was_asked_to_end_fails_no_order(start):
 # -- Ctrl-C ---------------------------------------------------------------------------------------
 
 
-def test_ctrl_c_in_a_terminal_reaches_workers_too_and_is_not_theirs_to_handle():
+def test_workers_ignore_ctrl_c_of_a_terminal():
     class Terminal:
         def emit(self, event):
             if isinstance(event, Aggregated):
@@ -320,18 +320,18 @@ def test_a_view_keeps_its_slot(part):
     assert arena.new()[0] == slot
 
 
-def test_an_arena_that_nobody_holds_gives_its_memory_back():
-    """The last vector keeps it; after that its file is closed, for there may be many runs."""
+def test_an_unused_arena_frees_its_memory():
+    """The last vector keeps it alive; then its file is closed, because there may be many runs."""
     arena = Arena(3)
     _, vector = arena.new()
     vector[:] = 5
-    gone = weakref.ref(arena)
+    reference = weakref.ref(arena)
     gc.collect()
     files = len(os.listdir("/proc/self/fd"))
     del arena
     assert vector.tolist() == [5, 5, 5]
     del vector
     gc.collect()
-    assert gone() is None
+    assert reference() is None
     # One for the file, one for each mapping's own duplicate of it.
     assert len(os.listdir("/proc/self/fd")) == files - 2

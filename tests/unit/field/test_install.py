@@ -1,4 +1,4 @@
-"""install.sh of the kit, on a file system and with commands that a test makes up."""
+"""install.sh of the kit, on a fake file system and with fake commands."""
 
 import fcntl
 import re
@@ -9,20 +9,20 @@ import pytest
 
 from fl_app.field.make import add_helper, new_kit
 
-GIB = 2**20  # in KiB, as /proc/meminfo and df have it
+GIB = 2**20  # in KiB, the unit of /proc/meminfo and df
 
 
 class Machine:
     """A board as install.sh sees it.
 
     Attributes:
-        does: what a command does, as a line of the shell.
+        does: shell code of each command.
     """
 
     def __init__(self, folder):
         self.root, self.bin = folder / "root", folder / "bin"
         self.calls, self.running = folder / "calls", folder / "running"
-        self.path = ""  # what precedes the usual one
+        self.path = ""  # prefix of PATH
         self.running.mkdir()
         for path in ("etc/systemd/system", "proc/net", "run/systemd/system", "opt"):
             (self.root / path).mkdir(parents=True)
@@ -43,7 +43,7 @@ class Machine:
         }
         for name in ("useradd", "userdel", "chown", "apt-get", "dpkg", "systemd-run"):
             self.does[name] = ":"
-        for minor in (11, 12, 13, 14):  # which this machine may have
+        for minor in (11, 12, 13, 14):  # this machine may have them
             self.does[f"python3.{minor}"] = "exit 127"
         self.write("etc/os-release", "ID=debian\n")
         self.write("proc/meminfo", f"MemTotal: {4 * GIB} kB\n")
@@ -53,7 +53,7 @@ class Machine:
         (self.root / path).write_text(text)
 
     def python_at(self, path):
-        """Put a Python there, which comes first if it is not in /usr/bin."""
+        """Put a Python at `path`; it precedes the others unless it is in /usr/bin."""
         file = self.root / path
         file.parent.mkdir(parents=True)
         file.write_text("#!/bin/sh\n")
@@ -61,7 +61,7 @@ class Machine:
         if not path.startswith("usr/"):
             self.path = f"{file.parent}:"
 
-    def run(self, folder, *words):
+    def run(self, folder, *arguments):
         for name, action in self.does.items():
             (self.bin / name).write_text(
                 f'#!/bin/sh\necho "{name} $*" >>"{self.calls}"\n{action}\n'
@@ -69,7 +69,7 @@ class Machine:
             (self.bin / name).chmod(0o755)
         self.calls.write_text("")
         return subprocess.run(
-            ["sh", folder / "install.sh", *words],
+            ["sh", folder / "install.sh", *arguments],
             env={"PATH": f"{self.path}{self.bin}:/usr/bin:/bin", "DESTDIR": str(self.root)},
             text=True,
             capture_output=True,
@@ -88,8 +88,8 @@ def machine(tmp_path):
     return Machine(tmp_path)
 
 
-def made(folder, wheel="a wheel"):
-    """A kit, with a wheel that no test installs."""
+def make_kit(folder, wheel="a wheel"):
+    """A kit with a fake wheel, which no test installs."""
     file = folder / "fl_app-0.1.0-py3-none-any.whl"
     file.write_text(wheel)
     new_kit(folder / "out", nodes=2, hosts=["server.lan"], wheel=file)
@@ -100,12 +100,12 @@ def made(folder, wheel="a wheel"):
 
 @pytest.fixture
 def kit(tmp_path):
-    return made(tmp_path)
+    return make_kit(tmp_path)
 
 
 OLD = "case $2 in *exit*) exit 1 ;; *) echo 3.9.2 ;; esac"
-YEARS_AGO = f'exec {shutil.which("date")} -d 2020-01-01 "$@"'  # of a board without a clock
-OTHER = "0: 00000000:2386 00000000:0000 01 00000000"  # a connection, which nobody minds
+YEARS_AGO = f'exec {shutil.which("date")} -d 2020-01-01 "$@"'  # as on a board without a clock
+OTHER = "0: 00000000:2386 00000000:0000 01 00000000"  # a connection, which is no listener
 
 
 @pytest.mark.parametrize(
@@ -126,30 +126,30 @@ OTHER = "0: 00000000:2386 00000000:0000 01 00000000"  # a connection, which nobo
         ),
     ],
 )
-def test_a_system_that_does_not_fit_is_told_in_one_line_and_left_alone(machine, kit, spoil, error):
-    ((what, value),) = spoil.items()
+def test_an_unsuitable_system_is_reported_in_one_line_and_left_alone(machine, kit, spoil, error):
+    ((subject, value),) = spoil.items()
     if value is None:
-        shutil.rmtree(machine.root / what)
+        shutil.rmtree(machine.root / subject)
     elif value == "":
-        machine.python_at(what)
-    elif "/" in what:
-        machine.write(what, value)
+        machine.python_at(subject)
+    elif "/" in subject:
+        machine.write(subject, value)
     else:
-        machine.does[what] = value
-    done = machine.run(kit / "node-0")
-    assert done.returncode == 1
-    first, last = done.stderr.splitlines()
+        machine.does[subject] = value
+    result = machine.run(kit / "node-0")
+    assert result.returncode == 1
+    first, last = result.stderr.splitlines()
     assert re.search(error, first)
     assert last == "error: nothing was changed: 1 found (see above)"
     assert not (machine.root / "opt/fl-app").exists()
     assert not machine.called("(useradd|apt-get|systemctl (enable|restart))")
 
 
-def test_who_may_do_what_and_with_which_options(machine, kit):
+def test_permissions_and_options(machine, kit):
     machine.does["id"] = "echo 1000"
-    done = machine.run(kit / "node-0", "--check")
-    assert (done.returncode, done.stdout) == (0, "The system has what is needed\n")
-    for words, status, error in (
+    result = machine.run(kit / "node-0", "--check")
+    assert (result.returncode, result.stdout) == (0, "The system has what is needed\n")
+    for options, status, error in (
         ((), 1, "only root can install a service: sudo sh install.sh"),
         (("--uninstall",), 1, "only root can remove a service: sudo sh install.sh"),
         (("--fast",), 2, "install.sh has no option --fast"),
@@ -157,8 +157,8 @@ def test_who_may_do_what_and_with_which_options(machine, kit):
         (("--torch", "none"), 1, "--torch none is for the helper: a node computes with torch"),
         (("--purge",), 1, "--purge goes with --uninstall"),
     ):
-        done = machine.run(kit / "node-0", *words)
-        assert (done.returncode, error in done.stderr) == (status, True)
+        result = machine.run(kit / "node-0", *options)
+        assert (result.returncode, error in result.stderr) == (status, True)
     assert not (machine.root / "opt/fl-app").exists()
     assert "--uninstall" in machine.run(kit / "node-0", "--help").stdout
     (kit / "node-0" / "node.env").unlink()
@@ -169,14 +169,14 @@ def test_two_installations_do_not_run_at_once(machine, kit):
     (machine.root / "run/lock").mkdir()
     with (machine.root / "run/lock/fl-app-install").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        done = machine.run(kit / "node-0")
-    assert (done.returncode, done.stderr) == (1, "error: another install.sh is running\n")
+        result = machine.run(kit / "node-0")
+    assert (result.returncode, result.stderr) == (1, "error: another install.sh is running\n")
     assert not (machine.root / "opt/fl-app").exists()
 
 
 def test_a_folder_becomes_a_service(machine, kit):
-    done = machine.run(kit / "node-0")
-    assert (done.returncode, done.stderr) == (0, "")
+    result = machine.run(kit / "node-0")
+    assert (result.returncode, result.stderr) == (0, "")
     home = machine.home
     assert (home / "node.key").read_bytes() == (kit / "node-0" / "node.key").read_bytes()
     assert (machine.root / "etc/systemd/system/fl-supernode.service").exists()
@@ -194,17 +194,17 @@ def test_a_folder_becomes_a_service(machine, kit):
     assert machine.called("systemctl enable --quiet fl-supernode")
     order = [line.split()[0] for line in machine.calls.read_text().splitlines()]
     assert order.index("useradd") < order.index("chown") < order.index("systemd-run")
-    # The server may not even be there yet.
+    # The server may not exist yet.
     machine.does["systemd-run"] = "echo 'WRONG SuperLink'; exit 1"
-    done = machine.run(kit / "node-0")
-    assert (done.returncode, "WRONG SuperLink" in done.stdout) == (3, True)
-    assert "found something wrong" in done.stdout
+    result = machine.run(kit / "node-0")
+    assert (result.returncode, "WRONG SuperLink" in result.stdout) == (3, True)
+    assert "found something wrong" in result.stdout
     assert machine.called("systemctl restart fl-supernode")
 
 
 def test_the_servers_folder_brings_caddy_from_the_systems_packages(machine, kit):
-    """Its own page on port 80 is switched off; one that is there already is left alone."""
-    machine.python_at("usr/bin/caddy")  # a command as good as another
+    """Caddy's default page on port 80 is disabled; an installed Caddy is left unchanged."""
+    machine.python_at("usr/bin/caddy")  # any command will do
     assert machine.run(kit / "server").returncode == 0
     assert "fl-app[server] @ file://" in machine.called("python3 .*packages.py")[0]
     units = sorted(path.name for path in (machine.root / "etc/systemd/system").iterdir())
@@ -220,43 +220,43 @@ def test_the_servers_folder_brings_caddy_from_the_systems_packages(machine, kit)
     assert machine.called("systemctl disable --now --quiet caddy")
     machine.does["apt-get"] = "exit 100"
     assert "caddy cannot be installed" in machine.run(kit / "server").stderr
-    for port, number in (("1FA4", 8100), ("1FA3", 8099)):  # of Caddy, of the SuperLink
+    for port, number in (("1FA4", 8100), ("1FA3", 8099)):  # ports of Caddy and of the SuperLink
         machine.write("proc/net/tcp", f"1: 0100007F:{port} 00000000:0000 0A 00000000\n")
         (machine.running / "fl-superlink").unlink(missing_ok=True)
-        done = machine.run(kit / "server", "--check")
-        assert f"another program listens on port {number}" in done.stderr
+        result = machine.run(kit / "server", "--check")
+        assert f"another program listens on port {number}" in result.stderr
 
 
 def test_the_helpers_folder_installs_no_torch_and_keeps_its_record(machine, kit):
     folder = add_helper(kit, ["helper.lan"])
     (folder / "packages.py").write_text("no installer is run")
-    done = machine.run(folder)
-    assert (done.returncode, done.stderr) == (0, "")
+    result = machine.run(folder)
+    assert (result.returncode, result.stderr) == (0, "")
     assert machine.called("systemctl enable") == ["systemctl enable --quiet fl-helper"]
     (installation,) = machine.called("python3 .*packages.py")
     assert "--torch none " in installation
     assert " fl-app @ file://" in installation
     home = machine.root / "opt/fl-app/helper"
-    used = (home / "helper.db").read_bytes() + b"seeds"
-    (home / "helper.db").write_bytes(used)
+    record = (home / "helper.db").read_bytes() + b"seeds"
+    (home / "helper.db").write_bytes(record)
     assert machine.run(folder).returncode == 0  # an older copy does not replace the record
-    assert (home / "helper.db").read_bytes() == used
+    assert (home / "helper.db").read_bytes() == record
     (folder / "helper.key").write_text("of another kit")
     assert "belongs to another device or kit" in machine.run(folder).stderr
 
 
 def test_python_comes_from_the_systems_packages(machine, kit):
-    have = machine.root / "have-venv"
-    machine.does["apt-get"] = f'[ "$4" = update ] || : >{have}'
-    exists = machine.does["python3"]
-    machine.does["python3"] = f"case $2 in *ensurepip*) [ -f {have} ]; exit ;; esac; {exists}"
+    marker = machine.root / "have-venv"
+    machine.does["apt-get"] = f'[ "$4" = update ] || : >{marker}'
+    script = machine.does["python3"]
+    machine.does["python3"] = f"case $2 in *ensurepip*) [ -f {marker} ]; exit ;; esac; {script}"
     assert machine.run(kit / "node-0").returncode == 0
     assert machine.called("apt-get .* install --no-install-recommends python3-venv")
-    have.unlink()
+    marker.unlink()
     machine.does["apt-get"] = "exit 100"
-    done = machine.run(kit / "node-0")
-    assert done.returncode == 1
-    assert "connect this machine to a network, and run this again" in done.stderr
+    result = machine.run(kit / "node-0")
+    assert result.returncode == 1
+    assert "connect this machine to a network, and run this again" in result.stderr
 
 
 def test_run_again_it_updates_and_keeps_settings_keys_and_state(machine, kit, tmp_path):
@@ -267,17 +267,17 @@ def test_run_again_it_updates_and_keeps_settings_keys_and_state(machine, kit, tm
     settings = (home / "node.env").read_text().replace('DATA=""', 'DATA="/srv/x"')
     (home / "node.env").write_text(settings)
     before = (home / "node.key").read_bytes()
-    done = machine.run(kit / "node-0")
-    assert done.returncode == 0
-    assert "up to date" in done.stdout
-    assert "settings in" in done.stdout
+    result = machine.run(kit / "node-0")
+    assert result.returncode == 0
+    assert "up to date" in result.stdout
+    assert "settings in" in result.stdout
     assert not machine.called("python3 .*packages.py")
     (kit / "node-0" / "fl_app-0.1.0-py3-none-any.whl").rename(
         kit / "node-0" / "fl_app-0.2.0-py3-none-any.whl"
     )
     (kit / "node-0" / "start.sh").write_text("newer")
-    done = machine.run(kit / "node-0")
-    assert done.returncode == 0
+    result = machine.run(kit / "node-0")
+    assert result.returncode == 0
     assert (home / "start.sh").read_text() == "newer"
     assert [path.name for path in home.glob("*.whl")] == ["fl_app-0.2.0-py3-none-any.whl"]
     assert (home / "node.env").read_text() == settings
@@ -288,17 +288,17 @@ def test_run_again_it_updates_and_keeps_settings_keys_and_state(machine, kit, tm
 
 @pytest.mark.parametrize("signal", ["failure", "KILL"])
 def test_an_interrupted_installation_is_completed_by_the_next(machine, kit, signal):
-    works = machine.does["python3"]
+    script = machine.does["python3"]
     end = "exit 1" if signal == "failure" else f"kill -{signal} $PPID; exit 1"
-    machine.does["python3"] = f'case $1 in */packages.py) mkdir -p "$3"; {end} ;; esac; {works}'
-    done = machine.run(kit / "node-0")
-    assert done.returncode != 0
+    machine.does["python3"] = f'case $1 in */packages.py) mkdir -p "$3"; {end} ;; esac; {script}'
+    result = machine.run(kit / "node-0")
+    assert result.returncode != 0
     assert not machine.called("systemctl enable")
     if signal == "failure":
-        assert "the environment is not complete: mend" in done.stderr
-    machine.does["python3"] = works
-    done = machine.run(kit / "node-0")
-    assert (done.returncode, done.stderr) == (0, "")
+        assert "the environment is not complete: mend" in result.stderr
+    machine.does["python3"] = script
+    result = machine.run(kit / "node-0")
+    assert (result.returncode, result.stderr) == (0, "")
     assert machine.called("python3 .*packages.py")
 
 
@@ -316,15 +316,15 @@ def test_a_second_kit_does_not_replace_the_first(machine, tmp_path, other):
         (folder / "fl_app-0.1.0-py3-none-any.whl").write_text("a wheel")
     assert machine.run(first).returncode == 0
     key = [path.read_bytes() for path in machine.home.glob("node.key")]
-    done = machine.run(second)
-    assert done.returncode == 1
-    assert "belongs to another device or kit, whose keys would be lost" in done.stderr
+    result = machine.run(second)
+    assert result.returncode == 1
+    assert "belongs to another device or kit, whose keys would be lost" in result.stderr
     assert [path.read_bytes() for path in machine.home.glob("node.key")] == key
     assert machine.run(machine.home, "--uninstall", "--purge").returncode == 0
     assert machine.run(second).returncode == 0
 
 
-def test_uninstalling_keeps_keys_and_state_and_the_other_role_unless_told_otherwise(machine, kit):
+def test_uninstalling_keeps_keys_state_and_the_other_role_by_default(machine, kit):
     assert machine.run(kit / "server").returncode == 0
     assert machine.run(kit / "node-0").returncode == 0
     assert not machine.called("python3 .*packages.py"), "the server's has all that a node needs"

@@ -1,4 +1,4 @@
-"""The kit: what is written, what a folder reads, and what tools say of its files."""
+"""The kit: its files, settings of a folder, and checks of the files by tools."""
 
 import re
 import shlex
@@ -52,16 +52,16 @@ OWN = {
 
 
 @pytest.mark.parametrize("name", OWN)
-def test_every_machine_gets_what_it_needs_and_nobody_else_may_read_it(kit, name):
-    wanted, files = (
+def test_every_machine_gets_the_files_it_needs_and_only_their_owner_may_read_keys(kit, name):
+    expected, files = (
         {*OWN[name].split()},
         [path for path in (kit / name).rglob("*") if path.is_file()],
     )
     if name != "ca":
         programs = {path.name for path in (*SHARED, *(FILES / name.partition("-")[0]).iterdir())}
         assert programs >= {"install.sh", "start.sh", "compose.yaml", "constraints.txt"}
-        wanted |= programs | {WHEEL}
-    assert {path.relative_to(kit / name).as_posix() for path in files} == wanted
+        expected |= programs | {WHEEL}
+    assert {path.relative_to(kit / name).as_posix() for path in files} == expected
     assert stat.S_IMODE((kit / name).stat().st_mode) == 0o700
     assert {stat.S_IMODE(path.stat().st_mode) for path in files if path.suffix == ".key"} == {0o600}
 
@@ -133,28 +133,28 @@ def test_settings_that_cannot_be_used_are_refused(tmp_path, settings, refusal):
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("arguments", "message"),
     [
         *((word, "is a device's folder (node.env)") for word in ("run", "status", "register")),
         ("run --output x runtime=ray", "runtime=ray must be deployment here"),
     ],
 )
-def test_only_the_servers_folder_has_a_superlink(kit, monkeypatch, capsys, words, told):
-    command, *more = words.split()
+def test_only_the_servers_folder_has_a_superlink(kit, monkeypatch, capsys, arguments, message):
+    command, *more = arguments.split()
     monkeypatch.setattr("sys.argv", ["field", command, str(kit / "node-1"), *more])
     assert main() == 2
-    assert told in capsys.readouterr().err
+    assert message in capsys.readouterr().err
 
 
-def test_start_scripts_give_flower_what_the_folder_says(tmp_path):
-    """Commands of Flower's names tell how they were called; the data's path has a blank."""
+def test_start_scripts_pass_the_folders_settings_to_flower(tmp_path):
+    """Fake commands of Flower print their arguments; the path of the data has a blank."""
     (tmp_path / "bin").mkdir()
     for name in ("flower-superlink", "flower-supernode", "python"):
         script = tmp_path / "bin" / name
-        asked = 'case "$*" in *register*) echo "$*" >../registers; exit 0 ;; esac'
-        script.write_text(f'#!/bin/sh\n{asked}\nprintf "%s\\n" "$FLWR_HOME" "$@"\n')
+        register = 'case "$*" in *register*) echo "$*" >../registers; exit 0 ;; esac'
+        script.write_text(f'#!/bin/sh\n{register}\nprintf "%s\\n" "$FLWR_HOME" "$@"\n')
         script.chmod(0o755)
-    out, said = tmp_path / "out", {}
+    out, arguments = tmp_path / "out", {}
     new_kit(out, nodes=1, hosts=["server.lan"], port=9000)
     for name in ("server", "node-0"):
         (path,) = (out / name).glob("*.env")
@@ -167,31 +167,31 @@ def test_start_scripts_give_flower_what_the_folder_says(tmp_path):
             capture_output=True,
         )
         assert result.stderr == ""
-        home, *said[name] = result.stdout.splitlines()
+        home, *arguments[name] = result.stdout.splitlines()
         assert home == str(out / name / "flower")
     secure = ["--ssl-ca-certfile", "ca.crt", "--ssl-certfile", "server.crt"]
     secure += ["--ssl-keyfile", "server.key", "--enable-supernode-auth"]
-    assert said["server"] == [
+    assert arguments["server"] == [
         *("--host", "127.0.0.1", "--port", "8099", "--database", "state.db"),
         *secure,
     ]
     data = "partition-id=0 num-partitions=1 data='/srv/our data'"
     secure = ["--root-certificates", "ca.crt", "--auth-supernode-private-key", "node.key"]
-    assert said["node-0"] == [
+    assert arguments["node-0"] == [
         *("-m", "fl_app.node.warm", "--superlink", "server.lan:9000", "--port", "9094"),
         *("--node-config", data, *secure),
     ]
     assert parse_config_args([data])["data"] == "/srv/our data"
     assert Kit.read(out / "node-0", {}).data == "/srv/our data"
-    asked = (out / "server" / "flower" / "config.toml").read_text()
+    register = (out / "server" / "flower" / "config.toml").read_text()
     trust = f'root-certificates = "{out}/server/ca.crt"'
-    assert trust in asked
-    assert 'address = "127.0.0.1:8099"' in asked
+    assert trust in register
+    assert 'address = "127.0.0.1:8099"' in register
     assert (out / "registers").exists()
 
 
-def test_the_files_of_a_kit_know_its_places():
-    """Units and images find the environment where the settings say it is."""
+def test_the_files_of_a_kit_have_the_default_paths():
+    """Units and images use the environment's place in the settings."""
     assert "/opt/fl-app/.venv/" in (FILES / "server" / "fl-run.service").read_text()
     for unit in FILES.glob("*/fl-*.service"):
         role = unit.parent.name
@@ -205,7 +205,7 @@ def test_the_files_of_a_kit_know_its_places():
 
 
 def handshake(server_folder, authority, host):
-    """Both ends of a TLS connection in memory, as devices and SuperLink would make it."""
+    """A TLS handshake in memory between a device and the SuperLink."""
     server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     server.load_cert_chain(server_folder / "server.crt", server_folder / "server.key")
     client = ssl.create_default_context(cafile=authority)
@@ -235,16 +235,16 @@ def test_a_device_trusts_the_server_under_its_names_and_no_other(kit, tmp_path):
 
 
 def test_a_key_is_never_overwritten(kit):
-    for again in (
+    for make in (
         lambda: new_authority(kit / "ca"),
         lambda: new_certificate(kit / "ca", kit / "server", "server", ["server.lan"]),
         lambda: new_node(kit / "node-0", "node-0"),
     ):
         with pytest.raises(FileExistsError):
-            again()
+            make()
 
 
-def test_node_keys_are_as_flower_wants_them(kit):
+def test_node_keys_have_flowers_format(kit):
     private, public = (kit / "node-0" / name for name in ("node.key", "node.key.pub"))
     assert private.read_bytes().startswith(b"-----BEGIN OPENSSH PRIVATE KEY-----")
     key = serialization.load_ssh_private_key(private.read_bytes(), None)
@@ -262,7 +262,7 @@ def test_a_host_that_is_none_is_refused(kit, tmp_path, host):
     assert [*tmp_path.iterdir()] == []
 
 
-# -- what tools say of the files -------------------------------------------------------------------
+# -- checks of the files by tools ------------------------------------------------------------------
 
 
 def examine(*command, cwd=ROOT):
@@ -277,18 +277,18 @@ def test_dockerfile_has_no_lint():
     assert examine(TOOLS / "hadolint", ROOT / "docker" / "Dockerfile") == ""
 
 
-def test_images_get_what_they_need_and_no_more():
-    """Else secrets, data or outputs of the clone would travel with them."""
-    wanted = (ROOT / "docker" / "Dockerfile.dockerignore").read_text().splitlines()
-    copied = {
+def test_images_contain_only_the_files_they_need():
+    """Otherwise they would contain secrets, data or outputs of the clone."""
+    patterns = (ROOT / "docker" / "Dockerfile.dockerignore").read_text().splitlines()
+    sources = {
         word
         for line in (ROOT / "docker" / "Dockerfile").read_text().splitlines()
         if line.startswith("COPY ")
         for word in line.split()[1:-1]
     }
-    assert wanted[0] == "*"
-    assert {line[1:] for line in wanted if line.startswith("!")} == copied
-    assert all((ROOT / name).exists() for name in copied)
+    assert patterns[0] == "*"
+    assert {line[1:] for line in patterns if line.startswith("!")} == sources
+    assert all((ROOT / name).exists() for name in sources)
 
 
 def test_scripts_have_no_lint():
@@ -302,38 +302,36 @@ def test_settings_are_spelt_as_systemd_and_the_shell_read_them_alike(kit):
         assert re.fullmatch(r'(([A-Z_]+="[^"$`\\]*"|# .*)\n)+', path.read_text()), path
 
 
-@pytest.mark.parametrize("where", ["server", "node-1", "helper"])
-def test_compose_files_follow_their_schema(kit, where):
+@pytest.mark.parametrize("folder", ["server", "node-1", "helper"])
+def test_compose_files_follow_their_schema(kit, folder):
     """``config`` validates against the Compose Specification."""
-    words = [] if where == "server" else ["--env-file", f"{where.partition('-')[0]}.env"]
-    words += ["--profile", "*", "config"]
-    services = yaml.safe_load(examine(TOOLS / "docker-compose", *words, cwd=kit / where))[
+    arguments = [] if folder == "server" else ["--env-file", f"{folder.partition('-')[0]}.env"]
+    arguments += ["--profile", "*", "config"]
+    services = yaml.safe_load(examine(TOOLS / "docker-compose", *arguments, cwd=kit / folder))[
         "services"
     ]
-    wanted = {
+    expected = {
         "server": {"superlink", "caddy", "run"},
         "node-1": {"supernode"},
         "helper": {"helper"},
     }
-    assert services.keys() == wanted[where]
-    published = {"caddy": "9000", "helper": "9001"}
+    assert services.keys() == expected[folder]
+    ports = {"caddy": "9000", "helper": "9001"}
     for name, service in services.items():
-        assert service["volumes"][0]["source"] == str(kit / where)
+        assert service["volumes"][0]["source"] == str(kit / folder)
         assert service["user"] == "1000:1000"
         assert "restart" in service
         assert [port["published"] for port in service.get("ports", [])] == [
-            *filter(None, [published.get(name)])
+            *filter(None, [ports.get(name)])
         ]
-        told, settings = service["environment"], Kit.read(kit / where, {}).settings
-        ours = {
-            key: told[key] for key in ("SUPERLINK", "VENV") if name in published and key in told
-        }
-        assert told.items() >= (settings | ours).items()  # Docker reads them as the shell does
+        env, settings = service["environment"], Kit.read(kit / folder, {}).settings
+        ours = {key: env[key] for key in ("SUPERLINK", "VENV") if name in ports and key in env}
+        assert env.items() >= (settings | ours).items()  # Docker parses them like the shell
 
 
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd is not installed")
-def test_systemd_units_are_understood(kit, tmp_path):
-    """With a Python that exists here."""
+def test_systemd_units_are_valid(kit, tmp_path):
+    """`systemd-analyze` accepts them, with the Python of this machine."""
     units = [
         each for name in ("server", "node-0", "helper") for each in kit.glob(f"{name}/*.service")
     ]
@@ -344,7 +342,7 @@ def test_systemd_units_are_understood(kit, tmp_path):
     assert examine("systemd-analyze", "verify", *sorted(tmp_path.iterdir())) == ""
 
 
-# -- what documents say of the commands ------------------------------------------------------------
+# -- commands in documents -------------------------------------------------------------------------
 
 EDGE = [ROOT / "docs" / "edge.md", ROOT / "docs" / "edge-operations.md"]
 YOUR_DATA = ROOT / "docs" / "your-data.md"
@@ -366,5 +364,5 @@ def test_commands_exist(place):
 
 def test_the_guide_shows_every_command_a_person_uses():
     texts = [page.read_text() for page in EDGE]
-    documented = {command.split()[0] for text in texts for command in COMMAND.findall(text)}
-    assert documented == {"init", "certificate", "register", "run", "doctor", "status"}
+    commands = {command.split()[0] for text in texts for command in COMMAND.findall(text)}
+    assert commands == {"init", "certificate", "register", "run", "doctor", "status"}

@@ -1,4 +1,4 @@
-"""The installer: what it asks uv for, on which machine; what it refuses."""
+"""The installer: its requests to uv on each machine, and its refusals."""
 
 import os
 import shutil
@@ -37,14 +37,14 @@ pytestmark = pytest.mark.filterwarnings("ignore:GitWildMatchPattern:DeprecationW
 
 
 class Offered(Environment):
-    """An environment that knows which versions of torch could be had, and asks nobody."""
+    """An environment with given versions of torch, which needs no package index."""
 
     def __init__(self, versions):
         super().__init__(Path("nowhere"), [])
         self._versions = versions
 
-    def torch(self, *words, pinned=True):
-        return self._versions.get(words[-1])
+    def torch(self, *arguments, pinned=True):
+        return self._versions.get(arguments[-1])
 
 
 ALL = {"auto": "2.15", "cpu": "2.15.0+cpu", "--no-index": "2.13.0+cpu"}
@@ -52,7 +52,7 @@ CPU = Plan(words=("--torch-backend", "cpu"))
 
 
 @pytest.mark.parametrize(
-    ("wanted", "processor", "offered", "plan"),
+    ("choice", "processor", "versions", "plan"),
     [
         ("auto", "x86_64", ALL, CPU),
         ("cpu", "aarch64", ALL, CPU),
@@ -67,19 +67,19 @@ CPU = Plan(words=("--torch-backend", "cpu"))
         ("none", "x86_64", ALL, Plan(excluded=TORCH)),
     ],
 )
-def test_where_torch_comes_from(monkeypatch, wanted, processor, offered, plan):
+def test_the_source_of_torch(monkeypatch, choice, processor, versions, plan):
     monkeypatch.setattr("platform.machine", lambda: processor)
-    found = plan_for(wanted.split(",")[0], Offered(offered), gpu="GPU" in wanted)
-    assert found._replace(note="") == plan
-    assert bool(found.note) == bool(plan.pins or plan.excluded)
+    result = plan_for(choice.split(",")[0], Offered(versions), gpu="GPU" in choice)
+    assert result._replace(note="") == plan
+    assert bool(result.note) == bool(plan.pins or plan.excluded)
 
 
-def test_uv_is_told_what_pip_is_told():
-    given = {"PIP_FIND_LINKS": "/a /b", "PIP_INDEX_URL": "file:///x", "PIP_CONSTRAINT": "c.txt"}
-    told = uv_variables({**given, "UV_DEFAULT_INDEX": "file:///y", "UV_CONSTRAINT": "d.txt"})
-    assert told["UV_FIND_LINKS"] == "/a,/b"
-    assert told["UV_DEFAULT_INDEX"] == "file:///y"  # what uv is told itself wins
-    assert "UV_CONSTRAINT" not in told
+def test_uv_gets_the_settings_of_pip():
+    pip = {"PIP_FIND_LINKS": "/a /b", "PIP_INDEX_URL": "file:///x", "PIP_CONSTRAINT": "c.txt"}
+    uv = uv_variables({**pip, "UV_DEFAULT_INDEX": "file:///y", "UV_CONSTRAINT": "d.txt"})
+    assert uv["UV_FIND_LINKS"] == "/a,/b"
+    assert uv["UV_DEFAULT_INDEX"] == "file:///y"  # uv's own settings win
+    assert "UV_CONSTRAINT" not in uv
 
 
 def python_that(folder, script):
@@ -90,7 +90,7 @@ def python_that(folder, script):
     return Environment(folder, [])
 
 
-def test_a_torch_for_another_processor_is_told_as_what_it_is(tmp_path):
+def test_the_error_of_a_torch_for_another_processor_names_its_cause(tmp_path):
     with pytest.raises(InstallError, match="does not compute: Illegal instruction"):
         check_torch(python_that(tmp_path / "signal", "kill -s ILL $$"))
     with pytest.raises(InstallError, match="does not compute: ImportError: no libcudart"):
@@ -100,24 +100,24 @@ def test_a_torch_for_another_processor_is_told_as_what_it_is(tmp_path):
 
 @pytest.mark.slow  # it imports torch
 def test_any_program_imports_a_torchvision_of_another_build_of_torch(tmp_path):
-    """That of the tests may be one; else its compiled operators are hidden."""
+    """The installed torchvision, without its compiled operators."""
     venv.create(tmp_path / "venv", symlinks=True)
-    (packages_of,) = (tmp_path / "venv").glob("lib/python*/site-packages")
-    here = Path(find_spec("torchvision").origin).parent
-    shutil.copytree(here, packages_of / "torchvision", ignore=shutil.ignore_patterns("*.so"))
-    paths = [ROOT, *{here.parent, Path(find_spec("torch").origin).parents[1]}]
-    (packages_of / "others.pth").write_text("".join(f"{path}\n" for path in paths))
+    (packages,) = (tmp_path / "venv").glob("lib/python*/site-packages")
+    source = Path(find_spec("torchvision").origin).parent
+    shutil.copytree(source, packages / "torchvision", ignore=shutil.ignore_patterns("*.so"))
+    paths = [ROOT, *{source.parent, Path(find_spec("torch").origin).parents[1]}]
+    (packages / "others.pth").write_text("".join(f"{path}\n" for path in paths))
     environment = Environment(tmp_path / "venv", [])
     program = "from torchvision.transforms import v2; from torchvision.models import resnet18"
     assert "operator torchvision::nms does not exist" in environment.runs(program)
     assert "without its compiled operators" in check_torch(environment)
-    done = subprocess.run([environment.python, "-c", program], capture_output=True, text=True)
-    assert (done.returncode, done.stderr) == (0, "")
+    process = subprocess.run([environment.python, "-c", program], capture_output=True, text=True)
+    assert (process.returncode, process.stderr) == (0, "")
     assert check_torch(environment) == ""
 
 
 def test_uv_is_in_the_environment_even_if_the_base_image_has_one(tmp_path):
-    """pip takes a requirement for met that lies beside the interpreter."""
+    """pip regards a requirement as met if it is installed beside the interpreter."""
     calls = tmp_path / "calls"
     environment = python_that(tmp_path / "venv", f'echo "$@" >>{calls}')
     environment.make(above=True)
@@ -131,26 +131,26 @@ def test_uv_is_in_the_environment_even_if_the_base_image_has_one(tmp_path):
 
 
 def test_an_app_carries_the_modules_that_a_run_names(tmp_path):
-    here, there = tmp_path / "here", tmp_path / "there"
-    (there / "losses").mkdir(parents=True)
-    here.mkdir()
-    for file in (here / "my_model.py", there / "losses" / "focal.py", there / "losses" / "x.bin"):
+    one, other = tmp_path / "here", tmp_path / "there"
+    (other / "losses").mkdir(parents=True)
+    one.mkdir()
+    for file in (one / "my_model.py", other / "losses" / "focal.py", other / "losses" / "x.bin"):
         file.write_text("")
-    words = ["task=csv", "task.model=my_model:make", "+task.loss='losses.focal:loss'"]
-    words += ["task.schema=a:b", "task.model=torch.nn:Linear", "task.loss=fl_app.tasks:x"]
-    modules = own_modules(words, [here, there, ROOT])
-    assert modules == [here / "my_model.py", there / "losses"]
+    overrides = ["task=csv", "task.model=my_model:make", "+task.loss='losses.focal:loss'"]
+    overrides += ["task.schema=a:b", "task.model=torch.nn:Linear", "task.loss=fl_app.tasks:x"]
+    modules = own_modules(overrides, [one, other, ROOT])
+    assert modules == [one / "my_model.py", other / "losses"]
     with app_folder(modules) as folder:
         names = zipfile.ZipFile(BytesIO(build_fab_from_disk(folder))).namelist()
     assert {"my_model.py", "losses/focal.py", "fl_app/server_app.py"} <= {*names}
-    with pytest.raises(ValueError, match=f"absent.py must lie in {here} or {there}"):
-        own_modules(["task.model=absent:make"], [here, there])
+    with pytest.raises(ValueError, match=f"absent.py must lie in {one} or {other}"):
+        own_modules(["task.model=absent:make"], [one, other])
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(180)
 def test_a_wheel_makes_the_same_wheel_and_the_same_flower_app(tmp_path):
-    """Once installed: an installed package can make a kit and submit runs as a clone does."""
+    """So an installed package can make a kit and submit runs like a clone."""
     wheel = build_wheel(tmp_path)
     site = tmp_path / "site"
     with zipfile.ZipFile(wheel) as file:
@@ -163,16 +163,16 @@ def test_a_wheel_makes_the_same_wheel_and_the_same_flower_app(tmp_path):
         "with project.app_folder() as folder:\n"
         "    Path(sys.argv[1], 'fab').write_bytes(build_fab_from_disk(folder))\n"
     )
-    again = tmp_path / "again"
-    again.mkdir()
-    done = subprocess.run(
-        [sys.executable, "-c", code, again], env={"PYTHONPATH": str(site)}, capture_output=True
+    output = tmp_path / "again"
+    output.mkdir()
+    process = subprocess.run(
+        [sys.executable, "-c", code, output], env={"PYTHONPATH": str(site)}, capture_output=True
     )
-    assert done.returncode == 0, done.stderr
-    with zipfile.ZipFile(next(again.glob("*.whl"))) as file:
+    assert process.returncode == 0, process.stderr
+    with zipfile.ZipFile(next(output.glob("*.whl"))) as file:
         assert set(file.namelist()) == names
     shutil.rmtree(site)
-    assert (again / "fab").read_bytes() == build_fab_from_disk(ROOT)
+    assert (output / "fab").read_bytes() == build_fab_from_disk(ROOT)
 
 
 # -- the proxy -------------------------------------------------------------------------------------
@@ -192,7 +192,7 @@ def server(tmp_path):
 
 @contextmanager
 def caddy(server, link_port):
-    """Caddy before a port of this machine; a connection of a stranger to it."""
+    """Run Caddy in front of a port of this machine; yields a stranger's connection to it."""
     (port,) = free_ports(1)
     settings = {"PORT": str(port), "SUPERLINK": f"127.0.0.1:{link_port}"}
     log = server / "caddy.log"
@@ -222,10 +222,10 @@ def caddy(server, link_port):
 
 def status(stranger, method, path, body=None):
     stranger.request(method, path, body)
-    found = stranger.getresponse()
-    found.read()
+    response = stranger.getresponse()
+    response.read()
     stranger.close()
-    return found.status
+    return response.status
 
 
 @needs_caddy
@@ -245,12 +245,12 @@ def test_a_stranger_reaches_the_calls_of_supernodes_alone_and_not_with_large_bod
         ):
             assert status(stranger, method, path) == 403, path
         assert status(stranger, "POST", PUSH, bytes(5 * 2**20 + 4096)) == 200
-        stranger.putrequest("POST", PUSH)  # is refused before it is read
+        stranger.putrequest("POST", PUSH)  # refused before the body is read
         stranger.putheader("Content-Length", str(10 * MB))
         stranger.endheaders()
         assert stranger.getresponse().status == 413
         stranger.close()
-        with suppress(ConnectionError, ssl.SSLError):  # it does not listen to the end
+        with suppress(ConnectionError, ssl.SSLError):  # Caddy closes the connection early
             assert status(stranger, "POST", PUSH, (bytes(MB) for _ in range(20))) == 413
     with caddy(server, free_ports(1)[0]) as stranger:  # while the SuperLink is down
         assert status(stranger, "POST", PUSH) == 502

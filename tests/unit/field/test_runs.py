@@ -1,4 +1,4 @@
-"""A run that is supervised, and processes that are kept running."""
+"""Supervised runs, requests to a SuperLink, and the table of clients."""
 
 import json
 import zipfile
@@ -31,18 +31,18 @@ ACCEPTED = "accepted"
 
 
 class Scripted:
-    """A SuperLink that tells a story: of every run, its statuses in turn; ``away`` in between.
+    """A fake SuperLink with a script: the statuses of each run in turn, and ``away`` in between.
 
-    ``accepted`` is a run that it has taken, though it went away before it said so.
+    ``accepted`` means that it has accepted the run, but becomes unreachable before it answers.
 
-    What a run does to its folder happens as soon as it is submitted.
+    The action of a run on its folder happens as soon as the run is submitted.
     """
 
     def __init__(self, output, *runs):
         self.output, self._runs = output, list(runs)
         self.submitted = []
         self.paused = []
-        self.told = []
+        self.lines = []
         self._statuses = []
         self.nodes = ["online"]  # the node's status now, later, and so on
 
@@ -67,8 +67,8 @@ class Scripted:
         return self._begin(run, overrides)
 
     def _begin(self, run, overrides):
-        does, *self._statuses = run
-        does(self.output)
+        action, *self._statuses = run
+        action(self.output)
         self.submitted.append(list(overrides))
         return len(self.submitted)
 
@@ -80,7 +80,7 @@ class Scripted:
         return status, "the details" if status == "finished:failed" else ""
 
     def complete(self, *overrides, **options):
-        supervisor = Supervisor(self, pause=self.paused.append, tell=self.told.append, **options)
+        supervisor = Supervisor(self, pause=self.paused.append, tell=self.lines.append, **options)
         supervisor.complete(overrides, self.output)
         assert self._runs == []
 
@@ -111,7 +111,7 @@ DIED = (log, "running", "finished:failed")
 
 
 @pytest.mark.parametrize(
-    ("runs", "resumed", "told"),
+    ("runs", "resumed", "message"),
     [
         ([DIED, (log, "running", "finished:unknown"), DONE], 2, "run 1 is finished:failed: the de"),
         (
@@ -119,7 +119,7 @@ DIED = (log, "running", "finished:failed")
             1,
             "waiting for the SuperLink: n",
         ),
-        # A ServerApp that is asked to end writes a summary, and has not ended of its own.
+        # A ServerApp that is asked to end writes a summary, but its run is not complete.
         (
             [(ends("interrupted"), "running", "finished:failed"), DONE],
             1,
@@ -129,13 +129,13 @@ DIED = (log, "running", "finished:failed")
     ],
     ids=["server app", "superlink", "interrupted", "accepted"],
 )
-def test_a_run_is_resumed_whatever_died(tmp_path, runs, resumed, told):
+def test_a_run_is_resumed_whatever_died(tmp_path, runs, resumed, message):
     link = Scripted(tmp_path / "run", *runs)
     link.complete("seed=1")
     assert link.submitted == [["seed=1"], *[["seed=1", "resume=auto"]] * resumed]
-    assert any(line.startswith(told) for line in link.told)
-    waits = link.told.count("waiting for the SuperLink: nobody answers")
-    assert waits == 3 * (AWAY in runs)  # once each, however often it was asked
+    assert any(line.startswith(message) for line in link.lines)
+    waits = link.lines.count("waiting for the SuperLink: nobody answers")
+    assert waits == 3 * (AWAY in runs)  # one message per outage
 
 
 @pytest.mark.parametrize(
@@ -151,13 +151,13 @@ def test_a_run_that_ended_or_was_stopped_is_not_submitted_again(tmp_path, run, r
         Scripted(tmp_path / "run", run).complete()
 
 
-def test_a_run_that_somebody_else_submitted_is_seen_through_and_resumed(tmp_path):
-    """After Ctrl-C, which ends the command and not the run, the same command again."""
+def test_a_run_that_another_process_submitted_is_supervised_and_resumed(tmp_path):
+    """For example the same command after Ctrl-C, which ends the command and not the run."""
     link = Scripted(tmp_path / "run", DONE)
     link._begin(DIED, ["seed=1"])
     link.complete("seed=1")
     assert link.submitted == [["seed=1"], ["seed=1", "resume=auto"]]
-    assert link.told[0] == f"run 1 is under way in {tmp_path / 'run'}: no other run is submitted"
+    assert link.lines[0] == f"run 1 is under way in {tmp_path / 'run'}: no other run is submitted"
 
 
 def test_a_run_under_way_with_other_overrides_is_left_alone(tmp_path):
@@ -170,7 +170,7 @@ def test_a_run_under_way_with_other_overrides_is_left_alone(tmp_path):
 
 
 def test_a_log_that_is_cut_and_grows_again_is_no_progress(tmp_path):
-    """As on a disk that is full: the run goes on from a checkpoint, and ends where it did."""
+    """For example on a full disk: the run resumes from a checkpoint, and ends at the same point."""
 
     def grows_to(size):
         def grow(output):
@@ -185,42 +185,42 @@ def test_a_log_that_is_cut_and_grows_again_is_no_progress(tmp_path):
 
 
 def test_attempts_that_get_further_are_never_too_many(tmp_path):
-    vain = (nothing, "finished:failed")
-    link = Scripted(tmp_path / "run", *[vain, vain, DIED] * 3, DONE)
+    failure = (nothing, "finished:failed")
+    link = Scripted(tmp_path / "run", *[failure, failure, DIED] * 3, DONE)
     link.complete()
-    waits = [told.split()[-2] for told in link.told if "again in" in told]
-    assert waits == ["10", "20", "5"] * 3  # they start anew
+    waits = [line.split()[-2] for line in link.lines if "again in" in line]
+    assert waits == ["10", "20", "5"] * 3  # they start again
 
 
-def test_a_finished_run_is_not_begun_anew(tmp_path):
+def test_a_finished_run_is_not_started_again(tmp_path):
     ends("num_versions")(tmp_path)
     link = Scripted(tmp_path)
     with pytest.raises(ValueError, match=r"--output=.* must be a folder without a finished run"):
         link.complete()
 
 
-def test_a_run_that_ended_early_goes_on_if_the_user_says_so(tmp_path):
-    """After a full disk was mended, say; whoever goes on removes the summary at once."""
+def test_a_run_that_ended_early_resumes_on_request(tmp_path):
+    """For example after a full disk was cleared. A resumed run removes the summary at once."""
     ends("RunError: No space left on device")(tmp_path)
 
-    def goes_on(output):
+    def resume(output):
         (output / "summary.json").unlink()
         log(output)
 
-    link = Scripted(tmp_path, (goes_on, "running", "finished:failed"), DONE)
+    link = Scripted(tmp_path, (resume, "running", "finished:failed"), DONE)
     link.complete("resume=auto")
     assert link.submitted == [["resume=auto"]] * 2
 
 
 def test_a_run_is_not_submitted_before_a_node_is_online(tmp_path):
-    """After a power cut the server is back before the boards, and a run waits only a minute."""
+    """After a power cut the server starts before the boards, and a run waits only a minute."""
     link = Scripted(tmp_path / "run", DIED, DONE)
-    # It has gone between the two submissions.
+    # The node is offline between the two submissions.
     link.nodes = ["online", "offline", "offline", "online"]
     link.complete()
-    assert link.told.count("waiting for a node to come online") == 1
-    first, resumed = (i for i, told in enumerate(link.told) if "submitted: " in told)
-    assert first < link.told.index("waiting for a node to come online") < resumed
+    assert link.lines.count("waiting for a node to come online") == 1
+    first, resumed = (i for i, line in enumerate(link.lines) if "submitted: " in line)
+    assert first < link.lines.index("waiting for a node to come online") < resumed
 
 
 EVENTS = [
@@ -238,7 +238,7 @@ EVENTS = [
 ]
 
 
-def test_version_score_and_failures_are_told_every_minute(tmp_path, capsys):
+def test_version_score_and_failures_are_printed_every_minute(tmp_path, capsys):
     def begin(output):
         (output / "config.yaml").write_text("num_versions: 40\n")
         (output / "events.jsonl").write_text("".join(json.dumps(to_json(e)) + "\n" for e in EVENTS))
@@ -246,8 +246,8 @@ def test_version_score_and_failures_are_told_every_minute(tmp_path, capsys):
     link = Scripted(tmp_path / "run", (begin, *["running"] * 30, "finished:completed"))
     link.complete(wall=lambda: sum(link.paused))
     lines = capsys.readouterr().out.splitlines()
-    assert len(lines) == 1 + round(sum(link.paused)) // 60 + 1  # soon, each minute, at the end
-    assert link.told.count("the first failure, of client 1: deadline passed") == 1
+    assert len(lines) == 1 + round(sum(link.paused)) // 60 + 1  # first, each minute, at the end
+    assert link.lines.count("the first failure, of client 1: deadline passed") == 1
     assert {*lines} == {"run 1: 2/40 versions 3 updates at 0/min acc 10.0% 1 failed 1 rejected"}
 
 
@@ -277,15 +277,15 @@ def test_a_superlink_that_is_down_or_fails_is_unreachable(server):
 
 
 def test_a_superlink_that_refuses_is_an_error_of_the_run(server, tmp_path):
-    """As a proxy does, which lets only SuperNodes through."""
+    """For example a proxy that lets only SuperNodes through."""
     with superlink(server, proxied=True) as port:
-        for ask in (
+        for call in (
             lambda: link(server, port).register(server / "keys" / "node-0.pub"),
             lambda: link(server, port).status(1),
             lambda: link(server, port).submit(["seed=1"], tmp_path / "run"),
         ):
             with pytest.raises(RunError, match=rf"127.0.0.1:{port} refuses: .*403 Forbidden"):
-                ask()
+                call()
 
 
 def run(run_id, output, status):
@@ -305,10 +305,10 @@ def test_a_run_under_way_is_known_by_its_folder(server, tmp_path):
         run(6, "/data/old", "finished"),
     )
     with superlink(server, runs=runs) as port:
-        ask = link(server, port).under_way
-        assert ask(Path("/data/run")) == (2, ["a", "b=2 c"])
-        assert ask(Path("/data/new")) == (5, ["a", "b=5 c"])
-        assert ask(Path("/data/old")) is ask(Path("/data")) is None
+        under_way = link(server, port).under_way
+        assert under_way(Path("/data/run")) == (2, ["a", "b=2 c"])
+        assert under_way(Path("/data/new")) == (5, ["a", "b=5 c"])
+        assert under_way(Path("/data/old")) is under_way(Path("/data")) is None
 
 
 @pytest.mark.parametrize(("runs", "latest"), [
@@ -316,24 +316,24 @@ def test_a_run_under_way_is_known_by_its_folder(server, tmp_path):
     ((run(1, "/a", "finished"), run(3, "/c", "finished"), run(2, "/b", "finished")), "/c"),
     ((run(7, "", "running"),), "outputs/flower-7"),
 ])  # fmt: skip
-def test_the_folder_of_the_run_to_look_at(server, runs, latest):
+def test_the_folder_of_the_latest_run(server, runs, latest):
     with superlink(server, runs=runs) as port:
         assert link(server, port).latest()[0] == server / latest
 
 
 def test_a_run_is_submitted_with_the_modules_that_it_names(server, tmp_path):
     (server / "mine.py").write_text("")
-    words, asked = ["seed=1", "task.model=mine:make"], []
+    overrides, requests = ["seed=1", "task.model=mine:make"], []
     for run_id in (7, None):  # None = the SuperLink cannot store the app
-        with superlink(server, begins=run_id, begun=asked) as port:
+        with superlink(server, new_run=run_id, start_requests=requests) as port:
             if run_id:
-                assert link(server, port).submit(words, tmp_path / "run") == run_id
+                assert link(server, port).submit(overrides, tmp_path / "run") == run_id
                 continue
             with pytest.raises(RunError, match=f"127.0.0.1:{port} starts no run"):
-                link(server, port).submit(words, tmp_path / "run")
-    config = {key: value.string for key, value in asked[0].override_config.items()}
+                link(server, port).submit(overrides, tmp_path / "run")
+    config = {key: value.string for key, value in requests[0].override_config.items()}
     assert config == {"overrides": "seed=1 task.model=mine:make", "output": str(tmp_path / "run")}
-    assert "mine.py" in zipfile.ZipFile(BytesIO(asked[0].fab.content)).namelist()
+    assert "mine.py" in zipfile.ZipFile(BytesIO(requests[0].fab.content)).namelist()
 
 
 def test_another_program_at_the_port_is_named_as_such(server):
@@ -378,12 +378,12 @@ def write(folder, events=LOGGED):
     return folder / "events.jsonl"
 
 
-@pytest.mark.parametrize(("goes_on", "told"), [(True, "under way"), (False, "not aggregated")])
-def test_what_each_client_does(tmp_path, goes_on, told):
-    table = clients(write(tmp_path / "run"), under_way=goes_on)
+@pytest.mark.parametrize(("under_way", "state"), [(True, "under way"), (False, "not aggregated")])
+def test_the_table_of_clients(tmp_path, under_way, state):
+    table = clients(write(tmp_path / "run"), under_way=under_way)
     rows = list(zip(*(column.cells for column in table.columns), strict=True))
     assert rows == [
-        ("0", f"version 1, {told}", "5 s", "1", "0", ""),
+        ("0", f"version 1, {state}", "5 s", "1", "0", ""),
         ("1", "version 0, failure", "2 s", "0", "1", "node vanished"),
         ("2", "version 0, arrival", "1 s", "1", "0", ""),
         ("3", "aggregated", "", "1", "0", ""),
@@ -391,7 +391,7 @@ def test_what_each_client_does(tmp_path, goes_on, told):
     assert not clients(tmp_path / "none").row_count
 
 
-def test_the_run_that_goes_on_is_shown_and_not_one_that_has_ended(server, tmp_path, capsys):
+def test_the_status_shows_the_running_run_and_not_an_ended_one(server, tmp_path, capsys):
     write(server / "run", LOGGED[:3])
     write(tmp_path / "other")
     key = public_bytes(server / "keys" / "node-0.pub")
@@ -400,8 +400,8 @@ def test_the_run_that_goes_on_is_shown_and_not_one_that_has_ended(server, tmp_pa
     with superlink(server, registered=(key, b"x"), runs=runs) as port:
         kit = Kit.read(server, {"SUPERLINK": f"127.0.0.1:{port}"})
         show_status(kit, None)
-        told = capsys.readouterr().out
-        assert told.startswith("nodes: ? offline, node-0 online\nrun 1: running\n")
-        assert "node vanished" in told
+        output = capsys.readouterr().out
+        assert output.startswith("nodes: ? offline, node-0 online\nrun 1: running\n")
+        assert "node vanished" in output
         show_status(kit, server / "run")
         assert "node vanished" not in capsys.readouterr().out

@@ -44,12 +44,12 @@ def a_message(content, kind="train"):
     return through(Message(content, dst_node_id=3, message_type=kind))
 
 
-def sent(order, config, kind="train"):
+def pack(order, config, kind="train"):
     return a_message(codec.OrderPacker(LAYOUT, config).pack(order), kind)
 
 
-def foreign(arrays=INITIAL, **metrics):
-    """What a ClientApp of another project returns."""
+def foreign_reply(arrays=INITIAL, **metrics):
+    """The reply of another project's ClientApp."""
     numbers = MetricRecord({"num-examples": 10, **metrics})
     return a_message(RecordDict({"arrays": codec.record_of(arrays), "metrics": numbers}))
 
@@ -58,12 +58,12 @@ def foreign(arrays=INITIAL, **metrics):
 
 
 def test_order_follows_flowers_convention():
-    content = sent(an_order(lr=np.float32(0.5)), {"lr": 0.1, "epochs": 2, "version": 99}).content
+    content = pack(an_order(lr=np.float32(0.5)), {"lr": 0.1, "epochs": 2, "version": 99}).content
     assert dict(content["config"]) == {
         "lr": 0.5,  # the strategy wins over the user
         "epochs": 2,
         "server-round": 5,
-        "version": 4,  # and nobody overrides the tags
+        "version": 4,  # nobody overrides the tags
         "client-id": 2**63 + 5,
         "sequence": 6,
     }
@@ -78,7 +78,7 @@ def test_a_client_reads_the_order_that_the_server_packed(config):
     state = {"slot": np.array(3), "memory": np.array([[0.5, 1.5]], np.float32)}
     order = replace(an_order(lr=0.5), state=state, extra={"c": CONTROL, "d": VECTOR})
     for kind in ("train", "evaluate"):
-        message = sent(order, config, kind)
+        message = pack(order, config, kind)
         assert len(message.content["arrays"]) == (1 if config else 4)
         read = codec.read_order(message, LAYOUT)
         assert read.vector.tolist() == VECTOR.tolist()
@@ -93,7 +93,7 @@ def test_a_client_reads_the_order_that_the_server_packed(config):
             assert read.state[name].dtype == array.dtype
             np.testing.assert_array_equal(read.state[name], array)
         assert not any(v.flags.writeable for v in (read.vector, *read.extra.values()))
-    empty = codec.read_order(sent(an_order(np.zeros(0, np.float32)), config), LAYOUT)
+    empty = codec.read_order(pack(an_order(np.zeros(0, np.float32)), config), LAYOUT)
     assert empty.vector.shape == (0,)
 
 
@@ -101,22 +101,22 @@ def test_orders_of_one_version_share_its_serialised_arrays_and_keep_it_not_alive
     packer = codec.OrderPacker(LAYOUT, {})
     vector = VECTOR.copy()
     first = packer.pack(replace(an_order(vector), extra={"c": vector}))
-    again = packer.pack(replace(an_order(vector, lr=0.2), extra={"c": vector}))
-    assert again["arrays"] is first["arrays"]
-    assert again["extra.c"] is first["extra.c"]
+    second = packer.pack(replace(an_order(vector, lr=0.2), extra={"c": vector}))
+    assert second["arrays"] is first["arrays"]
+    assert second["extra.c"] is first["extra.c"]
     for i in range(codec.RECENT):
         assert packer.pack(an_order(VECTOR + i))["arrays"] is not first["arrays"]
     assert packer.pack(an_order(vector))["arrays"] is not first["arrays"], "old ones are forgotten"
-    alive = weakref.ref(vector)
+    reference = weakref.ref(vector)
     del vector
     gc.collect()
-    assert alive() is None
+    assert reference() is None
 
 
 @pytest.mark.parametrize("kind", ["model", "delta"])
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
 def test_messages_hold_only_the_part_that_a_client_trains(kind, dtype):
-    """2-4-2: units 1 and 2 have 4 weights, 2 biases and 4 weights; the outputs' 2 biases."""
+    """2-4-2: units 1 and 2 have 4 weights, 2 biases and 4 weights; the outputs have 2 biases."""
     layout = Layout.of_arrays(
         {"a": np.ones((4, 2)), "b": np.ones(4), "c": np.ones((2, 4)), "d": np.ones(2)}
     )
@@ -128,8 +128,8 @@ def test_messages_hold_only_the_part_that_a_client_trains(kind, dtype):
     assert read.vector.tolist() == [i if i in mine else 0 for i in range(22)]
     reply = codec.pack_upload(message, Upload(read.vector * 2, kind, 1, 0.5), layout, dtype=dtype)
     upload = codec.read_upload(through(reply), layout, order=order)
-    kept = base if kind == "model" else np.zeros(22)
-    assert upload.vector.tolist() == [2 * i if i in mine else kept[i] for i in range(22)]
+    rest = base if kind == "model" else np.zeros(22)
+    assert upload.vector.tolist() == [2 * i if i in mine else rest[i] for i in range(22)]
     whole = codec.pack_upload(a_message(message.content), Upload(base, kind, 1, 0.5), layout)
     whole.content["arrays"] = codec.record_of({"vector": base})
     with pytest.raises(ValueError, match=re.escape("float32[22], expected [12]")):
@@ -161,17 +161,17 @@ UPLOAD = Upload(
 )
 def test_an_upload_arrives_as_it_was(config, form, arrays):
     upload = replace(UPLOAD, vector=np.array([0, 2, 3, 5, 7], np.float32))
-    reply = through(codec.pack_upload(sent(an_order(), config), upload, LAYOUT, **form))
+    reply = through(codec.pack_upload(pack(an_order(), config), upload, LAYOUT, **form))
     for record in ("arrays", "extra.c"):
-        found = {name: array.numpy() for name, array in reply.content[record].items()}
-        assert {name: (str(a.dtype), a.size) for name, a in found.items()} == arrays
+        actual = {name: array.numpy() for name, array in reply.content[record].items()}
+        assert {name: (str(a.dtype), a.size) for name, a in actual.items()} == arrays
     read = codec.read_upload(reply, LAYOUT)
     assert read.vector.tolist() == upload.vector.tolist()
     assert read.extra["c"].tolist() == CONTROL.tolist()
     assert (read.vector.dtype, read.vector.flags.writeable) == (np.float32, False)
     assert read.state["slot"] == 3
-    diverged = replace(upload, vector=np.array([np.nan, -1e9, 3, 5, 7], np.float32))
-    reply = codec.pack_upload(sent(an_order(), config), diverged, LAYOUT, **form)
+    bad = replace(upload, vector=np.array([np.nan, -1e9, 3, 5, 7], np.float32))
+    reply = codec.pack_upload(pack(an_order(), config), bad, LAYOUT, **form)
     assert not np.isfinite(codec.read_upload(reply, LAYOUT).vector[0])
     plain = {"vector": NONE, "state": {}, "extra": {}}
     assert replace(read, **plain) == replace(upload, **plain)
@@ -181,8 +181,8 @@ NONE = np.zeros(0, np.float32)
 
 
 def test_a_paused_client_sends_its_progress_alone():
-    paused = Upload(NONE, "pseudo", 12, 0.5, done=False, progress=0.4)
-    reply = through(codec.pack_upload(sent(an_order(), OURS), paused, LAYOUT))
+    pause = Upload(NONE, "pseudo", 12, 0.5, done=False, progress=0.4)
+    reply = through(codec.pack_upload(pack(an_order(), OURS), pause, LAYOUT))
     read = codec.read_upload(reply, LAYOUT)
     assert (read.done, read.progress, read.vector.size) == (False, 0.4, 0)
 
@@ -190,7 +190,7 @@ def test_a_paused_client_sends_its_progress_alone():
 def test_a_masked_upload_keeps_every_bit():
     bits = np.array([0x7FA00001, 0xFFFFFFFF, 0, 1, 0x80000000], np.uint32)
     masked = replace(UPLOAD, vector=bits.view(np.float32), seal=b"\x00seal", extra={})
-    order = sent(an_order(), OURS)
+    order = pack(an_order(), OURS)
     reply = through(codec.pack_upload(order, masked, LAYOUT, dtype="float16"))
     read = codec.read_upload(reply, LAYOUT)
     assert read.vector.view(np.uint32).tolist() == bits.tolist()
@@ -212,7 +212,7 @@ def test_a_masked_upload_keeps_every_bit():
 )
 def test_vectors_that_do_not_fit(arrays, text):
     for record in ("arrays", "extra.c"):
-        reply = codec.pack_upload(sent(an_order(), OURS), UPLOAD, LAYOUT)
+        reply = codec.pack_upload(pack(an_order(), OURS), UPLOAD, LAYOUT)
         reply.content[record] = codec.record_of(arrays)
         with pytest.raises(ValueError, match=re.escape(text)):
             codec.read_upload(through(reply), LAYOUT)
@@ -222,7 +222,7 @@ def test_vectors_that_do_not_fit(arrays, text):
     ("name", "value"), [("rate_sum", "much"), ("seal", "text"), ("base_version", 1.5), ("done", 1)]
 )
 def test_fields_of_another_type_are_malformed(name, value):
-    reply = codec.pack_upload(sent(an_order(), OURS), UPLOAD, LAYOUT)
+    reply = codec.pack_upload(pack(an_order(), OURS), UPLOAD, LAYOUT)
     reply.content["upload"][name] = value
     with pytest.raises(ValueError, match=f"upload holds {name}="):
         codec.read_upload(through(reply), LAYOUT)
@@ -234,25 +234,25 @@ def test_fields_of_another_type_are_malformed(name, value):
 @pytest.mark.parametrize("loss", ["loss", "train_loss", "train-loss"])
 def test_a_foreign_reply_is_a_model_whatever_its_records_are_called(loss):
     arrays = dict(reversed(INITIAL.items()))  # names decide, not the order
-    content = foreign(arrays, **{loss: 0.25, "f1": 0.5, "histogram": [1, 2]}).content
-    renamed = RecordDict({"weights": content["arrays"], "results": content["metrics"]})
-    upload = codec.read_upload(a_message(renamed), LAYOUT)
+    content = foreign_reply(arrays, **{loss: 0.25, "f1": 0.5, "histogram": [1, 2]}).content
+    records = RecordDict({"weights": content["arrays"], "results": content["metrics"]})
+    upload = codec.read_upload(a_message(records), LAYOUT)
     assert upload.vector.tolist() == VECTOR.tolist()
     assert (upload.kind, upload.rate_sum, upload.num_examples) == ("model", 1.0, 10)
     assert (upload.loss, upload.metrics) == (0.25, {"f1": 0.5})
     assert upload.records["metrics"]["results"]["histogram"] == [1, 2]
-    assert math.isnan(codec.read_upload(foreign(), LAYOUT).loss)
+    assert math.isnan(codec.read_upload(foreign_reply(), LAYOUT).loss)
 
 
-def test_foreign_float64_is_cast_and_what_overflows_is_not_finite():
+def test_foreign_float64_is_cast_and_overflow_is_not_finite():
     weight = np.array([[1e300, 2.5]], np.float64)
-    vector = codec.read_upload(foreign({**INITIAL, "fc.weight": weight}), LAYOUT).vector
+    vector = codec.read_upload(foreign_reply({**INITIAL, "fc.weight": weight}), LAYOUT).vector
     assert vector.dtype == np.float32
     assert vector[:2].tolist() == [math.inf, 2.5]
 
 
 @pytest.mark.parametrize(
-    ("changed", "text"),
+    ("changes", "text"),
     [
         ({"fc.bias": None}, "missing fc.bias; unexpected none"),
         ({"extra": np.zeros(1)}, "missing none; unexpected extra"),
@@ -262,15 +262,15 @@ def test_foreign_float64_is_cast_and_what_overflows_is_not_finite():
         ({"bn.num_batches_tracked": np.array(1.5)}, "has dtype float64"),
     ],
 )
-def test_named_arrays_that_do_not_fit(changed, text):
-    arrays = {name: a for name, a in {**INITIAL, **changed}.items() if a is not None}
+def test_named_arrays_that_do_not_fit(changes, text):
+    arrays = {name: a for name, a in {**INITIAL, **changes}.items() if a is not None}
     with pytest.raises(ValueError, match=text):
-        codec.read_upload(foreign(arrays), LAYOUT)
+        codec.read_upload(foreign_reply(arrays), LAYOUT)
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, [3, 4], None])
 def test_number_of_examples_is_needed(value):
-    reply = foreign()
+    reply = foreign_reply()
     reply.content["metrics"].pop("num-examples")
     if value is not None:
         reply.content["metrics"]["num-examples"] = value
@@ -280,7 +280,7 @@ def test_number_of_examples_is_needed(value):
 
 
 def test_a_foreign_reply_has_one_record_of_arrays():
-    content = foreign().content
+    content = foreign_reply().content
     for records in ({}, {"a": content["arrays"], "b": content["arrays"]}):
         reply = a_message(RecordDict({"metrics": content["metrics"], **records}))
         with pytest.raises(ValueError, match=f"{len(records)} ArrayRecords, expected exactly one"):
@@ -288,7 +288,7 @@ def test_a_foreign_reply_has_one_record_of_arrays():
 
 
 def test_scores():
-    order = sent(an_order(), OURS, "evaluate")
+    order = pack(an_order(), OURS, "evaluate")
     scores = Scores({"accuracy": 0.5, "loss": 1.5}, 5)
     reply = through(codec.pack_scores(order, scores))
     assert codec.read_scores(reply) == scores
@@ -319,7 +319,7 @@ class Bomb:
     ids=["empty", "nonsense", "truncated", "zip"],
 )
 def test_unreadable_bytes(data):
-    reply = foreign()
+    reply = foreign_reply()
     reply.content["arrays"]["fc.bias"] = Array("float32", (1,), "numpy.ndarray", data)
     with pytest.raises(ValueError, match=r"array 'fc.bias' cannot be read"):
         codec.read_upload(reply, LAYOUT)
@@ -330,7 +330,7 @@ def test_nothing_is_ever_unpickled(tmp_path):
     bomb = npy(np.array([Bomb(trace)], dtype=object), allow_pickle=True)
     record = ArrayRecord({"slot": Array("float32", (1,), "numpy.ndarray", bomb)})
     for name in ("arrays", "state", "extra.c"):
-        reply = codec.pack_upload(sent(an_order(), OURS), UPLOAD, LAYOUT)
+        reply = codec.pack_upload(pack(an_order(), OURS), UPLOAD, LAYOUT)
         reply.content[name] = record
         with pytest.raises(ValueError, match="cannot be read: ValueError: Object arrays"):
             codec.read_upload(reply, LAYOUT)
@@ -340,11 +340,11 @@ def test_nothing_is_ever_unpickled(tmp_path):
 
 
 def test_threads_read_arrays_one_at_a_time(monkeypatch):
-    """CPython 3.11 fails now and then where two parse headers at once."""
-    both = Barrier(2)
+    """CPython 3.11 sometimes fails if two threads parse headers at once."""
+    barrier = Barrier(2)
 
     def load(*_, **__):
-        both.wait(timeout=0.1)
+        barrier.wait(timeout=0.1)
         return INITIAL["fc.bias"]
 
     record = codec.record_of({"fc.bias": INITIAL["fc.bias"]})

@@ -1,4 +1,4 @@
-"""Mailboxes over a Flower Grid: real nodes, and any node under virtual time."""
+"""Mailboxes over a Flower Grid: real nodes, and any node in virtual time."""
 
 import math
 import os
@@ -31,7 +31,7 @@ VECTOR = np.array([1.0, 2.0], np.float32)
 
 
 def plus_one(message, context):
-    """A foreign client that adds 1 to the model, and cannot be asked anything."""
+    """A foreign client that adds 1 to the model, and answers no queries."""
     if message.metadata.message_type != "train":
         raise ValueError("no such function")
     arrays = codec.record_of({"w": codec.from_arrays(message.content["arrays"], LAYOUT) + 1})
@@ -39,8 +39,8 @@ def plus_one(message, context):
     return Message(RecordDict({"arrays": arrays, "metrics": metrics}), reply_to=message)
 
 
-def ours(message, context):
-    """As `plus_one`, but speaks as our ClientApp does."""
+def our_app(message, context):
+    """As `plus_one`, but with this project's messages."""
     if message.metadata.message_type == "query":
         return client_app.query(message, context)
     vector = codec.read_order(message, LAYOUT).vector + 1
@@ -56,7 +56,7 @@ Events = list[Reply | Joined | Left]
 
 
 def pull(mailbox, count):
-    """Exactly `count` events; fails rather than wait for ever."""
+    """Pull exactly `count` events; fail instead of waiting for ever."""
     events = []
     while len(events) < count:
         more = mailbox.pull(timeout=5.0)
@@ -70,7 +70,7 @@ OURS = {"app-config": "seed: 1"}  # to nodes with this project's ClientApp
 
 
 @pytest.fixture(autouse=True)
-def _quick(monkeypatch):
+def _short_waits(monkeypatch):
     monkeypatch.setattr(nodes, "POLL", 0.01)
     monkeypatch.setattr(nodes, "FIRST_REST", 0.05)
     monkeypatch.setattr(mailboxes, "HEED", 0.01)
@@ -84,14 +84,14 @@ def patience(monkeypatch):
 
 @pytest.fixture
 def open_mailbox():
-    opened = []
+    mailboxes = []
 
     def open_one(grid, **settings):
-        opened.append(GridMailbox(grid, LAYOUT, **settings))
-        return opened[-1]
+        mailboxes.append(GridMailbox(grid, LAYOUT, **settings))
+        return mailboxes[-1]
 
     yield open_one
-    for mailbox in opened:
+    for mailbox in mailboxes:
         mailbox.close()
 
 
@@ -109,29 +109,29 @@ def test_nodes_join_under_their_ids_and_answer(open_mailbox):
     for number in range(2):
         assert replies[number].upload.vector.tolist() == [2.0, 3.0]
         assert replies[number].upload.num_examples == 10 + number
-    sent = {(m.content["config"]["lr"], m.metadata.ttl) for m in grid.received}
-    assert sent == {(0.5, 60.0)}  # twice as long as the deadline
+    settings = {(m.content["config"]["lr"], m.metadata.ttl) for m in grid.received}
+    assert settings == {(0.5, 60.0)}  # twice as long as the deadline
     assert mailbox.capacity() == 2
 
 
 def test_a_node_that_cannot_introduce_itself_joins_all_the_same(open_mailbox, caplog):
     grid = FakeGrid(plus_one, 1)
     assert pull(open_mailbox(grid, train_config=OURS), 1) == [Joined(grid.node_ids[0])]
-    silent = FakeGrid(ours, 0)
+    silent = FakeGrid(our_app, 0)
     node = silent.connect({})  # our ClientApp, on a node without --node-config
     assert pull(open_mailbox(silent, train_config=OURS), 1) == [Joined(node)]
     assert caplog.text == ""
 
 
 def test_nodes_are_looked_at_less_often_the_longer_nothing_comes():
-    assert [pause(waited, 0.02, 1.0) for waited in (0.0, 3.0, 99.0)] == pytest.approx(
+    assert [pause(seconds, 0.02, 1.0) for seconds in (0.0, 3.0, 99.0)] == pytest.approx(
         [0.02, 0.3, 1.0]
     )
 
 
 def test_a_node_that_did_not_hear_the_question_is_asked_again(open_mailbox):
-    """As one that still counts as online after the SuperLink died, and is away."""
-    grid = FakeGrid(ours, 1)
+    """For example a node that is away but still counts as online after the SuperLink died."""
+    grid = FakeGrid(our_app, 1)
     (node,) = grid.node_ids
     grid.held.add(node)
     mailbox = open_mailbox(grid, train_config=OURS)
@@ -156,22 +156,22 @@ def test_a_vanished_node_takes_its_orders_along(open_mailbox):
     mailbox.push(order(1, node))  # the engine had not seen `Left` yet
     grid.node_ids.append(node)
     assert clock.next(math.inf) == Joined(node)
-    grid.release(node)  # what it did for order 0 is of no use to anybody
+    grid.release(node)  # its reply to order 0 is not used
     clock.dispatch(order(2, node))
     assert clock.next(math.inf).reply.number == 2
     assert clock.next(clock.now + 0.1) is None
 
 
 def test_a_restarted_node_takes_its_client_over(open_mailbox, caplog):
-    grid = FakeGrid(ours, 1)
+    grid = FakeGrid(our_app, 1)
     (old,) = grid.node_ids
     mailbox = open_mailbox(grid, train_config=OURS)
     assert pull(mailbox, 1) == [Joined(0)]
     new = grid.connect({"partition-id": 0})
-    left, joined = pull(mailbox, 2)
-    assert (left.client_id, joined) == (0, Joined(0))
+    departure, joined = pull(mailbox, 2)
+    assert (departure.client_id, joined) == (0, Joined(0))
     assert f"node {new} takes over client 0 from node {old}: it has res" in caplog.text
-    assert left.reason in caplog.text
+    assert departure.reason in caplog.text
     mailbox.push(order(0, 0))
     assert pull(mailbox, 1)[0].number == 0
     assert grid.received[-1].metadata.dst_node_id == new
@@ -179,7 +179,7 @@ def test_a_restarted_node_takes_its_client_over(open_mailbox, caplog):
     assert mailbox.pull(timeout=0.1) == []
 
 
-def test_a_slow_uplink_blocks_nobody_else(open_mailbox):
+def test_a_slow_uplink_does_not_block_others(open_mailbox):
     grid = FakeGrid(plus_one, 2)
     slow, fast = grid.node_ids
     grid.uploading[slow] = threading.Event()
@@ -210,7 +210,7 @@ def test_an_upload_that_is_interrupted_occupies_its_node_no_longer_than_its_mess
     assert clock.next(clock.now + 0.1) is None, "the first reply is of no use to anybody"
 
 
-def test_errors_become_replies_that_say_why(open_mailbox, monkeypatch):
+def test_errors_become_replies_with_the_reason(open_mailbox, monkeypatch):
     def app(message, context):
         if context.node_config["partition-id"] == 0:
             raise RuntimeError("out of memory")
@@ -239,7 +239,7 @@ def test_errors_become_replies_that_say_why(open_mailbox, monkeypatch):
 
 
 def test_a_node_that_restarts_between_two_looks_has_lost_its_order(open_mailbox):
-    """Flower tells the error of a node that is away only while it is away."""
+    """Flower reports the error of an absent node only while it is absent."""
     grid = FakeGrid(plus_one, 1)
     (node,) = grid.node_ids
     clock = WallClock(open_mailbox(grid))
@@ -254,8 +254,8 @@ def test_a_node_that_restarts_between_two_looks_has_lost_its_order(open_mailbox)
 
 
 @pytest.mark.usefixtures("patience")
-def test_who_is_connected_may_be_unknown_for_a_while_and_no_longer(open_mailbox, monkeypatch):
-    """As while the SuperLink, or what stands before it, is restarted."""
+def test_connections_may_be_unknown_only_for_a_while(open_mailbox, monkeypatch):
+    """For example while the SuperLink or its proxy restarts."""
     grid = FakeGrid(plus_one, 1)
     errors = [ConnectionError("refused"), RuntimeError("500 Internal Server Error")]
 
@@ -285,8 +285,8 @@ def test_without_nodes_the_run_ends_with_advice(open_mailbox):
 
 
 @pytest.mark.usefixtures("patience")
-def test_nodes_that_wait_for_others_are_told_of(open_mailbox, caplog):
-    """As with a synchronous schedule whose cohort is larger than the federation."""
+def test_waiting_nodes_are_logged(open_mailbox, caplog):
+    """For example with a synchronous schedule whose cohort is larger than the federation."""
     grid = FakeGrid(plus_one, 2)
     node, _ = grid.node_ids
     mailbox = open_mailbox(grid)
@@ -304,7 +304,7 @@ def test_nodes_that_wait_for_others_are_told_of(open_mailbox, caplog):
 
 
 def test_a_signal_raised_in_a_thread_is_heeded_during_a_wait_without_end(open_mailbox):
-    """So Flower ends a ServerApp whose SuperLink is gone; it does not wake the main thread."""
+    """Flower ends a ServerApp without SuperLink this way, which does not wake the main thread."""
     grid = FakeGrid(plus_one, 0)
     mailbox = open_mailbox(grid)
     default = signal.signal(signal.SIGUSR1, lambda *_: grid.connect())
@@ -317,16 +317,16 @@ def test_a_signal_raised_in_a_thread_is_heeded_during_a_wait_without_end(open_ma
 
 def test_close_ends_all_threads(open_mailbox):
     before = set(threading.enumerate())
-    grid = FakeGrid(ours, 2)
+    grid = FakeGrid(our_app, 2)
     grid.held.add(grid.node_ids[0])
     mailbox = open_mailbox(grid, train_config=OURS)
     pull(mailbox, 1)
     grid.held.add(grid.node_ids[1])
     mailbox.push(order(0, 1))
-    ours_alone = set(threading.enumerate()) - before
-    assert len(ours_alone) == 3  # who watches, who introduces, who awaits the order
+    threads = set(threading.enumerate()) - before
+    assert len(threads) == 3  # they watch, introduce, and await the order
     mailbox.close()
-    for thread in ours_alone:
+    for thread in threads:
         thread.join(timeout=1.0)
         assert not thread.is_alive()
 
@@ -375,10 +375,10 @@ def test_nodes_that_come_late_are_waited_for_and_used(monkeypatch):
 
 
 def test_a_process_of_the_engine_that_dies_ends_the_run():
-    def dies(message, context):
+    def dead_actor(message, context):
         return Message(Error(0, "the actor is dead\nbecause"), reply_to=message)
 
-    mailbox = AnyNode(FakeGrid(dies, 1), LAYOUT)
+    mailbox = AnyNode(FakeGrid(dead_actor, 1), LAYOUT)
     mailbox.push(order(0, 0))
     with pytest.raises(RunError, match=r"died with its order.*: the actor is dead ... because$"):
         mailbox.pull(None)
@@ -387,14 +387,14 @@ def test_a_process_of_the_engine_that_dies_ends_the_run():
 # -- with an engine -------------------------------------------------------------------------------
 
 
-def test_a_client_that_fails_again_and_again_rests_and_comes_back(open_mailbox, caplog):
-    """Its second failure is told as its leave, so that it gets no order in between."""
+def test_a_client_that_fails_repeatedly_rests_and_returns(open_mailbox, caplog):
+    """Its second failure is reported as `Left`, so that it gets no order in between."""
     broken = {0}
 
     def app(message, context):
         if context.node_config["partition-id"] in broken:
             raise RuntimeError("a line\nno data")
-        return ours(message, context)
+        return our_app(message, context)
 
     grid = FakeGrid(app, 2)
     mailbox = open_mailbox(grid)
@@ -402,9 +402,9 @@ def test_a_client_that_fails_again_and_again_rests_and_comes_back(open_mailbox, 
     clock = WallClock(mailbox)
     assert {clock.next(math.inf) for _ in range(2)} == {Joined(bad), Joined(sound)}
     reason = "<class 'RuntimeError'>:<'a line\nno data'>"
-    failed = {"error": "no data'>", "traceback": reason}  # as Flower tells it
+    failure = {"error": "no data'>", "traceback": reason}  # as Flower reports it
     clock.dispatch(order(0, bad))
-    assert clock.next(math.inf).reply == Reply(0, **failed)
+    assert clock.next(math.inf).reply == Reply(0, **failure)
     clock.dispatch(order(1, bad))
     assert clock.next(math.inf) == Left(bad, (order(1, bad),), "no data'>", reason)
     assert f"client {bad} gets no order for 0.05 s: no data'>" in caplog.text
@@ -417,11 +417,11 @@ def test_a_client_that_fails_again_and_again_rests_and_comes_back(open_mailbox, 
         assert clock.next(math.inf).reply.upload.num_examples == 10
     broken.add(0)
     clock.dispatch(order(5, bad))
-    assert clock.next(math.inf).reply == Reply(5, **failed)
+    assert clock.next(math.inf).reply == Reply(5, **failure)
 
 
 def measures(message, context):
-    """As `plus_one`, and evaluates: its loss is the version. Partition 0 has no examples."""
+    """As `plus_one`, but also evaluates: the loss is the round. Partition 0 has no examples."""
     if message.metadata.message_type == "evaluate":
         if context.node_config["partition-id"] == 0:
             return Message(RecordDict({"metrics": MetricRecord({"loss": 1.0})}), reply_to=message)
@@ -430,17 +430,17 @@ def measures(message, context):
     return plus_one(message, context)
 
 
-def test_evaluate_orders_have_a_config_of_their_own_and_send_nobody_to_rest(open_mailbox):
+def test_evaluate_orders_have_their_own_config_and_failures_cause_no_rest(open_mailbox):
     grid = FakeGrid(measures, 2)
     mailbox = open_mailbox(grid, train_config={"lr": 0.5}, evaluate_config={"chunk": 2})
     pull(mailbox, 2)
     bad, sound = grid.node_ids
     mailbox.push(replace(order(0, sound, version=3), evaluates=True))
     assert pull(mailbox, 1) == [Reply(0, scores=Scores({"loss": 3.0}, 7))]
-    (sent,) = grid.received
-    assert sent.metadata.message_type == "evaluate"
-    assert sent.content["config"]["chunk"] == 2
-    assert "lr" not in sent.content["config"]
+    (message,) = grid.received
+    assert message.metadata.message_type == "evaluate"
+    assert message.content["config"]["chunk"] == 2
+    assert "lr" not in message.content["config"]
     for number in (1, 2, 3):
         mailbox.push(replace(order(number, bad), evaluates=True))
         (reply,) = pull(mailbox, 1)
@@ -452,7 +452,7 @@ def test_evaluate_orders_have_a_config_of_their_own_and_send_nobody_to_rest(open
 
 
 def test_an_error_in_a_nodes_code_is_logged_once_with_its_place(open_mailbox, caplog):
-    """Also where the node rests; what it was raised from may tell of the node's data, and stays."""
+    """Also if the node rests. Its cause stays on the node, because it may reveal data."""
 
     def app(message, context):
         try:
@@ -472,58 +472,58 @@ def test_an_error_in_a_nodes_code_is_logged_once_with_its_place(open_mailbox, ca
         sinks=[recorder],
     ).run()
     assert (outcome.stopped, outcome.version) == ("num_versions", 10)
-    failed = [event for event in recorder.events if event["kind"] == "failure"]
-    assert len(failed) > 1
-    assert {(event["reason"], event["raised"]) for event in failed} == {("KeyError: 'age'", True)}
-    (told,) = (r.getMessage() for r in caplog.records if "Traceback" in r.getMessage())
-    assert f'File "{__file__}"' in told
-    assert "ValueError: private" not in told
+    failures = [event for event in recorder.events if event["kind"] == "failure"]
+    assert len(failures) > 1
+    assert {(event["reason"], event["raised"]) for event in failures} == {("KeyError: 'age'", True)}
+    (log,) = (r.getMessage() for r in caplog.records if "Traceback" in r.getMessage())
+    assert f'File "{__file__}"' in log
+    assert "ValueError: private" not in log
 
 
 # -- through Flower's own object store -------------------------------------------------------------
 
 
-def carrying(number, client_id, model):
+def order_with_model(number, client_id, model):
     return replace(order(number, client_id), vector=model)
 
 
 def answer(message):
-    return ours(message, SimpleNamespace(node_config={}))
+    return our_app(message, SimpleNamespace(node_config={}))
 
 
 @pytest.mark.parametrize(
     "count", [3, pytest.param(2001, marks=[pytest.mark.slow, pytest.mark.timeout(300)])]
 )
-def test_three_nodes_lose_no_order_whose_model_is_sent_again_when_they_have_it(count, monkeypatch):
-    """All start from one version at a time, and what a second thread brings of it comes late."""
-    monkeypatch.setattr(os, "cpu_count", lambda: 2)  # with one, a grid sends the parts one by one
+def test_three_nodes_lose_no_order_if_a_known_model_is_sent_again(count, monkeypatch):
+    """All start from the same version, and a second thread uploads parts of it late."""
+    monkeypatch.setattr(os, "cpu_count", lambda: 2)  # with one CPU, a grid sends parts one by one
     link = SuperLink(3)
     mailbox = GridMailbox(link.grid, LAYOUT)
     clients = [event.client_id for event in mailbox.pull(5.0)]
     push_messages, push_object = link.client.PushMessages, link.client.PushObject
     registered, received = threading.Barrier(3), threading.Event()
-    brought = set()
+    parts = set()
 
     def register(request):
         response = push_messages(request)
         registered.wait(10.0)  # so all three bring the model
         return response
 
-    def bring(request):
+    def push_part(request):
         if request.object_content.startswith(b"ArrayChunk"):  # a grid sends two parts at a time
-            if request.object_id in brought:
+            if request.object_id in parts:
                 assert received.wait(10.0)
-            brought.add(request.object_id)
+            parts.add(request.object_id)
         return push_object(request)
 
-    link.client.PushMessages, link.client.PushObject = register, bring
+    link.client.PushMessages, link.client.PushObject = register, push_part
     errors = []
     for version in range(count // 3):
         received.clear()
-        brought.clear()
+        parts.clear()
         model = np.full(2, version, np.float32)
         for client_id in clients:
-            mailbox.push(carrying(len(errors) + clients.index(client_id), client_id, model))
+            mailbox.push(order_with_model(len(errors) + clients.index(client_id), client_id, model))
         for connection in link.connections:
             while not serve(connection, answer):
                 pass
@@ -535,13 +535,13 @@ def test_three_nodes_lose_no_order_whose_model_is_sent_again_when_they_have_it(c
 
 @pytest.mark.parametrize("step", range(1, 6))
 def test_a_model_that_goes_while_the_next_message_is_registered(step):
-    """The store lets go of its lock after every part of a message."""
+    """The store releases its lock after every part of a message."""
     link = SuperLink(2)
     mailbox = AnyNode(link.grid, LAYOUT)
     mailbox.push(order(0, 0))
-    confirmed = []
+    confirmations = []
     for connection in link.connections:
-        if serve((*connection[:-1], lambda *message: confirmed.append(message)), answer):
+        if serve((*connection[:-1], lambda *message: confirmations.append(message)), answer):
             confirm = connection[-1]
 
     class Lock:
@@ -555,7 +555,7 @@ def test_a_model_that_goes_while_the_next_message_is_registered(step):
             self.lock.release()
             self.steps += 1
             if self.steps == step:
-                confirm(*confirmed[0])
+                confirm(*confirmations[0])
 
     link.store.lock_store = Lock()
     mailbox.push(order(1, 1))

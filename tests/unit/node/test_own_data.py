@@ -1,4 +1,4 @@
-"""Orders to nodes with data of their own, and with frozen parameters of their own."""
+"""Orders to nodes with their own data, or with their own frozen parameters."""
 
 import json
 import os
@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from fake_grid import FakeGrid, through
 from flwr.app import Context, Message, RecordDict
-from helpers import composed, initial_vector
+from helpers import initial_vector, make_config
 from omegaconf import DictConfig, OmegaConf
 
 from fl_app import client_app
@@ -57,9 +57,9 @@ def _process(tmp_path, monkeypatch):
 
 
 def config(text=CONFIG):
-    made = OmegaConf.create(text)
-    assert isinstance(made, DictConfig)
-    return made
+    result = OmegaConf.create(text)
+    assert isinstance(result, DictConfig)
+    return result
 
 
 VECTOR, LAYOUT = initial_vector(build_task(config()), seed=3)
@@ -72,7 +72,7 @@ def table(path, rows, label=None, head="age,pulse,ill"):
 
 
 def ask(kind, content, node_config):
-    """The ClientApp's reply, both messages serialised on the way."""
+    """The ClientApp's reply; both messages are serialised."""
     message = through(Message(content, dst_node_id=NODE, message_type=kind))
     return through(client_app.app(message, Context(1, NODE, node_config, RecordDict(), {})))
 
@@ -83,7 +83,7 @@ def order(client_id=NODE, text=CONFIG, run="r1"):
 
 
 def test_a_node_trains_on_all_of_its_own_data_and_on_nothing_else(tmp_path):
-    """A quarter of 20 rows is kept; draws follow from the client's id, not from an index."""
+    """A quarter of 20 rows is held out; random draws depend on the client's id, not on an index."""
     path = str(table(tmp_path / "a.csv", 20))
     for node_config, client_id in (({}, NODE), ({"partition-id": 4}, 4)):
         reply = ask("train", order(), {"data": path, **node_config})
@@ -105,19 +105,19 @@ def test_state_is_kept_under_the_id_by_which_the_server_knows_the_node(tmp_path)
     for node_config in ({}, {"partition-id": 4}):
         content = packer.pack(Order(0, NODE, 2, 7, VECTOR, {}, 0.0))
         assert ask("train", content, {"data": path, **node_config}).has_content()
-    kept = {file.name for file in (tmp_path / "state" / "run-r1").iterdir()}
-    assert kept == {f"client-{NODE}.npz", "client-4.npz"}
+    files = {file.name for file in (tmp_path / "state" / "run-r1").iterdir()}
+    assert files == {f"client-{NODE}.npz", "client-4.npz"}
 
 
-def test_a_new_run_reads_the_data_anew(tmp_path):
-    """Within a run they stay in memory, so that all orders train on the same examples."""
+def test_a_new_run_reads_the_data_again(tmp_path):
+    """Within a run the data stay in memory, so that all orders train on the same examples."""
     path = table(tmp_path / "a.csv", 20)
-    found = []
+    counts = []
     for rows, run in ((20, "r1"), (40, "r1"), (40, "r2")):
         table(path, rows)
         reply = ask("train", order(run=run), {"data": str(path)})
-        found.append(codec.read_upload(reply, LAYOUT).num_examples)
-    assert found == [15, 15, 30]
+        counts.append(codec.read_upload(reply, LAYOUT).num_examples)
+    assert counts == [15, 15, 30]
 
 
 def refusal(node_config, text=CONFIG):
@@ -150,8 +150,8 @@ def test_too_few(tmp_path):
         (b"\x00\xff\xfe\x00PK", "a.csv"),
     ],
 )
-def test_data_that_do_not_fit_are_told_without_a_word_of_them(tmp_path, caplog, content, log):
-    """The server learns that they cannot be read; the node's own log says why."""
+def test_errors_of_data_that_do_not_fit_do_not_quote_them(tmp_path, caplog, content, log):
+    """The server learns that they cannot be read; only the node's log has the reason."""
     path = tmp_path / "a.csv"
     path.write_bytes(content if isinstance(content, bytes) else content.encode())
     reason = refusal({"data": str(path)})
@@ -166,13 +166,13 @@ def test_a_run_that_cannot_read_data_of_a_nodes_own(tmp_path):
     assert "task.schema=null must be a schema where nodes have data of" in refusal(
         node_config, text
     )
-    made = config()
-    made.task = {"_target_": "fl_app.tasks.images.Digits"}
-    reason = refusal(node_config, OmegaConf.to_yaml(made))
+    other = config()
+    other.task = {"_target_": "fl_app.tasks.images.Digits"}
+    reason = refusal(node_config, OmegaConf.to_yaml(other))
     assert "_target_=fl_app.tasks.images.Digits reads no data of a node's own" in reason
 
 
-# -- frozen parameters that are not the server's ---------------------------------------------------
+# -- frozen parameters that differ from the server's -----------------------------------------------
 
 SETTINGS = ("num_clients=4", "algorithm.client.local_steps=1", "task.weights=absent.npz")
 HEAD = "task.trainable=[3.*]"  # of the perceptron, whose other parameters are frozen
@@ -180,11 +180,11 @@ OWN = "algorithm.client.private=[3.*]"
 
 
 def reply_to(model, config):
-    """What a node says to an order of a server with this model; the node's is of seed 0."""
-    told = {names.APP_CONFIG: OmegaConf.to_yaml(config, resolve=True), names.RUN: "7"}
+    """The reply of a node with a model of seed 0 to an order of a server with this model."""
+    keys = {names.APP_CONFIG: OmegaConf.to_yaml(config, resolve=True), names.RUN: "7"}
     if model.traces:
-        told[names.FROZEN] = model.traces
-    content = codec.OrderPacker(model.layout, told).pack(Order(0, 1, 0, 0, model.read(), {}, 0.0))
+        keys[names.FROZEN] = model.traces
+    content = codec.OrderPacker(model.layout, keys).pack(Order(0, 1, 0, 0, model.read(), {}, 0.0))
     context = Context(1, 5, {"partition-id": 1}, RecordDict(), {})
     return MessageHandler().handle(Message(content, dst_node_id=5, message_type="train"), context)
 
@@ -192,7 +192,7 @@ def reply_to(model, config):
 @pytest.mark.parametrize(
     ("more", "seed", "error"),
     [
-        ((), 1, ""),  # nothing is frozen: what is trained comes with the order
+        ((), 1, ""),  # nothing is frozen; trained parameters come with the order
         ((HEAD,), 0, ""),
         ((HEAD,), 1, "the frozen or private parameters 1.weight, 1.bias are not the server's: "),
         ((OWN,), 0, ""),
@@ -200,36 +200,36 @@ def reply_to(model, config):
     ],
 )
 def test_a_node_does_not_train_with_other_frozen_or_private_parameters(more, seed, error):
-    config = composed(*SETTINGS, *more)
-    task = build_task(composed(*SETTINGS[:-1], *more))
+    config = make_config(*SETTINGS, *more)
+    task = build_task(make_config(*SETTINGS[:-1], *more))
     private = config.algorithm.client.get("private")
     reply = reply_to(build_model(task, seed, private=private), config)
     assert reply.has_error() == bool(error)
     assert not error or error in reply.error.reason
 
 
-# -- what a client keeps ---------------------------------------------------------------------------
+# -- memory of a client ----------------------------------------------------------------------------
 
 
 def folder_of(run, **node_config):
     return memory.folder_of(Context(1, 5, {**node_config}, RecordDict(), {}), run)
 
 
-def test_what_was_saved_is_loaded_and_replaced_as_a_whole(tmp_path):
+def test_memories_are_loaded_and_replaced_as_a_whole(tmp_path):
     path = tmp_path / "run-7" / "client-3.npz"
     assert memory.load(path) == {}
     memory.save(path, {"slot": np.array(2), "model": np.arange(3.0)})
     memory.save(path, {"slot": np.array(4)})
     assert {name: int(array) for name, array in memory.load(path).items()} == {"slot": 4}
     assert [each.name for each in path.parent.iterdir()] == ["client-3.npz"]
-    with pytest.raises(ValueError, match="allow_pickle=False"):  # what was there stays
+    with pytest.raises(ValueError, match="allow_pickle=False"):  # the old file stays
         memory.save(path, {"slot": np.array(2), "evil": np.array([print], dtype=object)})
     assert memory.load(path)["slot"] == 4
     memory.save(path, {})
     assert memory.load(path) == {}
 
 
-def test_where_it_lies(tmp_path, monkeypatch):
+def test_the_folder_of_memories(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "home"))
     monkeypatch.delenv("FL_APP_STATE_DIR", raising=False)
     assert folder_of("7") == tmp_path / "home" / "fl_app" / "run-7"
@@ -240,27 +240,27 @@ def test_where_it_lies(tmp_path, monkeypatch):
         folder_of("../..")
 
 
-def test_what_was_kept_of_old_runs_goes_when_a_new_one_comes(tmp_path):
+def test_a_new_run_removes_memories_of_old_runs(tmp_path):
     def save(run, age):
         path = tmp_path / f"run-{run}" / "client-0.npz"
         memory.save(path, {"slot": np.array(1)})
-        path.with_name("client-0.npz.tmp").touch()  # whoever wrote it was killed
+        path.with_name("client-0.npz.tmp").touch()  # its writer was killed
         os.utime(path.parent, (time.time() - age,) * 2)
         return path.parent
 
     old, recent = save("1", 8 * 86400.0), save("2", 6 * 86400.0)
-    own = tmp_path / "run-results"  # the user's
-    own.mkdir()
-    (own / "table.csv").touch()
-    os.utime(own, (0, 0))
-    (gone := tmp_path / "run-4").symlink_to("nowhere")  # another node removes it meanwhile
+    results = tmp_path / "run-results"  # the user's
+    results.mkdir()
+    (results / "table.csv").touch()
+    os.utime(results, (0, 0))
+    (link := tmp_path / "run-4").symlink_to("nowhere")  # another node removes it meanwhile
     new = save("3", 0.0)
-    assert {*tmp_path.iterdir()} == {recent, own, gone, new}
-    assert (own / "table.csv").exists()
+    assert {*tmp_path.iterdir()} == {recent, results, link, new}
+    assert (results / "table.csv").exists()
     assert not old.exists()
 
 
-def pickled(path):
+def write_pickle(path):
     np.savez(path, evil=np.array([print], dtype=object), allow_pickle=True)
 
 
@@ -270,7 +270,7 @@ def pickled(path):
         lambda path: path.write_bytes(path.read_bytes()[:150]),
         lambda path: path.write_bytes(b""),
         lambda path: path.write_bytes(b"not a zip"),
-        pickled,
+        write_pickle,
     ],
 )
 def test_an_unreadable_file_counts_as_none(tmp_path, caplog, spoil):

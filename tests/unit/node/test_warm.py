@@ -1,4 +1,4 @@
-"""The warm node: how it waits, what starts its ClientApps, and what it replaces in Flower."""
+"""The warm node: its pauses, its executor of ClientApps, and its patches of Flower."""
 
 import logging
 import subprocess
@@ -21,7 +21,7 @@ from fl_app.node import warm
 
 
 class Clock:
-    """Time passes only while somebody sleeps."""
+    """A clock that advances only during `sleep`."""
 
     def __init__(self):
         self.seconds = 0.0
@@ -64,8 +64,8 @@ def test_it_waits_a_tenth_longer_and_never_longer_than_flower(clock):
 def test_the_executor_finds_the_node():
     node = ["--superlink", "server.lan:8100", "--insecure", "--host", "0.0.0.0", "--port", "9195"]
     tls = ["--ssl-ca-certfile", "ca.crt", "--allow-runtime-dependency-installation"]
-    for words, certificates in ((node, None), ([*node, *tls], "ca.crt")):
-        assert warm.runtime_of(words) == {
+    for arguments, certificates in ((node, None), ([*node, *tls], "ca.crt")):
+        assert warm.runtime_of(arguments) == {
             "runtime_api_address": "127.0.0.1:9195",
             "insecure": certificates is None,
             "root_certificates_path": certificates,
@@ -73,7 +73,7 @@ def test_the_executor_finds_the_node():
         }
 
 
-# -- the executor, with real processes whose orders cannot be had ---------------------------------
+# -- the executor, with real processes whose SuperNode does not answer ----------------------------
 
 
 @pytest.fixture
@@ -85,8 +85,8 @@ def executor():
 
 
 def workers():
-    found = psutil.Process().children()
-    return [process for process in found if "fl_app.node.worker" in process.cmdline()]
+    children = psutil.Process().children()
+    return [process for process in children if "fl_app.node.worker" in process.cmdline()]
 
 
 def order(app="a"):
@@ -97,7 +97,7 @@ def order(app="a"):
 
 
 def test_a_worker_that_is_killed_ends_the_executor(executor, caplog):
-    """The SuperNode could wait for ever for the content of a reply that was announced."""
+    """Otherwise the SuperNode might wait for ever for the content of an announced reply."""
     assert executor.launch(order()).status is LaunchResultStatus.ACCEPTED
     workers()[0].kill()
     with pytest.raises(SystemExit):
@@ -120,37 +120,37 @@ def test_an_order_that_was_given_up_or_is_of_another_app_does_not_hold_up_the_ne
     assert len({first.pid, second.pid, third.pid}) == 3
 
 
-# -- what is replaced in Flower -------------------------------------------------------------------
+# -- patches of Flower ----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("value", "version"), [("0", "1.41.0"), ("1", "1.43.0")])
 def test_an_untried_flower_runs_as_it_is_and_so_does_a_cold_node(monkeypatch, value, version):
-    started = []
+    calls = []
     monkeypatch.setattr(patches, "version", lambda name: version)
     monkeypatch.setattr(warm, "push_late_replies", lambda: None)
-    monkeypatch.setattr(warm, "flower_supernode", lambda: started.append(list(sys.argv)))
+    monkeypatch.setattr(warm, "flower_supernode", lambda: calls.append(list(sys.argv)))
     monkeypatch.setattr("sys.argv", ["warm", "--superlink", "server.lan:8100"])
     monkeypatch.setenv("WARM", value)
     warm.supernode()
-    assert started == [["warm", "--superlink", "server.lan:8100"]]
+    assert calls == [["warm", "--superlink", "server.lan:8100"]]
     monkeypatch.setenv("WARM", "auto")
     with pytest.raises(ValueError, match="WARM=auto must be 1 or 0"):
         warm.supernode()
 
 
 def test_an_order_that_was_carried_out_does_not_end_its_process(monkeypatch):
-    for name in ("flwr_exit", "install_from_fab"):  # as they are now, afterwards
+    for name in ("flwr_exit", "install_from_fab"):  # to restore them afterwards
         monkeypatch.setattr(run_clientapp, name, getattr(run_clientapp, name))
-    ended = []
-    add_exit_handler(lambda: ended.append("told the SuperNode"))
+    calls = []
+    add_exit_handler(lambda: calls.append("told the SuperNode"))
     patches.stay()
     with pytest.raises(patches.OrderDone):
         run_clientapp.flwr_exit(code=0)
-    assert ended == ["told the SuperNode"]
+    assert calls == ["told the SuperNode"]
 
 
 def test_a_reply_that_comes_late_does_not_take_the_place_of_the_next(monkeypatch):
-    monkeypatch.setattr(start_client_internal, "_pull_and_store_message", lambda **given: None)
+    monkeypatch.setattr(start_client_internal, "_pull_and_store_message", lambda **settings: None)
     patches.push_late_replies()
     state = NodeStateFactory(ObjectStoreFactory()).state()
     order = Message(RecordDict(), dst_node_id=1, message_type="train")
@@ -168,14 +168,14 @@ def test_a_reply_that_comes_late_does_not_take_the_place_of_the_next(monkeypatch
 
 # -- the process ----------------------------------------------------------------------------------
 
-THREAD = "threading.Thread(target=threading.Event().wait).start()"  # that nobody would end
+THREAD = "threading.Thread(target=threading.Event().wait).start()"  # it never ends
 
 
-@pytest.mark.parametrize(("ending", "said"), [
+@pytest.mark.parametrize(("ending", "output"), [
     ("pass", "The SuperNode has given up\n"),
     ("raise OSError('no such key')", "OSError: no such key\nThe SuperNode has given up\n"),
 ])  # fmt: skip
-def test_its_process_ends_though_a_thread_goes_on(ending, said):
+def test_its_process_ends_even_if_a_thread_runs(ending, output):
     script = (
         "import threading\n"
         "from fl_app.node.warm import main\n"
@@ -188,7 +188,7 @@ def test_its_process_ends_though_a_thread_goes_on(ending, said):
         [sys.executable, "-c", script], capture_output=True, text=True, timeout=30.0
     )
     assert result.returncode == 1
-    assert result.stderr.endswith(said)
+    assert result.stderr.endswith(output)
 
 
 def test_flowers_lines_about_every_message_are_left_out(caplog):

@@ -11,7 +11,7 @@ from unittest.mock import Mock
 import numpy as np
 import pytest
 import torch
-from helpers import aggregate, numbered
+from helpers import aggregate, with_orders
 from rich.console import Console
 from torch import nn
 
@@ -50,7 +50,7 @@ def evaluation(version, t, **metrics):
 
 
 @pytest.mark.parametrize(
-    ("value", "written"),
+    ("value", "expected"),
     [
         (math.nan, None),
         (-math.inf, None),
@@ -62,11 +62,11 @@ def evaluation(version, t, **metrics):
         (np.arange(2), [0, 1]),
     ],
 )
-def test_event_values_are_always_valid_json(tmp_path, value, written):
+def test_event_values_are_always_valid_json(tmp_path, value, expected):
     sink = JsonLines(tmp_path / "events.jsonl")
     sink.emit(Evaluated(1.0, 1, {"loss": value}))
     sink.close()
-    line = json.dumps(written, separators=(",", ":"))
+    line = json.dumps(expected, separators=(",", ":"))
     text = (tmp_path / "events.jsonl").read_text()
     assert text == f'{{"kind":"evaluate","t":1.0,"version":1,"loss":{line}}}\n'
 
@@ -135,15 +135,15 @@ def test_every_evaluation_is_a_row(tmp_path, events, text):
 
 
 def work(order, version=None):
-    """What is told of an order, and of the version that its update makes."""
+    """The events of an order, and of the version that its update makes."""
     yield Dispatched(0.0, 3, order, version=0)
     yield arrival(order=order)
     if version is not None:
         yield Aggregated(0.0, version, client=[3], order=[order], age=[0])
 
 
-def watched(total, label, **settings):
-    """A progress display, and how to tell it and its history of an event."""
+def make_progress(total, label, **settings):
+    """A progress display, and a function that emits an event to it and to its history."""
     history = History()
     sink = Progress(history, label, (total, None, None), **settings)
 
@@ -156,7 +156,7 @@ def watched(total, label, **settings):
 
 def test_progress_prints_lines_soon_then_now_and_then_and_at_the_end_where_it_cannot_draw():
     wall, out = Mock(return_value=100.0), io.StringIO()
-    sink, tell = watched(20, "fedbuff", console=Console(file=out), wall=wall)
+    sink, tell = make_progress(20, "fedbuff", console=Console(file=out), wall=wall)
     for version in range(1, 9):
         for event in work(version, version):
             tell(event)
@@ -176,13 +176,13 @@ def test_progress_prints_lines_soon_then_now_and_then_and_at_the_end_where_it_ca
 def test_progress_bar_is_drawn_ten_times_a_second_at_most_and_left_standing():
     wall, out = Mock(return_value=100.0), io.StringIO()
     console = Console(file=out, force_terminal=True, width=100)
-    sink, tell = watched(1000, "[fedbuff]", console=console, wall=wall)
+    sink, tell = make_progress(1000, "[fedbuff]", console=console, wall=wall)
     for version in range(1, 1001):
         for event in work(version, version):
             tell(event)
         wall.return_value += 0.001
-    drawn = out.getvalue().count("[fedbuff]")
-    assert 8 <= drawn <= 12
+    count = out.getvalue().count("[fedbuff]")
+    assert 8 <= count <= 12
     sink.close()
     assert "1000/1000 versions" in out.getvalue().splitlines()[-2]
     assert "1,000 updates at 1,000/s" in out.getvalue().splitlines()[-2]
@@ -206,7 +206,7 @@ def test_a_log_that_grows_is_read_on(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "damaged",
+    "line",
     [
         *(b"", b"7", b"\0\0\0\0", b"\xff\xfe"),
         *(
@@ -217,16 +217,16 @@ def test_a_log_that_grows_is_read_on(tmp_path):
         ),
     ],
 )
-def test_damaged_lines_are_left_out(tmp_path, damaged):
+def test_damaged_lines_are_left_out(tmp_path, line):
     path = tmp_path / "events.jsonl"
     first, second = LINES.encode().splitlines(keepends=True)
-    path.write_bytes(first + damaged + b"\n" + second + damaged + b"\n")
+    path.write_bytes(first + line + b"\n" + second + line + b"\n")
     with pytest.warns(UserWarning, match="events.jsonl: damaged lines left out: 2"):
         assert list(read_events(path)) == [Checkpointed(0.5, 2), Checkpointed(1.5, 4)]
 
 
 def test_any_event_may_be_lost():
-    """The fold goes on, and counts what is left."""
+    """The history still counts the other events."""
     flats = [
         {"kind": "dispatch", "t": 0.0, "client": 0, "order": 0, "version": 0},
         {"kind": "dispatch", "t": 0.0, "client": 1, "order": 1, "version": 0},
@@ -238,18 +238,18 @@ def test_any_event_may_be_lost():
          "dropped": [0], "order": [0]},
         {"kind": "aggregate", "t": 3.0, "version": 1, "client": [0], "order": [2], "age": [0]},
     ]  # fmt: skip
-    for lost in range(len(flats)):
+    for index in range(len(flats)):
         history = History(keep_orders=True)
-        for event in map(from_json, flats[:lost] + flats[lost + 1 :]):
+        for event in map(from_json, flats[:index] + flats[index + 1 :]):
             history.emit(event)
-        kinds = Counter(flat["kind"] for flat in flats if flat is not flats[lost])
+        kinds = Counter(flat["kind"] for flat in flats if flat is not flats[index])
         assert history.client_updates == kinds["arrival"]
         assert history.failures == kinds["failure"]
         assert history.version == kinds["aggregate"]
 
 
-def test_a_run_that_goes_on_knows_what_was_not_a_number(tmp_path):
-    """R2 is not defined for a client with one example; JSON has null for it."""
+def test_a_resumed_run_restores_values_that_are_not_numbers(tmp_path):
+    """For example R2 of a client with one example, which is null in JSON."""
     figures = {"r2_mean": math.nan, "r2_std": math.nan, "r2_worst_decile": 0.5, "loss_mean": 1.0}
     live, read = History(), History()
     sink = JsonLines(tmp_path / "events.jsonl")
@@ -272,7 +272,7 @@ def test_a_run_that_goes_on_knows_what_was_not_a_number(tmp_path):
     assert summaries[1]["client_eval_r2_mean"] is None
 
 
-# -- what software a run was made with -------------------------------------------------------------
+# -- provenance ------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -293,14 +293,14 @@ def repository(tmp_path, monkeypatch):
 
 
 def git(folder, *arguments):
-    done = subprocess.run(
+    process = subprocess.run(
         ["git", "-c", "commit.gpgsign=false", *arguments],
         cwd=folder,
         check=True,
         capture_output=True,
         text=True,
     )
-    return done.stdout.strip()
+    return process.stdout.strip()
 
 
 def test_commit_is_that_of_the_source_tree(repository):
@@ -308,17 +308,17 @@ def test_commit_is_that_of_the_source_tree(repository):
 
 
 @pytest.mark.parametrize("file", ["a.py", "my_own_algorithm.py"])
-def test_source_that_is_not_committed_is_told(repository, file):
+def test_uncommitted_source_is_recorded(repository, file):
     (repository / "fl_app" / file).write_text("2\n")
     assert source_commit(repository)[1] is True
 
 
-def test_run_resumed_with_other_software_says_what_it_began_with(monkeypatch):
-    began = {**provenance(["num_versions=5"]), "commit": "aaa"}
-    again = provenance(["num_versions=9"], began)
-    assert again["began_with"] == {"commit": "aaa", "overrides": ["num_versions=5"]}
+def test_run_resumed_with_other_software_records_the_first_one(monkeypatch):
+    first = {**provenance(["num_versions=5"]), "commit": "aaa"}
+    second = provenance(["num_versions=9"], first)
+    assert second["began_with"] == {"commit": "aaa", "overrides": ["num_versions=5"]}
     monkeypatch.setattr(module, "source_commit", lambda folder: ("bbb", False))
-    third = provenance(["num_versions=9"], again)
+    third = provenance(["num_versions=9"], second)
     assert third["began_with"]["commit"] == "aaa"
 
 
@@ -328,10 +328,10 @@ def test_run_resumed_with_other_software_says_what_it_began_with(monkeypatch):
 
 
 def test_stability_is_the_scatter_of_the_last_ten_accuracies():
-    """Five of 0.1 and five of 0.4.
+    """The last ten are five of 0.1 and five of 0.4.
 
     log10 differs by log10(4) = 0.60206 between the halves, so its population standard deviation is
-    half of that, 0.30103; that of the accuracies is 0.15. What came before them does not count.
+    half of that, 0.30103; that of the accuracies is 0.15. Earlier values do not count.
     """
     log, plain = stability([0.9, 0.001] + 5 * [0.1] + 5 * [0.4])
     assert log == pytest.approx(0.30103, abs=1e-6)
@@ -361,17 +361,17 @@ EVENTS = [
 
 
 def history(flats=EVENTS, **settings):
-    counted = History(**settings)
-    for event in numbered(flats):
-        counted.emit(from_json(event))
-    return counted
+    result = History(**settings)
+    for event in with_orders(flats):
+        result.emit(from_json(event))
+    return result
 
 
-def test_what_was_in_vain():
-    """Of client 0, what was aggregated with weight 0. Client 1: what was late, and refused."""
-    counted = history()
-    assert counted.joules is None
-    assert columns(counted) == {
+def test_wasted_orders():
+    """Client 0's update of weight 0, and client 1's late and refused updates."""
+    totals = history()
+    assert totals.joules is None
+    assert columns(totals) == {
         "client_updates": 3,
         "bytes_down": 5 * 40,
         "bytes_up": 3 * 40,
@@ -382,24 +382,24 @@ def test_what_was_in_vain():
 @pytest.mark.parametrize(
     ("events", "joules"),
     [
-        ([("arrival", 13.0)], 10 + 2 * 5),  # a second of which it waited for the server
+        ([("arrival", 13.0)], 10 + 2 * 5),  # it waited for the server for a second
         ([("arrival", 6.0)], 4 + 2 * 5),  # recalled: 4 s of training
         ([("refresh", 5.0), ("arrival", 13.0)], 10 + 3 * 5),  # one more download
         ([("failure", 3.0)], 2 + 1 * 5),
-        ([("failure", 3.0), ("reject", 12.0)], 10 + 2 * 5),  # it went on after its deadline
+        ([("failure", 3.0), ("reject", 12.0)], 10 + 2 * 5),  # it continued after its deadline
         ([("arrival", 12.0), ("evaluate_order", 12.0), ("client_evaluate", 15.0)], 27),
     ],
 )
 def test_joules_of_orders_as_far_as_they_went(events, joules):
     """1 s down, 10 s of training at 1 W, 1 s up at 5 W; an evaluation trains for 2 s."""
-    about = {"client": 1, "order": 4, "version": 0, "base_version": 0, "age": 0}
-    about |= {"num_examples": 0, "metrics": {}}
-    flats = [about | {"kind": "dispatch", "t": 0.0, "parts": [1.0, 10.0, 1.0]}]
+    fields = {"client": 1, "order": 4, "version": 0, "base_version": 0, "age": 0}
+    fields |= {"num_examples": 0, "metrics": {}}
+    flats = [fields | {"kind": "dispatch", "t": 0.0, "parts": [1.0, 10.0, 1.0]}]
     for kind, t in events:
-        flats.append(about | {"kind": kind, "t": t, "parts": [1.0, 2.0, 0.0]})
-    counted = history(flats, joules=Energy(compute_watts=1.0, radio_watts=5.0).joules)
-    assert counted.joules == joules
-    assert columns(counted)["joules"] == joules
+        flats.append(fields | {"kind": kind, "t": t, "parts": [1.0, 2.0, 0.0]})
+    totals = history(flats, joules=Energy(compute_watts=1.0, radio_watts=5.0).joules)
+    assert totals.joules == joules
+    assert columns(totals)["joules"] == joules
 
 
 def test_the_summary_of_a_run():
@@ -417,21 +417,21 @@ def test_the_summary_of_a_run():
         "orders_wasted": 3,
         "aggregation": {"drift": 0.5, "norm": None},
     }
-    counted = history()
+    totals = history()
     report = {"drift": np.float32(0.5), "norm": math.inf}
-    counted.emit(Aggregated(10.0, 3, [], [], [], report=report))
-    summary = of_outcome(Outcome(np.zeros(2, np.float32)), counted, 1.0, 0.5)
+    totals.emit(Aggregated(10.0, 3, [], [], [], report=report))
+    summary = of_outcome(Outcome(np.zeros(2, np.float32)), totals, 1.0, 0.5)
     assert {key: summary[key] for key in expected} == expected
 
 
 def test_a_collapsed_model_has_finite_weights_and_one_answer():
-    def collapsed(share, loss):
+    def has_collapsed(share, loss):
         metrics = {"accuracy": 0.1, "loss": loss, "commonest_prediction": share}
         return bool(of_last_evaluation(metrics)["collapsed"])
 
-    assert collapsed(0.99, 2.3)
-    assert not collapsed(0.98, 2.3)
-    assert not collapsed(1.0, math.nan)  # diverged, as the loss says
+    assert has_collapsed(0.99, 2.3)
+    assert not has_collapsed(0.98, 2.3)
+    assert not has_collapsed(1.0, math.nan)  # it diverged: see the loss
     assert "collapsed" not in of_last_evaluation({"accuracy": 0.1, "loss": 2.3})
     assert of_last_evaluation({"rmse": 2.7, "loss": 1.0, "r2": -0.003})["collapsed"]
     assert not of_last_evaluation({"rmse": 1.0, "loss": 0.1, "r2": 0.86})["collapsed"]
@@ -441,9 +441,9 @@ def test_a_collapsed_model_has_finite_weights_and_one_answer():
 
 
 def test_recall_of_every_class():
-    """Test classes 0 0 1 2, of which the model gets one 0 and the 1 right."""
+    """Test classes 0 0 1 2; the model predicts one 0 and the 1 correctly."""
     outputs, classes = torch.eye(3)[[0, 1, 1, 1]], torch.tensor([0, 0, 1, 2])
-    model = nn.PReLU()  # which leaves positive numbers as they are
+    model = nn.PReLU()  # the identity for positive numbers
     task = Task.from_arrays(outputs, classes, outputs, classes, model=model)
     metrics = task.test(model, recall=True)
     assert metrics == task.test(model) | {"recall_0": 0.5, "recall_1": 1.0, "recall_2": 0.0}
@@ -456,14 +456,14 @@ def test_recall_of_every_class():
 NOISY = [0.1, 0.2, 0.7, 0.4, 0.5, 0.8, 0.6, 0.5, 0.6]
 
 
-def version(of, accuracies, target):
-    """That of the evaluation which `of` finds in evaluations with these accuracies."""
+def version(measure, accuracies, target):
+    """The version of the evaluation that `measure` returns for these accuracies."""
     evaluations = [
         Evaluation(number, 10.0 * number, 3 * number, {"accuracy": accuracy})
         for number, accuracy in enumerate(accuracies)
     ]
-    found = of(evaluations, target)
-    return found and found.version
+    evaluation = measure(evaluations, target)
+    return evaluation and evaluation.version
 
 
 def test_lucky_evaluation_is_the_first_but_does_not_stay():

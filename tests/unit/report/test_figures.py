@@ -1,4 +1,4 @@
-"""The numbers in the figures of a report, as their specifications have them."""
+"""The numbers in the specifications of a report's figures."""
 
 import csv
 import io
@@ -28,26 +28,26 @@ from fl_app.report.style import ALGORITHMS, WAITING, looks
 
 def tables(chart):
     """The tables of a figure by their columns; later ones with equal columns are appended."""
-    found = {}
+    result = {}
     for text in figures.specification(chart)["datasets"].values():
         rows = list(csv.DictReader(io.StringIO(text)))
-        found.setdefault(" ".join(rows[0]), []).extend(rows)
-    return found
+        result.setdefault(" ".join(rows[0]), []).extend(rows)
+    return result
 
 
 @pytest.fixture
 def series(tmp_path):
-    lost = [*ASYNCHRONOUS, failure(3.0, 0, 2), dispatch(3.0, 1, 3)]
+    events = [*ASYNCHRONOUS, failure(3.0, 0, 2), dispatch(3.0, 1, 3)]
     write_cell(tmp_path / "fedavg", events=ROUNDS, algorithm="fedavg")
-    write_cell(tmp_path / "fedasync-seed0", events=lost, algorithm="fedasync")
+    write_cell(tmp_path / "fedasync-seed0", events=events, algorithm="fedasync")
     write_cell(tmp_path / "fedasync-seed1", events=ASYNCHRONOUS[:-1], algorithm="fedasync")
     return group(read_run(tmp_path))
 
 
 def test_curves_are_over_three_axes_and_the_legend_tells_when_they_are_at_the_target(series):
-    found = tables(figures.learning(series, ["loss", "accuracy"], 0.9))
+    data = tables(figures.learning(series, ["loss", "accuracy"], 0.9))
     names = {"fedavg: 90% first at 6.0 s", "fedasync (2 seeds): mean 90% first at 2.0 s"}
-    accuracy = [row for row in found["x mean low high cell over"] if row["mean"] != "1"]
+    accuracy = [row for row in data["x mean low high cell over"] if row["mean"] != "1"]
     assert {row["cell"] for row in accuracy} == names
     rounds = {
         over: [(r["x"], r["mean"]) for r in accuracy if r["over"] == over and "avg" in r["cell"]]
@@ -61,7 +61,7 @@ def test_curves_are_over_three_axes_and_the_legend_tells_when_they_are_at_the_ta
 
 
 def test_curve_of_seeds_is_their_mean_and_range_interpolated_where_every_seed_has_a_value():
-    """No plateau of B after its end, and no step of the mean where it drops out.
+    """B has no plateau after its end, and the mean has no step there.
 
     t:    0     1     2     3     4
     A:   .2          .6    .7    .8
@@ -93,17 +93,17 @@ def test_timeline_shows_training_waiting_losses_and_versions(series):
         "fedavg: 67% training, 4 updates, 2 versions",
         "fedasync: 100% training, 3 updates, 3 versions",
     ]
-    found = tables(chart)
+    data = tables(chart)
     bars = [
         (row["colour"], row["client"], float(row["start"]), float(row["end"]))
-        for row in found["kind client low high start end colour opacity note"]
+        for row in data["kind client low high start end colour opacity note"]
     ]
-    of = series[0].look.colour
-    assert sorted(bar[1:] for bar in bars if bar[0] == of) == [
+    colour = series[0].look.colour
+    assert sorted(bar[1:] for bar in bars if bar[0] == colour) == [
         ("0", 0, 1), ("0", 3, 4), ("1", 0, 3), ("1", 3, 6),
     ]  # fmt: skip
     assert [bar[1:] for bar in bars if bar[0] == WAITING] == [("0", 1, 3), ("0", 4, 6)]
-    marks = [(row["kind"], row["start"]) for row in found["kind client low start note"]]
+    marks = [(row["kind"], row["start"]) for row in data["kind client low start note"]]
     assert marks == [*(("new version", t) for t in ("3", "6", "1", "2", "3")), ("update lost", "3")]
 
 
@@ -115,21 +115,21 @@ def test_timeline_has_transfers_below_the_training_and_every_sign(tmp_path):
     events = sorted([*events, *others], key=lambda event: event["t"])
     write_cell(tmp_path, events=events, algorithm="fedbuff")
     series = group(read_run(tmp_path))
-    found = tables(timeline(series))
-    carries = [
-        row for row in found["kind client low high start end colour opacity note"]
+    data = tables(timeline(series))
+    transfers = [
+        row for row in data["kind client low high start end colour opacity note"]
         if row["kind"] == "transfers"
     ]  # fmt: skip
-    assert (carries[0]["start"], carries[0]["end"]) == ("0", "0.1")
-    assert all(float(row["high"]) % 1 == pytest.approx(0.8) for row in carries)
-    kinds = {row["kind"] for row in found["kind client low start note"]}
+    assert (transfers[0]["start"], transfers[0]["end"]) == ("0", "0.1")
+    assert all(float(row["high"]) % 1 == pytest.approx(0.8) for row in transfers)
+    kinds = {row["kind"] for row in data["kind client low start note"]}
     assert kinds == {
         "update lost", "gets a fresh model", "checkpoint", "clusters formed", "new version",
         "late or duplicate reply", "recalled",
     }  # fmt: skip
 
 
-def test_lanes_are_sorted_by_the_last_clusters_and_marks_say_what_the_event_says(tmp_path):
+def test_lanes_are_sorted_by_the_last_clusters_and_marks_describe_the_event(tmp_path):
     cluster = {"version": 0, "client": [0, 1, 2], "cluster": [0, 1, 0], "dropped": []}
     events = [
         *(dispatch(0.0, client) for client in range(3)),
@@ -138,19 +138,19 @@ def test_lanes_are_sorted_by_the_last_clusters_and_marks_say_what_the_event_says
     ]
     write_cell(tmp_path, events=events, algorithm="eafl")
     chart = timeline(group(read_run(tmp_path)))
-    found = tables(chart)
-    lanes_of = {
+    data = tables(chart)
+    lanes = {
         row["client"]: float(row["high"]) - 0.42
-        for row in found["kind client low high start end colour opacity note"]
+        for row in data["kind client low high start end colour opacity note"]
     }
-    assert lanes_of == pytest.approx({"1": 0, "0": 1, "2": 2})
+    assert lanes == pytest.approx({"1": 0, "0": 1, "2": 2})
     assert "cluster 2" in str(figures.specification(chart))
-    told = [row["note"] for row in found["kind client low start note"]]
-    assert told == ["version 0, clusters of 2, 1 clients"]
+    notes = [row["note"] for row in data["kind client low start note"]]
+    assert notes == ["version 0, clusters of 2, 1 clients"]
 
 
 @pytest.mark.parametrize(
-    ("order", "trains", "carries"),
+    ("order", "training", "transfers"),
     [
         ({"parts": None}, [(0, 10)], []),
         ({"parts": (0, 10, 0)}, [(0, 10)], []),  # known for its joules
@@ -160,18 +160,18 @@ def test_lanes_are_sorted_by_the_last_clusters_and_marks_say_what_the_event_says
         ({"parts": (1, 6, 3), "fresh": (3,)}, [(1, 3), (4, 7)], [(0, 1), (3, 4), (7, 10)]),
     ],
 )
-def test_a_client_transfers_before_after_or_beside_its_training(order, trains, carries):
+def test_a_client_transfers_before_after_or_beside_its_training(order, training, transfers):
     history = history_of([(0, 0, 10)])
     for key, value in order.items():
         setattr(history.orders[0], key, value)
-    assert activity(Cell("x", history=history), history.orders[0]) == (trains, carries)
+    assert activity(Cell("x", history=history), history.orders[0]) == (training, transfers)
 
 
 def test_clients_scores_have_a_band_to_the_worst_decile(tmp_path):
     events = [*ROUNDS, clients_evaluate(4, 3, 1, 0.4, 0.1), clients_evaluate(7, 6, 2, 0.8, 0.5)]
     write_cell(tmp_path / "fedavg", events=events, algorithm="fedavg")
     write_cell(tmp_path / "fedasync-seed0", events=ASYNCHRONOUS, algorithm="fedasync")
-    unknown = clients_evaluate(7, 6, 2, None, None)  # and seed 0 ended before any
+    unknown = clients_evaluate(7, 6, 2, None, None)  # and seed 0 ended before any evaluation
     write_cell(tmp_path / "fedasync-seed1", events=[*ROUNDS, unknown], algorithm="fedasync")
     series = group(read_run(tmp_path))
     figures.learning(series[1:], ["accuracy"], 0.9, on_clients=True)  # has no point
@@ -183,7 +183,7 @@ def test_clients_scores_have_a_band_to_the_worst_decile(tmp_path):
     assert {row["cell"] for row in rows} == {"fedavg: 80.0%, worst decile 50.0%"}
 
 
-def test_a_picture_is_written_again_as_the_pdf_that_is_there(tmp_path, series):
+def test_a_picture_is_written_again_with_its_existing_pdf(tmp_path, series):
     chart = figures.staleness(series)
     path = tmp_path / "figures" / "staleness.png"
     save(chart, path, pdf=True)
@@ -195,11 +195,11 @@ def test_a_picture_is_written_again_as_the_pdf_that_is_there(tmp_path, series):
     assert {each.name for each in path.parent.iterdir()} == {"staleness.png", "staleness.pdf"}
 
 
-# -- how cells are drawn ---------------------------------------------------------------------------
+# -- styles of cells -------------------------------------------------------------------------------
 
 
 def test_every_algorithm_has_a_look_of_its_own_under_the_name_that_runs_report():
     names = [OmegaConf.load(path).name for path in (CONF / "algorithm").glob("*.yaml")]
     assert sorted(ALGORITHMS) == sorted(names)
-    for shown in (ALGORITHMS, ["fedbuff"] * 36, ["fedbuff"] * 12 + ["fedasync"] * 12):
-        assert len(set(looks(shown))) == len(shown)
+    for algorithms in (ALGORITHMS, ["fedbuff"] * 36, ["fedbuff"] * 12 + ["fedasync"] * 12):
+        assert len(set(looks(algorithms))) == len(algorithms)

@@ -1,4 +1,4 @@
-"""The page of a report: what it says, and that it needs nothing but itself."""
+"""The page of a report: its content, and that it needs no other file."""
 
 import json
 import re
@@ -16,14 +16,14 @@ from fl_app.report.__main__ import main
 def page(folder, **options):
     """The page without its script."""
     write_report(folder, figures=False, **options)
-    head, _, rest = (folder / PAGE).read_text().partition("<script>")
-    return head + rest.partition("</script>")[2]
+    head, _, tail = (folder / PAGE).read_text().partition("<script>")
+    return head + tail.partition("</script>")[2]
 
 
 def figures(text):
     """The figures of a page, as its script reads them."""
-    (found,) = re.findall(r'<script type="application/json" id="figures">(.*?)</script>', text)
-    return json.loads(found)
+    (data,) = re.findall(r'<script type="application/json" id="figures">(.*?)</script>', text)
+    return json.loads(data)
 
 
 def titles(text):
@@ -36,10 +36,10 @@ def test_page_of_a_run_tells_all_of_it(tmp_path):
     text = page(tmp_path)
     assert "<h1>fedbuff</h1>" in text
     facts = dict(re.findall("<dt>(.*?)</dt><dd>(.*?)</dd>", text))
-    told = {"state": "ended by num_versions", "acc. final": "80.0%", "at 90% first s": "-"}
-    told |= {"versions": "2", "time": "11.0 s", "client updates": "2"}
-    told |= {"MB up": "2.0", "fail": "2", "rej": "3"}
-    assert told.items() <= facts.items()
+    expected = {"state": "ended by num_versions", "acc. final": "80.0%", "at 90% first s": "-"}
+    expected |= {"versions": "2", "time": "11.0 s", "client updates": "2"}
+    expected |= {"MB up": "2.0", "fail": "2", "rej": "3"}
+    assert expected.items() <= facts.items()
     assert titles(text) == [
         "Who learns faster",
         "How stale the updates are",
@@ -57,9 +57,9 @@ def test_page_needs_no_other_file_and_its_figures_can_be_drawn(tmp_path):
     (tmp_path / "partition.csv").write_text("client,<cat>,dog\n0,3,0\n1,0,2\n")
     text = page(tmp_path)
     assert not re.findall(r"""(?:src|href|import)\s*[=(]\s*["'](?!data:)""", text)
-    drawn = figures(text)
-    assert len(drawn) == text.count('class="figure"') == 4
-    for figure in drawn.values():
+    specs = figures(text)
+    assert len(specs) == text.count('class="figure"') == 4
+    for figure in specs.values():
         assert '"url"' not in json.dumps(figure)
         assert vl_convert.vegalite_to_svg(figure).startswith("<svg")
 
@@ -88,7 +88,7 @@ def test_head_tells_the_setting_and_no_path(tmp_path):
     assert "fl-app 1.2, commit abcdef012," in text
 
 
-def test_what_clients_said_is_text(tmp_path):
+def test_messages_of_clients_are_escaped(tmp_path):
     write_cell(
         tmp_path, events=EVENTFUL, summary={"stopped": "Diverged: <script>alert(1)</script>"}
     )
@@ -98,31 +98,31 @@ def test_what_clients_said_is_text(tmp_path):
     assert "KeyError: &#39;&lt;b&gt;bold" in text
 
 
-def test_run_that_goes_on_says_so_and_an_empty_one_has_a_page(tmp_path):
+def test_pages_of_a_running_run_and_of_an_empty_one(tmp_path):
     write_cell(tmp_path, events=[dispatch(0.0, 4)], runtime="deployment", algorithm="fedbuff")
     assert "still running" in page(tmp_path)
     (tmp_path / "events.jsonl").write_text("")
     assert "<h1>fedbuff</h1>" in page(tmp_path)
 
 
-def test_warnings_stand_on_top(tmp_path):
+def test_warnings_are_at_the_top(tmp_path):
     write_cell(tmp_path, events=ROUNDS, summary={"collapsed": True}, algorithm="fedbuff")
     warnings = re.findall('<div class="warning">(.*?)</div>', page(tmp_path))
     assert [
-        told.endswith("than a constant (a tenth of algorithm.client.local_lr may help): fedbuff")
-        for told in warnings
+        warning.endswith("than a constant (a tenth of algorithm.client.local_lr may help): fedbuff")
+        for warning in warnings
     ] == [True]
     write_cell(tmp_path, summary={"collapsed": False})
     assert 'class="warning"' not in page(tmp_path)
 
 
-def test_page_of_a_run_without_a_test_set_goes_by_what_its_clients_measured(tmp_path):
+def test_page_of_a_run_without_a_test_set_shows_evaluations_of_clients(tmp_path):
     order = {"kind": "evaluate_order", "t": 10, "client": 3, "order": 9, "version": 1, "bytes": 8}
-    failed = {"kind": "failure", "t": 11, "client": 3, "order": 9, "base_version": 1}
+    failure = {"kind": "failure", "t": 11, "client": 3, "order": 9, "base_version": 1}
     events = [
         *(dispatch(0, client) for client in range(2)),
         order,
-        {**failed, "reason": "evaluation: OSError: no such file"},
+        {**failure, "reason": "evaluation: OSError: no such file"},
         clients_evaluate(12, 10, 1, 0.4, 0.1),
         clients_evaluate(35, 30, 4, 0.8, 0.5),
     ]
@@ -152,16 +152,16 @@ def test_command_writes_table_and_figures_and_prints_the_table(tmp_path, capsys)
     assert "fedavg  95.0%" in out
 
 
-def test_table_is_told_before_anything_is_drawn(tmp_path):
+def test_the_table_is_shown_before_figures_are_drawn(tmp_path):
     write_cell(tmp_path, events=ROUNDS)
-    there = []
+    calls = []
 
-    def look(told):
-        there.append((told, {*tmp_path.iterdir()}))
+    def look(shown_table):
+        calls.append((shown_table, {*tmp_path.iterdir()}))
 
     table = write_report(tmp_path, figures=False, tell=look)
-    assert [told for told, _ in there] == [table]
-    assert tmp_path / PAGE not in there[0][1]
+    assert [shown_table for shown_table, _ in calls] == [table]
+    assert tmp_path / PAGE not in calls[0][1]
 
 
 @pytest.mark.parametrize("share", [0, 90, -0.1, float("nan")])

@@ -41,7 +41,7 @@ def table_of(folder, target=0.9):
     return make_table(read_run(folder), target)
 
 
-def printed(table, **options):
+def print_table(table, **options):
     out = io.StringIO()
     table.print(Console(file=out, **options))
     return out.getvalue()
@@ -53,7 +53,7 @@ def csv_of(table, folder):
         return list(csv.DictReader(file))
 
 
-def test_rows_tell_what_the_cells_came_to_as_far_as_it_is_known(tmp_path):
+def test_rows_have_the_known_results_of_the_cells(tmp_path):
     write_pair(tmp_path)
     rounds, asynchronous = table_of(tmp_path).rows
     expected = {
@@ -137,12 +137,12 @@ def test_a_run_judged_by_its_error_has_the_lowest_first_and_no_column_of_accurac
     rows = [(row["final_rmse"], row["best_rmse"]) for row in table.rows]
     assert rows == [(5.0, 5.0), (9.25, 8.0)]
     assert table.scores == [Score("rmse", higher_is_better=False)]
-    text = printed(table, force_terminal=True, width=200)
+    text = print_table(table, force_terminal=True, width=200)
     assert "\x1b[1m5\x1b[0m" in text
     page = (tmp_path / report.PAGE).read_text().partition("Summary and configuration")[0]
     body = page.partition("</head>")[2]
-    for words in ("accuracy", "acc.", "at 90%", "First at", "Stays at"):
-        assert words not in "".join(table.rows[0]) + text + body
+    for label in ("accuracy", "acc.", "at 90%", "First at", "Stays at"):
+        assert label not in "".join(table.rows[0]) + text + body
     assert "Lower values of rmse are better." in body
 
 
@@ -155,9 +155,9 @@ def test_runs_judged_by_different_scores_or_by_none_share_a_table(tmp_path):
     assert (rows["fedavg"]["score"], rows["fedavg"]["final_score"]) == ("accuracy", "0.95")
     assert (rows["error"]["score"], rows["error"]["final_score"]) == ("rmse", "7.5")
     assert rows["error"]["seconds_to_target"] == rows["none"]["final_score"] == "-"
-    assert {"95.0%", "7.5"} <= set(printed(table).split())
-    (alone,) = table_of(tmp_path / "none").rows
-    assert not {"final_score", "final_rmse", "seconds_to_target"} & {*alone}
+    assert {"95.0%", "7.5"} <= set(print_table(table).split())
+    (single,) = table_of(tmp_path / "none").rows
+    assert not {"final_score", "final_rmse", "seconds_to_target"} & {*single}
 
 
 # -- console ---------------------------------------------------------------------------------------
@@ -166,12 +166,12 @@ def test_runs_judged_by_different_scores_or_by_none_share_a_table(tmp_path):
 def test_printed_table_breaks_no_line_in_a_file_and_has_the_best_bold_on_a_terminal(tmp_path):
     write_pair(tmp_path)
     table = table_of(tmp_path)
-    lines = [" ".join(line.split()) for line in printed(table).splitlines()]
+    lines = [" ".join(line.split()) for line in print_table(table).splitlines()]
     assert lines[2:4] == [
         "fedavg 95.0% 95.0% 6.0 4 - 0.0 4 2 10 steps - 0 0 0 2.5 1.0 812 num_versions",
         "fedasync 85.0% 92.0% 2.0 2 - 0.7 3 2 - - 2 0 0 - - - -",
     ]
-    text = printed(table, force_terminal=True, width=200)
+    text = print_table(table, force_terminal=True, width=200)
     assert "\x1b[1m95.0%\x1b[0m" in text
     assert "\x1b[1m2.0\x1b[0m" in text
     assert "\x1b[1m85.0%" not in text
@@ -180,27 +180,27 @@ def test_printed_table_breaks_no_line_in_a_file_and_has_the_best_bold_on_a_termi
 def test_printed_mean_has_its_spread_and_only_means_compete(tmp_path):
     write_seeds(tmp_path)
     table = table_of(tmp_path)
-    lines = [" ".join(line.split()) for line in printed(table).splitlines()]
-    *_, spread, killed = lines
+    lines = [" ".join(line.split()) for line in print_table(table).splitlines()]
+    *_, spread, unfinished = lines
     assert spread == "Of several seeds: mean and sample standard deviation (n - 1)."
-    assert killed.endswith(" fedasync-seed1 (no summary: still running, or killed)")
+    assert unfinished.endswith(" fedasync-seed1 (no summary: still running, or killed)")
     assert lines[-3].startswith(
         "fedasync (2 seeds) 88.5% \u00b14.9 92.0% \u00b10.0 2.0 \u00b10.0 2 "
     )
-    text = printed(table, force_terminal=True, width=200)
+    text = print_table(table, force_terminal=True, width=200)
     assert "\x1b[1m2.0 \u00b10.0\x1b[0m" in text
     assert text.count("\x1b[1m") == 5  # the last one says that runs have not ended
 
 
-def test_what_a_reader_must_know_is_told_below_and_brackets_are_no_markup(tmp_path):
-    ended = f"Diverged: [red]{' too long for a column' * 3}"
-    write_cell(tmp_path / "[red]", events=ROUNDS, summary={**SUMMARY, "stopped": ended})
+def test_notes_are_below_the_table_and_brackets_are_no_markup(tmp_path):
+    reason = f"Diverged: [red]{' too long for a column' * 3}"
+    write_cell(tmp_path / "[red]", events=ROUNDS, summary={**SUMMARY, "stopped": reason})
     write_cell(tmp_path / "x", events=ROUNDS, summary=SUMMARY)
     write_cell(tmp_path / "y", events=ASYNCHRONOUS, summary=SUMMARY)
-    *_, row, _, _, work, ends = printed(table_of(tmp_path)).splitlines()
+    *_, row, _, _, work, last = print_table(table_of(tmp_path)).splitlines()
     assert row.rstrip().endswith("  Diverged: [red] too long for a ...")
     assert work.startswith("Unequal work: 3 to 4 client updates a cell")
-    assert ends == f"NOT RUN TO THEIR END: [red] ({ended})"
+    assert last == f"NOT RUN TO THEIR END: [red] ({reason})"
 
 
 LONG = "fedasync local_lr=0.1 staleness_function=polynomial partition=dirichlet"
@@ -212,18 +212,18 @@ def test_a_narrow_terminal_gets_the_columns_that_matter_most_and_folded_names(
     for name in (LONG, "fedbuff"):
         write_cell(tmp_path / name, events=ROUNDS, summary=SUMMARY, algorithm="fedavg")
     table = table_of(tmp_path)
-    shown = {}
+    cells = {}
     for width in (100, 80):
-        lines = printed(table, force_terminal=True, no_color=True, width=width).splitlines()
+        lines = print_table(table, force_terminal=True, no_color=True, width=width).splitlines()
         lines = [Text.from_ansi(line).plain.rstrip() for line in lines]
         assert max(map(len, lines)) <= width
-        shown[width] = [line.split() for line in lines]
-    assert len(shown[80][1]) < len(shown[100][1])
-    assert shown[80][2][1:] == ["local_lr=0.1", "95.0%", "95.0%", "6.0", "4"]
-    assert shown[80][3:5] == [["staleness_function=polynomial"], ["partition=dirichlet"]]
-    assert shown[80][6][:3] == ["Left", "out", "for"]
-    monkeypatch.setenv("COLUMNS", "80")  # likewise of a pipe
-    assert max(map(len, printed(table).splitlines())) <= 80
+        cells[width] = [line.split() for line in lines]
+    assert len(cells[80][1]) < len(cells[100][1])
+    assert cells[80][2][1:] == ["local_lr=0.1", "95.0%", "95.0%", "6.0", "4"]
+    assert cells[80][3:5] == [["staleness_function=polynomial"], ["partition=dirichlet"]]
+    assert cells[80][6][:3] == ["Left", "out", "for"]
+    monkeypatch.setenv("COLUMNS", "80")  # the same for a pipe
+    assert max(map(len, print_table(table).splitlines())) <= 80
 
 
 # -- equal work ------------------------------------------------------------------------------------
@@ -248,12 +248,12 @@ REMEDY = "; compare at equal updates with max_updates=1000 num_versions=null"
         ([cell(3, "interrupted"), cell(1000), cell(2, None)], ""),
     ],
 )
-def test_work_is_told_where_it_differs(cells, text):
+def test_unequal_work_is_noted(cells, text):
     assert work_of(cells) == text
 
 
-def test_what_cells_do_for_an_update_is_told_where_it_differs():
-    """Three orders at once, of which two ended when the last began; and ten at once."""
+def test_unequal_work_per_update_is_noted():
+    """Three orders at once (two of them end when the last one begins), and ten at once."""
     spans = [(0, 0.0, 1.0), (1, 0.0, 1.0), (2, 0.5, None), (1, 1.0, 2.0)]
     few, many = (
         Cell("a", {"work_per_update": work}, history=history_of(orders))
@@ -278,7 +278,7 @@ def test_what_cells_do_for_an_update_is_told_where_it_differs():
 
 
 def orders_of(cell):
-    """Of each order: client, start, end, what ended it, version, age, reason."""
+    """Client, start, end, ending event, version, age and reason of each order."""
     return [
         (o.client, o.start, cell.end(o), o.ended, o.version, o.age, o.reason)
         for o in cell.history.orders
@@ -375,14 +375,14 @@ def test_cells_come_in_the_order_of_algorithms_then_of_numbers_in_names(tmp_path
 
 
 def test_jobs_come_in_the_order_of_the_command_and_cells_in_that_of_their_experiment(tmp_path):
-    """Both have wkafl before fedavg, whose place among algorithms is the first one."""
+    """Both have wkafl before fedavg, although fedavg is the first of the algorithms."""
     for job, algorithm in (("10", "fedavg"), ("9", "wkafl")):
         write_cell(tmp_path / "sweep" / job, events=ROUNDS, algorithm=algorithm)
-    chosen = "experiment: {only: %s, cells: {fedavg: [], wkafl.2: []}, settings: {b: [], a: []}}"
+    config = "experiment: {only: %s, cells: {fedavg: [], wkafl.2: []}, settings: {b: [], a: []}}"
     for name in ("wkafl.2@a", "wkafl.2@b-seed1", "fedavg@a"):
         for only in ("[wkafl.2, fedavg]", "['@a', '@b']", "null"):
             write_cell(tmp_path / only / name, events=ROUNDS)
-            (tmp_path / only / name / "config.yaml").write_text(chosen % only)
+            (tmp_path / only / name / "config.yaml").write_text(config % only)
     folders = {path.name: [cell.folder for cell in read_run(path)] for path in tmp_path.iterdir()}
     assert folders == {
         "sweep": ["9", "10"],
@@ -398,7 +398,7 @@ def test_folder_without_cells_is_refused(tmp_path):
             read_run(folder)
 
 
-def test_configuration_says_what_was_run(tmp_path):
+def test_algorithm_task_and_seed_are_read_from_the_configuration(tmp_path):
     text = "algorithm: {name: eafl}\ntask: {_target_: fl_app.tasks.digits.digits}\nseed: 3\n"
     write_cell(tmp_path, events=[])
     (tmp_path / "config.yaml").write_text(text)
@@ -412,7 +412,7 @@ def test_configuration_says_what_was_run(tmp_path):
         read_cell(tmp_path)
 
 
-def test_a_run_without_a_summary_is_judged_by_what_was_measured(tmp_path):
+def test_a_run_without_a_summary_is_judged_by_its_metrics(tmp_path):
     write_cell(tmp_path / "a", events=[evaluate(0.0, 0, 0.5)])
     write_cell(tmp_path / "b", events=[{"kind": "evaluate", "t": 0.0, "version": 0, "loss": 2.0}])
     assert [cell.score for cell in read_run(tmp_path)] == [ACCURACY, LOSS]
@@ -421,13 +421,13 @@ def test_a_run_without_a_summary_is_judged_by_what_was_measured(tmp_path):
 # -- sweeps ----------------------------------------------------------------------------------------
 
 
-def write_job(sweep, number, *overrides, **changed):
-    """A job as the run leaves it."""
+def write_job(sweep, number, *overrides, **changes):
+    """Write the files of a job's run."""
     folder = sweep / str(number)
     folder.mkdir(parents=True)
     config = {"algorithm": {"name": "fedasync", "client": {"local_lr": 0.1}}, "seed": 0}
     values = [word for word in overrides if not word.startswith(("algorithm=", "partition="))]
-    config = OmegaConf.merge(config, changed, OmegaConf.from_dotlist(values))
+    config = OmegaConf.merge(config, changes, OmegaConf.from_dotlist(values))
     OmegaConf.save(config, folder / "config.yaml")
     OmegaConf.save(OmegaConf.create(list(overrides)), folder / "overrides.yaml")
     write_cell(folder, events=ROUNDS)
@@ -450,20 +450,20 @@ RATE = "algorithm.client.local_lr"
         ([[], []], ["0", "1"]),
     ],
 )
-def test_jobs_are_named_after_what_was_varied(tmp_path, jobs, names):
+def test_jobs_are_named_after_the_varied_keys(tmp_path, jobs, names):
     names = names or ["a.alpha=1 b.alpha=2", "a.alpha=2 b.alpha=2.5"]
     for number, overrides in enumerate(jobs):
         write_job(tmp_path, number, *overrides)
     assert [cell.name for cell in read_run(tmp_path)] == [f"fedasync {name}" for name in names]
 
 
-def test_cells_of_experiments_in_a_sweep_have_what_was_varied_behind_their_names(tmp_path):
+def test_cells_of_experiments_in_a_sweep_have_the_varied_keys_after_their_names(tmp_path):
     for number, alpha in enumerate(("0.1", "1")):
         for name in ("fast-seed0", "fast-seed3", "slow"):
             folder = tmp_path / str(number) / name
             write_cell(folder, events=ROUNDS, algorithm="fedbuff")
-            given = ["experiment=quickstart", f"partition.alpha={alpha}"]
-            OmegaConf.save(OmegaConf.create(given), folder / "overrides.yaml")
+            overrides = ["experiment=quickstart", f"partition.alpha={alpha}"]
+            OmegaConf.save(OmegaConf.create(overrides), folder / "overrides.yaml")
             with (folder / "config.yaml").open("a") as file:
                 file.write(f"seed: {name[-1] if name[-1].isdigit() else 0}\n")
     assert [(cell.name, cell.label, cell.folder) for cell in read_run(tmp_path)] == [

@@ -1,4 +1,4 @@
-"""Runs one after the other: their share of the cores, a late Ctrl-C, and what earlier runs left."""
+"""Several runs: a late Ctrl-C, folders of earlier runs, failures, cells, and compare=equal."""
 
 import json
 import logging
@@ -10,7 +10,7 @@ import signal
 import hydra
 import numpy as np
 import pytest
-from helpers import composed
+from helpers import make_config
 from hydra import initialize_config_dir
 
 import fl_app
@@ -31,9 +31,9 @@ from fl_app.schedule.compass import Compass
 ONE = "algorithm.client.local_steps=1"
 
 
-def plan(*words, **objects):
-    words = ("algorithm=fedbuff", "max_updates=20", "runtime.workers=0", ONE, *words)
-    return Plan(composed(*words), objects=UserObjects(**objects))
+def plan(*overrides, **objects):
+    overrides = ("algorithm=fedbuff", "max_updates=20", "runtime.workers=0", ONE, *overrides)
+    return Plan(make_config(*overrides), objects=UserObjects(**objects))
 
 
 class InterruptedAtTheEnd(FedAvgK):
@@ -47,22 +47,22 @@ class InterruptedAtTheEnd(FedAvgK):
 
 @pytest.mark.parametrize("others", [0, 1])
 def test_ctrl_c_at_the_end_of_the_last_run_came_too_late(others, tmp_path):
-    words = ("algorithm=fedavg_k", "num_versions=2", "max_updates=null")
-    plans = {"a": plan(*words, strategy=InterruptedAtTheEnd())}
+    overrides = ("algorithm=fedavg_k", "num_versions=2", "max_updates=null")
+    plans = {"a": plan(*overrides, strategy=InterruptedAtTheEnd())}
     plans |= {"b": plan()} if others else {}
-    ran = run_cells(plans, tmp_path, show=False, figures=False)
-    assert list(ran.summaries) == ["a"]
-    assert ran.interrupted == (others > 0)
+    results = run_cells(plans, tmp_path, show=False, figures=False)
+    assert list(results.summaries) == ["a"]
+    assert results.interrupted == (others > 0)
 
 
 def test_ctrl_c_hides_no_failure(tmp_path, capsys):
-    """Such as of the checkpoint that Ctrl-C asks for."""
-    ran = Results({}, {"a": RunError("the disk is full")}, True)
+    """For example of the checkpoint that is written after Ctrl-C."""
+    results = Results({}, {"a": RunError("the disk is full")}, True)
     with pytest.raises(Interrupted):
-        ran.refuse_incomplete(tmp_path)
+        results.refuse_incomplete(tmp_path)
     assert capsys.readouterr().err == "error: a: the disk is full\n"
     with pytest.raises(RunError, match="the disk is full"):
-        ran._replace(interrupted=False).refuse_incomplete(tmp_path)
+        results._replace(interrupted=False).refuse_incomplete(tmp_path)
 
 
 # -- in the folder of an earlier run --------------------------------------------------------------
@@ -70,13 +70,13 @@ def test_ctrl_c_hides_no_failure(tmp_path, capsys):
 WORDS = ("experiment=quickstart", "experiment.only=[fedbuff]", "runtime.workers=0", ONE)
 
 
-def ran(folder, *words):
-    """Run 20 updates with each seed; the runs that the report then shows."""
-    words = (*WORDS, "max_updates=20", *words)
-    config = composed(*words)
+def run_seeds(folder, *overrides):
+    """Run 20 updates with each seed; return the runs that the report then shows."""
+    overrides = (*WORDS, "max_updates=20", *overrides)
+    config = make_config(*overrides)
     with initialize_config_dir(str(CONF), version_base="1.3"):
-        cells = checked_cells(config, words)
-    plans = {name: Plan(cell, words) for name, cell in cells.items()}
+        cells = checked_cells(config, overrides)
+    plans = {name: Plan(cell, overrides) for name, cell in cells.items()}
     parallel = config.experiment.parallel
     run_cells(plans, folder, parallel=parallel, show=False, figures=False)
     return sorted(path.parent.name for path in folder.glob("*/summary.json"))
@@ -84,13 +84,13 @@ def ran(folder, *words):
 
 def test_a_mean_has_the_runs_of_the_command_alone_and_further_seeds_join_it(tmp_path):
     """With one seed, the folder of a cell has the cell's name, with several it has the seed's."""
-    ran(tmp_path, "experiment.seeds=[0]")
+    run_seeds(tmp_path, "experiment.seeds=[0]")
     with pytest.raises(ValueError, match=r"/fedbuff is a run of a cell that is not to run now"):
-        ran(tmp_path, "experiment.seeds=[0,1]", "resume=auto")
+        run_seeds(tmp_path, "experiment.seeds=[0,1]", "resume=auto")
     assert [*tmp_path.glob("*/summary.json")] == [tmp_path / "fedbuff" / "summary.json"]
     shutil.rmtree(tmp_path / "fedbuff")
-    assert len(ran(tmp_path, "experiment.seeds=[0,1]", "resume=auto")) == 2
-    assert len(ran(tmp_path, "experiment.seeds=[0,1,2]", "resume=auto")) == 3
+    assert len(run_seeds(tmp_path, "experiment.seeds=[0,1]", "resume=auto")) == 2
+    assert len(run_seeds(tmp_path, "experiment.seeds=[0,1,2]", "resume=auto")) == 3
 
 
 def test_a_picture_that_fails_costs_the_run_nothing(tmp_path, monkeypatch, caplog):
@@ -115,7 +115,7 @@ SMALL = (
 ERROR = "AttributeError: 'NoneType' object has no attribute 'vector'"
 
 
-class Mistaken(LocalTrainer):
+class Faulty(LocalTrainer):
     """Client 2 has a bug in its second order, and training diverges on client 4."""
 
     @property
@@ -132,8 +132,8 @@ class Mistaken(LocalTrainer):
         return grad
 
 
-def run_alone(folder, *words):
-    plan = Plan(composed(*SMALL, *words), objects=UserObjects(trainer=Mistaken))
+def run_alone(folder, *overrides):
+    plan = Plan(make_config(*SMALL, *overrides), objects=UserObjects(trainer=Faulty))
     return run_cell(plan, folder, label="run", show=False)
 
 
@@ -146,7 +146,7 @@ WAYS = (("runtime.workers=0",), ("runtime.workers=2",), ("runtime.workers=0", "r
 
 
 def test_the_first_error_ends_the_run_in_every_runtime(tmp_path, caplog):
-    """With its traceback, once, of the user's code alone; what was done is written."""
+    """The log has one traceback, of the user's code alone; the files of the run are written."""
     events = []
     for number, way in enumerate(WAYS):
         folder = tmp_path / str(number)
@@ -154,9 +154,9 @@ def test_the_first_error_ends_the_run_in_every_runtime(tmp_path, caplog):
         outcome, summary = run_alone(folder, *way)
         assert isinstance(outcome.error, ClientError)
         assert re.match(rf"client 2, order \d+: {ERROR}\.", str(outcome.error))
-        (told,) = (r.getMessage() for r in caplog.records if r.levelno >= logging.ERROR)
-        assert ERROR in told
-        assert told.count('File "') == told.count(f'File "{__file__}"') == 2
+        (message,) = (r.getMessage() for r in caplog.records if r.levelno >= logging.ERROR)
+        assert ERROR in message
+        assert message.count('File "') == message.count(f'File "{__file__}"') == 2
         assert json.loads((folder / "summary.json").read_text()) == summary
         assert summary["stopped"].startswith("ClientError: client 2, order ")
         assert summary["num_versions"] > 0
@@ -167,40 +167,40 @@ def test_the_first_error_ends_the_run_in_every_runtime(tmp_path, caplog):
     assert (last["kind"], last["client"], last["raised"]) == ("failure", 2, True)
 
 
-def test_a_run_that_tolerates_them_tells_how_many_at_its_end(tmp_path, caplog, capsys):
+def test_a_run_that_tolerates_failures_counts_them_at_its_end(tmp_path, caplog, capsys):
     settings = (*SMALL, "runtime.workers=0", "failures=tolerate")
-    result = fl_app.run(*settings, Mistaken, output=tmp_path / "python")
+    result = fl_app.run(*settings, Faulty, output=tmp_path / "python")
     summary, kinds = result.summary, result.events["kind"]
     failures = int((kinds == "failure").sum())
     assert (summary["stopped"], summary["failures"]) == ("num_versions", failures)
     assert summary["orders"] == (kinds == "dispatch").sum()
     assert len([r for r in caplog.records if r.levelno >= logging.ERROR]) == 1
-    told = f"{failures} of {summary['orders']} orders failed, first: client 2: {ERROR}"
-    shown, last = capsys.readouterr().out.splitlines()
-    assert shown.endswith(f" {failures} failed")
-    assert last == told
+    message = f"{failures} of {summary['orders']} orders failed, first: client 2: {ERROR}"
+    progress, last = capsys.readouterr().out.splitlines()
+    assert progress.endswith(f" {failures} failed")
+    assert last == message
 
 
-def test_a_model_that_collapsed_is_told():
+def test_a_collapsed_model_is_reported():
     help_ = "a tenth of algorithm.client.local_lr may help"
-    told = f"the model predicts no better than a constant ({help_})"
-    assert trouble_message({"": {"collapsed": True}}) == told
+    message = f"the model predicts no better than a constant ({help_})"
+    assert trouble_message({"": {"collapsed": True}}) == message
     gradients = trouble_message({"": {"collapsed": True, "work_per_update": "1 mini-batch"}})
-    assert gradients == told.replace("client.local_lr", "strategy.server_lr")
+    assert gradients == message.replace("client.local_lr", "strategy.server_lr")
     several = {"one": {"collapsed": True}, "two": {"collapsed": False}, "three": {}}
-    assert trouble_message(several) == f"{told}: one"
+    assert trouble_message(several) == f"{message}: one"
     private = trouble_message({"": {"collapsed": True, "private": ["3.*"]}})
     assert private.startswith("the server has the first values of private layers")
     silent = {"one": {"without_update": [2, 7]}, "two": {"without_update": []}}
     assert trouble_message(silent) == "one, NO UPDATE from clients 2, 7"
 
 
-def test_an_error_in_a_strategy_is_told_with_its_traceback(tmp_path, caplog, monkeypatch):
-    def mistaken(*_):
+def test_an_error_in_a_strategy_is_logged_with_its_traceback(tmp_path, caplog, monkeypatch):
+    def aggregate(*_):
         np.ones(2) @ np.ones(3)
 
-    monkeypatch.setattr("fl_app.algorithms.fedbuff.FedBuff.aggregate", mistaken)
-    outcome, summary = run_cell(Plan(composed(*SMALL)), tmp_path, label="run", show=False)
+    monkeypatch.setattr("fl_app.algorithms.fedbuff.FedBuff.aggregate", aggregate)
+    outcome, summary = run_cell(Plan(make_config(*SMALL)), tmp_path, label="run", show=False)
     assert isinstance(outcome.error, ServerError)
     assert summary["stopped"].startswith("ValueError: matmul: ")
     assert caplog.text.count(f'File "{__file__}"') == caplog.text.count('File "') == 1
@@ -208,7 +208,7 @@ def test_an_error_in_a_strategy_is_told_with_its_traceback(tmp_path, caplog, mon
 
 
 def test_an_algorithms_file_has_its_four_parts_and_no_other():
-    config = composed("+algorithm.clients.upload=delta", "algorithm=fedbuff")
+    config = make_config("+algorithm.clients.upload=delta", "algorithm=fedbuff")
     with pytest.raises(ValueError, match=r"^algorithm=fedbuff must have .*: of its YAML, clients"):
         validate_config(config)
 
@@ -216,14 +216,14 @@ def test_an_algorithms_file_has_its_four_parts_and_no_other():
 # -- cells of an experiment ------------------------------------------------------------------------
 
 
-def composed_cells(*words):
-    config = compose(words)
+def make_cells(*overrides):
+    config = compose(overrides)
     with initialize_config_dir(str(CONF), version_base="1.3"):
-        return compose_cells(config, words)
+        return compose_cells(config, overrides)
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("overrides", "message"),
     [
         ("experiment.seeds=[0,1]", "experiment.seeds=[0, 1] must be null without experiment=<"),
         ("experiment.only=[fedavg]", "experiment.only=['fedavg'] must be null without"),
@@ -246,9 +246,9 @@ def composed_cells(*words):
         ("experiment=quickstart experiment.only=fedavg", "experiment.only=fedavg must be a l"),
     ],
 )
-def test_keys_without_effect_or_of_another_form(words, told):
-    with pytest.raises(ValueError, match=f"^{re.escape(told)}"):
-        composed_cells(*words.split())
+def test_keys_without_effect_or_of_another_form(overrides, message):
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}"):
+        make_cells(*overrides.split())
 
 
 # -- compare=equal --------------------------------------------------------------------------------
@@ -258,20 +258,20 @@ FEW = ("compare.concurrency=20", "compare.buffer_size=4", "compare.local_epochs=
 
 
 def values(cell):
-    """Concurrency, buffer size, local epochs and steps; then the keys that are kept."""
+    """Concurrency, buffer size, local epochs and steps; then the keys that stay different."""
     schedule, client = cell.algorithm.schedule, cell.algorithm.client
-    both = (schedule.get("concurrency"), schedule.get("buffer_size"))
-    return (*both, client.local_epochs, client.local_steps), list(cell.compare.kept)
+    sizes = (schedule.get("concurrency"), schedule.get("buffer_size"))
+    return (*sizes, client.local_epochs, client.local_steps), list(cell.compare.kept)
 
 
 def equal(*overrides):
-    words = ["compare=equal", *overrides]
-    (cell,) = checked_cells(composed(*words), words).values()
+    keys = ["compare=equal", *overrides]
+    (cell,) = checked_cells(make_config(*keys), keys).values()
     return cell
 
 
 @pytest.mark.parametrize(
-    ("algorithm", "expected", "kept"),
+    ("algorithm", "expected", "exceptions"),
     [
         ("wkafl", (20, 4, *EPOCHS), ["local work"]),
         ("fedhist", (20, 4, *EPOCHS), []),
@@ -285,22 +285,22 @@ def equal(*overrides):
         ("fedcompass", (None, None, *EPOCHS), ["concurrency", "buffer_size", "local work"]),
     ],
 )
-def test_each_algorithm_takes_over_what_its_equations_allow(algorithm, expected, kept):
+def test_each_algorithm_takes_settings_that_its_equations_allow(algorithm, expected, exceptions):
     cell = equal(f"algorithm={algorithm}", *FEW)
-    assert values(cell) == (expected, kept)
+    assert values(cell) == (expected, exceptions)
 
 
-def test_with_all_clients_at_work_nobody_who_needs_them_is_told_apart():
+def test_algorithms_that_need_all_clients_differ_only_if_others_do_not():
     assert values(equal("algorithm=eafl"))[1] == ["buffer_size", "local work"]
     assert values(equal("algorithm=fedavg", "num_clients=6"))[0] == (None, 6, 5, None)
     assert values(equal("num_clients=6"))[0] == (6, 6, 5, None)
 
 
 def test_uploads_that_are_displacements_train_like_others_and_pauses_need_epochs():
-    words = ("algorithm.client.upload=pseudo", "compare.local_steps=7")
-    assert values(equal("algorithm=wkafl", *words)) == ((50, 10, 5, 7), [])
-    (*_, epochs, steps), kept = values(equal("algorithm=fedasmu", "compare.local_steps=7"))
-    assert (epochs, steps, kept) == (5, None, ["buffer_size", "local work"])
+    overrides = ("algorithm.client.upload=pseudo", "compare.local_steps=7")
+    assert values(equal("algorithm=wkafl", *overrides)) == ((50, 10, 5, 7), [])
+    (*_, epochs, steps), exceptions = values(equal("algorithm=fedasmu", "compare.local_steps=7"))
+    assert (epochs, steps, exceptions) == (5, None, ["buffer_size", "local work"])
     assert values(equal("algorithm=fedasmu", "compare.local_epochs=1")) == (
         (50, None, 5, None),
         ["buffer_size", "local work"],
@@ -308,12 +308,12 @@ def test_uploads_that_are_displacements_train_like_others_and_pauses_need_epochs
 
 
 def test_keys_that_the_user_gives_win_and_these_win_over_those_of_an_experiment():
-    words = ["experiment=fmnist_n100", "experiment.only=[fedhist,wkafl]", "experiment.seeds=[0]"]
+    base = ["experiment=fmnist_n100", "experiment.only=[fedhist,wkafl]", "experiment.seeds=[0]"]
     more = ["compare=equal", *FEW, "algorithm.schedule.buffer_size=5"]
-    config, changed = composed(*words), composed(*words, *more)
+    config, other = make_config(*base), make_config(*base, *more)
     with hydra.initialize_config_dir(str(CONF), version_base="1.3"):
-        own, same = checked_cells(config, words), checked_cells(changed, [*words, *more])
-    assert own["fedhist"].algorithm.client.local_steps == 5
+        plain, same = checked_cells(config, base), checked_cells(other, [*base, *more])
+    assert plain["fedhist"].algorithm.client.local_steps == 5
     assert [values(cell)[0] for cell in same.values()] == [(20, 5, *EPOCHS)] * 2
 
 

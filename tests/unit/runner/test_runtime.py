@@ -1,4 +1,4 @@
-"""From configuration to objects: where and whether a run trains, and how large messages are."""
+"""From configuration to objects: devices, workers, sizes, checkpoints, signals."""
 
 import hashlib
 import os
@@ -11,7 +11,7 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
-from helpers import HeadedQuadratic, composed, engine_of
+from helpers import HeadedQuadratic, engine_of, make_config
 
 from fl_app.client.build import build_task, build_trainer
 from fl_app.record.log import read_events
@@ -26,16 +26,16 @@ CORES = len(os.sched_getaffinity(0))
 WORKERS = CORES if CORES > 1 else 0
 
 
-def placed(*overrides):
-    return placement(composed(*(f"runtime.{word}" for word in overrides)))
+def placement_of(*overrides):
+    return placement(make_config(*(f"runtime.{word}" for word in overrides)))
 
 
-def visible(monkeypatch, count):
+def set_gpus(monkeypatch, count):
     monkeypatch.setattr(torch.cuda, "device_count", lambda: count)
 
 
 @pytest.mark.parametrize(
-    ("count", "words", "expected"),
+    ("count", "keys", "expected"),
     [
         *((0, [f"device={device}"], ("cpu", WORKERS)) for device in ("cpu", "auto")),
         (0, ["device=auto", "workers=0"], ("cpu", 0)),
@@ -44,52 +44,52 @@ def visible(monkeypatch, count):
         (3, ["device=auto"], ("cuda:0", 0)),
         (3, ["device=cuda:2", "workers=0"], ("cuda:2", 0)),
         (3, ["device=cpu"], ("cpu", WORKERS)),
-        (3, ["device=meta"], ("meta", 0)),  # as any other device
+        (3, ["device=meta"], ("meta", 0)),  # like any other device
     ],
     ids=str,
 )
-def test_a_run_trains_where_gpus_are_and_workers(count, words, expected, monkeypatch):
-    visible(monkeypatch, count)
-    assert placed(*words) == expected
+def test_a_run_trains_where_gpus_are_and_workers(count, keys, expected, monkeypatch):
+    set_gpus(monkeypatch, count)
+    assert placement_of(*keys) == expected
 
 
 def test_cores_are_shared_and_one_of_them_needs_no_worker(monkeypatch):
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)))
     for parallel, workers in ((1, 8), (2, 4), (8, 0), (9, 0)):
-        assert placement(composed(f"experiment.parallel={parallel}")) == ("cpu", workers)
+        assert placement(make_config(f"experiment.parallel={parallel}")) == ("cpu", workers)
 
 
 def test_the_main_process_of_a_cluster_has_data_that_can_be_sent(monkeypatch):
-    visible(monkeypatch, 3)
-    assert placement(composed("runtime=ray", "runtime.device=cuda")) == ("cpu", 0)
-    assert placement(composed("runtime=flower", "runtime.device=cuda:1")) == ("cuda:1", 0)
+    set_gpus(monkeypatch, 3)
+    assert placement(make_config("runtime=ray", "runtime.device=cuda")) == ("cpu", 0)
+    assert placement(make_config("runtime=flower", "runtime.device=cuda:1")) == ("cuda:1", 0)
 
 
-def test_what_is_not_there_is_refused_before_anything_is_built(monkeypatch):
-    visible(monkeypatch, 0)
+def test_missing_devices_are_refused_before_anything_is_built(monkeypatch):
+    set_gpus(monkeypatch, 0)
     with pytest.raises(ValueError, match=r"^runtime\.device=cuda must be cpu, a device that torch"):
-        validate_config(composed("runtime.device=cuda"))
+        validate_config(make_config("runtime.device=cuda"))
     with pytest.raises(ValueError, match=r"^runtime\.workers=2 must be auto or 0 here, .*=meta"):
-        placed("device=meta", "workers=2")
+        placement_of("device=meta", "workers=2")
 
 
-def test_forked_workers_and_a_gpu_are_refused_with_what_has_both(monkeypatch):
-    visible(monkeypatch, 2)
-    config = composed("runtime.device=cuda", "runtime.workers=2")
-    told = (
+def test_forked_workers_with_a_gpu_are_refused_with_an_alternative(monkeypatch):
+    set_gpus(monkeypatch, 2)
+    config = make_config("runtime.device=cuda", "runtime.workers=2")
+    message = (
         r"^runtime\.workers=2 must be auto or 0 here, .*=cuda:0: .* runtime\.gpus_per_worker=1 has"
     )
-    with pytest.raises(ValueError, match=told):
+    with pytest.raises(ValueError, match=message):
         build_components(config)
 
 
-def test_what_cannot_be_trained_together_is_said_once(tmp_path, caplog):
+def test_obstacles_to_batches_are_logged_once(tmp_path, caplog):
     few = ["num_clients=10", "runtime.workers=0", "algorithm.schedule.concurrency=6"]
-    config = composed("algorithm=fedasmu", "num_versions=1", "runtime.batch=4", *few)
+    config = make_config("algorithm=fedasmu", "num_versions=1", "runtime.batch=4", *few)
     run_cell(Plan(config), tmp_path, label="test", show=False)
     reason = "FedASMUTrainer has a should_pause of its own"
-    told = f"runtime.batch=4: clients are trained one at a time: {reason}"
-    assert caplog.messages.count(told) == 1
+    message = f"runtime.batch=4: clients are trained one at a time: {reason}"
+    assert caplog.messages.count(message) == 1
 
 
 # -- without training -----------------------------------------------------------------------------
@@ -100,8 +100,8 @@ BUSY = ["devices/server=measured", "devices.server.evaluation=0.3", "devices.ser
 
 
 def course(name, train):
-    """What happened and when, and the final model."""
-    config = composed(
+    """Kind, second, client, order, version and age of all events, and the final model."""
+    config = make_config(
         f"algorithm={name}",
         f"num_clients={CLIENTS}",
         *("num_versions=15", "eval_every=2", "runtime.workers=0", f"runtime.train={train}"),
@@ -115,27 +115,27 @@ def course(name, train):
 
 @pytest.mark.parametrize("name", ["fedasync", "scaffold"])
 def test_the_same_happens_at_the_same_time_as_with_training(name):
-    (trained, model), (untrained, still) = course(name, "true"), course(name, "false")
-    assert trained == untrained
-    assert model != still
+    (events, model), (others, other_model) = course(name, "true"), course(name, "false")
+    assert events == others
+    assert model != other_model
 
 
 def test_a_run_without_training_measures_nothing(tmp_path):
-    config = composed("num_versions=4", "runtime.train=false", "num_clients=10", "eval_every=1")
+    config = make_config("num_versions=4", "runtime.train=false", "num_clients=10", "eval_every=1")
     _, summary = run_cell(Plan(config), tmp_path / "run", label="untrained", show=False)
     assert (summary["num_versions"], summary["final_accuracy"]) == (4, None)
 
 
 def test_joules_are_those_of_longer_orders_and_of_evaluations(tmp_path):
     """FedSA trains twice the epochs; without transfers every second of an order takes 3 W."""
-    words = ["algorithm=fedsa", "devices/energy=phone", "client_eval_every=2", "num_versions=9"]
-    _, summary = run_cell(Plan(composed(*words)), tmp_path, label="metered", show=False)
-    begun, seconds = {}, 0.0
+    overrides = ["algorithm=fedsa", "devices/energy=phone", "client_eval_every=2", "num_versions=9"]
+    _, summary = run_cell(Plan(make_config(*overrides)), tmp_path, label="metered", show=False)
+    starts, seconds = {}, 0.0
     for event in read_events(tmp_path / "events.jsonl"):
         if event.kind in ("dispatch", "evaluate_order"):
-            begun[event.order] = event.t
+            starts[event.order] = event.t
         elif event.kind in ("arrival", "client_evaluate"):
-            seconds += event.t - begun[event.order]
+            seconds += event.t - starts[event.order]
     assert summary["joules"] == pytest.approx(3.0 * seconds, rel=1e-5)
 
 
@@ -145,13 +145,13 @@ MEASURES = ("target_accuracy=1", "metrics=[recall]", "client_eval_every=1")
 @pytest.mark.parametrize(
     "more", [*MEASURES, "algorithm=area", "algorithm=fedsa", "runtime.train=no"]
 )
-def test_what_needs_training_is_refused(more):
+def test_settings_that_need_training_are_refused(more):
     with pytest.raises(ValueError, match=r"^runtime\.train="):
-        validate_config(composed("runtime.train=false", "num_clients=10", more))
+        validate_config(make_config("runtime.train=false", "num_clients=10", more))
 
 
-def test_a_gradient_of_the_server_is_of_what_is_shared_and_never_pauses():
-    config = composed("algorithm/client=first_only", "algorithm.client.private=[3.*]")
+def test_a_gradient_of_the_server_has_shared_entries_only_and_never_pauses():
+    config = make_config("algorithm/client=first_only", "algorithm.client.private=[3.*]")
     trainer = build_trainer(config, build_task(config))
     gradient = server_gradient(trainer)(trainer.model.read(), 1, 40, 8)
     assert gradient.shape == (trainer.model.layout.size,)
@@ -162,21 +162,21 @@ def test_a_gradient_of_the_server_is_of_what_is_shared_and_never_pauses():
 
 def test_an_algorithm_may_refuse_the_length_of_a_run():
     settings = ["algorithm=fedhist", "algorithm.strategy.norm_decay=0.01"]
-    for length in ("num_versions=99", "max_seconds=99", "max_updates=99"):  # alone they end a run
-        validate_config(composed(*settings, length))
-    validate_config(composed(*settings, "num_versions=100", "algorithm.strategy.norm_floor=0.2"))
+    for length in ("num_versions=99", "max_seconds=99", "max_updates=99"):  # each can end a run
+        validate_config(make_config(*settings, length))
+    validate_config(make_config(*settings, "num_versions=100", "algorithm.strategy.norm_floor=0.2"))
     with pytest.raises(ValueError, match=r"norm_decay=0.01 must be below 1 / num_versions=0.01"):
-        validate_config(composed(*settings))  # a hundred, as usual
+        validate_config(make_config(*settings))  # the default is 100
 
 
 @pytest.mark.parametrize(("settings", "upload"), [([], 8), (["upload_dtype=float16"], 4)])
 def test_the_bytes_of_vectors_beside_the_model_are_known_before_the_run(settings, upload):
-    """And decide how long transfers take, of which an hour is nearly all of an order."""
+    """They determine the seconds of transfers, which here are nearly all of an order."""
     link = ["devices/network=link", "devices.network.down=1", "devices.network.up=1"]
     more = [*link, *(f"algorithm.client.{entry}" for entry in settings)]
 
     def build(algorithm):
-        config = composed(f"algorithm={algorithm}", "num_clients=10", *more)
+        config = make_config(f"algorithm={algorithm}", "num_clients=10", *more)
         components = build_components(config)
         sizes = message_bytes(components.strategy, components.trainer)
         d = components.trainer.model.layout.size
@@ -204,14 +204,14 @@ def test_the_last_two_are_kept_and_the_newest_is_loaded(tmp_path):
     assert store.load()["params"].tolist() == [0.0, 10.0, 20.0]
 
 
-@pytest.mark.parametrize("keep", [0, 4, 200, -1])
-def test_a_torn_file_is_passed_over(tmp_path, keep):
+@pytest.mark.parametrize("length", [0, 4, 200, -1])
+def test_a_torn_file_is_passed_over(tmp_path, length):
     store = Checkpoints(tmp_path)
     store.save(1, {"params": np.arange(100.0)})
     path = store.save(2, {"params": np.arange(100.0) + 1})
-    path.write_bytes(path.read_bytes()[:keep])
+    path.write_bytes(path.read_bytes()[:length])
     assert store.load()["params"][0] == 0.0
-    # It does not count as one of those that are kept, and goes with them.
+    # It does not count as one of the two kept checkpoints, and is removed with them.
     store.save(3, {"params": np.arange(100.0) + 2})
     names = sorted(file.name for file in path.parent.iterdir())
     assert names == [f"version-00000000{n}" for n in ("1.checkpoint", "2.torn", "3.checkpoint")]
@@ -247,10 +247,10 @@ def test_one_of_another_version_is_refused(tmp_path, name):
 
 # -- Ctrl-C and SIGTERM ---------------------------------------------------------------------------
 
-LONG = 30.0  # seconds; nobody waits for so long
+LONG = 30.0  # seconds; no test waits so long
 
 
-def asked(): ...
+def on_signal(): ...
 
 
 interruptible = partial(signals.interruptible, patience=0.1)
@@ -259,25 +259,25 @@ interruptible = partial(signals.interruptible, patience=0.1)
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_call_that_blocks_is_ended_after_a_while(number):
     reading, writing = os.pipe()
-    stopped = []
-    began = time.monotonic()
+    times = []
+    start = time.monotonic()
     with selectors.DefaultSelector() as selector:
         selector.register(reading, selectors.EVENT_READ)
         threading.Timer(0.05, os.kill, (os.getpid(), number)).start()
         with (
             pytest.raises(KeyboardInterrupt),
-            interruptible(lambda: stopped.append(time.monotonic() - began)),
+            interruptible(lambda: times.append(time.monotonic() - start)),
         ):
             selector.select(LONG)
-    assert len(stopped) == 1
-    assert stopped[0] + 0.05 < time.monotonic() - began < 5.0
+    assert len(times) == 1
+    assert times[0] + 0.05 < time.monotonic() - start < 5.0
     os.close(reading)
     os.close(writing)
 
 
 def test_a_second_signal_does_not_wait():
     def twice():
-        with interruptible(asked) as undisturbed, undisturbed():
+        with interruptible(on_signal) as guard, guard():
             os.kill(os.getpid(), signal.SIGINT)
             os.kill(os.getpid(), signal.SIGINT)
             threading.Event().wait(LONG)
@@ -286,23 +286,23 @@ def test_a_second_signal_does_not_wait():
         twice()
 
 
-@pytest.mark.parametrize("asked_before", [False, True])
-def test_a_checkpoint_is_written_to_its_end(tmp_path, monkeypatch, asked_before):
-    """Though that takes longer than anybody is patient."""
+@pytest.mark.parametrize("earlier_signal", [False, True])
+def test_a_checkpoint_is_written_to_its_end(tmp_path, monkeypatch, earlier_signal):
+    """Even if that takes longer than the patience."""
     dumps = checkpoint.dumps
 
     def slowly(state):
-        if not asked_before:
+        if not earlier_signal:
             os.kill(os.getpid(), signal.SIGTERM)
         threading.Event().wait(0.3)
         return dumps(state)
 
     monkeypatch.setattr(checkpoint, "dumps", slowly)
     store = Checkpoints(tmp_path)
-    with interruptible(asked) as undisturbed:
-        if asked_before:
+    with interruptible(on_signal) as guard:
+        if earlier_signal:
             os.kill(os.getpid(), signal.SIGTERM)
-        with undisturbed():
+        with guard():
             path = store.save(3, {"params": np.arange(3.0)})
     assert list(path.parent.iterdir()) == [path]
     assert store.load()["params"].tolist() == [0, 1, 2]

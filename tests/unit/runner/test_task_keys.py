@@ -7,7 +7,7 @@ from multiprocessing import active_children
 import numpy as np
 import pytest
 import torch
-from helpers import composed, engine_of
+from helpers import engine_of, make_config
 from torch import nn
 
 from fl_app.client.build import build_task, complete_task
@@ -39,8 +39,8 @@ def with_test_set():
     return replace(task, test_inputs=task.inputs, test_targets=task.targets)
 
 
-def ran(task, *overrides):
-    config = composed(*SMALL, *overrides)
+def run_task(task, *overrides):
+    config = make_config(*SMALL, *overrides)
     engine, recorder = engine_of(config, complete_task(config, task))
     engine.run()
     return recorder
@@ -50,7 +50,7 @@ def ran(task, *overrides):
 
 
 @pytest.mark.parametrize(
-    ("overrides", "told"),
+    ("overrides", "message"),
     [
         (["task.holdout=1"], "task.holdout=1 must be in [0, 1): "),
         (["task.holdout=half"], "task.holdout=half must be in [0, 1)"),
@@ -66,22 +66,22 @@ def ran(task, *overrides):
         (["num_clients=null"], "num_clients=None must be an integer >= 1"),
     ],
 )
-def test_bad_values_are_refused_before_the_data_are_read(overrides, told):
-    with pytest.raises(ValueError, match=f"^{re.escape(told)}"):
-        validate_config(composed(*overrides))
+def test_bad_values_are_refused_before_the_data_are_read(overrides, message):
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}"):
+        validate_config(make_config(*overrides))
 
 
 def test_clients_of_a_task_from_python_follow_from_the_configuration():
-    task = complete_task(composed(*SMALL, "task.holdout=0.1"), line())
+    task = complete_task(make_config(*SMALL, "task.holdout=0.1"), line())
     assert [part.size for part in task.validation] == [1] * 4
     fixed = replace(line(), partition=[np.arange(30), np.arange(30, 40)])
-    assert complete_task(composed(*SMALL), fixed) is fixed
+    assert complete_task(make_config(*SMALL), fixed) is fixed
 
 
 def test_weights_are_the_first_version(tmp_path):
     file = tmp_path / "weights.pt"
     torch.save({"weight": torch.tensor([[3.0]]), "bias": torch.tensor([1.0])}, file)
-    first = ran(with_test_set(), f"task.weights={file}").history.evaluations[0]
+    first = run_task(with_test_set(), f"task.weights={file}").history.evaluations[0]
     assert (first.version, first.metrics["rmse"]) == (0, 0.0)
 
 
@@ -89,7 +89,7 @@ def test_weights_are_the_first_version(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("task", "override", "told"),
+    ("task", "override", "message"),
     [
         (line, "metrics=[recall]", "metrics=['recall'] must be []: task=line has no test set"),
         (
@@ -106,9 +106,9 @@ def test_weights_are_the_first_version(tmp_path):
         (line, "target_accuracy=0.5", "target_accuracy=0.5 must be null"),
     ],
 )
-def test_metrics_that_a_task_does_not_have_are_refused(task, override, told):
-    with pytest.raises(ValueError, match=f"^{re.escape(told)}"):
-        ran(task(), override, "runtime.workers=1")
+def test_metrics_that_a_task_does_not_have_are_refused(task, override, message):
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}"):
+        run_task(task(), override, "runtime.workers=1")
     assert not active_children()
 
 
@@ -122,7 +122,7 @@ TARGETS = {"classification": np.arange(60) % 3, "regression": X @ [1.0, -2.0, 3.
 @pytest.mark.parametrize("kind", TARGETS)
 def test_every_kind_of_target_runs_with_and_without_a_test_set(tmp_path, kind, test_share):
     np.savez(tmp_path / "data.npz", x_train=X, y_train=TARGETS[kind])
-    config = composed(
+    config = make_config(
         *SMALL,
         "num_clients=10",
         "task=arrays",
@@ -148,7 +148,7 @@ SCHEMA = (
 
 @pytest.mark.parametrize("runtime", ["inprocess", "flower"])
 def test_only_real_nodes_have_data_of_their_own(runtime):
-    config = composed("task=csv", f"runtime={runtime}")
+    config = make_config("task=csv", f"runtime={runtime}")
     config.task.schema = SCHEMA
     with pytest.raises(ValueError, match=f"task.path=null must be the data with runtime={runtime}"):
         validate_config(config)
@@ -159,22 +159,22 @@ def test_only_real_nodes_have_data_of_their_own(runtime):
 HEAD = "task.trainable=[3.*]"
 
 
-def checked(folder, *words):
-    validate_config(config := composed(*SMALL, *words))
+def run_checked(folder, *overrides):
+    validate_config(config := make_config(*SMALL, *overrides))
     run_cell(Plan(config), folder, label="test")
 
 
 def test_a_run_does_not_go_on_with_other_frozen_parameters(tmp_path):
-    checked(tmp_path, HEAD, "checkpoint_every=1")
-    task = build_task(composed(*SMALL, HEAD))
-    saved = Checkpoints(tmp_path).load()["frozen"]
-    assert build_model(task, seed=0).differing(saved) == []
+    run_checked(tmp_path, HEAD, "checkpoint_every=1")
+    task = build_task(make_config(*SMALL, HEAD))
+    traces = Checkpoints(tmp_path).load()["frozen"]
+    assert build_model(task, seed=0).differing(traces) == []
     refuse_other_frozen([], tmp_path)
     message = re.escape(
         f"{tmp_path} holds a run of another model: its frozen or private parameters 1.weight"
     )
     with pytest.raises(ValueError, match=message):
-        refuse_other_frozen(build_model(task, seed=1).differing(saved), tmp_path)
+        refuse_other_frozen(build_model(task, seed=1).differing(traces), tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -188,5 +188,5 @@ def test_a_run_does_not_go_on_with_other_frozen_parameters(tmp_path):
 )
 def test_bad_patterns_are_refused_before_anything_is_written(tmp_path, override, message):
     with pytest.raises(ValueError, match=re.escape(message)):
-        checked(tmp_path / "run", override)
+        run_checked(tmp_path / "run", override)
     assert not (tmp_path / "run").exists()

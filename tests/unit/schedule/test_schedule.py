@@ -22,9 +22,9 @@ def update(client_id):
 
 
 def start(schedule, idle, busy=(), buffer=(), seed=0, failing=()):
-    waiting = [update(client_id) for client_id in buffer]
+    updates = [update(client_id) for client_id in buffer]
     schedule.observe((), failing)
-    return list(schedule.start(ClientPool(idle), busy, waiting, np.random.default_rng(seed)))
+    return list(schedule.start(ClientPool(idle), busy, updates, np.random.default_rng(seed)))
 
 
 # -- decisions, one at a time ---------------------------------------------------------------------
@@ -38,7 +38,7 @@ def test_take_releases_exactly_k_however_many_wait(schedule):
 
 
 def test_buffered_refills_at_once():
-    """Whoever waits in the buffer may start again."""
+    """Clients whose updates wait in the buffer may start again."""
     schedule = Buffered(concurrency=4, buffer_size=3)
     assert len(start(schedule, range(10))) == 4
     assert start(schedule, [0, 1], busy=[2, 3, 4], buffer=[0, 1]) in ([0], [1])
@@ -47,10 +47,10 @@ def test_buffered_refills_at_once():
 
 
 def test_a_round_replaces_whoever_failed():
-    """0 works, 1 and 2 have reported, the fourth failed: one more, and not 1 or 2 again."""
+    """0 works, 1 and 2 have reported, the fourth failed: a new client starts, not 1 or 2."""
     schedule = synchronous(4)
-    drawn = [start(schedule, [1, 2, 5], busy=[0], buffer=[1, 2], seed=seed) for seed in range(9)]
-    assert drawn == [[5]] * 9
+    clients = [start(schedule, [1, 2, 5], busy=[0], buffer=[1, 2], seed=seed) for seed in range(9)]
+    assert clients == [[5]] * 9
 
 
 def test_k_async_restarts_participants_after_the_aggregation():
@@ -60,7 +60,7 @@ def test_k_async_restarts_participants_after_the_aggregation():
     assert sorted(start(schedule, [3, 1, 4], busy=[0, 2])) == [1, 3, 4]
 
 
-def test_round_blocking_takes_nobody_twice_in_a_round():
+def test_round_blocking_takes_each_client_once_in_a_round():
     """Five clients, K = 2: 0 and 1, then 2 and 3 although 0 and 1 are back, then 4 alone."""
     schedule = RoundBlocking(2)
     assert start(schedule, range(5)) == [0, 1, 2, 3, 4]
@@ -74,12 +74,12 @@ def test_round_blocking_takes_nobody_twice_in_a_round():
     assert take(0, 1, 2, 3) == [2, 3]
     assert take(0, 1) == []
     assert take(0, 1, 4) == [4]
-    # The round is over, and they who waited open the next.
+    # The round is over; the waiting updates begin the next.
     assert take(0, 1) == [0, 1]
     assert take(4) == []
 
 
-def test_a_round_does_not_wait_for_who_left():
+def test_a_round_does_not_wait_for_clients_that_left():
     """Of four clients 3 leaves before its turn: 2 is the last of the round."""
     schedule = RoundBlocking(2)
     start(schedule, range(4))
@@ -88,7 +88,7 @@ def test_a_round_does_not_wait_for_who_left():
     assert [u.client_id for u in schedule.take([update(2)])] == [2]
 
 
-def test_a_round_does_not_wait_for_whose_order_brought_nothing():
+def test_a_round_does_not_wait_for_failed_orders():
     """Of four clients 3 fails: 2 is the last of the round, and 3 has its turn when it reports."""
     schedule = RoundBlocking(2)
     start(schedule, range(4))
@@ -96,7 +96,7 @@ def test_a_round_does_not_wait_for_whose_order_brought_nothing():
     assert start(schedule, [0, 1, 3], busy=[2], failing={3}) == [0, 1, 3]
     assert not schedule.take([update(0)])
     assert [u.client_id for u in schedule.take([update(0), update(2)])] == [2]
-    # The next round: of 0, 1 and 2, and of 3 since its update has come.
+    # The next round has 0, 1 and 2, and 3 because its update has arrived.
     start(schedule, [0, 2], busy=[1, 3], buffer=[0], failing={3})
     assert not schedule.take([update(0)])
     assert [u.client_id for u in schedule.take([update(0), update(3)])] == [0, 3]
@@ -119,7 +119,7 @@ def test_random_k_is_k_distinct_clients_every_second():
 
 
 def test_random_k_skips_iterations_that_passed():
-    """A client asked late in an iteration waits for its next draw after that."""
+    """A client that starts late in an iteration waits for its next draw."""
     schedule = RandomK(2, 4, seed=0)
     draws = {c: [] for c in range(4)}
     for client_id, times in draws.items():
@@ -130,7 +130,7 @@ def test_random_k_skips_iterations_that_passed():
     assert Counter(t for times in draws.values() for t in times if t <= 50) == Counter(
         {float(second): 2 for second in range(1, 51)}
     )
-    # The same draws, asked for by another client before.
+    # The draws are the same after calls for another client.
     late, now = RandomK(2, 4, seed=0), 0.0
     while now < 50:
         now += late.parts(0, 0, now).seconds
@@ -176,7 +176,7 @@ def test_impossible_schedules(make, text):
         make()
 
 
-def powerless(client_id, sequence, received):
+def fails_three_times(client_id, sequence, received):
     """Client 2 fails in three orders."""
     if client_id == 2 and 1 <= sequence < 4:
         raise OSError("no power")
@@ -184,7 +184,7 @@ def powerless(client_id, sequence, received):
 
 
 @pytest.mark.parametrize(
-    ("schedule", "taken"),
+    ("schedule", "clients"),
     [
         (RoundBlocking(1), [[0], [1], [2], *[[0], [1]] * 4, [0]]),
         (
@@ -193,15 +193,15 @@ def powerless(client_id, sequence, received):
         ),
     ],
 )
-def test_who_fails_is_waited_for_again_when_its_update_has_come(schedule, taken):
+def test_a_failed_client_counts_again_after_its_next_update(schedule, clients):
     result = run(
         schedule,
-        helpers.Scripted(powerless),
+        helpers.Scripted(fails_three_times),
         num_clients=3,
         num_versions=12,
         devices=Times(lambda client, number: 2.5 if client == 2 else 1.0 + 0.1 * client),
     )
-    assert [event["client"] for event in result.kind("aggregate")] == taken
+    assert [event["client"] for event in result.kind("aggregate")] == clients
 
 
 @pytest.mark.parametrize(
@@ -213,11 +213,11 @@ def test_who_fails_is_waited_for_again_when_its_update_has_come(schedule, taken)
     ],
 )
 def test_clients_start_at_ticks_up_to_the_bound(schedule, expected):
-    """Each takes 12 s; who starts is drawn."""
+    """Each order takes 12 s; clients are drawn at random."""
     devices = Times(lambda client, sequence: 12.0)
-    made = run(schedule, num_clients=20, num_versions=8, devices=devices)
-    assert [event["t"] for event in made.kind("dispatch")][:5] == expected
-    assert len({event["client"] for event in made.kind("dispatch")}) > 4
+    result = run(schedule, num_clients=20, num_versions=8, devices=devices)
+    assert [event["t"] for event in result.kind("dispatch")][:5] == expected
+    assert len({event["client"] for event in result.kind("dispatch")}) > 4
 
 
 def test_a_tick_is_later_than_now_whatever_rounding_does():
@@ -231,7 +231,7 @@ def test_a_tick_is_later_than_now_whatever_rounding_does():
 
 
 class Epochs:
-    """Remembers of how many epochs orders are."""
+    """Records the number of epochs of each order."""
 
     def __init__(self):
         self.ordered = []
@@ -246,13 +246,13 @@ class Epochs:
     [(10, math.inf, 10.0), (1, math.inf, 100.0), (1, 20.0, 20.0)],
     ids=["recalled", "waited_for", "lost"],
 )
-def test_the_server_waits_for_the_late_one_or_gets_part_of_its_work(epochs, deadline, second):
+def test_the_server_waits_for_a_late_client_or_recalls_it(epochs, deadline, second):
     """Client 0 takes 100 s for ten epochs, and is recalled at the end of one of 10 s.
 
-    Who is lost is not waited for.
+    The server does not wait for lost clients.
     """
     trainer = Epochs()
-    made = run(
+    result = run(
         BoundedStaleness(concurrency=4, buffer_size=2, staleness_bound=3),
         trainer,
         num_clients=4,
@@ -261,11 +261,11 @@ def test_the_server_waits_for_the_late_one_or_gets_part_of_its_work(epochs, dead
         epochs=epochs,
         deadline=deadline,
     )
-    assert made.outcome.version == 12
-    assert max(made.history.ages) <= 3
-    assert made.kind("aggregate")[3]["t"] == pytest.approx(second, abs=2.0)
-    recalled = [event["client"] for event in made.kind("recall")]
-    assert recalled[:1] == ([0] if epochs == 10 else [])
+    assert result.outcome.version == 12
+    assert max(result.history.ages) <= 3
+    assert result.kind("aggregate")[3]["t"] == pytest.approx(second, abs=2.0)
+    recalls = [event["client"] for event in result.kind("recall")]
+    assert recalls[:1] == ([0] if epochs == 10 else [])
     assert ((0, 1) in trainer.ordered) == (epochs == 10)
 
 
@@ -284,8 +284,8 @@ def quorum_take(schedule, *clients):
     return [update.client_id for update in schedule.take(updates_of(*clients))]
 
 
-def clustered(clusters, **settings):
-    """After the first clusters were formed, everybody at work again."""
+def make_clustered(clusters, **settings):
+    """A schedule after the first clusters were formed, with all clients at work again."""
     schedule = ClusteredQuorum(num_clusters=1, **settings)
     quorum_start(schedule, clusters)
     schedule.regroup(clusters, updates_of(*clusters))
@@ -297,7 +297,7 @@ def clustered(clusters, **settings):
 # -- decisions, one at a time ---------------------------------------------------------------------
 
 
-def test_the_first_clusters_need_an_upload_of_everybody():
+def test_the_first_clusters_need_an_upload_of_every_client():
     schedule = ClusteredQuorum(num_clusters=2)
     assert quorum_start(schedule, range(3)) == {0, 1, 2}
     assert not schedule.survey(0, updates_of(2, 0))
@@ -316,32 +316,32 @@ def test_the_first_clusters_need_an_upload_of_everybody():
 )
 def test_a_quorum_is_the_rounded_share_and_at_least_one(size, participation, quorum):
     """0.5, 1.4, 1.5, 3.5, 0.2 and 4."""
-    schedule = clustered(dict.fromkeys(range(size), 0), participation=participation)
+    schedule = make_clustered(dict.fromkeys(range(size), 0), participation=participation)
     assert quorum_take(schedule, *range(quorum - 1)) == []
     assert quorum_take(schedule, *range(size)) == [*range(quorum)]
 
 
-TWO = {0: 0, 1: 0, 2: 0, 3: 0, 4: 1, 5: 1}  # of phi = 1/2: 2 and 1 are waited for
+TWO = {0: 0, 1: 0, 2: 0, 3: 0, 4: 1, 5: 1}  # with phi = 1/2 the quorums are 2 and 1
 
 
 def test_all_clusters_are_waited_for_and_the_first_are_taken():
-    schedule = clustered(TWO, participation=0.5)
+    schedule = make_clustered(TWO, participation=0.5)
     assert quorum_take(schedule, 3, 1, 0) == []
     assert quorum_take(schedule, 4, 5) == []
     assert quorum_take(schedule, 3, 5, 1, 4, 0) == [3, 5, 1]
 
 
 def test_without_dsa_one_cluster_is_taken_at_a_time():
-    schedule = clustered(TWO, participation=0.5, synchronous=False)
+    schedule = make_clustered(TWO, participation=0.5, synchronous=False)
     assert quorum_take(schedule, 3) == []
     assert quorum_take(schedule, 3, 1) == [3, 1]
     assert quorum_take(schedule, 5) == [5]
     assert quorum_take(schedule, 5, 3, 1, 0, 2) == [3, 1]
 
 
-def test_nobody_waits_for_who_left():
-    """Three of the four in cluster 0 are there: round(1.5) = 2 still; then one: 1."""
-    schedule = clustered(TWO, participation=0.5)
+def test_quorums_do_not_wait_for_clients_that_left():
+    """Three of the four in cluster 0 are present: round(1.5) = 2 still; then one: 1."""
+    schedule = make_clustered(TWO, participation=0.5)
     quorum_start(schedule, [], busy=[0, 1, 2, 4, 5])
     assert quorum_take(schedule, 0, 4) == []
     quorum_start(schedule, [], busy=[0, 4, 5])
@@ -350,9 +350,9 @@ def test_nobody_waits_for_who_left():
     assert quorum_take(schedule, 4) == [4]
 
 
-def test_nobody_waits_for_who_brought_nothing():
-    """Client 5 fails, is given another order, and delivers in the end; so does 4."""
-    schedule = clustered({0: 0, 1: 0, 4: 1, 5: 2}, participation=1.0)
+def test_quorums_do_not_wait_for_failed_orders():
+    """Client 5 fails, gets another order, and delivers in the end; so does 4."""
+    schedule = make_clustered({0: 0, 1: 0, 4: 1, 5: 2}, participation=1.0)
     assert quorum_start(schedule, [5], busy=[0, 1, 4], failing={5}) == {5}
     assert quorum_take(schedule, 0, 1, 4) == [0, 1, 4]
     assert quorum_start(schedule, [0, 1, 4], busy=[5], failing={5}) == {0, 1, 4}
@@ -373,13 +373,13 @@ def test_nobody_waits_for_who_brought_nothing():
 def test_clusters_are_formed_every_so_many_iterations(settings, versions):
     schedule = ClusteredQuorum(num_clusters=2, recluster_every=3, **settings)
     quorum_start(schedule, range(3))
-    surveyed = []
+    surveys = []
     for version in range(15 if settings else 9):
         if schedule.survey(version, updates_of(0, 1, 2)):
             assert schedule.surveys
             dropped = schedule.regroup({0: 0, 1: 1, 2: 0}, updates_of(0, 1, 2))
-            assert len(dropped) == (0 if surveyed else 3)
-            surveyed.append(version)
+            assert len(dropped) == (0 if surveys else 3)
+            surveys.append(version)
             assert not schedule.survey(version, updates_of(0, 1, 2))
-    assert surveyed == versions
+    assert surveys == versions
     assert schedule.surveys == settings.get("recluster", True)

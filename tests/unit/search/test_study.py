@@ -1,4 +1,4 @@
-"""Searches: keys of their own, what is tried, and a study that may be killed anywhere."""
+"""Searches: their keys, trials, and studies that are killed; the benchmark: page and entries."""
 
 import json
 import math
@@ -35,19 +35,19 @@ from fl_app.search.space import grid, override, parse
 from fl_app.search.study import CellStudy, open_journal
 from fl_app.strategy import AsyncStrategy
 
-# -- the keys search.* and what they refuse --------------------------------------------------------
+# -- the keys search.* -----------------------------------------------------------------------------
 
 
-def test_words_of_the_search_are_told_from_those_of_the_experiment():
-    words = ["experiment=quickstart", "search.trials=3", "search.seeds=[0,1]", "seed=3"]
-    words += ["search.space=a=interval(0,1) b=choice(1,2)"]
-    settings, others = split(words)
+def test_keys_of_the_search_are_separated_from_those_of_the_experiment():
+    overrides = ["experiment=quickstart", "search.trials=3", "search.seeds=[0,1]", "seed=3"]
+    overrides += ["search.space=a=interval(0,1) b=choice(1,2)"]
+    settings, others = split(overrides)
     assert others == ["experiment=quickstart", "seed=3"]
     assert settings == Settings(trials=3, seeds=[0, 1], space="a=interval(0,1) b=choice(1,2)")
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("overrides", "message"),
     [
         (["search.trails=3"], "unknown key 'search.trails'; did you mean search.trials"),
         (["search.trials=0"], "search.trials=0 must be an integer >= 1"),
@@ -63,18 +63,18 @@ def test_words_of_the_search_are_told_from_those_of_the_experiment():
         (["search.measure=mean"], "search.measure=mean must be one of last10, final, best"),
     ],
 )
-def test_bad_values_are_refused(words, told):
-    with pytest.raises(ValueError, match=re.escape(told)):
-        split(words)
+def test_bad_values_are_refused(overrides, message):
+    with pytest.raises(ValueError, match=re.escape(message)):
+        split(overrides)
 
 
-# -- what is tried --------------------------------------------------------------------------------
+# -- the space of trials --------------------------------------------------------------------------
 
 
 def test_words_describe_distributions():
-    words = ["f=choice(1,2)", "a=choice(1,x,'a b')", "b=interval(0.1,2)", "b=interval(0.1,3)"]
-    words += ["c=tag(log,interval(0.01,1))", "d=int(interval(1,9))", "e=range(2,10,3)", "f=null"]
-    assert parse(words) == {
+    values = ["f=choice(1,2)", "a=choice(1,x,'a b')", "b=interval(0.1,2)", "b=interval(0.1,3)"]
+    values += ["c=tag(log,interval(0.01,1))", "d=int(interval(1,9))", "e=range(2,10,3)", "f=null"]
+    assert parse(values) == {
         "a": CategoricalDistribution([1, "x", "a b"]),
         "b": FloatDistribution(0.1, 3.0),
         "c": FloatDistribution(0.01, 1.0, log=True),
@@ -142,36 +142,36 @@ def study(storage, seed=0):
     return CellStudy(storage, "cell", SPACE, grid(SPACE, 3, {"y": "b"}), TRIED, seed)
 
 
-def carry_out(own):
-    """With a score that is best at x = 0.3 and y = "c"."""
+def carry_out(cell_study):
+    """Run a study whose score is best at x = 0.3 and y = "c"; return its trials."""
     for number in range(TRIED):
-        if not own.begin(number):
+        if not cell_study.begin(number):
             continue
-        values = own._trial.params
+        values = cell_study._trial.params
         score = 1 - (values["x"] - 0.3) ** 2 + (values["y"] == "c")
         if values["x"] < -0.9:
-            own.fail("diverged")
+            cell_study.fail("diverged")
         else:
-            own.complete({0: score, 1: score - 0.1})
-    return [(t.number, t.params, t.state, t.value, t.user_attrs) for t in own.study.trials]
+            cell_study.complete({0: score, 1: score - 0.1})
+    return [(t.number, t.params, t.state, t.value, t.user_attrs) for t in cell_study.study.trials]
 
 
 def test_a_study_tries_the_grid_first(tmp_path):
-    own = study(open_journal(tmp_path / "study.jsonl"))
-    told = carry_out(own)
-    trials = own.study.trials
+    cell_study = study(open_journal(tmp_path / "study.jsonl"))
+    trace = carry_out(cell_study)
+    trials = cell_study.study.trials
     assert len(trials) == TRIED
     assert [(t.params["x"], t.params["y"]) for t in trials[:3]] == [(-1, "b"), (0, "b"), (1, "b")]
     assert trials[0].user_attrs["error"] == "diverged"
     assert trials[0].state == TrialState.PRUNED
-    best = own.best
+    best = cell_study.best
     assert best is not None
     assert best.value == max(t.value or 0 for t in trials)
-    assert own.setting == [f"x={best.params['x']}", f"y='{best.params['y']}'"]
+    assert cell_study.setting == [f"x={best.params['x']}", f"y='{best.params['y']}'"]
     assert best.user_attrs["scores"] == {"0": best.value + 0.05, "1": best.value - 0.05}
     other = carry_out(study(open_journal(tmp_path / "other.jsonl"), seed=1))
-    assert other[:3] == told[:3]  # the grid
-    assert other[3:] != told[3:]
+    assert other[:3] == trace[:3]  # the grid
+    assert other[3:] != trace[3:]
 
 
 def test_a_study_that_was_killed_anywhere_is_the_same(tmp_path):
@@ -186,7 +186,7 @@ def test_a_study_that_was_killed_anywhere_is_the_same(tmp_path):
         assert carry_out(study(open_journal(path))) == whole, moment
 
 
-# -- the page of what enters the benchmark ---------------------------------------------------------
+# -- the page of an entry of the benchmark ---------------------------------------------------------
 
 END = {"score": "accuracy", "higher_is_better": True, "stopped": "updates"}
 # Accuracy at the end, updates and seconds to the target, by seed.
@@ -202,8 +202,8 @@ CURVE = [(0, 0.1), (8.9, 0.2), (9.2, 0.6), (9.9, 0.7), (10.1, 0.9)]
 
 @pytest.fixture
 def runs(tmp_path):
-    for name, own in RUNS.items():
-        for seed, (accuracy, updates, seconds) in enumerate(own):
+    for name, seeds in RUNS.items():
+        for seed, (accuracy, updates, seconds) in enumerate(seeds):
             folder = tmp_path / f"{name}-seed{seed}"
             folder.mkdir()
             cost = {"updates_to_target": updates, "seconds_to_target": seconds}
@@ -211,10 +211,10 @@ def runs(tmp_path):
             (folder / "summary.json").write_text(json.dumps(summary))
             curve = pd.DataFrame(CURVES.get(name, CURVE), columns=["t", "accuracy"])
             curve.to_csv(folder / "metrics.csv", index=False)
-    failed = tmp_path / "entry-X@slow-seed0"
-    failed.mkdir()
-    (failed / "summary.json").write_text(json.dumps({**END, "stopped": "diverged"}))
-    (failed / "metrics.csv").write_text("t,accuracy\n0,0.1\n")
+    failure = tmp_path / "entry-X@slow-seed0"
+    failure.mkdir()
+    (failure / "summary.json").write_text(json.dumps({**END, "stopped": "diverged"}))
+    (failure / "metrics.csv").write_text("t,accuracy\n0,0.1\n")
     return read(tmp_path, 10.0)
 
 
@@ -233,8 +233,8 @@ def test_the_page_says_place_and_cost(runs, tmp_path):
     )
     verdicts = [Verdict("no update is counted twice", False, "3 times")]
     budget = (2000, 10.0, 0.7)
-    told = write(tmp_path, "entry-X", "How.", verdicts, runs, published, budget)
-    assert told == (
+    verdict = write(tmp_path, "entry-X", "How.", verdicts, runs, published, budget)
+    assert verdict == (
         "entry-X is number 3 of 4 by mean rank. In mean accuracy 1 are ahead of it, 1 behind, and "
         "1 tie (fedavg)."
     )
@@ -250,14 +250,14 @@ def test_the_page_says_place_and_cost(runs, tmp_path):
         ["fedbuff", "-"],
     ]
     numbers = json.loads((tmp_path / NUMBERS).read_text())
-    assert numbers["places"][0] == told
+    assert numbers["places"][0] == verdict
     assert len(numbers["runs"]) == 9 + 3
 
 
 def test_an_entry_without_a_result_has_no_place(runs, tmp_path):
-    lacks = runs[(runs.method != "entry-X") | (runs.seed > 0)]
-    told = write(tmp_path, "entry-X", "", [], lacks, lacks[:0], (1, 1.0, 0.5))
-    assert told.startswith("entry-X lacks a result in one of the settings")
+    rest = runs[(runs.method != "entry-X") | (runs.seed > 0)]
+    verdict = write(tmp_path, "entry-X", "", [], rest, rest[:0], (1, 1.0, 0.5))
+    assert verdict.startswith("entry-X lacks a result in one of the settings")
 
 
 # -- conformance -----------------------------------------------------------------------------------
@@ -275,7 +275,7 @@ class CountsTheFirstTwice(AsyncStrategy):
 
 
 class KeepsItsBuffer(AsyncStrategy):
-    """It aggregates all that ever arrived."""
+    """It aggregates all updates so far."""
 
     def aggregate(self, model, updates):
         self.state["all"] = [*self.state.get("all", []), mean(model, updates)]
@@ -289,8 +289,8 @@ class CountsAllTwice(AsyncStrategy):
 
 class CountsTheOldTwice(AsyncStrategy):
     def aggregate(self, model, updates):
-        again = sum(model.delta(update) for update in updates if model.age(update))
-        return model.params + mean(model, updates) + again
+        old = sum(model.delta(update) for update in updates if model.age(update))
+        return model.params + mean(model, updates) + old
 
 
 class PrefersTheFirst(AsyncStrategy):
@@ -321,24 +321,24 @@ class Breaks(AsyncStrategy):
         raise KeyError("who")
 
 
-def returning(params):
-    """A strategy that returns what is made of the model."""
+def stub(params):
+    """A strategy that returns a function of the model."""
     return type("Own", (AsyncStrategy,), {"aggregate": lambda _, model, updates: params(model)})
 
 
-STANDS, SHRINKS = returning(lambda model: model.params), returning(lambda model: model.params[:3])
-DIVERGES = returning(lambda model: model.params * np.float32(math.nan))
+STANDS, SHRINKS = stub(lambda model: model.params), stub(lambda model: model.params[:3])
+DIVERGES = stub(lambda model: model.params * np.float32(math.nan))
 
 
-def check(others, told, make, size=4, upload="delta", rated=False):
-    """All trials hold but `others`, and one of them says what is `told`."""
-    found = conformance(Subject(make, upload, size, rated))
-    assert {each.name: each.holds for each in found} == dict.fromkeys(TRIALS, True) | others
-    assert any(told in each.told for each in found)
+def check(others, message, make, size=4, upload="delta", rated=False):
+    """All trials hold except `others`, and the text of one contains `message`."""
+    verdicts = conformance(Subject(make, upload, size, rated))
+    assert {each.name: each.holds for each in verdicts} == dict.fromkeys(TRIALS, True) | others
+    assert any(message in each.told for each in verdicts)
 
 
 @pytest.mark.parametrize(
-    ("make", "rated", "fails", "told"),
+    ("make", "rated", "others", "message"),
     [
         (
             *(CountsTheFirstTwice, False, {FEDAVG: None, ONCE: False, ORDER: False}),
@@ -358,19 +358,19 @@ def check(others, told, make, size=4, upload="delta", rated=False):
         (DIVERGES, False, dict.fromkeys(TRIALS, False), "returned numbers that are not finite"),
     ],
 )
-def test_what_is_broken_is_found_out_and_nothing_else(make, rated, fails, told):
-    check(fails, told, make, rated=rated)
+def test_conformance_finds_exactly_the_faults(make, rated, others, message):
+    check(others, message, make, rated=rated)
 
 
 @pytest.mark.parametrize(
-    ("make", "size", "upload", "others", "told"),
+    ("make", "size", "upload", "others", "message"),
     [
         (FedBuff, 4, "pseudo", {}, "1 of FedAvg's step, clients weighted equally"),
         (partial(FedAsync, mixing=0.5), 1, "model", {ORDER: None}, "0.5 of FedAvg's step"),
-        (CA2FL, 4, "delta", {}, "1 of FedAvg's step"),  # remembers, and declares it
-        (Zeno, 1, "pseudo", {ORDER: None}, "the same bytes"),  # asks for the server's gradient
+        (CA2FL, 4, "delta", {}, "1 of FedAvg's step"),  # it declares its memories
+        (Zeno, 1, "pseudo", {ORDER: None}, "the same bytes"),  # it needs the server's gradient
         (DPFedBuff, 4, "delta", dict.fromkeys(TRIALS), "two equal runs of it differ"),
-        (SCAFFOLD, 4, "delta", {}, "the same bytes"),  # asks for two vectors an upload
+        (SCAFFOLD, 4, "delta", {}, "the same bytes"),  # it needs two vectors per upload
         (lambda: Asynchronous(flower.FedAvg()), 4, "delta", {}, "weighted by examples"),
         (lambda: Asynchronous(flower.FedAdam()), 4, "delta", {FEDAVG: None}, "the same bytes"),
         (lambda: Asynchronous(flower.FedMedian()), 4, "delta", {FEDAVG: None, ONCE: None}, ""),
@@ -392,11 +392,11 @@ def test_what_is_broken_is_found_out_and_nothing_else(make, rated, fails, told):
         "Krum",
     ],
 )
-def test_what_conforms(make, size, upload, others, told):
-    check(others, told, make, size, upload, rated=True)
+def test_conforming_strategies(make, size, upload, others, message):
+    check(others, message, make, size, upload, rated=True)
 
 
-# -- what enters -----------------------------------------------------------------------------------
+# -- entries ---------------------------------------------------------------------------------------
 
 APP = """\
 from flwr.serverapp import ServerApp
@@ -423,17 +423,17 @@ def config():
     return compose(["experiment=benchmark"])
 
 
-def strategy_of(target, config, folder, *words):
-    name, changed = enter(target, folder, config, words, [])
-    cell = changed["cells"][name]
-    return build_strategy(compose([search_path([folder]), "num_clients=100", *cell])), changed
+def strategy_of(target, config, folder, *overrides):
+    name, entry = enter(target, folder, config, overrides, [])
+    cell = entry["cells"][name]
+    return build_strategy(compose([search_path([folder]), "num_clients=100", *cell])), entry
 
 
 def test_a_class_enters_with_its_rate_and_its_defaults(config, tmp_path):
     target = "fl_app.algorithms.dynsgd.DynSGD"
-    strategy, changed = strategy_of(target, config, tmp_path, "algorithm.strategy.exponent=0.5")
+    strategy, entry = strategy_of(target, config, tmp_path, "algorithm.strategy.exponent=0.5")
     assert (strategy.exponent, strategy.lr_schedule.to) == (0.5, 0.4)
-    assert changed["spaces"]["entry-DynSGD"][-1] == (
+    assert entry["spaces"]["entry-DynSGD"][-1] == (
         "algorithm.strategy.server_lr=tag(log,interval(0.03704,9))"
     )
     option = OmegaConf.load(tmp_path / "algorithm" / "entry-DynSGD.yaml")
@@ -454,7 +454,7 @@ class Unmade(CountsAllTwice):
 
 
 @pytest.mark.parametrize(
-    ("target", "words", "told"),
+    ("target", "overrides", "schedule"),
     [
         ("fl_app.algorithms.ringleader.Ringleader", [], "TwoPhase()"),
         ("fl_app.algorithms.gsgm.GSGM", [], "RoundBlocking(buffer_size=10)"),
@@ -462,30 +462,30 @@ class Unmade(CountsAllTwice):
         (f"{__name__}.Guides", [], "Own(concurrency=7, "),
     ],
 )
-def test_a_class_enters_with_a_schedule_of_its_own(target, words, told, config, tmp_path):
-    name, changed = enter(target, tmp_path, config, words, [])
-    composed = compose([search_path([tmp_path]), "num_clients=100", *changed["cells"][name]])
-    assert str(build_schedule(composed)).startswith(told)
-    assert composed.num_versions == (200 if "buffer_size" in told else 2000)
+def test_a_class_enters_with_a_schedule_of_its_own(target, overrides, schedule, config, tmp_path):
+    name, entry = enter(target, tmp_path, config, overrides, [])
+    run_config = compose([search_path([tmp_path]), "num_clients=100", *entry["cells"][name]])
+    assert str(build_schedule(run_config)).startswith(schedule)
+    assert run_config.num_versions == (200 if "buffer_size" in schedule else 2000)
 
 
 def test_strategies_of_flower_enter_with_a_rate_or_that_of_the_clients(config, tmp_path):
     module = "flwr.serverapp.strategy"
-    strategy, changed = strategy_of(f"{module}.FedAdam", config, tmp_path)
+    strategy, entry = strategy_of(f"{module}.FedAdam", config, tmp_path)
     assert isinstance(strategy.inner, flower.FedAdam)
     space = "algorithm.strategy.inner.eta=tag(log,interval(0.003704,0.9))"
-    assert changed["spaces"]["entry-FedAdam"][-1] == space
-    assert "num_versions=200" in changed["cells"]["entry-FedAdam"]
-    _, changed = strategy_of(f"{module}.FedMedian", config, tmp_path)
-    assert changed["spaces"]["entry-FedMedian"][-1] == LOCAL_LR
+    assert entry["spaces"]["entry-FedAdam"][-1] == space
+    assert "num_versions=200" in entry["cells"]["entry-FedAdam"]
+    _, entry = strategy_of(f"{module}.FedMedian", config, tmp_path)
+    assert entry["spaces"]["entry-FedMedian"][-1] == LOCAL_LR
 
 
 def test_the_strategy_of_an_app_enters_without_its_loop(config, tmp_path):
     (tmp_path / "pyproject.toml").write_text(PROJECT)
     (tmp_path / "entered_app.py").write_text(APP)
-    strategy, changed = strategy_of(str(tmp_path), config, tmp_path / "conf")
+    strategy, entry = strategy_of(str(tmp_path), config, tmp_path / "conf")
     assert strategy.inner.server_learning_rate == 0.5
-    assert changed["spaces"]["entry-FedAvgM"][-1] == (
+    assert entry["spaces"]["entry-FedAvgM"][-1] == (
         "algorithm.strategy.server_learning_rate=tag(log,interval(0.01852,4.5))"
     )
     assert of_app(str(tmp_path), server_learning_rate=2.0).inner.server_learning_rate == 2.0
@@ -495,7 +495,7 @@ def test_the_strategy_of_an_app_enters_without_its_loop(config, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("target", "told"),
+    ("target", "message"),
     [
         ("fedhits", "entry=fedhits must be package.module.Class, .*; did you mean fedhist"),
         ("no.such.Class", "entry=no.such.Class cannot be imported: ModuleNotFoundError"),
@@ -506,8 +506,8 @@ def test_the_strategy_of_an_app_enters_without_its_loop(config, tmp_path):
         ("flwr.serverapp.strategy.FedXgbBagging", "its models are trees"),
     ],
 )
-def test_what_cannot_enter_is_refused(target, told, config, tmp_path, monkeypatch):
+def test_invalid_entries_are_refused(target, message, config, tmp_path, monkeypatch):
     (tmp_path / "torn.py").write_text("class Class(:")
     monkeypatch.syspath_prepend(tmp_path)
-    with pytest.raises(ValueError, match=re.compile(told)):
+    with pytest.raises(ValueError, match=re.compile(message)):
         enter(target, tmp_path, config, [], [])

@@ -1,4 +1,4 @@
-"""Every check of the helper, seen to refuse."""
+"""Refusals by every check of the helper; its record; seals."""
 
 import json
 import math
@@ -31,14 +31,14 @@ def updates(count=4, **more):
     return [masked(vector, i, **more) for i, vector in enumerate(vectors(count))]
 
 
-def refused(asked, tells=None):
+def refusal(query, peer=None):
     with pytest.raises(Refused) as caught:
-        (tells or helper()).sum(asked)
+        (peer or helper()).sum(query)
     return caught.value
 
 
 def keys_of(device, key=None):
-    """Keys of a device, whoever it says it is, and of a helper."""
+    """Keys of a device, whatever client it claims to be, and of a helper."""
     helper_of = (key or helper_key(0)).public_key()
     return lambda client: (helper_of, device_key(0, device))
 
@@ -53,7 +53,7 @@ UNREGISTERED = {3: "its device is not registered"}
 
 
 @pytest.mark.parametrize(
-    ("asked", "text", "members"),
+    ("query", "text", "members"),
     [
         (request(updates(2)), "2 uploads must be between 3 and 10000", {}),
         (request(updates() * 2501), "must be between 3 and 10000", {}),
@@ -75,8 +75,8 @@ UNREGISTERED = {3: "its device is not registered"}
         (one_more(examples=0), "must be between 0 and 3, and examples=", None),
     ],
 )
-def test_what_is_asked_wrongly_is_refused(asked, text, members):
-    error = refused(asked)
+def test_invalid_requests_are_refused(query, text, members):
+    error = refusal(query)
     assert text in str(error)
     assert error.members == members if members is not None else error.members.keys() == {3}
 
@@ -92,17 +92,17 @@ UNSIGNED = {0: "its device has not signed run, order, version, examples and term
     ],
     ids=str,
 )
-def test_what_a_device_has_not_signed(lie):
+def test_changes_that_a_device_has_not_signed_are_refused(lie):
     first, *others = updates()
     seal = Seal.of(first.seal)
-    changed = {
+    seals = {
         "sequence": replace(seal, sequence=1),
         "signature": replace(seal, signature=seal.signature[:-1] + b"\x00"),
         "sealed": replace(seal, sealed=Seal.of(others[0].seal).sealed),
     }
     if "seal" in lie:
-        lie = {**lie, "seal": changed[str(lie["seal"])].to_bytes()}
-    assert refused(request([replace(first, **lie), *others])).members == UNSIGNED
+        lie = {**lie, "seal": seals[str(lie["seal"])].to_bytes()}
+    assert refusal(request([replace(first, **lie), *others])).members == UNSIGNED
 
 
 @pytest.mark.parametrize(
@@ -111,8 +111,8 @@ def test_what_a_device_has_not_signed(lie):
     ids=str,
 )
 def test_other_terms_than_the_devices_signed(other):
-    """Such as uploads of another run, or a replay of a run's uploads in another one."""
-    error = refused(request(updates(), terms=replace(TERMS, **other)))
+    """For example uploads of another run, or a replay of a run's uploads in another one."""
+    error = refusal(request(updates(), terms=replace(TERMS, **other)))
     assert error.members == dict.fromkeys(range(4), UNSIGNED[0])
 
 
@@ -122,29 +122,29 @@ def test_weights_of_which_one_device_has_all_that_are_odd():
         masked(v, i, examples=n) for i, (v, n) in enumerate(zip(vectors(3), (2, 2, 1), strict=True))
     ]
     mine.append(masked(vectors()[0], 2, examples=1, sequence=1))
-    asked = request(mine, weighting=Weighting(by_examples=True))
-    assert str(refused(asked)).startswith("weights [2, 2, 1, 1] have a common divisor without")
+    query = request(mine, weighting=Weighting(by_examples=True))
+    assert str(refusal(query)).startswith("weights [2, 2, 1, 1] have a common divisor without")
 
 
 def test_a_seed_is_used_once():
-    tells, mine = helper(), updates(5)
-    tells.sum(request(mine[:4]))
-    error = refused(request(mine[1:]), tells)
+    peer, mine = helper(), updates(5)
+    peer.sum(request(mine[:4]))
+    error = refusal(request(mine[1:]), peer)
     assert error.members == dict.fromkeys(range(3), "its seed was used before")
     assert "the difference of two sums would show single uploads" in str(error)
-    assert refused(request(mine[:4], version=4), tells).members.keys() == {0, 1, 2, 3}
-    # What was refused has used nothing.
-    tells.sum(request([mine[4], *updates(3, sequence=1)]))
+    assert refusal(request(mine[:4], version=4), peer).members.keys() == {0, 1, 2, 3}
+    # A refused request uses no seed.
+    peer.sum(request([mine[4], *updates(3, sequence=1)]))
 
 
 def test_the_same_request_gets_the_same_answer_again():
-    tells, asked = helper(), request(updates())
-    assert (tells.sum(asked) == tells.sum(asked)).all()
-    assert (tells.sum(Request.of(asked.to_bytes())) == tells.sum(asked)).all()
+    peer, query = helper(), request(updates())
+    assert (peer.sum(query) == peer.sum(query)).all()
+    assert (peer.sum(Request.of(query.to_bytes())) == peer.sum(query)).all()
 
 
 def test_a_seed_twice_in_one_request():
-    """A device that seals one seed twice, for two orders."""
+    """A device seals one seed twice, for two orders."""
 
     class SameSeed:
         def token_bytes(self, count):
@@ -157,7 +157,7 @@ def test_a_seed_twice_in_one_request():
         twice = [masked(vectors()[0], 4), masked(vectors()[1], 5)]
     finally:
         device.secrets = real
-    error = refused(request([*updates(3), *twice]))
+    error = refusal(request([*updates(3), *twice]))
     assert error.members == {4: "its seed was used before"}
 
 
@@ -168,10 +168,10 @@ def test_the_record_outlives_a_restart(tmp_path):
     key = ledger.private_key.private_bytes_raw()
     first = helper(ledger=ledger).sum(request(mine[:4]))
     ledger.close()
-    again = Ledger(path)
-    assert again.private_key.private_bytes_raw() == key
-    assert (helper(ledger=again).sum(request(mine[:4])) == first).all()
-    assert refused(request(mine[1:]), helper(ledger=again)).members.keys() == {0, 1, 2}
+    reopened = Ledger(path)
+    assert reopened.private_key.private_bytes_raw() == key
+    assert (helper(ledger=reopened).sum(request(mine[:4])) == first).all()
+    assert refusal(request(mine[1:]), helper(ledger=reopened)).members.keys() == {0, 1, 2}
     with pytest.raises(FileExistsError):
         Ledger.create(path)
 
@@ -189,15 +189,15 @@ def test_without_a_record_there_is_no_helper(tmp_path):
 
 @pytest.mark.slow
 def test_a_helper_killed_at_any_moment_uses_nothing_twice(tmp_path):
-    """A process is killed after 0 to 60 ms of answers; the record then fits what it answered."""
+    """A process is killed after 0 to 60 ms of answers; the record then fits the answers."""
     path = tmp_path / "helper.db"
     Ledger.create(path).close()
     fork = multiprocessing.get_context("fork")
     rounds = [updates(4, sequence=n) for n in range(300)]
-    answered = 0
+    count = 0
     for delay in np.linspace(0.0, 0.06, 20):
         ours, theirs = fork.Pipe(duplex=False)
-        process = fork.Process(target=_answers, args=(path, rounds[answered:], theirs))
+        process = fork.Process(target=_answers, args=(path, rounds[count:], theirs))
         process.start()
         theirs.close()
         if ours.poll(5.0):
@@ -208,38 +208,38 @@ def test_a_helper_killed_at_any_moment_uses_nothing_twice(tmp_path):
         while True:
             try:
                 ours.recv()
-                answered += 1
+                count += 1
             except EOFError:
                 break
         ledger = Ledger(path)
-        # At most one answer was noted and not given.
-        assert used(path) in (4 * answered, 4 * answered + 4)
-        tells = helper(ledger=ledger)
-        for mine in rounds[:answered]:
-            assert refused(request([*mine[:3], rounds[-1][3]]), tells).members.keys() == {0, 1, 2}
-        tells.sum(request(rounds[answered]))  # what was asked last is answered, noted or not
-        answered += 1
+        # At most one answer was recorded and not given.
+        assert count_used(path) in (4 * count, 4 * count + 4)
+        peer = helper(ledger=ledger)
+        for mine in rounds[:count]:
+            assert refusal(request([*mine[:3], rounds[-1][3]]), peer).members.keys() == {0, 1, 2}
+        peer.sum(request(rounds[count]))  # the last request gets its answer, recorded or not
+        count += 1
         ledger.close()
-    assert answered > 20
+    assert count > 20
 
 
-def used(path):
+def count_used(path):
     with closing(sqlite3.connect(path)) as database:
         return database.execute("SELECT count(*) FROM used").fetchone()[0]
 
 
 def _answers(path, rounds, pipe):
-    tells = helper(ledger=Ledger(path))
+    peer = helper(ledger=Ledger(path))
     for mine in rounds:
-        tells.sum(request(mine))
+        peer.sum(request(mine))
         pipe.send(True)
 
 
 @pytest.mark.parametrize("key", ["clip_norm", "size", "run"])
 def test_terms_that_are_no_numbers_or_texts(key):
-    asked = request(updates())
+    query = request(updates())
     for bad in (math.nan, None, [1]):
-        plain = json.loads(asked.to_bytes())
+        plain = json.loads(query.to_bytes())
         plain["terms"][key] = bad
         with pytest.raises(ValueError, match=f"terms.{key}=.* is of another type, or not finite"):
             Request.of(json.dumps(plain).encode())
@@ -258,7 +258,7 @@ SEALED = bytes.fromhex(
 )
 
 
-def sealed(sequence=2):
+def make_seal(sequence=2):
     return new_seal(SEED, HELPER.public_key(), device_key(0, 3), STATEMENT, sequence)
 
 
@@ -267,7 +267,7 @@ def test_a_vector_of_the_sealed_seed():
 
 
 def test_a_seal_has_always_the_same_length():
-    seals = [sealed(sequence).to_bytes() for sequence in range(40)]
+    seals = [make_seal(sequence).to_bytes() for sequence in range(40)]
     assert {len(seal) for seal in seals} == {SEAL_BYTES} == {216}
     assert Seal.of(seals[7]).sequence == 7
     assert Seal.of(seals[7]).to_bytes() == seals[7]
@@ -283,9 +283,9 @@ def test_simulated_keys_follow_from_the_seed():
     assert len({private(0, 3), private(1, 3), private(0, 4)}) == 3
     assert helper_key(0).private_bytes_raw() != helper_key(1).private_bytes_raw()
     devices, key = SimulatedDevices(0, 5), device_key(0, 3).public_key()
-    found = devices.find(device_id(key), 3)
-    assert found is not None
-    assert device_id(found) == device_id(key)
+    public_key = devices.find(device_id(key), 3)
+    assert public_key is not None
+    assert device_id(public_key) == device_id(key)
     assert devices.find(device_id(key), 4) is None
     assert devices.find(device_id(device_key(0, 5).public_key()), 5) is None
 

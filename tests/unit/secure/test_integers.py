@@ -20,7 +20,7 @@ from fl_app.secure.integers import (
 )
 
 
-def quantised(point, vector, seed=0):
+def quantise(point, vector, seed=0):
     out = np.empty(point.size, np.uint32)
     point.quantise(vector, np.random.default_rng(seed), out, NoMask(bytes(32)))
     return out
@@ -29,14 +29,14 @@ def quantised(point, vector, seed=0):
 def test_a_short_upload_changes_by_less_than_one_step():
     point = FixedPoint(clip_norm=10.0, scale=1024.0, size=100)
     vector = np.random.default_rng(1).standard_normal(100).astype(np.float32) / 2
-    error = point.mean(quantised(point, vector), 1.0) - vector
+    error = point.mean(quantise(point, vector), 1.0) - vector
     assert 0 < np.abs(error).max() < 1 / 1024
 
 
 def test_rounding_has_no_bias():
     point = FixedPoint(clip_norm=200.0, scale=1.0, size=10_000)
     vector = np.full(10_000, -0.3, np.float32)
-    values = quantised(point, vector).view(np.int32)
+    values = quantise(point, vector).view(np.int32)
     assert set(values.tolist()) == {-1, 0}
     assert abs(values.mean() + 0.3) < 5 * math.sqrt(0.21 / 10_000)
 
@@ -45,7 +45,7 @@ def test_a_long_upload_is_clipped_with_all_that_rounding_adds():
     point = FixedPoint(clip_norm=1.0, scale=1000.0, size=400)
     for seed in range(20):
         vector = np.random.default_rng(seed).standard_normal(400).astype(np.float32)
-        values = quantised(point, vector, seed).view(np.int32)
+        values = quantise(point, vector, seed).view(np.int32)
         length = np.linalg.norm(values.astype(float)) / 1000
         assert 0.95 < length <= 1.0
 
@@ -53,7 +53,7 @@ def test_a_long_upload_is_clipped_with_all_that_rounding_adds():
 def test_the_result_may_take_the_place_of_the_upload_and_a_mask_is_added():
     point = FixedPoint(clip_norm=10.0, scale=1024.0, size=64)
     vector = np.random.default_rng(1).standard_normal(64).astype(np.float32)
-    plain = quantised(point, vector)
+    plain = quantise(point, vector)
     point.quantise(vector, np.random.default_rng(0), vector.view(np.uint32), Mask(bytes(32)))
     assert (vector.view(np.uint32) - Mask(bytes(32)).next(64) == plain).all()
 
@@ -62,14 +62,14 @@ def test_the_result_may_take_the_place_of_the_upload_and_a_mask_is_added():
 def test_an_upload_that_is_not_finite_is_refused(bad):
     point = FixedPoint(clip_norm=10.0, scale=1024.0, size=2)
     with pytest.raises(FloatingPointError, match="the upload is not finite"):
-        quantised(point, np.array([1, bad], np.float32))
+        quantise(point, np.array([1, bad], np.float32))
 
 
 def test_a_sum_at_the_bound_does_not_overflow():
     members, clip_norm = 10, 3.0
     scale = largest_scale(clip_norm, members)
     point = FixedPoint(clip_norm, scale, 1)
-    largest = quantised(point, np.array([1e15], np.float32)).view(np.int32)[0]
+    largest = quantise(point, np.array([1e15], np.float32)).view(np.int32)[0]
     assert 2**29 < 16 * members * int(largest) < 2**31
 
 
@@ -105,7 +105,7 @@ def test_a_sum_is_that_of_its_masks_modulo_2_to_the_32():
 
 
 def leave_one_out(weights):
-    """Whether the greatest common divisor without any one member is 1."""
+    """Whether the greatest common divisor without any single member is 1."""
     return all(math.gcd(*(weights[:i] + weights[i + 1 :])) == 1 for i in range(len(weights)))
 
 

@@ -1,4 +1,4 @@
-"""What the server opens, and what it can see."""
+"""Sums that the server opens, what it can learn of uploads, and the helper's service."""
 
 import math
 import ssl
@@ -29,15 +29,15 @@ MODEL = GlobalModel(np.zeros(SIZE, np.float32), 5)
 def test_the_opened_mean_is_that_of_the_uploads_to_the_bound():
     plain = vectors()
     mine = [masked(v, i, base_version=i) for i, v in enumerate(plain)]
-    opened = server(function="polynomial", exponent=0.5).open(MODEL, mine)
+    result = server(function="polynomial", exponent=0.5).open(MODEL, mine)
     weights = integer_weights((6.0 - np.arange(CLIENTS)) ** -0.5)
     exact = np.average(np.stack(plain).astype(float), axis=0, weights=weights)
     bound = 1 / TERMS.scale + 2.0**-24
-    for update in opened.updates:
+    for update in result.updates:
         assert np.abs(update.vector - exact).max() < bound
         assert update.seal == b""
-    assert opened.report["quantisation_error"] == 1 / TERMS.scale
-    assert math.isclose(sum(opened.shares), 1.0)
+    assert result.report["quantisation_error"] == 1 / TERMS.scale
+    assert math.isclose(sum(result.shares), 1.0)
 
 
 def test_a_capped_update_never_counts_more_than_the_heaviest():
@@ -45,18 +45,18 @@ def test_a_capped_update_never_counts_more_than_the_heaviest():
     exact = np.array([1.0, 1.0, 0.965, 0.965])
     examples = (1000 * exact).astype(int).tolist()
     mine = [masked(v, i, examples=examples[i]) for i, v in enumerate(vectors(4))]
-    opened = server(members=4, by_examples=True, capped=True).open(MODEL, mine)
-    assert max(opened.shares) * exact.sum() <= 1.0 + 1e-12
+    result = server(members=4, by_examples=True, capped=True).open(MODEL, mine)
+    assert max(result.shares) * exact.sum() <= 1.0 + 1e-12
 
 
 def test_uploads_that_are_not_masked_are_refused():
-    opens = server()
-    sealed = masked(vectors(1)[0], 0)
-    assert opens.refuse(MODEL, sealed) == ""
-    bare = replace(sealed, seal=b"")
-    assert opens.refuse(MODEL, bare).startswith("the upload is not masked")
-    other = replace(sealed, kind="pseudo")
-    assert "kind 'pseudo' must be 'delta'" in opens.refuse(MODEL, other)
+    intake = server()
+    update = masked(vectors(1)[0], 0)
+    assert intake.refuse(MODEL, update) == ""
+    bare = replace(update, seal=b"")
+    assert intake.refuse(MODEL, bare).startswith("the upload is not masked")
+    other = replace(update, kind="pseudo")
+    assert "kind 'pseudo' must be 'delta'" in intake.refuse(MODEL, other)
 
 
 def test_the_second_update_of_a_client_waits():
@@ -64,12 +64,12 @@ def test_the_second_update_of_a_client_waits():
     assert server().eligible([first, second, other]) == [first, other]
 
 
-def test_faults_of_single_uploads_are_told_and_others_end_the_run():
+def test_faults_of_single_uploads_are_reported_and_others_end_the_run():
     mine = [masked(v, i) for i, v in enumerate(vectors(4))]
     lie = replace(mine[2], num_examples=99)
-    opened = server(members=4).open(MODEL, [*mine[:2], lie, mine[3]])
-    assert list(opened.faults) == [2]
-    assert opened.updates == ()
+    result = server(members=4).open(MODEL, [*mine[:2], lie, mine[3]])
+    assert list(result.faults) == [2]
+    assert result.updates == ()
     with pytest.raises(RunError, match="the helper refuses an aggregation: no"):
         server(Refuses(), members=4).open(MODEL, mine)
     with pytest.raises(
@@ -87,8 +87,8 @@ def test_a_client_may_keep_its_loss_to_itself():
     order = Order(0, 0, 0, 0, vectors(1)[0], {}, 0.0)
     for losses in (True, False):
         mask = Masked(TERMS, seed=0, losses=losses, keys=partial(simulated_keys, 0))
-        sent = mask.send(order, Upload(vectors(1)[0], "delta", 10, 0.5))
-        assert math.isnan(sent.loss) != losses
+        upload = mask.send(order, Upload(vectors(1)[0], "delta", 10, 0.5))
+        assert math.isnan(upload.loss) != losses
 
 
 def test_a_pause_and_another_kind_are_refused():
@@ -102,11 +102,11 @@ def test_a_pause_and_another_kind_are_refused():
 # -- the transcript -------------------------------------------------------------------------------
 
 
-def told_apart(mine, one, other):
-    """How surely the first two uploads are (one, other) and not (other, one), in sigmas."""
+def sigmas_apart(mine, one, other):
+    """Evidence, in sigmas, that the first two uploads are (one, other) and not (other, one)."""
     first, second = (u.vector.view(np.uint32).view(np.int32).astype(float) for u in mine[:2])
-    shown, guess = first - second, (one - other).astype(float)
-    return float(shown @ guess / (np.linalg.norm(guess) * shown.std()))
+    difference, guess = first - second, (one - other).astype(float)
+    return float(difference @ guess / (np.linalg.norm(guess) * difference.std()))
 
 
 def test_the_server_cannot_tell_two_clients_uploads_apart():
@@ -121,12 +121,12 @@ def test_the_server_cannot_tell_two_clients_uploads_apart():
     plain = [rng.standard_normal(size).astype(np.float32) / 100 for _ in range(4)]
     swapped = [plain[1], plain[0], *plain[2:]]
 
-    def seen(order, bare):
+    def transcript(order, bare):
         return [masked(v, i, bare=bare, terms=big) for i, v in enumerate(order)]
 
-    for bare, least, most in ((False, -4.5, 4.5), (True, 150.0, 400.0)):
+    for bare, lower, upper in ((False, -4.5, 4.5), (True, 150.0, 400.0)):
         for order, sign in ((plain, 1), (swapped, -1)):
-            assert least < sign * told_apart(seen(order, bare), plain[0], plain[1]) < most
+            assert lower < sign * sigmas_apart(transcript(order, bare), plain[0], plain[1]) < upper
 
 
 # -- the helper's service --------------------------------------------------------------------------
@@ -142,11 +142,11 @@ def kit(tmp_path):
 
 @pytest.fixture
 def port(kit):
-    """Of the helper."""
+    """The port of a running helper."""
     (port,) = free_ports(1)
     add_helper(kit, ["localhost"], port=port, min_clients=3)
-    words = ["helper", "--host", "127.0.0.1", "--port", str(port), "--min-clients", "3"]
-    process = subprocess.Popen([sys.executable, "-m", "fl_app.field", *words, str(kit / "helper")])
+    flags = ["helper", "--host", "127.0.0.1", "--port", str(port), "--min-clients", "3"]
+    process = subprocess.Popen([sys.executable, "-m", "fl_app.field", *flags, str(kit / "helper")])
     yield port
     process.kill()
     process.wait()
@@ -161,8 +161,8 @@ def test_it_answers_its_server_and_no_stranger_and_no_nonsense(kit, port):
     mine = [masked(vector, i, keys=keys) for i, vector in enumerate(plain)]
     masks = RemoteHelper(f"localhost:{port}", context=context).sum(request(mine))
     total = sum(update.vector.view(np.uint32) for update in mine)
-    opened = (total - masks).view(np.int32) / TERMS.scale
-    assert np.abs(opened - sum(plain)).max() < 5 / TERMS.scale
+    plain_sum = (total - masks).view(np.int32) / TERMS.scale
+    assert np.abs(plain_sum - sum(plain)).max() < 5 / TERMS.scale
 
     url = f"https://localhost:{port}"
     stranger = ssl.create_default_context(cafile=kit / "ca" / "ca.crt")

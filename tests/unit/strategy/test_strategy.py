@@ -10,7 +10,7 @@ import pytest
 from fake_grid import FakeGrid
 from flwr.app import ArrayRecord, ConfigRecord
 from flwr.serverapp import strategy as flower
-from helpers import sent, vec
+from helpers import update_of, vec
 
 from fl_app.algorithms.ca2fl import CA2FL
 from fl_app.algorithms.cana import CANA
@@ -46,7 +46,7 @@ def test_the_example_in_the_docstring():
 
 
 class Discounting(Mean):
-    """Of an author who writes `__init__`."""
+    """A strategy with its own `__init__`."""
 
     def __init__(self, *, discount=0.5):
         super().__init__()
@@ -55,17 +55,17 @@ class Discounting(Mean):
 
 @dataclass(kw_only=True)
 class Declared(Mean):
-    """Of an author who declares fields."""
+    """A strategy with declared fields."""
 
     discount: float = bounded(0.5, within("(0, 1]"), "it is a share")
 
 
 def test_authors_may_declare_fields_or_write_init():
-    written, declared = Discounting(discount=0.25), Declared(discount=0.25)
-    assert (written.discount, written.state, written.report) == (0.25, {}, {})
-    assert (declared.clip_norm, declared.lr_schedule, declared.state) == (None, None, {})
-    assert repr(declared) == "Declared(discount=0.25)"
-    assert vars(deepcopy(declared)) == vars(declared)
+    with_init, with_fields = Discounting(discount=0.25), Declared(discount=0.25)
+    assert (with_init.discount, with_init.state, with_init.report) == (0.25, {}, {})
+    assert (with_fields.clip_norm, with_fields.lr_schedule, with_fields.state) == (None, None, {})
+    assert repr(with_fields) == "Declared(discount=0.25)"
+    assert vars(deepcopy(with_fields)) == vars(with_fields)
     with pytest.raises(TypeError):
         Declared(0.25)  # by keyword only
     with pytest.raises(TypeError, match="clip_norm"):
@@ -86,14 +86,14 @@ def test_values_out_of_their_bounds_are_refused(make, text):
         make()
 
 
-def test_the_summary_tells_the_settings(logged):
+def test_the_summary_logs_the_settings(logs):
     FedBuff(server_lr=0.25).summary()
     Asynchronous(flower.FedAvg(0.5, min_available_nodes=5, weighted_by_key="size")).summary()
-    told = "fraction_train=0.5 has", "min_available_nodes=5 has", "key=size weighs", "Sampling"
-    assert all(each in logged.text for each in told)
-    assert "FedBuff, asynchronous" in logged.text
-    assert "'server_lr': 0.25" in logged.text
-    assert "state" not in logged.text
+    texts = "fraction_train=0.5 has", "min_available_nodes=5 has", "key=size weighs", "Sampling"
+    assert all(each in logs.text for each in texts)
+    assert "FedBuff, asynchronous" in logs.text
+    assert "'server_lr': 0.25" in logs.text
+    assert "state" not in logs.text
 
 
 @pytest.mark.parametrize(
@@ -112,21 +112,21 @@ def test_the_summary_tells_the_settings(logged):
         ({"sinks": [3]}, "sinks=3 must be objects with emit and close"),
     ],
 )
-def test_start_refuses_what_cannot_run_before_it_touches_the_grid(settings, text):
+def test_start_refuses_invalid_settings_before_it_uses_the_grid(settings, text):
     with pytest.raises(ValueError, match=re.escape(text)):
         Mean().start(None, **{"initial_arrays": ArrayRecord(), **settings})
 
 
 @pytest.mark.parametrize("hook", UNCALLED)
 def test_start_refuses_methods_that_it_never_calls(hook):
-    own = type("Own", (Mean,), {hook: None})
+    strategy_class = type("Own", (Mean,), {hook: None})
     with pytest.raises(
         ValueError, match=f"^methods of Own={hook} must .* override dispatch, aggre"
     ):
-        own().start(None, ArrayRecord())
+        strategy_class().start(None, ArrayRecord())
 
 
-def test_flowers_own_rounds_would_drop_what_travels_beside_models():
+def test_flowers_own_rounds_refuse_strategies_with_extra_vectors():
     with pytest.raises(ValueError, match=r"^SCAFFOLD exchanges more than models \(control\)"):
         SCAFFOLD().configure_train(1, ArrayRecord(), ConfigRecord(), FakeGrid(lambda m, c: m, 1))
 
@@ -156,11 +156,11 @@ def test_a_mean_of_the_versions_is_tested(strategy):
     start = GlobalModel(vec(0), 0)
     assert strategy.to_evaluate(start) is start.params
     params = vec(0)
-    for version, (moved, mean) in enumerate([(1, 1), (4, 3), (2, 2.5)]):
+    for version, (w, mean) in enumerate([(1, 1), (4, 3), (2, 2.5)]):
         model = GlobalModel(params, version)
-        update = Update(0, version, vec(moved), "model", 10, 0.1)
+        update = Update(0, version, vec(w), "model", 10, 0.1)
         params = strategy.aggregate(model, [update])
-        assert params.tolist() == [moved]
+        assert params.tolist() == [w]
         assert strategy.to_evaluate(GlobalModel(params, version + 1)).tolist() == [mean]
 
 
@@ -168,19 +168,19 @@ def test_later_versions_count_more_with_a_larger_exponent():
     """e = 3: shares 1, 4/5, 4/6 of 1, 6, 9: 1 + 4/5 5 = 5; 5 + 2/3 4."""
     strategy, params = CANA(averaging=3.0, calibration=0.0), vec(0)
     means = []
-    for version, moved in enumerate((1, 6, 9)):
-        update = Update(0, version, vec(moved), "model", 10, 0.1)
+    for version, w in enumerate((1, 6, 9)):
+        update = Update(0, version, vec(w), "model", 10, 0.1)
         params = strategy.aggregate(GlobalModel(params, version), [update])
         means.append(strategy.to_evaluate(GlobalModel(params, version + 1))[0])
     assert means == pytest.approx([1, 5, 5 + 8 / 3])
 
 
-# -- what a server remembers of its clients: rows, sums, checkpoints -------------------------------
+# -- a server's memories of clients: rows, sums, checkpoints ---------------------------------------
 
 SIZE = 5
 
 
-def filled(dtype, exponent=0.5):
+def make_memories(dtype, exponent=0.5):
     """400 gradients of 100 clients, some of them tiny, and the last one of each client."""
     rng = np.random.default_rng(0)
     memories, last = Memories(dtype, 3, exponent), {}
@@ -189,7 +189,7 @@ def filled(dtype, exponent=0.5):
         vector = (10.0 ** rng.integers(-9, 3) * rng.standard_normal(SIZE)).astype(np.float32)
         memories.put(client, vector, 5 * number)
         last[client] = vector
-        if number == 200:  # from here on gradients leave the sums
+        if number == 200:  # from here on, gradients leave the sums
             memories.weighted(1000)
     return memories, last
 
@@ -197,7 +197,7 @@ def filled(dtype, exponent=0.5):
 @pytest.mark.parametrize(("dtype", "precision"), [("float32", 0.0), ("float16", 1e-3)])
 def test_the_last_gradient_of_every_client_is_kept(dtype, precision):
     """float16 rounds to 11 bits, whatever the length of the gradient."""
-    memories, last = filled(dtype)
+    memories, last = make_memories(dtype)
     assert len(memories) == len(last)
     for client, vector in last.items():
         assert client in memories
@@ -208,9 +208,9 @@ def test_the_last_gradient_of_every_client_is_kept(dtype, precision):
 
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
 def test_sums_are_those_of_the_rows_as_they_are_kept(dtype):
-    memories, last = filled(dtype)
+    memories, last = make_memories(dtype)
     rows = {client: memories.row(client).astype(np.float64) for client in last}
-    for now in (1995, 1995, 2000, 9000):  # at 9000 the sums are made anew
+    for now in (1995, 1995, 2000, 9000):  # at 9000 the sums are computed again
         weights = {client: (1 + now - memories.versions[client]) ** -0.5 for client in rows}
         total, mass = memories.weighted(now)
         expected = sum(weights[client] * row for client, row in rows.items())
@@ -241,7 +241,7 @@ def test_extreme_gradients_keep_their_digits():
 
 def updates(version, rng):
     return [
-        sent(int(client), max(0, version - int(rng.integers(4))), *rng.standard_normal(SIZE))
+        update_of(int(client), max(0, version - int(rng.integers(4))), *rng.standard_normal(SIZE))
         for client in rng.choice(8, 3)
     ]
 
@@ -256,18 +256,18 @@ def updates(version, rng):
     ],
     ids=["ca2fl", "fedstaleasync", "cana"],
 )
-def test_a_restored_strategy_goes_on_with_the_same_bytes(make, dtype):
+def test_a_restored_strategy_continues_with_the_same_bytes(make, dtype):
     rng = np.random.default_rng(1)
     batches = [updates(version, rng) for version in range(30)]
     strategy, params = make(dtype), vec(*range(SIZE))
     for version, batch in enumerate(batches):
         if version == 15:
-            restored, again = make(dtype), params
+            restored, other = make(dtype), params
             restored.load_state_dict(loads(dumps(strategy.state_dict())))
         params = strategy.aggregate(GlobalModel(params, version, num_trainable=4), batch)
         if version >= 15:
-            again = restored.aggregate(GlobalModel(again, version, num_trainable=4), batch)
-            assert again.tobytes() == params.tobytes()
+            other = restored.aggregate(GlobalModel(other, version, num_trainable=4), batch)
+            assert other.tobytes() == params.tobytes()
 
 
 def test_a_checkpoint_of_another_type_is_refused():
@@ -277,15 +277,15 @@ def test_a_checkpoint_of_another_type_is_refused():
         Memories("float16").load_state_dict(memories.state_dict())
 
 
-def test_more_than_the_machine_has_is_refused():
+def test_memories_larger_than_the_machines_are_refused():
     with pytest.raises(ValueError, match=r"^algorithm\.strategy\.memory_dtype=float32 must be a"):
         CA2FL().memory_cost(10**12, 1000)
 
 
-def test_a_client_that_nobody_counted_counts():
+def test_clients_beyond_num_clients_count():
     """num_clients = 2, and three clients report: the mean of the memories is over three."""
     strategy = CA2FL(num_clients=2)
     model = GlobalModel(vec(0), 0)
     strategy.aggregate(model, [Update(c, 0, vec(3), "pseudo", 1, 1.0) for c in range(3)])
-    moved = strategy.aggregate(model, [Update(3, 0, vec(0), "pseudo", 1, 1.0)])
-    np.testing.assert_allclose(moved, [-9 / 4])
+    params = strategy.aggregate(model, [Update(3, 0, vec(0), "pseudo", 1, 1.0)])
+    np.testing.assert_allclose(params, [-9 / 4])

@@ -1,4 +1,4 @@
-"""Models: sizes, layers, statistics, what they see; and those of torchvision and of a user."""
+"""Models: sizes, layers, statistics; models of torchvision and of users; tasks from arrays."""
 
 import pickle
 import re
@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 import torch
 from datasets import ClassLabel, Dataset, DatasetDict, Features, List, Value
-from helpers import composed
+from helpers import make_config
 from PIL import Image
 from torch import nn
 from torch.utils.data import TensorDataset
@@ -64,11 +64,11 @@ def inputs_of(shape, count=2):
     ],
 )
 def test_parameters_outputs_and_the_flat_vector(name, shape, num_classes, count):
-    made = architecture(name, shape, num_classes)
-    assert pickle.loads(pickle.dumps(made)).args == made.args
-    model = made()
-    of_each = (shape[0], num_classes) if name in ("transformer", "char_lstm") else (num_classes,)
-    assert model(inputs_of(shape)).shape == (2, *of_each)
+    factory = architecture(name, shape, num_classes)
+    assert pickle.loads(pickle.dumps(factory)).args == factory.args
+    model = factory()
+    outputs = (shape[0], num_classes) if name in ("transformer", "char_lstm") else (num_classes,)
+    assert model(inputs_of(shape)).shape == (2, *outputs)
     flat = FlatModel(model)
     assert sum(p.numel() for p in model.parameters()) == flat.layout.num_trainable == count
     buffers = [entry.name for entry in flat.layout.entries if not entry.trainable]
@@ -77,7 +77,7 @@ def test_parameters_outputs_and_the_flat_vector(name, shape, num_classes, count)
 
 def test_a_shortcut_takes_every_second_pixel_and_pads_channels():
     block, images = Block(2, 4, 2), torch.rand(1, 2, 4, 4)
-    nn.init.zeros_(block.norm2.weight)  # nothing is left of the residual
+    nn.init.zeros_(block.norm2.weight)  # the residual is zero
     out = block(images)
     assert torch.equal(out[:, 1:3], images[:, :, ::2, ::2])
     assert out[:, [0, 3]].abs().max() == 0
@@ -87,9 +87,9 @@ def test_a_word_sees_only_those_before_it_and_its_place():
     torch.manual_seed(0)
     model = architecture("transformer", (35, 50), 50)().eval()
     tokens = inputs_of((35, 50), 1)
-    changed = tokens.clone()
-    changed[0, 20] = (changed[0, 20] + 1) % 50
-    one, other = model(tokens), model(changed)
+    variant = tokens.clone()
+    variant[0, 20] = (variant[0, 20] + 1) % 50
+    one, other = model(tokens), model(variant)
     assert torch.allclose(one[:, :20], other[:, :20], atol=1e-6)
     assert (one[:, 20:] - other[:, 20:]).abs().amax((0, 2)).min() > 1e-4
     same = model(torch.zeros(1, 35, dtype=torch.int32))
@@ -104,7 +104,7 @@ def test_cnn_cifars_quirk_gives_shares_in_place_of_logits():
 
 
 @pytest.mark.parametrize(
-    ("name", "shape", "needed"),
+    ("name", "shape", "requirement"),
     [
         ("lenet", DIGIT, "images 28x28 or 32x32, the task's are 1x8x8"),
         ("cnn", (1, 3, 8), "images at least 4x4, the task's are 1x3x8"),
@@ -113,12 +113,12 @@ def test_cnn_cifars_quirk_gives_shares_in_place_of_logits():
         ("char_lstm", (80, 11), "sequences whose classes are their vocabulary"),
     ],
 )
-def test_inputs_that_do_not_fit_are_refused(name, shape, needed):
-    with pytest.raises(ValueError, match=rf"task\.model={name} needs {needed}"):
+def test_inputs_that_do_not_fit_are_refused(name, shape, requirement):
+    with pytest.raises(ValueError, match=rf"task\.model={name} needs {requirement}"):
         architecture(name, shape, 10)()
 
 
-# -- from elsewhere --------------------------------------------------------------------------------
+# -- models of torchvision and of users ------------------------------------------------------------
 
 MODULE = """
 from torch import nn
@@ -152,10 +152,10 @@ def test_models_of_torchvision_have_as_many_outputs_as_the_task():
 
 
 @pytest.mark.usefixtures("_module")
-def test_models_and_losses_of_ones_own(tmp_path):
+def test_models_and_losses_of_users(tmp_path):
     for name in ("needs_both", "complete"):
-        words = [f"task.model=my_models:{name}", "task.loss=my_models:smoothed"]
-        config = composed("num_clients=20", *words)
+        overrides = [f"task.model=my_models:{name}", "task.loss=my_models:smoothed"]
+        config = make_config("num_clients=20", *overrides)
         validate_config(config)
         task = build_task(config)
         assert isinstance(task.model()[1], nn.Linear)
@@ -163,15 +163,15 @@ def test_models_and_losses_of_ones_own(tmp_path):
         expected = nn.functional.cross_entropy(outputs, targets, label_smoothing=0.5)
         assert task.objective.loss(outputs, targets) == expected
     (tmp_path / "t.csv").write_text("x,y\n" + "".join(f"{i},{i + 0.5}\n" for i in range(40)))
-    words = ["task=csv", f"task.path={tmp_path / 't.csv'}", "task.target=y", "num_clients=2"]
-    config = composed(*words, "partition=iid", "task.loss=my_models:distance")
-    objective = build_task(config).objective  # it gets the numbers as they are
+    overrides = ["task=csv", f"task.path={tmp_path / 't.csv'}", "task.target=y", "num_clients=2"]
+    config = make_config(*overrides, "partition=iid", "task.loss=my_models:distance")
+    objective = build_task(config).objective  # it gets unscaled numbers
     assert objective.loss(torch.zeros(2, 1), torch.tensor([[7.0], [9.0]])) == 8
 
 
 @pytest.mark.usefixtures("_module")
 @pytest.mark.parametrize(
-    ("key", "name", "told"),
+    ("key", "name", "message"),
     [
         ("model", "my_models:too_small", ": the model gives outputs of shape (2, 3) for 2"),
         ("model", "my_models:too_wide", ": the model cannot process inputs of"),
@@ -183,15 +183,15 @@ def test_models_and_losses_of_ones_own(tmp_path):
         ("loss", "my_models:too_small", ": loss cannot process outputs of shape"),
     ],
 )  # fmt: skip
-def test_what_does_not_fit_is_refused(key, name, told):
-    config = composed("num_clients=20", f"task.{key}={name}")
+def test_models_and_losses_that_do_not_fit_are_refused(key, name, message):
+    config = make_config("num_clients=20", f"task.{key}={name}")
     validate_config(config)
-    with pytest.raises(ValueError, match=f"^{re.escape(f'task.{key}={name}{told}')}"):
+    with pytest.raises(ValueError, match=f"^{re.escape(f'task.{key}={name}{message}')}"):
         build_task(config)
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("overrides", "message"),
     [
         (["task.model=lenett"], "task.model=lenett must be one of logistic, .*or package.module:"),
         (["task=imdb", "task.model=resnet34"], "task.model=resnet34 must be .* it takes images"),
@@ -199,9 +199,9 @@ def test_what_does_not_fit_is_refused(key, name, told):
         (["task.loss=smoothed"], "task.loss=smoothed must be package.module:callable"),
     ],
 )  # fmt: skip
-def test_unknown_names_are_refused_before_the_data_are_read(words, told):
-    with pytest.raises(ValueError, match=f"^{told}"):
-        validate_config(composed(*words))
+def test_unknown_names_are_refused_before_the_data_are_read(overrides, message):
+    with pytest.raises(ValueError, match=f"^{message}"):
+        validate_config(make_config(*overrides))
 
 
 # -- tasks from arrays -----------------------------------------------------------------------------
@@ -217,7 +217,7 @@ def linear(input_shape, num_outputs):
     return nn.Sequential(nn.Flatten(), nn.Linear(int(np.prod(input_shape)), num_outputs))
 
 
-def made(x=X, y=Y, *tests, **settings):
+def build(x=X, y=Y, *tests, **settings):
     return Task.from_arrays(x, y, *tests, **({"model": linear} | settings))
 
 
@@ -227,25 +227,25 @@ def made(x=X, y=Y, *tests, **settings):
 def test_inputs_of_any_kind_are_float32_and_shared_where_they_are(tmp_path):
     forms = [torch.from_numpy, pd.DataFrame, np.ndarray.tolist, lambda x: x.astype(object)]
     for convert in (np.asfortranarray, *forms):
-        assert torch.equal(made(convert(X)).inputs, torch.from_numpy(X).float())
+        assert torch.equal(build(convert(X)).inputs, torch.from_numpy(X).float())
     np.save(tmp_path / "x.npy", X.astype(np.float32))
     mapped = np.load(tmp_path / "x.npy", mmap_mode="r")
-    assert np.shares_memory(made(mapped).inputs.numpy(), mapped)
-    assert made(mapped[::-1]).inputs[0].tolist() == mapped[-1].tolist()
-    assert made((1 + 2.0**-23 * Y)[:, None]).inputs.unique().numel() == 4  # it holds these
+    assert np.shares_memory(build(mapped).inputs.numpy(), mapped)
+    assert build(mapped[::-1]).inputs[0].tolist() == mapped[-1].tolist()
+    assert build((1 + 2.0**-23 * Y)[:, None]).inputs.unique().numel() == 4  # float32 holds these
 
 
 def test_bytes_of_images_are_pixels_and_other_integers_tokens():
     images = RNG.integers(256, size=(40, 1, 4, 4), dtype=np.uint8)
-    np.testing.assert_allclose(made(images).batch(Y[3:4])[0][0], images[3] / 255, rtol=1e-6)
+    np.testing.assert_allclose(build(images).batch(Y[3:4])[0][0], images[3] / 255, rtol=1e-6)
     last = BYTES[..., None], Y
     for model, channels in (("cnn", 1), ("mlp", 8), (linear, 8)):
-        assert made(*last, *last, model=model).inputs.shape[1] == channels
+        assert build(*last, *last, model=model).inputs.shape[1] == channels
     tokens = RNG.integers(30, size=(40, 7))
-    assert made(tokens, model=lambda: Words(30, 4)).inputs.tolist() == tokens.tolist()
-    assert made(tokens, model="logistic").inputs.dtype == torch.float32
-    assert made(Y[:, None] > 2).inputs.dtype == torch.float32
-    assert made(X, Y, X.round().astype(int), Y).test_inputs.dtype == torch.float32
+    assert build(tokens, model=lambda: Words(30, 4)).inputs.tolist() == tokens.tolist()
+    assert build(tokens, model="logistic").inputs.dtype == torch.float32
+    assert build(Y[:, None] > 2).inputs.dtype == torch.float32
+    assert build(X, Y, X.round().astype(int), Y).test_inputs.dtype == torch.float32
 
 
 @pytest.mark.parametrize(
@@ -258,31 +258,31 @@ def test_bytes_of_images_are_pixels_and_other_integers_tokens():
         (pd.Series(["b", "a"] * 20, dtype="category"), Classification, 2),
         (np.eye(4, dtype=bool)[Y], Regression, 4),
         (NUMBERS.astype(object), Regression, 1),
-        (Y.astype(float), Regression, 1),  # an array has a type, which a table has not
+        (Y.astype(float), Regression, 1),  # an array has a type; a table has none
         (Y.astype(object), Classification, 4),
         (torch.from_numpy(X).half(), Regression, 3),
     ],
 )
 def test_the_objective_follows_from_the_targets(y, kind, num_outputs):
-    objective = made(y=y).objective
+    objective = build(y=y).objective
     assert (type(objective), objective.num_outputs) == (kind, num_outputs)
 
 
 def test_classes_are_their_places_in_order():
-    task = made(y=np.array(["b", "a", "c", "a"] * 10))
+    task = build(y=np.array(["b", "a", "c", "a"] * 10))
     assert task.targets[:4].tolist() == [1, 0, 2, 0]
     assert repr(task) == (
         "Task(arrays: classification with 3 outputs (0 = a, 1 = b, 2 = c), 40 training and 0 test "
         "examples of shape (3,), clients of the run)"
     )
-    unseen = made(X, Y % 2, X[:2], np.array([1, 17]))
+    unseen = build(X, Y % 2, X[:2], np.array([1, 17]))
     assert unseen.objective.num_outputs == 3
     assert unseen.test_targets.tolist() == [1, 2]
-    assert made(objective="regression").targets.shape == (40, 1)
-    ten = made(objective=Classification(10))
+    assert build(objective="regression").targets.shape == (40, 1)
+    ten = build(objective=Classification(10))
     assert (ten.targets.tolist(), ten.objective.num_outputs) == (Y.tolist(), 10)
-    words = made(y=Y[:, None].repeat(3, 1), objective=Classification(4, sequences=True), model=Row)
-    assert words.targets.shape == (40, 3)
+    rows = build(y=Y[:, None].repeat(3, 1), objective=Classification(4, sequences=True), model=Row)
+    assert rows.targets.shape == (40, 3)
 
 
 class Words(nn.EmbeddingBag):
@@ -302,41 +302,41 @@ class Row(nn.Module):
 
 def test_numbers_are_standardised_for_the_model_alone():
     """A model that always gives 0 predicts the mean; its error is the deviation."""
-    task = made(X, NUMBERS, X, NUMBERS)
+    task = build(X, NUMBERS, X, NUMBERS)
     model = task.model()
     for parameter in model.parameters():
         nn.init.zeros_(parameter)
     metrics = task.test(model)
     assert metrics["loss"] == pytest.approx(1.0, rel=1e-5)
     assert metrics["rmse"] == pytest.approx(NUMBERS.std(), rel=1e-5)
-    own = made(X, NUMBERS, X, NUMBERS, loss=nn.functional.mse_loss)
-    assert own.test(model)["loss"] == pytest.approx((NUMBERS**2).mean(), rel=1e-5)
+    own_loss = build(X, NUMBERS, X, NUMBERS, loss=nn.functional.mse_loss)
+    assert own_loss.test(model)["loss"] == pytest.approx((NUMBERS**2).mean(), rel=1e-5)
 
 
 def test_clients_are_ids():
     ids = np.array(["zoe", "al", "bo", "al"] * 10)
-    for given in (ids, ids.tolist(), pd.Series(ids)):
-        assert [{*ids[p]} for p in made(clients=given).partition] == [{"al"}, {"bo"}, {"zoe"}]
-    assert made().num_clients == 0  # the run decides
+    for clients in (ids, ids.tolist(), pd.Series(ids)):
+        assert [{*ids[p]} for p in build(clients=clients).partition] == [{"al"}, {"bo"}, {"zoe"}]
+    assert build().num_clients == 0  # the run decides
 
 
 def test_models_are_makers_modules_or_names():
     module = nn.Linear(3, 4)
     makers = [lambda shape, outputs: nn.Linear(shape[0], outputs), lambda: nn.Linear(3, 4)]
     for model in (*makers, module, "mlp", "logistic"):
-        assert made(model=model).model()(torch.zeros(2, 3)).shape == (2, 4)
-    task, weights = made(model=module), module.weight.clone()
+        assert build(model=model).model()(torch.zeros(2, 3)).shape == (2, 4)
+    task, weights = build(model=module), module.weight.clone()
     nn.init.zeros_(module.weight)  # later changes do not count
     assert torch.equal(task.model().weight, weights)
     assert task.model() is not task.model()
-    assert made(PLANES[:, None], model="cnn").model()(torch.zeros(2, 1, 8, 8)).shape == (2, 4)
+    assert build(PLANES[:, None], model="cnn").model()(torch.zeros(2, 1, 8, 8)).shape == (2, 4)
     torch.manual_seed(0)
-    made(model=lambda: nn.Sequential(nn.Linear(3, 4), nn.Dropout(0.5)))
+    build(model=lambda: nn.Sequential(nn.Linear(3, 4), nn.Dropout(0.5)))
     after = torch.rand(1)
     torch.manual_seed(0)
     assert torch.equal(after, torch.rand(1))  # trying a model draws nothing
     with pytest.raises(ValueError, match=r"task\.model=mpl must be one of logistic"):
-        made(model="mpl")
+        build(model="mpl")
 
 
 # -- data sets ------------------------------------------------------------------------------------
@@ -404,7 +404,7 @@ def test_clients_of_flwr_datasets(tmp_path):
     table().train_test_split(0.2, seed=0).save_to_disk(tmp_path / "set")
     path = str(tmp_path / "set")
     task = hub(path, "size", "kind", clients=NaturalIdPartitioner("owner"))
-    owners = [{int(4 * size) % 4 for size in task.inputs[own, 0]} for own in task.partition]
+    owners = [{int(4 * size) % 4 for size in task.inputs[indices, 0]} for indices in task.partition]
     assert owners == [{0}, {1}, {2}, {3}]
     assert (len(task.targets), task.test_targets is not None) == (16, True)
     shuffled = datasets.load_from_disk(path)["train"].shuffle(seed=42)["size"][:]
@@ -419,15 +419,15 @@ def test_clients_of_flwr_datasets(tmp_path):
         partitioners={"train": DirichletPartitioner(3, "kind", 1.0, 1)},
     )
     task = hub(data, "size", "kind")
-    for client_id, own in enumerate(task.partition):
-        assert task.inputs[own, 0].tolist() == data.load_partition(client_id)["size"][:]
+    for client_id, indices in enumerate(task.partition):
+        assert task.inputs[indices, 0].tolist() == data.load_partition(client_id)["size"][:]
     assert hub(data, "size", "kind", clients="owner").num_clients == 4
 
 
 # -- refusals -------------------------------------------------------------------------------------
 
 
-def changed(values, place, value):
+def with_value(values, place, value):
     copy = values.copy()
     copy[place] = value
     return copy
@@ -441,9 +441,9 @@ BYTES = PLANES.astype(np.uint8)
 
 
 @pytest.mark.parametrize(
-    ("settings", "told"),
+    ("settings", "message"),
     [
-        ({"x": changed(X, (3, 2), np.nan)}, "x_train[3, 2] must be a finite float32"),
+        ({"x": with_value(X, (3, 2), np.nan)}, "x_train[3, 2] must be a finite float32"),
         ({"x": X + 1.6e9}, "x_train[:, 0] has numbers from 1599999997.67"),
         ({"y": torch.from_numpy(X + 1.6e9)}, "column 'y_train[0]' has numbers from 1599999997.67"),
         ({"y": Y[:-1]}, "x_train has the shape (40, 3) and y_train (39,): each example needs"),
@@ -473,10 +473,10 @@ BYTES = PLANES.astype(np.uint8)
         ({"x": PLANES, "test": (BYTES, Y)}, "x_test and y_test have shapes and type (8, 8, torch"),
     ],
 )  # fmt: skip
-def test_bad_arrays_are_refused(settings, told):
+def test_bad_arrays_are_refused(settings, message):
     values = {"x": X, "y": Y, "test": (), **settings}
-    with pytest.raises(ValueError, match=re.escape(told).replace(r"\.\*", ".*")):
-        made(values.pop("x"), values.pop("y"), *values.pop("test"), **values)
+    with pytest.raises(ValueError, match=re.escape(message).replace(r"\.\*", ".*")):
+        build(values.pop("x"), values.pop("y"), *values.pop("test"), **values)
 
 
 UNKNOWN = {"unknown": (ClassLabel(names=["a", "b"]), [0, -1] * 10)}
@@ -484,7 +484,7 @@ RAGGED = {"ragged": (List(Value("float32")), [[1.0], [1.0, 2.0]] * 10)}
 
 
 @pytest.mark.parametrize(
-    ("make", "told"),
+    ("make", "message"),
     [
         (
             lambda: Task.from_datasets(TensorDataset(torch.ones(3)), model=linear),
@@ -503,6 +503,6 @@ RAGGED = {"ragged": (List(Value("float32")), [[1.0], [1.0, 2.0]] * 10)}
         (lambda: hub("./none", "size", "kind"), "data=./none must be a folder: it does not exist"),
     ],
 )  # fmt: skip
-def test_bad_data_sets_are_refused(make, told):
-    with pytest.raises(ValueError, match=told):
+def test_bad_data_sets_are_refused(make, message):
+    with pytest.raises(ValueError, match=message):
         make()

@@ -1,4 +1,4 @@
-"""Data of the user's own: encoded as scikit-learn would, by owner, refused with a remedy."""
+"""The user's own data: encoded like scikit-learn does, by owner, refused with a remedy."""
 
 import json
 import math
@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 import torch
 from datasets import ClassLabel, Dataset, DatasetDict, Features, List, Value
-from helpers import composed
+from helpers import make_config
 from hypothesis import given
 from hypothesis import strategies as st
 from omegaconf import OmegaConf
@@ -50,12 +50,12 @@ Y = np.array([0, 1, 0, 1])
 
 
 @pytest.fixture(autouse=True)
-def _here(tmp_path, monkeypatch):
+def _folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     _log_once.cache_clear()
 
 
-def built(make, path, num_clients=1, seed=0, **keys):
+def build(make, path, num_clients=1, seed=0, **keys):
     task = make(path=path, **{"test_share": 0.0, **keys})(seed=seed)
     return task.with_clients(Iid(), num_clients, seed) if len(task.targets) else task
 
@@ -63,17 +63,17 @@ def built(make, path, num_clients=1, seed=0, **keys):
 def table(text, *, name="table.csv", **keys):
     if text is not None:
         Path(name).write_text(text)
-    return built(Csv, None if text is None else name, **{"target": "bought", **keys})
+    return build(Csv, None if text is None else name, **{"target": "bought", **keys})
 
 
-def stored(named, **keys):
-    np.savez("data.npz", **named)
-    return built(Arrays, "data.npz", **keys)
+def from_arrays(arrays, **keys):
+    np.savez("data.npz", **arrays)
+    return build(Arrays, "data.npz", **keys)
 
 
 def folder(path="images", **keys):
     Path(path).mkdir(exist_ok=True)
-    return built(ImageFolder, path, **{"size": 4, **keys})
+    return build(ImageFolder, path, **{"size": 4, **keys})
 
 
 def draw(*names, colour=(255, 0, 0), mode="RGB", **more):
@@ -100,7 +100,7 @@ def rows(kinds=KINDS):
 def hub(data=None, path="set", **keys):
     if not Path(path).exists():
         (rows() if data is None else data).save_to_disk(path)
-    return built(Huggingface, path, **{"target": "label", **keys})
+    return build(Huggingface, path, **{"target": "label", **keys})
 
 
 # -- tables ---------------------------------------------------------------------------------------
@@ -117,8 +117,8 @@ def test_numbers_are_standardised_and_categories_have_an_input_each():
     assert isinstance(task.objective, Classification)
     assert task.objective.classes == ("no", "yes")
     assert (task.has_test_set, task.name) == (False, "csv-table")
-    named = table(ROWS, inputs="age", categories="age")
-    assert named.inputs.tolist() == np.eye(4).tolist()
+    one_hot = table(ROWS, inputs="age", categories="age")
+    assert one_hot.inputs.tolist() == np.eye(4).tolist()
 
 
 def test_mean_and_deviation_are_those_of_the_training_rows():
@@ -129,10 +129,10 @@ def test_mean_and_deviation_are_those_of_the_training_rows():
     Path("test.csv").write_text("bought,zip \nyes,01\n")  # no number, as in training
     task = table("zip ,bought\n01,no\nA1,yes\nA2,no\n", test_path="test.csv")
     assert task.test_inputs.tolist() == [[1, 0, 0]]
-    shared = table(ROWS, inputs="age", test_share=0.25)
-    assert len(shared.inputs) == 3
-    assert shared.inputs.mean().item() == pytest.approx(0, abs=1e-6)
-    assert shared.inputs.std(correction=0).item() == pytest.approx(1)
+    part = table(ROWS, inputs="age", test_share=0.25)
+    assert len(part.inputs) == 3
+    assert part.inputs.mean().item() == pytest.approx(0, abs=1e-6)
+    assert part.inputs.std(correction=0).item() == pytest.approx(1)
 
 
 @pytest.mark.parametrize(
@@ -141,28 +141,28 @@ def test_mean_and_deviation_are_those_of_the_training_rows():
 )
 def test_owners_decide_how_many_clients_there_are(overrides, expected, caplog):
     table(ROWS + "60,Bern,c,no\n")
-    words = ["task=csv", "task.path=table.csv", "task.target=bought", "task.test_share=0"]
-    words += ["task.client=owner", *overrides]
-    (cell,) = checked_cells(compose(words), words).values()
+    keys = ["task=csv", "task.path=table.csv", "task.target=bought", "task.test_share=0"]
+    keys += ["task.client=owner", *overrides]
+    (cell,) = checked_cells(compose(keys), keys).values()
     assert (cell.num_clients, cell.algorithm.schedule.concurrency) == (expected, expected)
-    assert cell.partition._target_.endswith(".Natural")  # the default is Dirichlet's
-    assert plan_of(words).config.num_clients == build_task(cell).num_clients == expected
-    bad = compose(other := [*words[:5], "partition=dirichlet"])
-    for refused in (lambda: checked_cells(bad, other), lambda: plan_of(other)):
+    assert cell.partition._target_.endswith(".Natural")  # the default is Dirichlet
+    assert plan_of(keys).config.num_clients == build_task(cell).num_clients == expected
+    bad = compose(other := [*keys[:5], "partition=dirichlet"])
+    for make in (lambda: checked_cells(bad, other), lambda: plan_of(other)):
         with pytest.raises(ValueError, match=r"^partition must be left out with task.client=ow"):
-            refused()
-    told = "num_clients=2 is below the 3 owners of the data" in caplog.text
-    assert told == ("num_clients=2" in overrides)
-    assert compose([*words[:4], "num_clients=null"]).num_clients is None
-    for kind in ("image_folder", "arrays"):  # only the files say whether there are owners
-        words = [f"task={kind}", "task.path=absent", "num_clients=2"]
-        (cell,) = checked_cells(compose(words), words).values()
+            make()
+    warned = "num_clients=2 is below the 3 owners of the data" in caplog.text
+    assert warned == ("num_clients=2" in overrides)
+    assert compose([*keys[:4], "num_clients=null"]).num_clients is None
+    for kind in ("image_folder", "arrays"):  # only the files show whether there are owners
+        keys = [f"task={kind}", "task.path=absent", "num_clients=2"]
+        (cell,) = checked_cells(compose(keys), keys).values()
         assert cell.partition._target_.endswith(".Dirichlet")
     many = "x,owner,bought\n" + "".join(f"{i},{i // 30},{i % 2}\n" for i in range(100))
-    kept = table(many, client="owner", num_clients=4, test_share=0.1)  # the share holds for each
-    assert [own.size for own in kept.partition] == [27, 27, 27, 9]
-    owned = table(ROWS.replace(",", "\t"), client="owner", num_clients=2, separator=r"\t")
-    assert [own.tolist() for own in owned.partition] == [[2, 3], [0, 1]]
+    task = table(many, client="owner", num_clients=4, test_share=0.1)  # the share is per owner
+    assert [indices.size for indices in task.partition] == [27, 27, 27, 9]
+    by_owner = table(ROWS.replace(",", "\t"), client="owner", num_clients=2, separator=r"\t")
+    assert [indices.tolist() for indices in by_owner.partition] == [[2, 3], [0, 1]]
 
 
 @pytest.mark.parametrize(
@@ -191,7 +191,7 @@ def test_the_kind_follows_from_the_target(values, keys, kind, targets):
 
 
 def test_missing_values_become_those_of_training_rows_and_nodes_use_the_same(caplog):
-    """As scikit-learn's imputers and scaler encode the first four rows; the fifth is another's."""
+    """The first four rows are encoded as by scikit-learn's imputers and scaler."""
     lines = GAPS.splitlines(keepends=True)
     keys = {"ignore": ["owner"], "missing": "median"}
     task = table("".join(lines[:5]), **keys)
@@ -209,19 +209,19 @@ def test_missing_values_become_those_of_training_rows_and_nodes_use_the_same(cap
     assert read_schema(schema) == task.schema
     assert "missing=median fills 5 of 16 values, of age, city, smoker, weight" in caplog.text
     text = GAPS.replace("bought", "bought,empty").replace("\n", ",\n")
-    for refused, told in (
+    for settings, message in (
         ({"schema": schema, "missing": "drop"}, "missing=drop must be .*median"),
         ({**keys, "client": "owner", "ignore": []}, r"'owner' .* row 5 .*remove these rows$"),
         ({**keys, "target": "empty"}, r"column 'empty' has no value .*remove these rows$"),
     ):
-        with pytest.raises(ValueError, match=told):
-            table(text, **refused)
+        with pytest.raises(ValueError, match=message):
+            table(text, **settings)
     ages = [1, 2, 4, 8, 16, 32, 64, 128]
     text = "".join(f"{age},{'no' if age % 3 == 1 else 'yes'}\n" for age in ages)
     task = table("age,bought\n,no\n" + text, test_share=0.5, missing="median")
     (column,) = task.schema.columns
-    named, gaps = Column("zip", categories=("1", "2"), fill="2"), pd.DataFrame({"zip": [1, None]})
-    assert encode_columns(gaps, [named], "a frame").tolist() == [[1, 0], [0, 1]]
+    codes, gaps = Column("zip", categories=("1", "2"), fill="2"), pd.DataFrame({"zip": [1, None]})
+    assert encode_columns(gaps, [codes], "a frame").tolist() == [[1, 0], [0, 1]]
     trained = (task.inputs[:, 0] * column.deviation + column.mean).round().tolist()
     assert column.fill == np.median([age for age in trained if age in ages]) != np.median(ages)
 
@@ -230,32 +230,32 @@ def test_rows_without_a_value_are_left_out_and_counted(caplog):
     keys = {"inputs": ["age", "smoker"], "client": "owner", "missing": "drop"}
     task = table(GAPS, num_clients=None, test_path="table.csv", **keys)
     assert (task.targets.tolist(), task.num_clients) == ([0, 1, 1], 2)
-    assert len(task.test_targets) == 3  # the owner does not matter there
+    assert len(task.test_targets) == 3  # a test set has no owners
     assert caplog.text.count("task.missing=drop leaves out 2 rows") == 2
     assert len(table(GAPS, schema=task.schema.to_json()).targets) == 3
 
 
-def test_whole_numbers_that_are_all_different_are_told_like_an_identity(caplog):
-    caplog.set_level("WARNING")  # whatever ran before
+def test_columns_of_distinct_integers_are_reported_as_likely_identities(caplog):
+    caplog.set_level("WARNING")  # independently of earlier tests
     lines = "".join(f"{1000 + 7 * i},{i % 9},{i / 3},{i % 2}\n" for i in range(30))
     keys = {"test_path": "table.csv"}
     for _ in range(2):  # also of a file that was read before
         _log_once.cache_clear()
         table("patient,age,share,bought\n" + lines, **keys)
-    told = "in patient, as in an identity: task.ignore=[patient] leaves it out"
-    assert caplog.text.count(told) == len(caplog.records) == 2
+    message = "in patient, as in an identity: task.ignore=[patient] leaves it out"
+    assert caplog.text.count(message) == len(caplog.records) == 2
     table("patient,age,share,bought\n" + lines, **keys, categories="patient")
-    table(ROWS, ignore=["owner"])  # so few differ anyway
+    table(ROWS, ignore=["owner"])  # too few rows to tell
     assert len(caplog.records) == 2
 
 
-def test_what_was_made_of_a_table_is_told_and_what_is_most_likely_a_mistake(caplog):
+def test_the_encoding_of_a_table_and_likely_mistakes_are_logged(caplog):
     caplog.set_level("INFO")
     rows = range(60)
     pairs = [("No", "1.0", "Zürich"), ("no", "1", "Zu\u0308rich")]
     lines = "".join(f"{90 + i // 2} mmHg,{','.join(pairs[i % 2])},7\n" for i in rows)
     table("pressure,bought,owner,city,site\n" + lines, client="owner", num_clients=2)
-    for told in (
+    for message in (
         "site is 7 in every row: a device where it differs would spoil the model; task.ignore=",
         "33 inputs, classes No, no; examples of 2 owners, in the order of the clients: 1, 1.0",
         "pressure has 30 texts such as '90 mmHg', each an input: make numbers of them; task.ignore",
@@ -263,10 +263,10 @@ def test_what_was_made_of_a_table_is_told_and_what_is_most_likely_a_mistake(capl
         "owners differ only in case, accents or zeros: 1, 1.0",
         "values of city differ only in case, accents or zeros: Zu\u0308rich, Zürich",
     ):
-        assert told in caplog.text
+        assert message in caplog.text
 
 
-def test_targets_in_other_units_and_columns_that_are_constant_here_are_told():
+def test_targets_in_other_units_and_constant_columns_are_reported():
     moments = {"target_mean": (3000.0,), "target_deviation": (900.0,)}
     columns = Column("smoker", 0.3, 0.45), Column("site", 7.0)  # site is constant there, too
     schema = Schema("regression", (2,), ("cost",), columns=columns, **moments)
@@ -283,15 +283,15 @@ def test_a_file_is_read_again_if_it_or_a_key_changes():
         return len([p for p in cache_folder().iterdir() if p.name.startswith("csv-table-")])
 
     table("x,bought\n1,no\n2,yes\n")
-    built(Csv, "table.csv", target="bought", num_clients=2, model="logistic", seed=3)
+    build(Csv, "table.csv", target="bought", num_clients=2, model="logistic", seed=3)
     assert entries() == 1
     assert len(table("x,bought\n1,no\n2,yes\n3,yes\n").inputs) == 3
-    assert len(built(Csv, "table.csv", target="bought", test_share=0.3).inputs) == 2
-    assert entries() == 1  # what was there before is not kept
+    assert len(build(Csv, "table.csv", target="bought", test_share=0.3).inputs) == 2
+    assert entries() == 1  # older entries are removed
 
 
 def test_a_schema_encodes_other_data_alike():
-    """A device has one class and one city only, and one more column."""
+    """The device has only one class and one city, and an additional column."""
     server = table(ROWS, ignore=["owner"])
     schema = server.schema.to_json()
     task = table("more,city,bought,age\n1,Rome,no,35\n", target=None, schema=schema)
@@ -304,19 +304,19 @@ def test_a_schema_encodes_other_data_alike():
 
 
 def test_arrays_are_standardised_as_the_training_examples(caplog):
-    named = {"x_train": X, "y_train": Y, "x_test": [[4.0, 6.0]], "y_test": [1]}
-    task = stored({**named, "client": ["b", "a", "b", "b"]}, num_clients=2)
+    arrays = {"x_train": X, "y_train": Y, "x_test": [[4.0, 6.0]], "y_test": [1]}
+    task = from_arrays({**arrays, "client": ["b", "a", "b", "b"]}, num_clients=2)
     assert task.inputs.tolist() == [[-1, 0], [1, 0], [-1, 0], [1, 0]]
     assert task.test_inputs.tolist() == [[3, 1]]
     assert (task.targets.tolist(), task.name) == ([0, 1, 0, 1], "arrays-data")
-    assert [own.tolist() for own in task.partition] == [[1], [0, 2, 3]]
-    dealt = stored(named | {"client": [*"baaa"], "X_test": X}, client=False, num_clients=4)
+    assert [indices.tolist() for indices in task.partition] == [[1], [0, 2, 3]]
+    iid = from_arrays(arrays | {"client": [*"baaa"], "X_test": X}, client=False, num_clients=4)
     assert "data.npz has X_test, which nothing reads, beside x_train, " in caplog.text
-    assert [own.size for own in dealt.partition] == [1] * 4
-    known = stored({"x_train": [[4.0, 6.0]], "y_train": [1]}, schema=task.schema.to_json())
+    assert [indices.size for indices in iid.partition] == [1] * 4
+    known = from_arrays({"x_train": [[4.0, 6.0]], "y_train": [1]}, schema=task.schema.to_json())
     assert known.inputs.tolist() == [[3, 1]]
     constant = {"x_train": np.full((999, 1), 0.1), "y_train": np.arange(999) % 25}
-    constant = stored(constant | {"x_test": [[0.2]], "y_test": [1]})
+    constant = from_arrays(constant | {"x_test": [[0.2]], "y_test": [1]})
     assert constant.test_inputs is not None  # the deviation is 1e-17, and not 0
     assert constant.test_inputs.item() == pytest.approx(0.1)
     assert constant.objective.num_outputs == 25  # integers are classes, however many
@@ -325,7 +325,7 @@ def test_arrays_are_standardised_as_the_training_examples(caplog):
 @pytest.mark.parametrize("shape", [(4, 6, 5), (4, 3, 6, 5), (4, 6, 5, 3)])
 def test_bytes_are_images_with_channels_first_or_last(shape):
     images = np.arange(np.prod(shape)).reshape(shape).astype(np.uint8)
-    task = stored({"x_train": images, "y_train": Y})
+    task = from_arrays({"x_train": images, "y_train": Y})
     assert task.inputs.shape == (4, 1 if len(shape) == 3 else 3, 6, 5)
     batch, _ = task.batch(np.array([1]))
     last = images.reshape(4, 6, 5, -1) if shape[1] == 6 else images.transpose(0, 2, 3, 1)
@@ -343,7 +343,7 @@ def test_a_folder_for_each_class():
     draw("dog/a.jpg", colour=7, mode="L")
     Path("images/cat/notes.txt").write_text("no image")
     Path("images/.thumbnails").mkdir()
-    Path("images/__MACOSX/cat").mkdir(parents=True)  # as macOS zips a folder
+    Path("images/__MACOSX/cat").mkdir(parents=True)  # as in a zip file of macOS
     for name in ("cat", "__MACOSX/cat"):
         Path(f"images/{name}/._a.png").write_bytes(b"no image")
     task = folder()
@@ -353,8 +353,8 @@ def test_a_folder_for_each_class():
     assert task.name == "image_folder-images"
     assert folder(channels=1, size=2).inputs[2].flatten().tolist() == [7] * 4
     draw("dog/b.png", "dog/c.png", "cat/c.png")
-    shared = folder(test_share=0.4)
-    assert (len(shared.targets), shared.test_targets.tolist()) == (4, [0, 1])
+    split = folder(test_share=0.4)
+    assert (len(split.targets), split.test_targets.tolist()) == (4, [0, 1])
     for name in ("a.png", "b.png"):  # behind a link
         draw(f"../elsewhere/{name}")
         if not Path("images/eft").exists():
@@ -367,11 +367,11 @@ def test_a_folder_for_each_class():
 def test_a_folder_for_each_client_and_one_for_testing(train, test):
     draw(*(f"{train}/{name}/a.png" for name in ("ann/cat", "ann/dog", "bob/dog")))
     draw(f"{test}/ann/cat/b.png")
-    Path(f"images/{train}/bob/cat").mkdir()  # a class of which a client has nothing
+    Path(f"images/{train}/bob/cat").mkdir()  # a class without images of one client
     task = folder(num_clients=2)
-    assert [task.targets[own].tolist() for own in task.partition] == [[0, 1], [1]]
+    assert [task.targets[indices].tolist() for indices in task.partition] == [[0, 1], [1]]
     assert task.test_targets.tolist() == [0]
-    assert [own.size for own in folder(num_clients=3, client=False).partition] == [1, 1, 1]
+    assert [indices.size for indices in folder(num_clients=3, client=False).partition] == [1, 1, 1]
 
 
 def test_a_schema_states_shape_classes_and_scaling_of_images():
@@ -414,9 +414,9 @@ def test_columns_of_a_data_set(monkeypatch):
     assert isinstance(task.objective, Classification)
     assert (task.objective.classes, task.targets.tolist()) == (("ape", "zebra"), [0, 1, 0, 1])
     assert task.name == "huggingface-set"
-    assert [own.tolist() for own in task.partition] == [[2, 3], [0, 1]]
-    rest = hub(ignore=["vector"])
-    assert [column.name for column in rest.schema.columns] == ["age", "city", "user"]
+    assert [indices.tolist() for indices in task.partition] == [[2, 3], [0, 1]]
+    others = hub(ignore=["vector"])
+    assert [column.name for column in others.schema.columns] == ["age", "city", "user"]
     arrays = hub(inputs="vector")
     assert arrays.inputs.tolist() == [[-1, 0], [1, 0], [-1, 0], [1, 0]]
     one = rows({name: (kind, values[1:2]) for name, (kind, values) in KINDS.items()})
@@ -430,12 +430,12 @@ def test_parts_and_gaps_of_a_data_set():
     data = DatasetDict({name: part.cast(parts["train"].features) for name, part in parts.items()})
     task = hub(data, inputs="age", missing="drop")
     assert (len(task.targets), task.test_targets.tolist()) == (3, [1])
-    filled = hub(inputs="age", missing="median")
-    assert (len(filled.targets), filled.schema.columns[0].fill) == (4, 40)
+    medians = hub(inputs="age", missing="median")
+    assert (len(medians.targets), medians.schema.columns[0].fill) == (4, 40)
     long = KINDS | {"user": (Value("int64"), [10**17 + 1, 10**17 + 2, None, 10**17 + 1])}
     keys = {"path": "long", "client": "user", "inputs": "age", "num_clients": 2}
-    owned = hub(rows(long), **keys, missing="drop")
-    assert [own.tolist() for own in owned.partition] == [[0, 2], [1]]
+    by_owner = hub(rows(long), **keys, missing="drop")
+    assert [indices.tolist() for indices in by_owner.partition] == [[0, 2], [1]]
     with pytest.raises(ValueError, match=r"path=one has the splits dev and must have 'train'"):
         hub(DatasetDict(dev=rows()), path="one")
 
@@ -448,7 +448,7 @@ def test_images_of_a_data_set():
     task = hub(rows(kinds), num_clients=2, missing="drop", **keys)
     assert task.inputs[:, :, 0, 0].tolist() == [[0], [200], [100]]
     assert task.targets.tolist() == [1, 0, 1]
-    assert [own.tolist() for own in task.partition] == [[2], [0, 1]]
+    assert [indices.tolist() for indices in task.partition] == [[2], [0, 1]]
     inputs, _ = task.batch(np.array([2]))
     np.testing.assert_allclose(inputs, torch.zeros(1, 1, 4, 4), atol=1e-6)
     assert [c.name for c in hub(ignore="picture", missing="drop").schema.columns] == ["user"]
@@ -468,13 +468,13 @@ def test_the_share_holds_in_every_group_which_keeps_one(sizes, share):
         with pytest.raises(ValueError, match=f"too few for a test set of task.test_share={share}"):
             choose_test(groups, share, "a.csv")
         return
-    chosen = choose_test(groups, share, "a.csv")
-    assert chosen.sum() == expected
-    counts = np.bincount(groups[chosen], minlength=len(sizes))
+    mask = choose_test(groups, share, "a.csv")
+    assert mask.sum() == expected
+    counts = np.bincount(groups[mask], minlength=len(sizes))
     assert (counts < sizes).all()
     free = (np.array(sizes) - 1) * expected / max(1, groups.size - len(sizes))
     assert np.abs(counts - free).max() <= 1
-    np.testing.assert_array_equal(chosen, choose_test(groups, share, "a.csv"))
+    np.testing.assert_array_equal(mask, choose_test(groups, share, "a.csv"))
 
 
 # -- refusals -------------------------------------------------------------------------------------
@@ -561,7 +561,7 @@ ARRAYS = {"x_train": X, "y_train": Y}
 
 
 @pytest.mark.parametrize(
-    ("named", "keys", "message"),
+    ("arrays", "keys", "message"),
     [
         ({"x_train": X}, {}, "has no y_train, only x_train"),
         ({**ARRAYS, "x_test": X}, {}, "has no y_test"),
@@ -571,9 +571,9 @@ ARRAYS = {"x_train": X, "y_train": Y}
         ({"x_train": X, "y_train": np.array([None, 1, 2, 3])}, {}, "objects are not read"),
     ],
 )  # fmt: skip
-def test_arrays_that_do_not_fit_are_refused(named, keys, message):
+def test_arrays_that_do_not_fit_are_refused(arrays, keys, message):
     with pytest.raises(ValueError, match=message):
-        stored(named, **keys)
+        from_arrays(arrays, **keys)
 
 
 @pytest.mark.parametrize(
@@ -595,7 +595,7 @@ def test_other_layouts_are_refused(names, message):
         folder()
 
 
-def test_an_unreadable_image_is_named():
+def test_the_error_of_an_unreadable_image_names_it():
     draw("cat/a.png", "dog/a.png")
     Path("images/dog/b.png").write_bytes(b"\x89PNG\r\n\x1a\n cut short")
     with pytest.raises(ValueError, match=r"dog/b\.png must be an image that can be read: "):
@@ -635,17 +635,17 @@ def test_columns_that_do_not_fit_are_refused(data, keys, message):
 
 def test_places_without_data_are_refused_with_a_remedy():
     with pytest.raises(ValueError, match=r"task.path=no/such is no folder here") as caught:
-        built(Huggingface, "no/such", subset="small")
+        build(Huggingface, "no/such", subset="small")
     assert "save_to_disk(DIR) of `datasets` puts it into a folder, for task.path=DIR" in str(
         caught.value
     )
     with pytest.raises(ValueError, match=r"task.path=./none must be a folder: it does not exist"):
-        built(Huggingface, "./none")
+        build(Huggingface, "./none")
     Path("empty").mkdir()
     with pytest.raises(ValueError, match=r"task.path=.*empty must be a folder that save_to_disk"):
-        built(Huggingface, "empty")
+        build(Huggingface, "empty")
     with pytest.raises(ValueError, match=r"task.path=empty must be a file: it is something else"):
-        built(Csv, "empty")
+        build(Csv, "empty")
 
 
 # -- schemas ---------------------------------------------------------------------------------------
@@ -692,7 +692,7 @@ def test_a_schema_of_another_form_is_refused(make):
 @pytest.mark.parametrize(
     ("contents", "message"), [(None, "No such file"), ("{", "Expecting"), ("[]", "a mapping")]
 )
-def test_a_bad_file_is_named(contents, message, tmp_path):
+def test_the_error_of_a_bad_file_names_it(contents, message, tmp_path):
     path = tmp_path / "schema.json"
     if contents is not None:
         path.write_text(contents)
@@ -704,11 +704,11 @@ def test_a_bad_file_is_named(contents, message, tmp_path):
 def test_nodes_get_the_contents_and_the_users_configuration_stays(tmp_path):
     path = tmp_path / "schema.json"
     path.write_text(TABLE.to_json())
-    config = composed("task=digits")
+    config = make_config("task=digits")
     assert inline_schema(config) is config
     OmegaConf.set_struct(config, False)
     config.task.schema = str(path)
-    sent = OmegaConf.create(OmegaConf.to_yaml(inline_schema(config), resolve=True))
+    inline = OmegaConf.create(OmegaConf.to_yaml(inline_schema(config), resolve=True))
     assert config.task.schema == str(path)
-    assert inline_schema(sent) is sent
-    assert read_schema(sent.task.schema) == TABLE
+    assert inline_schema(inline) is inline
+    assert read_schema(inline.task.schema) == TABLE

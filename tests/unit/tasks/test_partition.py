@@ -45,12 +45,12 @@ def deal(partitioner, labels=LABELS, n=20, seed=0):
     ],
     ids=str,
 )
-def test_everything_is_dealt_out_once_and_as_ever(partitioner, digest):
-    """Published runs name a seed: its partition stays what it was."""
+def test_every_example_is_dealt_once_and_partitions_do_not_change(partitioner, digest):
+    """Published runs name a seed, so partitions must not change."""
     parts = deal(partitioner)
     assert sorted(np.concatenate(parts).tolist()) == list(range(1437))
-    assert all((np.diff(own) > 0).all() for own in parts)
-    assert min(own.size for own in parts) >= getattr(partitioner, "min_size", 1)
+    assert all((np.diff(part) > 0).all() for part in parts)
+    assert min(part.size for part in parts) >= getattr(partitioner, "min_size", 1)
     assert crc(parts) == digest
     assert crc(deal(partitioner, seed=1)) != digest
 
@@ -64,7 +64,7 @@ def test_a_partitioner_gives_indices_for_each_client(parts):
 
 
 def crc(parts):
-    return zlib.crc32(np.concatenate([*parts, [own.size for own in parts]]).tobytes())
+    return zlib.crc32(np.concatenate([*parts, [part.size for part in parts]]).tobytes())
 
 
 @pytest.mark.parametrize(
@@ -75,7 +75,7 @@ def crc(parts):
         (LabelQuantity(), 2_126_211_677),
         (LabelQuantity(3, 10, 30), 918208849),
         (LabelQuantity(2, 10, 30, disjoint=True), 2_699_584_885),
-        (LabelQuantity(10, 1, 1), 1_857_846_106),  # one example of ten classes is not none
+        (LabelQuantity(10, 1, 1), 1_857_846_106),  # one example of ten classes is possible
         (Natural(40), 4_043_506_072),
     ],
     ids=str,
@@ -84,7 +84,7 @@ def test_some_leave_examples_out(partitioner, digest):
     owners = (np.arange(1437) * 7 % 31) ** 2 % 29
     parts = make_partition(partitioner, LABELS, 10, 0, owners)
     assert np.concatenate(parts).size < 1437
-    assert all(np.unique(own).size == own.size >= 1 for own in parts)
+    assert all(np.unique(part).size == part.size >= 1 for part in parts)
     assert crc(parts) == digest
 
 
@@ -95,32 +95,32 @@ def test_disjoint_clients_share_nothing_and_cannot_have_more_than_there_is():
         deal(LabelQuantity(disjoint=True), LABELS, 1000)
 
 
-# -- what the papers say ---------------------------------------------------------------------------
+# -- properties from papers ------------------------------------------------------------------------
 
 
 def test_slow_clients_hold_their_own_labels():
     parts = deal(SlowLabels(0.3, [2, 7]), SORTED)
     seconds = TwoSpeed(num_clients=20, slow_share=0.3, slowdown=5.0).mean_seconds
     slow = np.array(seconds) == 5.0
-    held = [set(SORTED[own].tolist()) for own in parts]
-    assert [labels <= {2, 7} for labels in held] == slow.tolist()
-    assert [labels.isdisjoint({2, 7}) for labels in held] == (~slow).tolist()
+    classes = [set(SORTED[part].tolist()) for part in parts]
+    assert [labels <= {2, 7} for labels in classes] == slow.tolist()
+    assert [labels.isdisjoint({2, 7}) for labels in classes] == (~slow).tolist()
     parts = deal(SlowLabels(0.3, [9], others=True), SORTED)
-    tenth = np.array([(SORTED[own] == 9).sum() for own in parts])
+    tenth = np.array([(SORTED[part] == 9).sum() for part in parts])
     assert (tenth > 0).tolist() == slow.tolist()
     assert np.ptp(tenth[slow]) <= 1
-    assert all((SORTED[own] != 9).any() for own in parts)
+    assert all((SORTED[part] != 9).any() for part in parts)
 
 
 def test_a_client_has_all_of_one_owner():
     owners = np.array([5, 2, 2, 3, 3, 3])
     parts = make_partition(Natural(2), owners, 2, 0, owners)
-    assert [own.tolist() for own in parts] == [[1, 2], [3, 4, 5]]
+    assert [part.tolist() for part in parts] == [[1, 2], [3, 4, 5]]
 
 
 # -- flwr-datasets ---------------------------------------------------------------------------------
 
-# With 4 clients, or as many as it decides.
+# With 4 clients, or as many as the partitioner decides.
 ARGUMENTS = {
     "continuous": {"strictness": 0.5},
     "dirichlet": {"alpha": 1.0},
@@ -152,10 +152,10 @@ def test_every_partitioner_of_flwr_datasets_gives_each_example_to_one_client():
     assert len(kinds) == len(ARGUMENTS)
     for name, arguments in ARGUMENTS.items():
         flwr = Flwr(name, **arguments)
-        wanted = None if flwr.decides else 5 if name == "distribution" else 4
-        parts = make_partition(flwr, FIVE, wanted, 0, OWNERS)
+        num_clients = None if flwr.decides else 5 if name == "distribution" else 4
+        parts = make_partition(flwr, FIVE, num_clients, 0, OWNERS)
         assert sorted(np.concatenate(parts).tolist()) == list(range(200)), name
-        assert crc(parts) == crc(make_partition(flwr, FIVE, wanted, 0, OWNERS)), name
+        assert crc(parts) == crc(make_partition(flwr, FIVE, num_clients, 0, OWNERS)), name
 
 
 # -- refusals --------------------------------------------------------------------------------------
@@ -166,7 +166,7 @@ def greedy(labels, num_clients, rng):
 
 
 @pytest.mark.parametrize(
-    ("make", "told"),
+    ("make", "message"),
     [
         (lambda: deal(Iid(), LABELS[:10], 11), "num_clients=11 must be at most 10, .*no data"),
         (lambda: deal(greedy, n=8), r"7 of 8 clients .*clients 1, 2, 3, 4, 5, \.\.\.\)"),
@@ -212,8 +212,8 @@ def greedy(labels, num_clients, rng):
         ),
     ],
 )  # fmt: skip
-def test_what_cannot_be_dealt_is_refused(make, told):
-    with pytest.raises(ValueError, match=told):
+def test_impossible_partitions_are_refused(make, message):
+    with pytest.raises(ValueError, match=message):
         make()
 
 
@@ -221,7 +221,7 @@ def test_what_cannot_be_dealt_is_refused(make, told):
 
 
 class Same(nn.Module):
-    """Takes inputs as outputs, and notes how it was called."""
+    """Returns its inputs as outputs, and records its calls."""
 
     def __init__(self):
         super().__init__()
@@ -236,12 +236,12 @@ class Same(nn.Module):
 
 def task_of(objective, outputs, targets, **more):
     tests = {"test_inputs": outputs, "test_targets": targets, "test_chunk": 500}
-    given = {"name": "same", "objective": objective, "architecture": Same}
-    return Task(**{**given, "inputs": outputs, "targets": targets, **tests, **more})
+    settings = {"name": "same", "objective": objective, "architecture": Same}
+    return Task(**{**settings, "inputs": outputs, "targets": targets, **tests, **more})
 
 
 def logits(classes, targets, **more):
-    """Whose model gives a class 1 and the other 0: right ones cost log(1 + 1/e), wrong 1 more."""
+    """The model gives `classes` a 1, others 0: right ones cost log(1 + 1/e), wrong ones 1 more."""
     return task_of(Classification(2), torch.eye(2)[classes], torch.tensor(targets), **more)
 
 
@@ -255,8 +255,8 @@ def test_a_batch_is_a_copy_of_the_named_examples_in_order():
     assert targets.tolist() == [3, 0]
     inputs.zero_()
     assert task.inputs[3].tolist() == [6.0, 7.0]
-    sent = pickle.loads(pickle.dumps(task))
-    assert torch.equal(sent.inputs, task.inputs)
+    copy = pickle.loads(pickle.dumps(task))
+    assert torch.equal(copy.inputs, task.inputs)
     for channels in (1, 3):  # pixels of a channel lie apart
         images = torch.rand(4, channels, 5, 6)
         inputs, _ = dataclasses.replace(task, inputs=images).batch(np.array([2, 0]))
@@ -275,7 +275,7 @@ def times_ten(inputs):
 def test_training_batches_are_augmented_then_prepared_and_the_test_set_only_prepared():
     task = logits([0, 1], [0, 0], augment=times_ten, prepare=add_one)
     assert task.batch(np.array([0]))[0].tolist() == [[11.0, 1.0]]
-    # Logits are what they were plus one each, which changes nothing; times ten it would.
+    # Adding one to all logits does not change the loss; multiplying by ten does.
     assert task.test(Same())["loss"] == pytest.approx(RIGHT + 0.5)
     scaled = dataclasses.replace(task, prepare=times_ten)
     assert scaled.test(Same())["loss"] != pytest.approx(RIGHT + 0.5)
@@ -295,22 +295,22 @@ def test_metrics_of_classes():
 
 
 def test_metrics_of_sequences_are_means_over_tokens():
-    """Logits (0, 0) cost log 2 whatever the word, (log 3, 0) cost log 4/3 if it is the first."""
-    words = torch.zeros(1, 3, 2)
-    words[0, 2, 0] = math.log(3)
+    """Logits (0, 0) cost log 2 for each word, (log 3, 0) cost log 4/3 for the first word."""
+    outputs = torch.zeros(1, 3, 2)
+    outputs[0, 2, 0] = math.log(3)
     sequences = Classification(2, sequences=True)
-    task = task_of(sequences, words, torch.tensor([[0, 1, 0]]))
+    task = task_of(sequences, outputs, torch.tensor([[0, 1, 0]]))
     expected = {"perplexity": (16 / 3) ** (1 / 3), "loss": math.log(16 / 3) / 3, "accuracy": 2 / 3}
     assert task.test(Same()) == pytest.approx(expected, rel=1e-6)
-    assert sequences.losses(words, task.targets).tolist() == pytest.approx([math.log(16 / 3) / 3])
-    diverged = task_of(sequences, torch.tensor([[[0.0, 1e4]]]), torch.tensor([[0]]))
-    assert diverged.test(Same())["perplexity"] == math.inf
+    assert sequences.losses(outputs, task.targets).tolist() == pytest.approx([math.log(16 / 3) / 3])
+    bad = task_of(sequences, torch.tensor([[[0.0, 1e4]]]), torch.tensor([[0]]))
+    assert bad.test(Same())["perplexity"] == math.inf
 
 
 @pytest.mark.parametrize("chunk", [500, 3, 1])
 def test_metrics_of_numbers(chunk):
     """Errors 1, -1, 0, 2 of targets 1, 2, 3, 6 with mean 3: 6 of a variation of 14."""
-    outputs = torch.tensor([2.0, 1.0, 3.0, 8.0])  # as a model without a second dimension gives
+    outputs = torch.tensor([2.0, 1.0, 3.0, 8.0])  # as of a model without a second dimension
     numbers = torch.tensor([[1.0], [2.0], [3.0], [6.0]])
     metrics = task_of(Regression(1), outputs, numbers, test_chunk=chunk).test(Same())
     expected = {"rmse": math.sqrt(1.5), "mae": 1.0, "loss": 1.5, "r2": 1 - 6 / 14}
@@ -318,7 +318,7 @@ def test_metrics_of_numbers(chunk):
 
 
 def test_metrics_that_cannot_be_known_are_no_numbers():
-    """The first output explains all, the second nothing: (1 + 0) / 2."""
+    """The first output explains all variation, the second none: (1 + 0) / 2."""
     targets = torch.tensor([[1e6, 1.0], [1e6 + 2, 3.0]])
     outputs = torch.tensor([[1e6, 2.0], [1e6 + 2, 2.0]])
     assert task_of(Regression(2), outputs, targets).test(Same())["r2"] == pytest.approx(0.5)
@@ -347,26 +347,26 @@ def test_an_own_loss():
 def test_partitions_go_by_tenths_of_numbers():
     numbers = torch.arange(40.0)[:, None]
     assert Regression(1).strata(numbers).tolist() == [i // 4 for i in range(40)]
-    drawn = torch.randn(2000, 1, generator=torch.Generator().manual_seed(0))
-    task = task_of(Regression(1), drawn, drawn).with_clients(Dirichlet(), 10, seed=0)
+    values = torch.randn(2000, 1, generator=torch.Generator().manual_seed(0))
+    task = task_of(Regression(1), values, values).with_clients(Dirichlet(), 10, seed=0)
     assert min(part.size for part in task.partition) >= 10
 
 
-def held_out(share, num_examples=40, seed=3):
+def with_holdout(share, num_examples=40, seed=3):
     numbers = torch.arange(float(num_examples))[:, None]
     task = task_of(Regression(1), numbers, numbers)
     return task.with_clients(Iid(), 4, seed=0).with_holdout(share, seed)
 
 
 def test_a_share_of_every_client_is_kept_for_validation():
-    whole, task = held_out(0.001), held_out(0.3)
+    whole, task = with_holdout(0.001), with_holdout(0.3)
     for client_id in range(4):
-        own = set(task.partition[client_id]), set(task.validation[client_id])
-        assert (len(own[0]), len(own[1])) == (7, 3)
-        assert own[0] | own[1] == {*whole.partition[client_id], *whole.validation[client_id]}
+        parts = set(task.partition[client_id]), set(task.validation[client_id])
+        assert (len(parts[0]), len(parts[1])) == (7, 3)
+        assert parts[0] | parts[1] == {*whole.partition[client_id], *whole.validation[client_id]}
         assert len(whole.validation[client_id]) == 1  # at least one
-    again, other = held_out(0.3), held_out(0.3, seed=4)
-    assert [part.tolist() for part in again.validation] == [p.tolist() for p in task.validation]
+    same, other = with_holdout(0.3), with_holdout(0.3, seed=4)
+    assert [part.tolist() for part in same.validation] == [p.tolist() for p in task.validation]
     assert [part.tolist() for part in other.validation] != [p.tolist() for p in task.validation]
     model = Same()
     nn.init.constant_(model.shift, 2.0)
@@ -374,6 +374,6 @@ def test_a_share_of_every_client_is_kept_for_validation():
     assert (num_examples, metrics["rmse"]) == (3, 2.0)
     plain = task_of(Regression(1), task.inputs, task.targets).with_clients(Iid(), 4, seed=0)
     assert plain.evaluate(model, 1)[1] == 10
-    single = held_out(0.5, num_examples=4)
+    single = with_holdout(0.5, num_examples=4)
     assert [part.size for part in single.partition] == [1] * 4
     assert single.evaluate(Same(), 0) == ({}, 0)

