@@ -211,7 +211,7 @@ def closed_form(
     if isinstance(schedule, Periodic):
         attempts /= attempts.sum()
         lost = loss(schedule.period, float(attempts @ seconds), places)
-        # After an arrival, as many are at work as a start finds that finds a place.
+        # After an arrival, as many are at work as a start finds that is not lost.
         periods = np.ceil((orders.draws + waits[:, None]) / schedule.period).mean(axis=1)
         age = max(attempts @ periods - 1 - places * lost / (1 - lost), 0)
         others *= age / max(attempts @ (seconds * others), 1e-12)
