@@ -102,7 +102,7 @@ def explain(error: Exception, overrides: Sequence[str]) -> str:
         r"[][{}()]", re.sub(r"=\[(.*)\]$", r"=\1", error.override)
     ):
         if "=" not in error.override or re.search(r"\s\S+=", error.override):
-            return f"{error.override!r} must be one KEY=VALUE without spaces, as one word"
+            return f"{error.override!r} must be one KEY=VALUE without spaces, each in its own word"
         word = re.sub("=[\"']*(.*?)[\"']*$", r"='\1'", error.override)
         if word.endswith("]'"):  # a list; quote each of its names
             names = (name.strip(" \"'") for name in word.partition("=")[2][2:-2].split(","))

@@ -177,7 +177,7 @@ def new_folder(name: str) -> Path:
     return Path(f"outputs/{name}-{time.strftime('%Y-%m-%d-%H-%M-%S')}").resolve()
 
 
-def wait_for(true: Callable[[], bool], name: str, seconds: float, interval: float = 1.0) -> float:
+def wait_for(true: Callable[[], bool], event: str, seconds: float, interval: float = 1.0) -> float:
     """Wait until a condition is true; return the seconds that it took.
 
     Raises:
@@ -186,7 +186,7 @@ def wait_for(true: Callable[[], bool], name: str, seconds: float, interval: floa
     start = time.monotonic()
     while not true():
         if time.monotonic() - start > seconds:
-            raise RunError(f"not within {seconds:g} s: {name}")
+            raise RunError(f"not within {seconds:g} s: {event}")
         time.sleep(interval)
     return time.monotonic() - start
 

@@ -110,7 +110,7 @@ def heterogeneity(
     draws = orders_of(devices, size).draws
     pause = float(draws.mean()) / 6
     always, lines = ([Line(each or ALWAYS, i) for i in range(size)] for each in (None, stays))
-    works = (np.full((size, 1), pause * step / 2) for step in range(25))
+    works = (np.full((size, 1), pause * tens / 2) for tens in range(25))
     return rounds(draws, always, pause), fmean(rounds(work, lines, pause) for work in works)
 
 

@@ -1,4 +1,4 @@
-"""Mutation tests: how many small faults, injected at random, does a package's tests notice?
+"""Mutation tests: how many small faults, injected at random, do a package's tests notice?
 
     python -m lab.mutation [--mutants 60] [--seed 0] [room ...]
 

@@ -37,7 +37,7 @@ from fl_app.strategy.weighted import Stepped
 
 @dataclass(kw_only=True)
 class AsyncFedED(Stepped):
-    """Adds each arrival's displacement, weighted by its length relative to the model's since then.
+    """Adds each arrival's displacement, weighted by its length over the model's drift meanwhile.
 
     Args:
         offset: eps.

@@ -23,8 +23,7 @@ With fusion alpha > 0 each g_i in v is g_i + alpha V_k. V_k is the one of the la
 cosine with g_i is smallest, of equal ones the oldest. Nothing is added before there are L. Steps
 are kept as they were before `normalise`.
 With `fusion_falls` alpha is alpha min(1, L K / N): with more clients, gradients are older, and the
-last L steps say less about them. With `normalise` the step is as long as
-the gradients are:
+last L steps say less about them. With `normalise` the step is as long as the gradients are:
 
     w_{t+1} = w_t - eta v / ||v|| mean_i ||g_i||
 
@@ -89,7 +88,7 @@ class CANA(RemembersClients, AveragesVersions):
         fusion_length: L, number of past steps.
         fusion_falls: whether alpha is multiplied by min(1, L K / N).
         normalise: whether a step has the mean length of the gradients.
-        fair: whether clients that take part rarely count more.
+        fair: whether clients that rarely take part count more.
         averaging: how much more later versions count in their mean; None = the last one is tested.
         num_clients: N; None = the clients whose uploads were aggregated so far.
         memory_dtype: type of the kept numbers, ``"float32"`` or ``"float16"``.

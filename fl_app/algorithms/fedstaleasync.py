@@ -129,7 +129,7 @@ class FedStaleAsync(RemembersClients):
         self.state["others"] *= 1 - rate
 
     def _count_discounts(self, model: GlobalModel) -> None:
-        """Add beta(tau_c) of every memory to the sum of its mean."""
+        """Add beta(tau_c) of every memory to the sum and the number of its mean discount."""
         discounts = self.state["discounts"]
         for client_id, version in self.memory.versions.items():
             total, number = discounts[client_id]

@@ -40,9 +40,9 @@ def compare(
 ) -> "Comparison":
     """Run several federations, each with every seed, and compare them.
 
-    The files are those of an experiment of the command line. If a run fails, a
-    warning names it, and the others still run. Ctrl-C, or the interruption of a notebook's kernel,
-    ends the comparison with the results so far.
+    The files are those of an experiment of the command line. If a run fails, a warning names it,
+    and the others still run. Ctrl-C, or the interruption of a notebook's kernel, ends the
+    comparison with the results so far.
 
     Args:
         cells: settings of each run, as of `fl_app.run`, by the run's name.

@@ -78,8 +78,8 @@ class Orders(NamedTuple):
         success: probability that an order brings an update, shape ``(N,)``.
         brought: mean seconds of orders that bring an update, shape ``(N,)``.
         online: share of the clients that are online.
-        server: durations of its own work.
-        eval_every: versions between two of its evaluations.
+        server: durations of the server's own work.
+        eval_every: versions between two evaluations on the server.
         joules: mean of an order of every client, shape ``(N,)``; NaN = unknown.
     """
 
@@ -211,7 +211,7 @@ def closed_form(
     if isinstance(schedule, Periodic):
         attempts /= attempts.sum()
         lost = loss(schedule.period, float(attempts @ seconds), places)
-        # After an arrival, as many are at work as a start finds that finds a place.
+        # After an arrival, as many are at work as a start finds that is not lost.
         periods = np.ceil((orders.draws + waits[:, None]) / schedule.period).mean(axis=1)
         age = max(attempts @ periods - 1 - places * lost / (1 - lost), 0)
         others *= age / max(attempts @ (seconds * others), 1e-12)
@@ -257,9 +257,9 @@ def product_form(seconds: Numbers, concurrency: int) -> tuple[Numbers, Numbers]:
 def loss(period: float, seconds: float, places: int) -> float:
     """Probability that a start, one every `period`, finds none of the `places` (D/M/M/M)."""
     numbers = np.arange(places + 1.0)  # k
-    binomials = gammaln(places + 1) - gammaln(numbers + 1) - gammaln(places - numbers + 1)
+    log_binomials = gammaln(places + 1) - gammaln(numbers + 1) - gammaln(places - numbers + 1)
     factors = np.expm1(np.minimum(numbers[1:] * period / seconds, 700.0))  # q_k
-    logs = binomials + np.append(0.0, np.log(factors).cumsum())
+    logs = log_binomials + np.append(0.0, np.log(factors).cumsum())
     return float(np.exp(-logsumexp(logs)))
 
 
@@ -394,7 +394,7 @@ def orders_of(
         devices: of all clients.
         size: N.
         stays: when clients are online; None = always.
-        server: durations of its own work.
+        server: durations of the server's own work.
         fresh: whether a client downloads a second model while it trains.
         eval_every: versions between two evaluations on the server.
     """

@@ -69,8 +69,8 @@ class Scores:
     def table(self, settings: Sequence[str], measure: str = "accuracy") -> pd.DataFrame:
         """Mean of a measure over settings: a row for each seed, a column for each method.
 
-        Methods that lack a result in a setting and seed are left out, and so are seeds that a
-        setting lacks.
+        Methods without a result in every setting and seed are left out, and so are seeds that one
+        of the settings lacks.
         """
         selection = self.scores[self.scores.setting.isin(settings)]
         wide = selection.pivot_table(index=["setting", "seed"], columns="method", values=measure)
@@ -192,8 +192,8 @@ def _place(scores: Scores, name: str) -> str:
     if name not in ranks:
         return f"{name} lacks a result in one of the settings, and has no place."
     ahead = scores.ahead_of(name, scores.settings)
-    ties = [method for method, interval in ahead.items() if interval.low <= 0 <= interval.high]
-    better = sum(interval.low > 0 for interval in ahead.values())
+    ties = [method for method, lead in ahead.items() if lead.low <= 0 <= lead.high]
+    better = sum(lead.low > 0 for lead in ahead.values())
     return (
         f"{name} is number {ranks.index(name) + 1} of {len(ranks)} by mean rank. In mean accuracy "
         f"{better} are ahead of it, {len(ahead) - better - len(ties)} behind, and {len(ties)} tie "

@@ -295,8 +295,8 @@ class _Steps:
             )
             self._prefetched = steps, inputs, target
         steps, inputs, target = self._prefetched
-        own_inputs = inputs[step - steps.start, :active, :width].contiguous()
-        return own_inputs, target[step - steps.start, :active, :width].flatten(0, 1)
+        batch = inputs[step - steps.start, :active, :width].contiguous()
+        return batch, target[step - steps.start, :active, :width].flatten(0, 1)
 
     def _corrections(self, grad: Sequence[Tensor], step: int) -> list[Tensor]:
         """The gradients as each client's `LocalTrainer.correct` changes them."""

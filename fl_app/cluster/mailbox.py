@@ -296,13 +296,13 @@ class ClusterMailbox(Mailbox):
     def _give(self, worker: _Worker, orders: list[Order]) -> None:
         references: list[Any] = []
 
-        def beside(memory: memoryview) -> bool:
+        def by_reference(memory: memoryview) -> bool:
             if memory.nbytes <= INLINE_BYTES:
                 return False
             references.append(self._reference(memory.obj))
             return True
 
-        packed = pack(orders, beside)
+        packed = pack(orders, by_reference)
         worker.calls.append(orders)
         self._calls[worker.handle.work.remote(packed, *references)] = worker, orders
 

@@ -25,7 +25,7 @@ class LinearDecay(Checked):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.to < 1 or self.versions is not None:
-            reason = "the rate falls over them (with num_versions=null the key must be set)"
+            reason = "the rate falls over so many (with num_versions=null the key must be set)"
             COUNT.check("algorithm.strategy.lr_schedule.versions", self.versions, reason)
 
     def factor(self, version: int) -> float:

@@ -161,7 +161,7 @@ class Update:
         seconds: float = 0,
         steps: int = 0,
     ) -> "Update":
-        """An update from an upload; the server knows the other values."""
+        """An update from an upload; the server gives the other values."""
         values: dict[str, Any] = {name: getattr(upload, name) for name in UPLOAD_FIELDS}
         return cls(client_id, base_version, order=order, seconds=seconds, steps=steps, **values)
 

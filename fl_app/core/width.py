@@ -10,7 +10,7 @@ A client with share s that starts from version o has k = ceil(s n) of the n unit
     HeteroFL: 0, ..., k - 1        FedRolex: (o + j) mod n, j = 0, ..., k - 1,
 
 the weights between these, and all inputs and outputs. In an aggregation, an entry e of the vector
-moves by the updates C_e of the clients that had it alone, and not at all if no client had it:
+moves by the updates C_e of those clients alone that had it, and not at all if none had it:
 
     v_e = (sum_i p_i / sum_{i in C_e} p_i) sum_{i in C_e} a_i g_{i,e}
 
@@ -44,7 +44,7 @@ def units(number: int, share: float, offset: int = 0) -> Places:
 
 
 def cut(layout: Layout, share: float, offset: int = 0) -> dict[str, Places]:
-    """The part of each entry that a sub-model has, as places in the vector, in its shape.
+    """The part of each entry that a sub-model has: places in the vector, in the sub-model's shape.
 
     The first array of two or more dimensions takes the inputs, the last one gives the outputs, and
     a matrix reads what the weights before it give, flattened channel by channel.

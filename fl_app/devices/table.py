@@ -116,16 +116,16 @@ def read_table(name: str, key: str = "devices.table") -> Table:
     """
     table = resources.files("fl_app.devices") / "tables" / f"{name}.json"
     path = Path(name).expanduser()
-    is_table = "/" not in name and table.is_file()
+    packaged = "/" not in name and table.is_file()
     require(
-        is_table or path.is_file(),
+        packaged or path.is_file(),
         key,
         name,
         "a file, or the name of a table of fl_app/devices/tables",
         "the boards' seconds are unknown",
     )
     with explaining(f"{key}={name} is no device file", "; python -m lab.rack.fit writes one"):
-        text = table.read_text(encoding="utf-8") if is_table else path.read_text(encoding="utf-8")
+        text = table.read_text(encoding="utf-8") if packaged else path.read_text(encoding="utf-8")
         content = json.loads(text)
         kinds = content["kinds"].items()
         return Table(

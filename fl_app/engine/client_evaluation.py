@@ -209,8 +209,8 @@ def figures(scores: Sequence[Scores]) -> dict[str, float]:
     ]
     result: dict[str, float] = {}
     for name in names:
-        sent = [(s, nan) for s, nan in zip(scores, diverged, strict=True) if name in s.metrics]
-        defined = [s for s, nan in sent if nan or not math.isnan(s.metrics[name])]
+        sent = [(s, d) for s, d in zip(scores, diverged, strict=True) if name in s.metrics]
+        defined = [s for s, d in sent if d or not math.isnan(s.metrics[name])]
         counted = defined or [s for s, _ in sent]
         values = np.array([each.metrics[name] for each in counted], float)
         sizes = np.array([each.num_examples for each in counted], float)

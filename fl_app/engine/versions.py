@@ -34,7 +34,7 @@ from fl_app.schedule import Schedule
 log = logging.getLogger(__name__)
 
 MAX_LOGGED_ERRORS = 20  # errors in clients' code whose tracebacks are logged
-MAX_INITIAL_ERRORS = 10  # before the first update, if every online client has made one
+MAX_INITIAL_ERRORS = 10  # end a run before its first update, if each online client made one
 
 
 @dataclass(frozen=True)

@@ -89,7 +89,7 @@ class VirtualClock(Clock):
         evaluation_share: of a client, seconds of an evaluation over those of an order's training;
             None = evaluations take no time.
         server: what the server's own work takes; None = no time, and every reply is used when it
-            arrives. For deadlines and stays counts when a reply arrives, not when it is handled.
+            arrives. Deadlines and stays apply to a reply's arrival, not to when it is handled.
     """
 
     mailbox: Mailbox

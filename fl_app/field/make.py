@@ -129,7 +129,7 @@ def add_helper(
     """
     folder, authority, server = kit / "helper", kit / "ca", kit / "server"
     has_authority = (authority / "ca.key").is_file()
-    bound, effect = "a kit with certificates, and its folder ca", "machines could not trust others"
+    bound, effect = "a kit with certificates, and its folder ca", "no machine could trust another"
     require(has_authority, "kit", kit, bound, effect)
     effect = "the key of its helper would be lost"
     require(not folder.exists(), "kit", kit, "one without helper", effect)
@@ -215,7 +215,7 @@ def new_certificate(
         authority: folder with ``ca.key`` and ``ca.crt``.
         folder: the folder to write to.
         name: of the two files.
-        hosts: names and addresses of the certificate's owner.
+        hosts: names and addresses under which others reach the certificate's owner.
         uses: allowed uses: `SERVER`, `CLIENT`.
 
     Raises:

@@ -127,11 +127,11 @@ class Environment:
             words: for ``uv pip compile``.
             pinned: whether the constraints hold.
         """
-        pins, source = self._file("pins", self.pins if pinned else ()), self._file("in", ["torch"])
+        pins, needs = self._file("pins", self.pins if pinned else ()), self._file("in", ["torch"])
         plain = ["--quiet", "--no-deps", "--no-header", "--no-annotate", "--constraints", pins]
         timeouts = {"UV_HTTP_TIMEOUT": "20", "UV_HTTP_RETRIES": "1"}
         process = subprocess.run(
-            self._uv("compile", *plain, *words, source),
+            self._uv("compile", *plain, *words, needs),
             env={**self._variables, **timeouts},
             capture_output=True,
             text=True,

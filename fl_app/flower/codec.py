@@ -236,7 +236,7 @@ def read_upload(
         message: a reply with content.
         layout: of the model that was sent.
         needs: full name of the class that must have trained; "" = any class.
-        order: of the upload, where it may have had a part of the model.
+        order: of the upload; needed if its client may have had only a part of the model.
 
     Raises:
         ValueError: the reply is malformed.

@@ -120,8 +120,8 @@ class GridMailbox(Mailbox):
     """Mailbox for the wall clock: every node is a client, known by its partition id or its node id.
 
     Other threads look for nodes and await replies. Their findings go through one inbox, and only
-    `pull` changes the state. So no order is given to a client that has left before the caller
-    knows of it.
+    `pull` changes the state. So the caller knows of every client that has left before it gives the
+    next order.
 
     Args:
         grid: reaches the nodes; used from several threads.

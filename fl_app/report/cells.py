@@ -247,8 +247,7 @@ def _name_jobs(jobs: Sequence[Cell]) -> None:
 
     A label begins with the algorithm or, if each job is an experiment, with the cell. It has every
     varied key but the seed, by its last part where that is unique. A name is the label, with the
-    seed where jobs share it. Jobs with equal names, or with unknown overrides, are
-    numbered.
+    seed where jobs share it. Jobs with equal names, or with unknown overrides, are numbered.
     """
     keys = dict.fromkeys(key for job in jobs for key in job.overrides)
     varying = [

@@ -150,11 +150,11 @@ class Table:
             texts, winners = [], []
             for number, row in enumerate(self.shown):
                 value, spread = row[field], spreads[row["label"]]
-                form_of = Score(row["score"]).form if field != key and row["score"] else form
+                template = Score(row["score"]).form if field != key and row["score"] else form
                 is_mean = row["statistic"] == "mean"
-                text = "-" if value is None else form_of.format(value)
+                text = "-" if value is None else template.format(value)
                 if is_mean and spread and isinstance(value, int | float):
-                    text += f" \u00b1{form_of.format(spread[field]).rstrip('%')}"
+                    text += f" \u00b1{template.format(spread[field]).rstrip('%')}"
                 if (is_mean or not spread) and value is not None and value == winner:
                     winners.append(number)
                 texts.append(text)

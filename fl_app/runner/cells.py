@@ -115,7 +115,7 @@ def _select(pattern: str, names: Collection[str]) -> list[str]:
         ValueError: there are none.
     """
     parts = {name: name.partition("@") for name in names}
-    matches = [n for n, (cell, *place) in parts.items() if pattern in (n, cell, "".join(place))]
+    matches = [n for n, (cell, *tail) in parts.items() if pattern in (n, cell, "".join(tail))]
     if not matches:
         raise ValueError(
             f"experiment.only names {pattern!r}, which is none of the cells {', '.join(names)}"

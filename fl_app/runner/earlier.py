@@ -88,14 +88,14 @@ def enter(folder: Path, cells: Mapping[str, DictConfig]) -> dict[str, dict[str, 
     runs = [path for path in children if is_cell(path)]
     labels = {label_of(name) for name in cells}
     surplus = [path for path in runs if label_of(path.name) in labels and path.name not in cells]
-    is_run = "" in cells
+    fits = "" in cells
     holder = folder if any((folder / name).exists() for name in FILES) else None
     if holder is None and runs:
-        is_run, holder = not is_run, runs[0]
-    if holder and not (is_run and config.resume == "auto"):
+        fits, holder = not fits, runs[0]
+    if holder and not (fits and config.resume == "auto"):
         raise ValueError(
             f"{holder} holds a run, whose files would be lost: give "
-            + ("resume=auto to go on with it, " if is_run else "")
+            + ("resume=auto to go on with it, " if fits else "")
             + "another folder (hydra.run.dir=..., of a sweep hydra.sweep.dir=..., in Python "
             "output=...), or remove it"
         )

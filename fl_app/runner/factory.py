@@ -96,8 +96,8 @@ def build_engine(
     layout = trainer.model.layout
     if config.runtime.name != "deployment":
         strategy.prepare(server_gradient(trainer))
-    if warning := strategy.memory_cost(layout.num_trainable, config.num_clients or 0):
-        log.info(warning)
+    if note := strategy.memory_cost(layout.num_trainable, config.num_clients or 0):
+        log.info(note)
     if checkpoint is not None:
         require_keepable(strategy, components.schedule)
     intake = Intake()

@@ -21,7 +21,7 @@ _follows = False  # whether a main process decides about the runs of this proces
 def _nothing() -> None: ...
 
 
-_stop = _nothing  # a signal calls it in such a process
+_stop = _nothing  # a signal calls it in a process that follows a main process
 
 
 def follow() -> None:
@@ -88,14 +88,14 @@ def interruptible(stop: Callable[[], None], patience: float = PATIENCE) -> Itera
         return
     main = threading.get_ident()
     timer: threading.Timer | None = None
-    stop_requested = patient = False
+    signalled = patient = False
 
     def handle(number: int, frame: FrameType | None) -> None:
-        nonlocal stop_requested, timer
+        nonlocal signalled, timer
         global received
-        if stop_requested:
+        if signalled:
             raise KeyboardInterrupt
-        stop_requested, received = True, number
+        signalled, received = True, number
         if not patient:
             # To the thread itself, so that a blocking call of the thread ends.
             timer = threading.Timer(patience, signal.pthread_kill, (main, signal.SIGINT))

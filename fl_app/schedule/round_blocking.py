@@ -42,7 +42,7 @@ class RoundBlocking(Attentive):
         return not_waiting(idle, buffer)
 
     def take(self, buffer: Updates) -> Updates:
-        """The first K updates of clients that this round has not used; it has used them then."""
+        """The first K updates of clients that the round has not used yet; it marks them as used."""
         arrived = {update.client_id for update in buffer}
         if self._remaining(arrived) <= 0:
             self._used = set()

@@ -19,8 +19,8 @@ class Routed(Schedule):
     """Keep `concurrency` orders under way; each new one goes to client i with probability p_i.
 
     The order of a client that is at work or offline waits. The client gets the newest model when it
-    begins. Every arrival makes a version. With exponential times these are
-    queues in product form: with theta_i = p_i s_i and h_m the complete symmetric polynomials,
+    begins. Every arrival makes a version. With exponential times these are queues in product form:
+    with theta_i = p_i s_i and h_m the complete symmetric polynomials,
 
         X = h_{M-1}(theta) / h_M(theta)
 

@@ -26,7 +26,7 @@ from fl_app.search.space import Space, grid, override, parse
 from fl_app.search.study import CellStudy, open_journal
 
 JOURNAL, SETTINGS, LOCK, TRIALS = "study.jsonl", "search.json", "search.lock", "trials.csv"
-MAY_CHANGE = ("parallel", "folder", "trials", "test_seeds")  # keys with which a search may resume
+MAY_CHANGE = ("parallel", "folder", "trials", "test_seeds")  # when a search resumes
 ATTRS = ("number", "state", "value", "params", "user_attrs")  # columns of trials.csv
 ENDS = ("updates", "seconds", "num_versions")  # values of `stopped` of a complete run
 HEAVY = ("events.jsonl", "model.npz", "checkpoints")  # files removed after a trial
@@ -71,9 +71,9 @@ def search(settings: Settings, words: Sequence[str], folder: Path, resume: bool)
                     configured = {key: OmegaConf.select(cells[name], key) for key in space}
                     first = grid(space, settings.grid, configured) if settings.grid else []
                     if len(space) > 1 and settings.trials <= len(first):
-                        key, *keys = space
+                        key, *others = space
                         note = f"{name}: all trials are of the grid over {key}, and none tries"
-                        print(note, ", ".join(keys), "(give more search.trials)")
+                        print(note, ", ".join(others), "(give more search.trials)")
                     study = CellStudy(journal, name, space, first, settings.trials, settings.seed)
                     studies.append(study)
                 with processes(settings.parallel) as pool:
@@ -142,8 +142,8 @@ def space_of(settings: Settings, name: str, cell: DictConfig) -> Space:
     words = shlex.split(settings.space)
     if not words:
         words = list(cell.experiment.space)
-        for pattern in dict.fromkeys((name.partition("@")[0], name)):
-            words += cell.experiment.spaces.get(pattern) or []
+        for entry in dict.fromkeys((name.partition("@")[0], name)):
+            words += cell.experiment.spaces.get(entry) or []
     space = parse(words)
     require(bool(space), "search.space", "''", f"given for cell {name}", "there is nothing to try")
     keys = pd.json_normalize(OmegaConf.to_container(cell)).columns
@@ -160,8 +160,8 @@ def space_of(settings: Settings, name: str, cell: DictConfig) -> Space:
 
 def _enter(settings: Settings, words: Sequence[str], folder: Path, resume: bool) -> None:
     """Write the keys and words of the search; refuse to resume another search."""
-    keys = {key: value for key, value in asdict(settings).items() if key not in MAY_CHANGE}
-    request = {"search": keys, "words": list(words)}
+    values = {key: value for key, value in asdict(settings).items() if key not in MAY_CHANGE}
+    request = {"search": values, "words": list(words)}
     path = folder / SETTINGS
     if path.exists():
         bound = "a new folder, or one to go on with by resume=auto"

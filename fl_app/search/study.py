@@ -74,7 +74,7 @@ class CellStudy:
         running = state == TrialState.RUNNING
         self._trial = Trial(self.study, trials[number]._trial_id) if running else self.study.ask()
         for key, distribution in self.space.items():
-            # A new sampler for each key: its number of draws would be lost in an interruption.
+            # A new sampler for each key: an interruption would lose how often an old one has drawn.
             self.study.sampler = TPESampler(
                 seed=zlib.crc32(f"{self.seed} {self.name} {number} {key}".encode()),
                 n_startup_trials=max(len(self.first), 1),

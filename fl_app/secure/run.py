@@ -44,7 +44,7 @@ def validate_secure(config: DictConfig, strategy: Algorithm, schedule: Schedule)
         "algorithm.client.upload",
         client.upload,
         f"{' or '.join(kinds)} with algorithm={name} and {ON}",
-        "it uses only a weighted sum of these",
+        "of other kinds it uses more than a weighted sum",
     )
     clipped = "the server sees no upload; clients clip theirs to secure_aggregation.clip_norm"
     for key, only, consequence in (

@@ -71,7 +71,7 @@ class Asynchronous(AsyncStrategy):
     The inner strategy sees K replies of one round: the current model plus each client's
     displacement, ``w_t + (w_i - w_o)``. Flower's strategies replace the global model by their
     aggregate. An aggregate of the clients' stale models would undo what was published since those
-    clients started. If no update is stale, both are equal.
+    clients started. If no update is stale, the replies hold the clients' models.
 
     `configure_train` and `aggregate_train` of the inner strategy are called once per version, as in
     Flower's loop. Its config is sent to every client that starts from the version. Replies keep all

@@ -94,9 +94,9 @@ def run(
         strategy.validate_run(num_versions, schedule)
         if guard is not None:
             guard.validate_kinds(strategy.takes)
-        bound, why = "an ArrayRecord with arrays, such as of model.state_dict()", "it is version 0"
+        bound = "an ArrayRecord with arrays, such as of model.state_dict()"
         kind, fits = type(initial_arrays).__name__, isinstance(initial_arrays, ArrayRecord)
-        require(fits and len(initial_arrays) > 0, "initial_arrays", kind, bound, why)
+        require(fits and len(initial_arrays) > 0, "initial_arrays", kind, bound, "it is version 0")
         if client_eval_every is None and evaluate_config is not None:
             client_eval_every = eval_every
         client_evaluation = ClientEvaluation(client_eval_every, client_eval_fraction, seed)

@@ -148,14 +148,14 @@ class AsyncStrategy(Algorithm, Strategy):
             raise ValueError(f"{type(self).__name__} {obstacle}, {consequence}")
         config[names.SERVER_ROUND] = server_round
         layout = Layout.of_arrays(codec.arrays_of(arrays))
-        initial = codec.from_arrays(arrays, layout)
-        model = GlobalModel(initial, server_round - 1, num_trainable=layout.num_trainable)
+        params = codec.from_arrays(arrays, layout)
+        model = GlobalModel(params, server_round - 1, num_trainable=layout.num_trainable)
         self._round, messages = (layout, model), []
         for node in grid.get_node_ids():
             vector, client_config = self.dispatch(model, node)
-            params = arrays if vector is model.params else codec.record_of(layout.named(vector))
+            content = arrays if vector is model.params else codec.record_of(layout.named(vector))
             config_record = codec.config_record({**config, **client_config})
-            record = RecordDict({names.ARRAYS: params, names.CONFIG: config_record})
+            record = RecordDict({names.ARRAYS: content, names.CONFIG: config_record})
             messages.append(Message(record, message_type=MessageType.TRAIN, dst_node_id=node))
         return messages
 

@@ -333,8 +333,8 @@ class TableData(OwnData):
                 ("ignore", {*inputs} & {*names_of(self.ignore)}),
                 ("categories", numbers & {*names_of(self.categories)}),
             ):
-                value, problem = ", ".join(names_of(getattr(self, key))), "the model has its inputs"
-                require(not differ, f"task.{key}", value, "as in task.schema, or left out", problem)
+                value, reason = ", ".join(names_of(getattr(self, key))), "the model has its inputs"
+                require(not differ, f"task.{key}", value, "as in task.schema, or left out", reason)
             roles |= {"a column of task.schema": inputs, "task.inputs": inputs}
         else:
             ignored, inputs = names_of(self.ignore), names_of(self.inputs)

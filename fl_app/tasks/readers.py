@@ -212,9 +212,9 @@ class ImageFolder(ImageKeys):
         tests = [by_name[name] for name in TESTS if name in by_name]
         fits = len(tests) == len(folders) - 1 > 0
         bound = f"a folder of train and {', '.join(TESTS[:-1])} or {TESTS[-1]}"
-        problem = f"it holds {', '.join(sorted(by_name))}; rename the test set, move others away, "
-        problem += f"or give task.path={trains[0]}"
-        require(fits, "task.path", root, bound, problem)
+        reason = f"it holds {', '.join(sorted(by_name))}; rename the test set, move others away, "
+        reason += f"or give task.path={trains[0]}"
+        require(fits, "task.path", root, bound, reason)
         train = self._part(trains[0], owned=bool(self.client))
         return train, self._part(tests[0], owned=False)
 

@@ -264,7 +264,7 @@ class Task:
         return self.objective.loss(output, target)
 
     def losses(self, output: Tensor, target: Tensor) -> Tensor:
-        """Loss of every example, shape ``(n,)``, which ``runtime.batch`` needs."""
+        """Loss of every example, shape ``(n,)``, if it is known; ``runtime.batch`` needs it."""
         return self.objective.losses(output, target)
 
     @property

@@ -100,9 +100,9 @@ def race(sides: Sequence[Side], warm_up: int, repeats: int, seconds: float) -> l
     for _ in range(repeats):
         turns: list[list[tuple[float, float]]] = [[] for _ in sides]
         for _ in range(math.ceil(seconds / TURN)):
-            for side, own_turns in zip(sides, turns, strict=True):
-                own_turns.append(_turn(side))
-        sums = [[sum(values) for values in zip(*own, strict=True)] for own in turns]
+            for side, pairs in zip(sides, turns, strict=True):
+                pairs.append(_turn(side))
+        sums = [[sum(values) for values in zip(*pairs, strict=True)] for pairs in turns]
         speeds.append([updates / elapsed for updates, elapsed in sums])
     return speeds
 

@@ -150,7 +150,7 @@ def _comment(text: str, line: int) -> str:
     above = line
     while above > 0 and lines[above - 1].lstrip().startswith("# "):
         above -= 1
-    return " ".join(text.strip(" #") for text in lines[above:line]) if above > 0 else ""
+    return " ".join(words.strip(" #") for words in lines[above:line]) if above > 0 else ""
 
 
 def option_rows(path: Path) -> dict[str, tuple[str, str]]:
@@ -166,11 +166,11 @@ def common(tables: Iterable[Rows]) -> dict[str, tuple[str, str]]:
         for key, row in table.items():
             rows_of.setdefault(key, []).append(row)
     shared = {}
-    for key, values in rows_of.items():
-        meanings = Counter(text for _, text in values if text and not REASON.match(text))
+    for key, pairs in rows_of.items():
+        meanings = Counter(text for _, text in pairs if text and not REASON.match(text))
         of_client = key.startswith("client.")  # algorithm/client= describes these
         if meanings and not of_client and (meanings.most_common(1)[0][1] > 1 or key in SAME):
-            value = Counter(value for value, _ in values).most_common(1)[0][0]
+            value = Counter(value for value, _ in pairs).most_common(1)[0][0]
             shared[key] = (value, meanings.most_common(1)[0][0])
     return shared
 

@@ -86,12 +86,12 @@ def withstand(faults: Mapping[str, Fault], folder: Path) -> list[Row]:
 def observe(name: str, fault: Fault, federation: Field) -> Row:
     """Inject a fault; returns its row."""
     versions = [event for event in federation.events() if isinstance(event, Aggregated)]
-    row, start, start_time = Row(name), federation.history().t, time.monotonic()
+    row, start, began = Row(name), federation.history().t, time.monotonic()
     try:
         row.observation = fault.inject(federation, fault.node)
     except (RunError, psutil.Error) as error:
         row.problems.append(str(error))
-    row.seconds = time.monotonic() - start_time
+    row.seconds = time.monotonic() - began
     events = federation.events()
     end = events[-1].t
     row.problems += [f"version {e.version} was rolled back" for e in versions if e not in events]

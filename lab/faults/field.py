@@ -81,7 +81,7 @@ class Field(Federation):
         """The orders of one client so far, in the sequence in which they were given."""
         return [order for order in self.history().orders if order.client == client]
 
-    def until(self, condition: Callable[[], bool], name: str, seconds: float = PATIENCE) -> None:
+    def until(self, condition: Callable[[], bool], event: str, seconds: float = PATIENCE) -> None:
         """Wait until a condition is true.
 
         Raises:
@@ -92,10 +92,10 @@ class Field(Federation):
             if condition():
                 return True
             if not self._thread.is_alive():
-                raise RunError(f"the run ended before {name}: {self._problem}")
+                raise RunError(f"the run ended before {event}: {self._problem}")
             return False
 
-        wait_for(check, name, seconds)
+        wait_for(check, event, seconds)
 
     def finish(self, seconds: float) -> None:
         """Wait for the end of the run.

@@ -143,7 +143,7 @@ def _wait_for_update(field: Field, node: int, sequence: int) -> None:
 
 
 def _training(field: Field, node: int) -> tuple[list[psutil.Process], int]:
-    """Wait until a node is amid an order; return its workers and the order's number."""
+    """Wait until a node is in the middle of an order; return its workers and the order's number."""
     count = len(field.orders(node))
     field.until(lambda: len(field.orders(node)) > count, f"node {node} is given an order")
     time.sleep(SECONDS / 4)

@@ -46,7 +46,7 @@ Scores = dict[int, float]  # version -> accuracy
 
 
 def prediction(
-    events: pd.DataFrame, boards: Sequence[str], updates: int, scores_of_training: Scores
+    events: pd.DataFrame, boards: Sequence[str], updates: int, extra: Scores
 ) -> dict[str, float]:
     """Some of the table's columns from a run's log, and the number of updates.
 
@@ -54,10 +54,10 @@ def prediction(
         events: the log.
         boards: of every client.
         updates: number up to which it counts if it does not reach the target.
-        scores_of_training: of versions that the run did not evaluate itself.
+        extra: of versions that the run did not evaluate itself.
     """
     arrivals = (events.kind == "arrival").cumsum()
-    scores = events.version.map(scores_in(events) | scores_of_training)
+    scores = events.version.map(scores_in(events) | extra)
     reached = events.t[(events.kind == "evaluate") & (scores >= TARGET)]
     versions = events[events.kind == "aggregate"]
     if reached.empty:
@@ -66,9 +66,9 @@ def prediction(
         versions = versions.loc[: reached.index[0]]
     count = arrivals[versions.index]
     seconds = versions.t.iloc[-1] - versions.t.iloc[0]  # from version 1, when all apps have started
-    updates_of = versions[["client", "age"]].explode(["client", "age"])
-    kinds = updates_of.client.map(dict(enumerate(boards)))
-    ages = updates_of.age.astype(float).groupby(kinds).mean()
+    pairs = versions[["client", "age"]].explode(["client", "age"])
+    kinds = pairs.client.map(dict(enumerate(boards)))
+    ages = pairs.age.astype(float).groupby(kinds).mean()
     row: dict[str, float] = {
         "updates": count.iloc[-1],
         "s": versions.t.iloc[-1],

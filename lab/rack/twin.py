@@ -9,9 +9,9 @@ links. With this file, theory plans the run and the simulator repeats it. Both a
 the second half: updates a second, their ages, and every node's share. Accuracy at equal updates and
 the seconds until the mean of five evaluations first reaches a target are those of the whole run.
 
-The accuracy of a version depends on the sequence of arrivals, which a few hundredths of a second
-change. So the run is simulated several times: with the fitted seconds, and with seconds drawn from
-their intervals. The prediction is the mean; a further run lies in its 95 % interval.
+The accuracy of a version depends on the sequence of arrivals, and a few hundredths of a second
+change it. So the run is simulated several times: with the fitted seconds, and with seconds drawn
+from their intervals. The prediction is the mean; a further run lies in its 95 % interval.
 """
 
 import argparse

@@ -56,9 +56,9 @@ def check_model(model: str, *, text: bool) -> None:
         return
     known = model in MODELS or model in torchvision_models()
     module, _, name = model.rpartition(".")
-    problem = f"unknown model; did you mean {module}:{name}?" if module else "unknown model"
+    reason = f"unknown model; did you mean {module}:{name}?" if module else "unknown model"
     bound = f"one of {', '.join(MODELS)}, a classification model of torchvision, or {FORM}"
-    require(known, "task.model", model, bound, problem)
+    require(known, "task.model", model, bound, reason)
     kind = "sequences" if model in TEXT_MODELS else "images"
     fits = (kind == "sequences") == text
     require(fits, "task.model", model, "one that fits the task's inputs", f"it takes {kind}")

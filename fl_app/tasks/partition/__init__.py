@@ -104,8 +104,8 @@ def make_partition(
         labels = owners
     # None is only for partitioners that decide.
     parts = partitioner(labels, cast(int, num_clients), np.random.default_rng((seed, STREAM)))
-    bound, problem = f"a partitioner of {num_clients} clients", "their data would be unknown"
-    require(num_clients in (None, len(parts)), "partition", f"one of {len(parts)}", bound, problem)
+    bound, reason = f"a partitioner of {num_clients} clients", "their data would be unknown"
+    require(num_clients in (None, len(parts)), "partition", f"one of {len(parts)}", bound, reason)
     for indices in parts:
         good = indices.dtype.kind in "iu" and bool(((indices >= 0) & (indices < labels.size)).all())
         bound = f"a partitioner that gives indices from 0 to {labels.size - 1}"

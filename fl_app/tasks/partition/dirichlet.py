@@ -168,23 +168,23 @@ class SlowLabels(Bounded):
         slow = slow_clients(num_clients, self.slow_share)
         known = set(np.unique(labels).tolist())
         bound = f"some but not all of the classes {sorted(known)}"
-        problem = "slow or other clients would have no examples"
-        self._require(known > set(self.labels), "labels", bound, problem)
+        reason = "slow or other clients would have no examples"
+        self._require(known > set(self.labels), "labels", bound, reason)
         slow_ones = np.isin(labels, list(self.labels))
-        slow_own, others = np.flatnonzero(slow_ones), np.flatnonzero(~slow_ones)
+        slow_rows, others = np.flatnonzero(slow_ones), np.flatnonzero(~slow_ones)
         share = Dirichlet(self.alpha, self.min_size, self.balance)
         if self.others:
-            slow_own = rng.permutation(slow_own)
+            slow_rows = rng.permutation(slow_rows)
             bound = f"classes of at least {len(slow)} examples, as many as slow clients"
-            fits = slow_own.size >= len(slow)
+            fits = slow_rows.size >= len(slow)
             self._require(fits, "labels", bound, "slow clients share them")
             parts = [others[place] for place in share(labels[others], num_clients, rng)]
-            for client_id, piece in zip(slow, np.array_split(slow_own, len(slow)), strict=True):
+            for client_id, piece in zip(slow, np.array_split(slow_rows, len(slow)), strict=True):
                 parts[client_id] = np.concatenate([parts[client_id], piece])
             return parts
         bound = f"smaller: {len(slow)} of {num_clients} clients would be slow"
-        problem = "the other classes would have no client"
-        self._require(len(slow) < num_clients, "slow_share", bound, problem)
+        reason = "the other classes would have no client"
+        self._require(len(slow) < num_clients, "slow_share", bound, reason)
         parts = [others[place] for place in share(labels[others], num_clients - len(slow), rng)]
         # Slow ids come last.
-        return parts + [slow_own[place] for place in share(labels[slow_own], len(slow), rng)]
+        return parts + [slow_rows[place] for place in share(labels[slow_rows], len(slow), rng)]

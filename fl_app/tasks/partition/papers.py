@@ -43,11 +43,11 @@ class LabelQuantity(Bounded):
     def __call__(self, labels: Indices, num_clients: int, rng: Rng) -> list[Indices]:
         pools = by_class(labels, rng)
         bound = f"at most {len(pools)}, the number of classes"
-        problem = "a client could not have so many"
-        self._require(self.num_labels <= len(pools), "num_labels", bound, problem)
+        reason = "a client could not have so many"
+        self._require(self.num_labels <= len(pools), "num_labels", bound, reason)
         smallest = min(pool.size for pool in pools)
         bound = f"at most {smallest}, the examples of the smallest class"
-        self._require(self.max_size <= smallest, "max_size", bound, f"{problem} of one class")
+        self._require(self.max_size <= smallest, "max_size", bound, f"{reason} of one class")
         counts = np.zeros((num_clients, len(pools)), np.int64)
         for client_id, classes in enumerate(self._classes(num_clients, len(pools), rng)):
             size = rng.integers(self.min_size, self.max_size, endpoint=True)
