@@ -73,7 +73,7 @@ def benchmark(args: argparse.Namespace, command: str) -> bool:
     path.write_text(json.dumps(request))
     verdicts = conformance(Subject(make, cell.algorithm.client.upload, size, has_rate))
     for verdict in verdicts:
-        print(f"{verdict.name}: {page.HOLDS[verdict.holds]}: {verdict.told}")
+        print(f"{verdict.name}: {page.HOLDS[verdict.holds]}: {verdict.detail}")
 
     runs = len(only) * (trials + len(seeds))
     print(f"{len(methods)} methods in {len(settings)} settings: {runs} runs", flush=True)

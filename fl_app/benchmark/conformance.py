@@ -22,7 +22,7 @@ class Verdict(NamedTuple):
 
     name: str
     holds: bool | None
-    told: str
+    detail: str
 
 
 class Subject(NamedTuple):

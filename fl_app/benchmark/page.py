@@ -160,7 +160,7 @@ def write(
         budget: client updates, virtual seconds and the target accuracy.
     """
     bold, places = {name: f"**{name}**"}, []
-    rows = [[verdict.name, HOLDS[verdict.holds], verdict.told] for verdict in verdicts]
+    rows = [[verdict.name, HOLDS[verdict.holds], verdict.detail] for verdict in verdicts]
     parts = [f"# {name} in the benchmark\n\n{text}\n\n"]
     parts += [section("Conformance", [], ["property", "verdict", "found"], rows)]
     others = published[~published.method.isin(runs.method)]

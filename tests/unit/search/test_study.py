@@ -334,7 +334,7 @@ def check(others, message, make, size=4, upload="delta", rated=False):
     """All trials hold except `others`, and the text of one contains `message`."""
     verdicts = conformance(Subject(make, upload, size, rated))
     assert {each.name: each.holds for each in verdicts} == dict.fromkeys(TRIALS, True) | others
-    assert any(message in each.told for each in verdicts)
+    assert any(message in each.detail for each in verdicts)
 
 
 @pytest.mark.parametrize(
