@@ -211,8 +211,12 @@ def test_the_clock_agrees_with_theory(name, more):
     np.testing.assert_allclose(ages, 1, atol=0.05)
 
 
-def test_classes_are_those_of_a_run(tmp_path):
-    settings = ("algorithm=fedasync", "devices.ratio=110", "num_clients=30")
+CHURN = "devices=lognormal devices.sigma=1.5 devices/availability=churn"
+
+
+@pytest.mark.parametrize("more", ["devices.ratio=110", CHURN])
+def test_classes_are_those_of_a_run(more, tmp_path):
+    settings = ("algorithm.schedule.buffer_size=2", "num_clients=30", *more.split())
     theory = plan(*settings).classes
     result = fl_app.run(
         *settings, "num_versions=6000", "runtime.train=false", "eval_every=2000",
