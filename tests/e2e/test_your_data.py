@@ -229,7 +229,7 @@ def test_a_model_predicts_in_the_words_and_units_of_its_data(folder, monkeypatch
     ):
         result.predict(table[["first", "city"]])
     (folder / "classes" / "schema.json").unlink()
-    with pytest.raises(ValueError, match=r"has no schema.json: its task was given in Python"):
+    with pytest.raises(ValueError, match=r"has no schema.json: its task is a Python object"):
         result.predict(table)
 
 
