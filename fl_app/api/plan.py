@@ -116,7 +116,7 @@ def plan(*settings: Setting, task: "Task | None" = None, aim: str = "age=10") ->
     }
     buffers = BUFFERS if "buffer_size" in config.algorithm.schedule else (1,)
     grid = pd.DataFrame(
-        steady(orders, table, ROUGH).measures for table in _variants(schedule, size, buffers)
+        steady(orders, variant, ROUGH).measures for variant in _variants(schedule, size, buffers)
     )
     if "boards" in config.devices:
         names = np.array(boards_of(config.devices.table, config.devices.boards, size)[0])
@@ -146,7 +146,6 @@ def _plannable(components: Components, stays: object, server: Server) -> Plannab
     config, schedule = components.config, components.schedule
     bounds = [key for key in ("max_norm", "max_norm_ratio") if config.guard[key] is not None]
     norms = "".join(f" guard.{key}={config.guard[key]:g}" for key in bounds)
-    waits = isinstance(schedule, Routed) or getattr(schedule, "refill", "") == LATER
     slack = getattr(schedule, "period", math.inf) / 10  # seconds of a poll
     if getattr(schedule, "burst", 1) > 1:
         reason = "algorithm.schedule.burst: several clients start at a time"
@@ -166,7 +165,7 @@ def _plannable(components: Components, stays: object, server: Server) -> Plannab
         reason = "secure_aggregation: updates wait for their group"
     elif stays and not isinstance(stays, Churn):
         reason = f"devices.availability={type(stays).__name__}: stays are not exponential"
-    elif waits and stays:
+    elif stays and (isinstance(schedule, Routed) or getattr(schedule, "refill", "") == LATER):
         reason = f"devices.availability with {type(schedule).__name__}: places wait for clients"
     else:
         return cast(Plannable, schedule)

@@ -131,7 +131,7 @@ def steady(orders: Orders, schedule: Plannable, arrivals: int = LOOP) -> Steady:
     if isinstance(schedule, Routed):
         schedule.route(orders.seconds, orders.joules)
     if isinstance(schedule, Routed) or (isinstance(schedule, Buffered) and (later or serves)):
-        clients, client_ages, duration, waiting = simulate(orders, schedule, concurrency, arrivals)
+        clients, client_ages, duration, waiting = simulate(orders, schedule, arrivals)
         counts = np.bincount(clients, minlength=size)
         ages = np.bincount(clients, client_ages, size) / np.maximum(counts, 1)
         attempts = updates = counts / duration
@@ -264,14 +264,13 @@ def loss(period: float, seconds: float, places: int) -> float:
 
 
 def simulate(
-    orders: Orders, schedule: Buffered | Routed, concurrency: int, arrivals: int
+    orders: Orders, schedule: Buffered | Routed, arrivals: int
 ) -> tuple[Integers, Integers, float, float]:
     """Simulate drawn durations and the server's work; clients are always online.
 
     Args:
         orders: of every client.
-        schedule: K, and when freed places are refilled; or p_i.
-        concurrency: M >= K; at most N, unless orders are routed.
+        schedule: M, K, and when freed places are refilled; or M and p_i.
         arrivals: number of counted ones, at least those of two versions. Before, up to two per
             order under way are not counted, while the ages grow.
 
@@ -281,26 +280,24 @@ def simulate(
     """
     (size, num_draws), buffer_size = orders.draws.shape, getattr(schedule, "buffer_size", 1)
     refills_later = getattr(schedule, "refill", "") == LATER
+    concurrency = free = schedule.concurrency or size
     first = 2 * concurrency // buffer_size  # version that counts
     last = first + max(arrivals // buffer_size, 2)
     rng, total, turns = np.random.default_rng(0), concurrency + last * buffer_size, count()
     if routed := isinstance(schedule, Routed):
-        routes = rng.choice(size, total, p=np.divide(schedule.shares, size)).tolist()
-    places, idle, queues = rng.random(total), [*range(size)], [0] * size
+        routes = iter(rng.choice(size, total, p=np.divide(schedule.shares, size)).tolist())
+    places, idle, queues = iter(rng.random(total)), [*range(size)], [0] * size
     ready, under_way = list[int](), list[tuple[float, int, int]]()  # a heap
     clients, ages, waiting = list[int](), list[int](), 0.0
-    now, num_orders, server = 0.0, 0, copy(orders.server)  # it remembers when it is free
+    now, server = 0.0, copy(orders.server)  # it remembers when it is free
     for version in range(last):
         if version == first:
             start, clients, ages, waiting = now, [], [], 0.0
         receipts = 0.0
         for number in range(buffer_size):
-            ended = version * buffer_size + number
-            while num_orders - ended < concurrency and (number == 0 or not refills_later):
-                place = int(places[num_orders] * len(idle))
-                client = routes[num_orders] if routed else idle.pop(place)
-                num_orders += 1
-                queues[client] += 1
+            while free and (number == 0 or not refills_later):
+                client = next(routes) if routed else idle.pop(int(next(places) * len(idle)))
+                free, queues[client] = free - 1, queues[client] + 1
                 if queues[client] == 1:
                     ready.append(client)
             while ready:
@@ -313,7 +310,7 @@ def simulate(
             receipts += now
             clients.append(client)
             ages.append(version - base)
-            queues[client] -= 1
+            free, queues[client] = free + 1, queues[client] - 1
             (ready if queues[client] else idle).append(client)
         waiting += buffer_size * now - receipts
         now = server.work("aggregation", now)
@@ -328,7 +325,7 @@ def ages_of_updates(
     """The clients and the ages of `LOOP` updates of the long run."""
     size, num_draws = orders.draws.shape
     if not isinstance(schedule, Periodic) and orders.online == 1:
-        return simulate(orders, schedule, schedule.concurrency or size, LOOP)[:2]
+        return simulate(orders, schedule, LOOP)[:2]
     # The others' arrivals during an order are Poisson [A]; the buffer's place is uniform.
     rng, buffer = np.random.default_rng(0), long_run.measures["buffer_size"]
     clients = rng.choice(size, LOOP, p=long_run.updates / long_run.updates.sum())

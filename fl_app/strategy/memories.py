@@ -18,7 +18,7 @@ from fl_app.strategy.weighted import Stepped
 RESERVED_ROWS = 8  # if the number of clients is unknown
 FASTEST = 6.0  # greatest rate of the exponentials; it matters to fresh gradients only
 BATCH = 64  # greatest number of gradients that are added at once, or wait to be removed
-SMALLEST = 1e-6  # factor of a sum since its weights, which are float32, were scaled
+SMALLEST = 1e-100  # factor of a sum since its weights were scaled
 BLOCK = 1 << 17  # entries of gradients that are added at a time, so that they stay in the cache
 
 
@@ -175,11 +175,11 @@ class Memories:
             self._at, falls = now, np.ones_like(falls)
         weights = np.exp(np.outer(self._rates, np.array(versions) - self._at))
         self._masses += weights @ np.sign(scales)
-        weights = (weights * scales).astype(np.float32)
+        weights *= scales
         falls *= self._shares
         total = np.empty(self._sums.shape[1])
         width = max(64, BLOCK // (len(rows) + 1))
-        block = np.empty((len(rows), width), np.float32)
+        block = np.empty((len(rows), width))
         for start in range(0, total.size, width):
             place = slice(start, start + width)
             sums = self._sums[:, place]
