@@ -14,7 +14,7 @@ diagonal of its Fisher information, and R is a fixed random matrix of k rows. M 
 last L squared lengths |Delta|^2, and M_0 is M when there were L for the first time. Client: SGD.
 
 Symbols: K schedule.buffer_size, k sketch_size, L queue_length, gamma temperature_slope, delta
-least_temperature.
+min_temperature.
 
 Deviations: the equations are those of a public implementation (FedProC) and a review; the paper's
 text was not available. In the paper a client computes R s(w_i) on a public calibration batch and
@@ -42,10 +42,10 @@ class FedPSA(AveragesVersions):
 
     Args:
         temperature_slope: gamma; 0 = the temperature stays delta.
-        least_temperature: delta.
+        min_temperature: delta.
         queue_length: L, updates.
         sketch_size: k; None = sensitivities are compared whole.
-        held_examples: of the calibration batch, drawn from those of all clients.
+        server_examples: of the calibration batch, drawn from those of all clients.
         averaging: how much more later versions count in their mean; None = the last one is tested.
 
     Raises:
@@ -66,10 +66,10 @@ class FedPSA(AveragesVersions):
     first_state = {"lengths": [], "first": None}  # the last L squared lengths, and M_0
 
     temperature_slope: float = bounded(5.0, NON_NEGATIVE, "weights could turn round")
-    least_temperature: float = bounded(0.5, POSITIVE, "similarities are divided by it")
+    min_temperature: float = bounded(0.5, POSITIVE, "similarities are divided by it")
     queue_length: int = bounded(50, COUNT, "no length would be known")
     sketch_size: int | None = bounded(16, or_none(COUNT), "nothing could be compared")
-    held_examples: int = bounded(100, COUNT, "there would be no gradient to compare")
+    server_examples: int = bounded(100, COUNT, "there would be no gradient to compare")
 
     def aggregate(self, model: GlobalModel, updates: Updates) -> Vector:
         deltas = self.deltas(model, updates)
@@ -81,7 +81,7 @@ class FedPSA(AveragesVersions):
         similarities, first = self._similarities(model, updates), self.state["first"]
         weights = np.ones(len(updates))
         if first:  # not None, and not of models that stood still
-            temperature = self.temperature_slope * mean / first + self.least_temperature
+            temperature = self.temperature_slope * mean / first + self.min_temperature
             weights = np.exp((similarities - similarities.max()) / temperature)
             self.report["temperature"] = temperature
         weights /= weights.sum()
@@ -91,7 +91,7 @@ class FedPSA(AveragesVersions):
         """kappa of K updates, shape ``(K,)``."""
         rows = []
         for params in (model.params, *(model.local(update) for update in updates)):
-            gradient = self._server_gradient(params, 0, self.held_examples, self.held_examples)
+            gradient = self._server_gradient(params, 0, self.server_examples, self.server_examples)
             product = (gradient * params)[: model.num_trainable].astype(np.float64)
             rows.append(np.abs(product - product**2 / 2))
         sensitivities = np.stack(rows)

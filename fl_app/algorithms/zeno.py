@@ -39,7 +39,7 @@ class Zeno(Stepped):
         penalty: rho, what the square of the step's length costs.
         tolerance: epsilon, how far the score may be below 0.
         validate_every: k, versions between two gradients of the server.
-        held_examples: examples that the server holds, drawn from those of all clients.
+        server_examples: examples that the server holds, drawn from those of all clients.
         batch_size: examples of one gradient of the server; all of them if it holds fewer.
 
     Raises:
@@ -70,7 +70,7 @@ class Zeno(Stepped):
     penalty: float = bounded(0.2, NON_NEGATIVE, "long steps would be rewarded")
     tolerance: float = bounded(0.1, NON_NEGATIVE, "a step that helps could be refused")
     validate_every: int = bounded(5, COUNT, "the server would have no gradient")
-    held_examples: int = bounded(100, COUNT, "the server could not test a gradient")
+    server_examples: int = bounded(100, COUNT, "the server could not test a gradient")
     batch_size: int = bounded(50, COUNT, "the server's gradient would be of nothing")
 
     def admit(self, model: GlobalModel, update: Update) -> str | None:
@@ -90,7 +90,7 @@ class Zeno(Stepped):
         """v, shape ``(d,)``; a new one if it is k versions old."""
         validated: int | None = self.state["validated"]
         if validated is None or model.version >= validated + self.validate_every:
-            held, batch = self.held_examples, self.batch_size
+            held, batch = self.server_examples, self.batch_size
             v = self._server_gradient(model.params, model.version, held, batch)
             self.state |= {"validated": model.version, "gradient": v}
         own: Vector = self.state["gradient"]

@@ -118,7 +118,7 @@ def _kind_of(setting: object) -> str:
     if isinstance(setting, AsyncStrategy):
         return "strategy"
     name = getattr(setting, "__name__", type(setting).__name__)
-    if inspect.isclass(setting) and {"aggregate_train", "least_clients"} & {*dir(setting)}:
+    if inspect.isclass(setting) and {"aggregate_train", "min_clients"} & {*dir(setting)}:
         raise ValueError(f"{name} must be an object, such as {name}(): it is a class")
     if hasattr(setting, "aggregate_train"):  # Flower's own
         raise ValueError(

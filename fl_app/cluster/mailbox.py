@@ -30,12 +30,12 @@ CALLS = 2  # at most of a worker: one at work and one waiting, so that it never 
 REFRESH = 1.0  # seconds between two checks for new machines
 NO_WORKER_SECONDS = 120.0  # that a run waits while no worker can train
 INLINE_BYTES = 90 << 10  # at most of a vector within a call; Ray's own limit is 100 KiB
-MOST_LETTERS = 300  # of Ray's error messages
+MAX_LETTERS = 300  # of Ray's error messages
 CALL_SECONDS = 0.1  # of training in a call, whose overhead is some milliseconds
-MOST_ORDERS = 32  # in a call
+MAX_ORDERS = 32  # in a call
 # A worker that dies loses its call. An order fails after so many lost workers: it is the likely
 # reason, since from the second worker on it is sent alone.
-MOST_DEATHS = 3
+MAX_DEATHS = 3
 
 
 class OrderQueue(deque[Order]):
@@ -68,7 +68,7 @@ class OrderQueue(deque[Order]):
         for order in orders:
             self._deaths.pop(order.number, None)
         each = max(seconds / len(orders), 1e-6)
-        self.call_size = max(1, min(int(CALL_SECONDS / each), MOST_ORDERS))
+        self.call_size = max(1, min(int(CALL_SECONDS / each), MAX_ORDERS))
 
     def lost(self, calls: Iterable[Sequence[Order]], reason: str) -> list[Reply]:
         """Put the orders of a lost worker back, before all others.
@@ -85,11 +85,11 @@ class OrderQueue(deque[Order]):
             self._deaths[order.number] += 1
         failed, retries = [], []
         for order in (order for call in calls for order in call):
-            if self._deaths[order.number] < MOST_DEATHS:
+            if self._deaths[order.number] < MAX_DEATHS:
                 retries.append(order)
             else:
                 del self._deaths[order.number]
-                text = f"{MOST_DEATHS} workers died with this order, the last one: {reason}"
+                text = f"{MAX_DEATHS} workers died with this order, the last one: {reason}"
                 failed.append(Reply(order.number, error=text))
         self.extendleft(reversed(retries))
         return failed
@@ -270,7 +270,7 @@ class ClusterMailbox(Mailbox):
             RunError: it never started, and the run has not begun.
         """
         restarts = worker.ready
-        self._last_reason = error_text(error)[:MOST_LETTERS]
+        self._last_reason = error_text(error)[:MAX_LETTERS]
         log.warning("runtime=ray: a worker is lost: %s", self._last_reason)
         worker.ready = False
         self._calls = {ref: call for ref, call in self._calls.items() if call[0] is not worker}
@@ -349,7 +349,7 @@ class ClusterMailbox(Mailbox):
                 self._versions[key] = self._ray.put(vector)
             except self._ray.exceptions.RayError as error:
                 raise RunError(
-                    f"the object store of this machine is full ({error_text(error)[:MOST_LETTERS]})"
+                    f"the object store of this machine is full ({error_text(error)[:MAX_LETTERS]})"
                     ": start Ray with a larger --object-store-memory"
                 ) from error
             weakref.finalize(vector, self._versions.pop, key, None).atexit = False

@@ -29,17 +29,17 @@ SWITCH = Bound("true or false", lambda value: isinstance(value, bool))
 POSITIVE = Bound("a finite number above 0", lambda value: is_number(value) and value > 0)
 
 
-def at_least(least: float) -> Bound:
-    """A finite number >= `least`."""
-    text = f"a finite number >= {least:g}"
-    return Bound(text, lambda value: is_number(value) and value >= least)
+def at_least(minimum: float) -> Bound:
+    """A finite number >= `minimum`."""
+    text = f"a finite number >= {minimum:g}"
+    return Bound(text, lambda value: is_number(value) and value >= minimum)
 
 
-def count(least: int = 1) -> Bound:
-    """A whole number >= `least`."""
+def count(minimum: int = 1) -> Bound:
+    """A whole number >= `minimum`."""
     return Bound(
-        f"an integer >= {least}",
-        lambda value: isinstance(value, Integral) and is_number(value) and int(value) >= least,
+        f"an integer >= {minimum}",
+        lambda value: isinstance(value, Integral) and is_number(value) and int(value) >= minimum,
     )
 
 

@@ -13,7 +13,7 @@ from fl_app.devices.table import boards_of, rows_of, table_4
 
 Way: TypeAlias = Literal["down", "up"]
 SHARE = 0.01  # of the mean training time that a transfer takes
-LEAST_SPEED = 0.1  # share of a link's mean: some deviations are as large as the mean
+MIN_SPEED = 0.1  # share of a link's mean: some deviations are as large as the mean
 
 
 @dataclass(kw_only=True, eq=False)
@@ -147,7 +147,7 @@ class MeasuredLinks(Links):
     def _seconds(self, way: Way, client_id: int, sequence: int, share: float) -> float:
         draw = uniform(self.seed, client_id, sequence, f"{way}load".encode())
         mean, sigma = (self._links[client_id][f"{way}_{each}"] for each in ("mean", "sigma"))
-        speed = normal_above(mean, sigma, LEAST_SPEED * mean, draw)
+        speed = normal_above(mean, sigma, MIN_SPEED * mean, draw)
         return self.num_bytes * self.slowdown * share / speed
 
 

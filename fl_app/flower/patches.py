@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("flwr")
 
 TRIED = SpecifierSet(">=1.41,<1.43")  # tests run a node with the oldest and the newest
-LEAST = 0.03  # seconds
+MIN_SLEEP = 0.03  # seconds
 PULL_CAP = 0.5  # seconds between two looks at a part of a message
 
 NODE = "flwr.supernode.start_client_internal"
@@ -34,7 +34,7 @@ PUSH_ERROR = "ObjectPushError"  # the class of the error of a grid that cannot b
 SIMULATION_GRID = "InMemoryGrid"  # the class of the grid of Flower's simulation engine
 PULLS = "pull_objects", "pull_and_inflate_object_from_tree"
 # As many tries as fit into Flower's own limit of two hours: 500 would be over in 4 minutes.
-SOON = {"initial_backoff": LEAST, "backoff_cap": PULL_CAP, "max_tries_per_object": None}
+SOON = {"initial_backoff": MIN_SLEEP, "backoff_cap": PULL_CAP, "max_tries_per_object": None}
 
 
 def tried() -> bool:

@@ -108,9 +108,9 @@ class Progress:
             last = evaluation.value(shown.name)
         score = shown.form.format(last) if math.isfinite(last) else "-"
         title = "acc" if shown == ACCURACY else shown.name
-        versions, most_updates, seconds = self._ends
+        versions, max_updates, seconds = self._ends
         progress = f"{history.version}{_of(versions, '.0f')}"
-        work = f"{updates:,}{_of(most_updates, ',.0f')} updates at {_rate(rate)}"
+        work = f"{updates:,}{_of(max_updates, ',.0f')} updates at {_rate(rate)}"
         limit = _of(seconds, ",.1f")
         time = f"  {history.t:,.1f}{limit} s" if limit else ""
         failed = f"  {history.failures:,} failed" if history.failures else ""

@@ -57,11 +57,11 @@ def server_gradient(trainer: "LocalTrainer") -> Callable[[Vector, int, int, int]
     task, server = trainer.task, copy(trainer)
     server.upload, server_id = "gradient", task.num_clients
 
-    def gradient(params: Vector, version: int, held_examples: int, batch_size: int) -> Vector:
+    def gradient(params: Vector, version: int, server_examples: int, batch_size: int) -> Vector:
         if server.task is task:
             pool = np.concatenate(task.partition)
             rng = np.random.default_rng((server.seed, server_id))
-            examples = rng.choice(pool, min(held_examples, pool.size), replace=False)
+            examples = rng.choice(pool, min(server_examples, pool.size), replace=False)
             server.task = replace(task, partition=[*task.partition, examples])
             server.batch_size = batch_size
         order = Order(0, server_id, version, version, params, {}, 0.0)

@@ -76,7 +76,7 @@ class Schedule(Remembers, Checked, Protocol):
         """Updates to aggregate now, exactly those; empty = wait for more."""
 
     @property
-    def least_clients(self) -> int:
+    def min_clients(self) -> int:
         """The fewest clients that can make a version, each by one update."""
         return int(getattr(self, "buffer_size", 1))
 

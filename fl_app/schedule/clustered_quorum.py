@@ -51,7 +51,7 @@ class ClusteredQuorum(Attentive):
         self._quorums: dict[int, int] = {}  # cluster -> updates to wait for
 
     @property
-    def least_clients(self) -> int:
+    def min_clients(self) -> int:
         return self.num_clusters
 
     def start(self, idle: ClientPool, busy: Ids, buffer: Updates, rng: Rng) -> Sequence[int]:

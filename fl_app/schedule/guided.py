@@ -49,7 +49,7 @@ class Guided(Timed):
         exponent: beta.
         exploration: e at first, a probability.
         exploration_decay: its factor, in (0, 1].
-        least_exploration: e at last, a probability.
+        min_exploration: e at last, a probability.
         robust: whether clients with outlying losses are left out.
 
     Raises:
@@ -61,14 +61,14 @@ class Guided(Timed):
     exponent: float = bounded(0.5, NON_NEGATIVE, "stale clients would be preferred")
     exploration: float = bounded(0.9, UNIT_INTERVAL, "it is a probability")
     exploration_decay: float = bounded(0.98, SHARE, "it would grow")
-    least_exploration: float = bounded(0.3, UNIT_INTERVAL, "it is a probability")
+    min_exploration: float = bounded(0.3, UNIT_INTERVAL, "it is a probability")
     robust: bool = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
         bound = f"at most algorithm.schedule.exploration={self.exploration}"
-        fits = self.least_exploration <= self.exploration
-        self._require(fits, "least_exploration", bound, "e would grow")
+        fits = self.min_exploration <= self.exploration
+        self._require(fits, "min_exploration", bound, "e would grow")
         self._exploring = self.exploration  # e
         self._value: dict[int, float] = {}  # client -> n_i L_i
         self._latency: dict[int, float] = {}  # client -> T_i
@@ -101,7 +101,7 @@ class Guided(Timed):
             begin += unknown[: free - len(begin)]
             if begin:
                 decayed = self._exploring * self.exploration_decay
-                self._exploring = max(decayed, self.least_exploration)
+                self._exploring = max(decayed, self.min_exploration)
         self.note(busy, begin)
         return begin
 

@@ -15,8 +15,8 @@ from fl_app.secure.ledger import Ledger
 from fl_app.secure.request import Member, Refused, Request
 from fl_app.secure.seals import DevicePublicKey, is_signed, open_seal
 
-LEAST = 2  # devices: a sum over one shows its upload
-MOST = 10_000  # uploads of one sum
+MIN_DEVICES = 2  # devices: a sum over one shows its upload
+MAX_MEMBERS = 10_000  # uploads of one sum
 
 
 class Registry(Protocol):
@@ -60,7 +60,7 @@ class Helper:
 
     def __post_init__(self) -> None:
         key, consequence = "--min-clients", "the sum over one client would be its upload"
-        at_least(LEAST).check(key, self.min_devices, consequence)
+        at_least(MIN_DEVICES).check(key, self.min_devices, consequence)
 
     def sum(self, request: Request) -> Integers:
         """sum_i a_i PRG(seed_i) modulo 2^32, shape ``(d,)``.
@@ -69,10 +69,10 @@ class Helper:
             Refused: a check failed.
         """
         members, terms = request.members, request.terms
-        if not self.min_devices <= len(members) <= MOST:
+        if not self.min_devices <= len(members) <= MAX_MEMBERS:
             raise Refused(
-                f"{len(members)} uploads must be between {self.min_devices} and {MOST}: fewer "
-                "would show too much of a single one"
+                f"{len(members)} uploads must be between {self.min_devices} and {MAX_MEMBERS}: "
+                "fewer would show too much of a single one"
             )
         if terms.size < 1:
             raise Refused(f"size={terms.size} must be at least 1: there is nothing to sum")
@@ -81,7 +81,7 @@ class Helper:
         if len(set(devices)) < self.min_devices:
             raise Refused(
                 f"{len(set(devices))} different devices must be at least {self.min_devices}: fewer "
-                "would show too much of a single one"
+                "fewer would show too much of a single one"
             )
         weights = integer_weights(request.exact_weights())
         if not hides_all(weights, devices):

@@ -9,7 +9,7 @@ from fl_app.core.errors import require
 from fl_app.core.hyper import POSITIVE
 from fl_app.core.layout import Layout
 from fl_app.schedule import Buffered, RandomK, Schedule
-from fl_app.secure.helper import LEAST, Helper
+from fl_app.secure.helper import MIN_DEVICES, Helper
 from fl_app.secure.integers import largest_scale
 from fl_app.secure.ledger import Ledger
 from fl_app.secure.request import Summer, Terms
@@ -85,10 +85,10 @@ def settled(config: DictConfig, strategy: Algorithm, schedule: Schedule) -> Dict
         key, consequence = "secure_aggregation.clip_norm", "nothing would be left of an upload"
         POSITIVE.check(key, secure.clip_norm, consequence)
     require(
-        members >= LEAST,
+        members >= MIN_DEVICES,
         "algorithm.schedule.buffer_size",
         members,
-        f"at least {LEAST} with {ON}",
+        f"at least {MIN_DEVICES} with {ON}",
         "a sum over one client is its upload",
     )
     require(

@@ -181,7 +181,7 @@ def run(
 def _count_nodes(grid: Grid, schedule: Schedule) -> int:
     """The number of nodes; refuses a schedule that needs more nodes than a simulation has."""
     num_nodes, fixed = count_nodes(grid)
-    size = schedule.least_clients
+    size = schedule.min_clients
     if size == 1 or not 0 < num_nodes <= size:
         return num_nodes
     # If places are refilled at once, a node's second update may fill the buffer.
@@ -189,7 +189,7 @@ def _count_nodes(grid: Grid, schedule: Schedule) -> int:
     fit = f"start schedule=Buffered(concurrency={num_nodes}, buffer_size={max(1, num_nodes // 2)})"
     key = "schedule.buffer_size"
     if not hasattr(schedule, "buffer_size"):
-        key, waits = "schedule.least_clients", size > num_nodes
+        key, waits = "schedule.min_clients", size > num_nodes
         fit = f"a schedule that needs fewer (of EAFL: num_clusters={num_nodes})"
     if size > num_nodes:
         effect = "it waits until there are so many" if waits else "it counts some nodes twice"

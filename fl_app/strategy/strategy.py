@@ -98,7 +98,7 @@ class AsyncStrategy(Algorithm, Strategy):
             evaluate_config: sent with every evaluate order; with it clients evaluate.
             evaluate_fn: maps (version, arrays) to metrics.
             schedule: replaces the class's own. A simulation must have at least as many nodes as it
-                needs (`least_clients`). Real nodes may still join, so too few only cause a warning.
+                needs (`min_clients`). Real nodes may still join, so too few only cause a warning.
             guard: bounds on uploads; default none.
             eval_every: versions between evaluations by `evaluate_fn`.
             client_eval_every: versions between evaluations on clients. They receive the model

@@ -19,7 +19,7 @@ from fl_app.core.layout import names_of
 from fl_app.core.types import Array, Flags, Indices
 from fl_app.tasks.encoding import Column, Schema
 
-MOST_CATEGORIES = 1000  # of one column: each becomes an input of the model
+MAX_CATEGORIES = 1000  # of one column: each becomes an input of the model
 FEW = 20  # up to so many distinct values always count as categories or classes
 SHOWN = 10  # names in a message
 FAR, NARROW = 5.0, 0.01  # deviations of a column that suggest other units [A]
@@ -307,12 +307,12 @@ def fit_column(values: pd.Series, train: Flags, nominal: bool, where: str, *, fi
         return Column(name, float(numbers.mean()), deviation, fill=median)
     names = texts_of(present)
     known = in_order(names)
-    limit = MOST_CATEGORIES if nominal else min(MOST_CATEGORIES, max(FEW, len(names) // 2))
+    limit = MAX_CATEGORIES if nominal else min(MAX_CATEGORIES, max(FEW, len(names) // 2))
     if len(known) > limit:
         raise ValueError(
             f"{where}: column {name!r} has {len(known)} different texts in {len(names)} rows, such "
             f"as {known[0]!r}, above the bound of {limit}: each would be an input of the model; "
-            f"take them as names with task.categories=[{name}] (at most {MOST_CATEGORIES}), or "
+            f"take them as names with task.categories=[{name}] (at most {MAX_CATEGORIES}), or "
             f"leave the column out with task.ignore=[{name}]"
         )
     own = names[train[values.notna()]]

@@ -84,7 +84,7 @@ BEYOND = {
     "feddyn": "regularisation=0.0",
     "fedcompass": "server_lr=0 exponent=-1 num_clients=0",
     "fedhist": "utility_rate=2 norm_floor=0 similarity_threshold=2",
-    "fedpsa": "temperature_slope=-1 least_temperature=0 queue_length=0 sketch_size=0",
+    "fedpsa": "temperature_slope=-1 min_temperature=0 queue_length=0 sketch_size=0",
     "fedqs": "form=both expected_share=-1",
     "fedqueue": "staleness_rate=-1",
     "fedsa": "mixing=0.0 mixing=1.5 local_epochs=0 num_versions=0",
@@ -96,7 +96,7 @@ BEYOND = {
     "refl": "boost=1.5 scale=0.5",
     "ringmaster": "delay_threshold=0",
     "scaffold": "server_lr=0 num_clients=0",
-    "zeno": "penalty=-1 tolerance=-1 validate_every=0 held_examples=0 batch_size=0",
+    "zeno": "penalty=-1 tolerance=-1 validate_every=0 server_examples=0 batch_size=0",
     "wkafl": "clip_norm=0 min_similarity=1.1 stage_two_at=0",
 }
 

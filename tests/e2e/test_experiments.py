@@ -85,7 +85,7 @@ SLOTS = {  # for clients that pause between local epochs: steps would have no pa
     "algorithm.client.batch_size": 64,
     "algorithm.schedule.concurrency": 2,
 }
-MOST_CLIENTS, MOST_TESTS = 100, 20
+MAX_CLIENTS, MAX_TESTS = 100, 20
 
 
 def run_small(cell, folder, versions=2):
@@ -93,14 +93,14 @@ def run_small(cell, folder, versions=2):
     cell = deepcopy(cell)
     small = SMALL | {"num_versions": versions} | (SLOTS if "slot" in cell.algorithm.client else {})
     if cell.num_clients is not None:  # otherwise one client per owner of data
-        small["num_clients"] = min(cell.num_clients, MOST_CLIENTS)
+        small["num_clients"] = min(cell.num_clients, MAX_CLIENTS)
     for key, value in small.items():
         node, _, leaf = key.rpartition(".")
         if leaf in (OmegaConf.select(cell, node) if node else cell):
             OmegaConf.update(cell, key, value)
     task = instantiate(cell.task, leave_out=COMMON_KEYS)(seed=cell.seed)
     tests = (task.test_inputs, task.test_targets)
-    inputs, targets = (None if test is None else test[:MOST_TESTS] for test in tests)
+    inputs, targets = (None if test is None else test[:MAX_TESTS] for test in tests)
     plan = Plan(cell, objects=UserObjects(replace(task, test_inputs=inputs, test_targets=targets)))
     outcome, summary = run_cell(plan, folder, label=folder.name)
     assert outcome.error is None

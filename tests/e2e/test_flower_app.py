@@ -259,7 +259,7 @@ def test_a_simulation_with_fewer_nodes_than_a_version_takes_is_refused():
         start(FedHist(), grid=grid)
     with pytest.raises(ValueError, match=r"buffer_size=10 .*Buffered\(concurrency=2, buffer_s"):
         start(FedBuff(), grid=grid)
-    with pytest.raises(ValueError, match=r"least_clients=5 must be at most .* 2: .*num_clusters=2"):
+    with pytest.raises(ValueError, match=r"min_clients=5 must be at most .* 2: .*num_clusters=2"):
         start(EAFL(), grid=grid)
     with pytest.raises(ValueError, match="schedule=Routed must be another one"):
         start(FedBuff(), grid=grid, schedule=Routed(2))

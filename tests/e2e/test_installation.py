@@ -22,7 +22,7 @@ from fl_app.field.project import build_wheel
 from fl_app.flower import codec, names
 
 ROOT = Path(__file__).resolve().parents[2]
-MOST = 1500  # megabytes of an installation, without CUDA
+MAX_MEGABYTES = 1500  # megabytes of an installation, without CUDA
 OF_TORCH = {"jinja2", "markupsafe"}  # torch requires them, too
 
 # Carries out an order, and prints the norm of the upload and the installed packages.
@@ -140,4 +140,4 @@ def test_a_device_trains_with_the_requirements_of_a_wheel(wheel, tmp_path, capsy
     usage = subprocess.run(["du", "-sm", venv], capture_output=True, text=True, check=True).stdout
     print(f"{usage.split()[0]} MB")
     if "CUDA's libraries" not in process.stdout:
-        assert int(usage.split()[0]) <= MOST
+        assert int(usage.split()[0]) <= MAX_MEGABYTES

@@ -428,7 +428,7 @@ def after_version(schedule, *updates, version):
 @pytest.mark.parametrize(("exponent", "best"), [(1.0, 0), (0.0, 1)])
 def test_a_place_goes_to_the_client_of_the_highest_loss_over_staleness(exponent, best):
     """10 x 2 of age 0; 10 x 3.5 of age 1, which halves it at an exponent of 1."""
-    schedule = Guided(concurrency=2, exploration=0.0, least_exploration=0.0, exponent=exponent)
+    schedule = Guided(concurrency=2, exploration=0.0, min_exploration=0.0, exponent=exponent)
     fresh = update_of(0, 1, 1, loss=2.0, order=0, seconds=1.0)
     stale = update_of(1, 0, 1, loss=3.5, order=1, seconds=1.0)
     after_version(schedule, fresh, stale, version=2)
@@ -454,5 +454,5 @@ def test_a_client_with_five_outlier_losses_is_left_out():
 def test_bounds_of_two_keys():
     with pytest.raises(ValueError, match=r"max_steps=3 must be at least .*min_steps=4"):
         Compass(4, 3)
-    with pytest.raises(ValueError, match=r"least_exploration=0.3 must be at most .*=0.1"):
+    with pytest.raises(ValueError, match=r"min_exploration=0.3 must be at most .*=0.1"):
         Guided(exploration=0.1)

@@ -22,7 +22,7 @@ Server, once K uploads have arrived, with n = sum_i n_i:
     w_{t+1} = w_t + sum_i p_i Delta_i / sum_i p_i        form = gradient (FedQS-SGD)
     w_{t+1} = sum_i p_i w_i / sum_i p_i                  form = model (FedQS-Avg)
 
-Symbols: a client.rate_step, m_0 client.least_momentum, k client.momentum_slope, eta_i starts at
+Symbols: a client.rate_step, m_0 client.min_momentum, k client.momentum_slope, eta_i starts at
 client.local_lr and stays from a hundredth to twice that, phi expected_share.
 
 Deviations: the paper has a similarity in place of an angle, and another form of p_i; only the

@@ -28,7 +28,7 @@ class FedQSTrainer(LocalTrainer):
     Args:
         task: data, model and loss of every client.
         rate_step: a, by which a rate changes, >= 0.
-        least_momentum: m_0.
+        min_momentum: m_0.
         momentum_slope: k.
 
     Raises:
@@ -36,7 +36,7 @@ class FedQSTrainer(LocalTrainer):
     """
 
     rate_step: float = bounded(0.002, NON_NEGATIVE, "slow clients would learn more slowly")
-    least_momentum: float = bounded(0.1, within("[0, 0.6)"), "steps would grow for ever")
+    min_momentum: float = bounded(0.1, within("[0, 0.6)"), "steps would grow for ever")
     momentum_slope: float = bounded(2.0, NON_NEGATIVE, "an aligned client would be slowed down")
 
     def __post_init__(self) -> None:
@@ -61,7 +61,7 @@ class FedQSTrainer(LocalTrainer):
                 lr = (self._lr - step if fast else self._lr + step) / self.local_lr
                 self._lr = min(max(lr, MIN_RATE), MAX_RATE) * self.local_lr
             boost = min(max(self.momentum_slope * (mean_angle / angle - 1), 0.0), MAX_MOMENTUM)
-            self.momentum = 0.0 if self._feedback else self.least_momentum + boost
+            self.momentum = 0.0 if self._feedback else self.min_momentum + boost
 
     def finish(self, order: Order, upload: Upload) -> Upload:
         """Report angle and feedback, and keep what the next order's angle is computed from."""

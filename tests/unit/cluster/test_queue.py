@@ -14,8 +14,8 @@ from helpers import vec
 from fl_app.cluster.connection import connect
 from fl_app.cluster.mailbox import (
     CALL_SECONDS,
-    MOST_DEATHS,
-    MOST_ORDERS,
+    MAX_DEATHS,
+    MAX_ORDERS,
     ClusterMailbox,
     OrderQueue,
 )
@@ -42,7 +42,7 @@ def test_a_call_carries_as_many_orders_as_are_worth_a_tenth_of_a_second():
     queue.done(first, CALL_SECONDS / 4)
     assert queue.call_size == 4
     queue.done(first, 1e-9)
-    assert queue.call_size == MOST_ORDERS
+    assert queue.call_size == MAX_ORDERS
     queue.done(first, 10.0)
     assert queue.call_size == 1
 
@@ -67,7 +67,7 @@ def test_orders_of_a_lost_worker_go_again_first_and_those_it_was_at_travel_alone
 
 def test_an_order_that_loses_three_workers_fails_and_the_one_behind_it_does_not():
     queue = make_queue(2)
-    for _ in range(MOST_DEATHS):
+    for _ in range(MAX_DEATHS):
         calls = [queue.next_call(1), queue.next_call(1)]
         replies = queue.lost(calls, "exit code 139")
     (reply,) = replies
