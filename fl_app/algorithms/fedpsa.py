@@ -21,6 +21,7 @@ text was not available. In the paper a client computes R s(w_i) on a public cali
 uploads it; here the server computes it from the upload, on examples of its own, so that nothing
 more travels, at the cost of K + 1 gradients a version. `sketch_size` None leaves R out: kappa_i is
 then the cosine that the paper's estimates. K is 5 in the paper. server_lr multiplies the step.
+`clip_norm` bounds Delta_i, but not the w_i of kappa_i.
 """
 
 from dataclasses import dataclass

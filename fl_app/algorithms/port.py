@@ -14,11 +14,11 @@ epoch. No version is made without it (`BoundedStaleness`).
 
 Symbols: a staleness_weight, b similarity_weight, Omega staleness_bound, K schedule.buffer_size.
 
-Deviations: the code compares each update with the displacement of the global model over the last
-two rounds, whatever its base version: ``reference="two_back"``. By default it is compared with the
-displacement since the update's base version. NOTE: a recall does not reach
-a real node that trains, since a SuperNode handles one message at a time; the server then waits for
-the whole order.
+Deviations: the code compares updates that are older than one version with the last movement of the
+global model, whatever their base version. Here an update is compared with the movement since its
+base version, or with that over the last two versions (``reference="two_back"``). NOTE: a recall
+does not reach a real node that trains, since a SuperNode handles one message at a time; the server
+then waits for the whole order.
 """
 
 from dataclasses import dataclass

@@ -57,7 +57,7 @@ class Ringleader(RemembersClients):
     def aggregate(self, model: GlobalModel, updates: Updates) -> Vector:
         counts, stepped = self.state["counts"], self.state["stepped"]
         gradients = self.gradients(model, updates)
-        if not stepped.isdisjoint(update.client_id for update in updates):  # the next round
+        if any(u.client_id in stepped or u.client_id not in counts for u in updates):  # a new round
             counts.clear()
             stepped.clear()
         stepped.add(updates[-1].client_id)

@@ -18,10 +18,11 @@ FedPSA (Lu 2026), w_t = [1, 1], g = [1, 1] everywhere: s(w) = |w - w^2 / 2|, s(w
     w = [1 + 0.4513390 - 1.0973220, 1 - 1.0973220] = [0.3540170, -0.0973220]
     then [1, 0] and [0, 1], of equal kappa: M = 1, T = 2/9 + 1/2, w = [3/2, 3/2]
 
-FedQS (Li et al. 2025), K = 2; client 0 reports 60 degrees, client 1 120 and asks for feedback:
+FedQS (Li et al. 2025), K = 2; client 0 reports 60 degrees, client 1 120 and asks for feedback, and
+has twice as many examples:
 
-    thetabar = 90, n_i / n = 1/2: p_1 = (e/2)^(phi - 1/2) (1 + (4/3)^2)
-    phi = 1/2: 25/9, so 9/34 and 25/34.   phi = 0: 25/9 0.8577639 = 2.3826775
+    thetabar = 90, u_i / u = 1/2: p_1 / p_0 = 2 (e/2)^(phi - 1/2) (1 + (4/3)^2)
+    phi = 1/2: 50/9, so 9/59 and 50/59.   phi = 0: 50/9 0.8577639 = 4.7653550
 """
 
 from collections import defaultdict
@@ -135,22 +136,22 @@ def test_fedpsa_is_fedbuff_until_it_knows_how_long_updates_are():
 # -- FedQS: the server ----------------------------------------------------------------------------
 
 
-def report(client, *delta, angle, feedback):
+def report(client, *delta, angle, feedback, examples=10):
     metrics = {"angle": float(angle), "feedback": float(feedback)}
-    return update_of(client, 3, *delta, kind="delta", metrics=metrics)
+    return update_of(client, 3, *delta, kind="delta", metrics=metrics, examples=examples)
 
 
-PAIR = {0: {"angle": 60, "feedback": False}, 1: {"angle": 120, "feedback": True}}
+PAIR = {0: {"angle": 60, "feedback": 0}, 1: {"angle": 120, "feedback": 1, "examples": 20}}
 
 
-@pytest.mark.parametrize(("phi", "second"), [(0.5, 25 / 9), (0.0, 2.3826775)])
+@pytest.mark.parametrize(("phi", "second"), [(0.5, 50 / 9), (0.0, 4.7653550)])
 @pytest.mark.parametrize(("form", "start"), [("gradient", [7, 8]), ("model", [1, 1])])
 def test_clients_that_ask_for_feedback_count_more(phi, second, form, start):
     """w_t = [7, 8], w_o = [1, 1]: in the model form the mean starts from w_o."""
     model = GlobalModel(vec(7, 8), 4, {3: vec(1, 1)})
-    pair = [report(k, 34 * (1 - k), 34 * k, **each) for k, each in PAIR.items()]
+    pair = [report(k, 59 * (1 - k), 59 * k, **each) for k, each in PAIR.items()]
     params = FedQS(expected_share=phi, form=form).aggregate(model, pair)
-    step = [34 / (1 + second), 34 * second / (1 + second)]
+    step = [59 / (1 + second), 59 * second / (1 + second)]
     assert params == pytest.approx(np.add(start, step))
 
 
@@ -161,6 +162,8 @@ def test_without_feedback_fedqs_is_the_plain_mean():
     plain = FedBuff(staleness_function="constant").aggregate(model, quiet)
     assert strategy.aggregate(model, quiet).tolist() == plain.tolist()
     assert strategy.state["angles"] == {0: 30}  # invalid angles are ignored
+    strategy.aggregate(model, [report(0, 4, 0, angle=0, feedback=0)])
+    assert strategy.state["angles"] == {}  # only a client's last angle counts
 
 
 def test_orders_carry_a_clients_pace_and_the_mean_angle():
@@ -248,6 +251,13 @@ def test_ringleader_steps_along_the_mean_of_the_means_of_a_round():
     same_steps(steps(strategy, ROUNDS[:1]), [[2, 3]])
     assert strategy.report["weight"] == pytest.approx([1 / 6, 1 / 6, 1 / 3, 1 / 3])
     same_steps(steps(strategy, ROUNDS[1:]), [[7 / 3, 3], [7 / 3, 7 / 3], [1, 2]])
+
+
+def test_a_ringleader_round_without_a_client_of_the_last_versions_starts_anew():
+    """Client 1 makes version 1 and leaves; 2 alone is the next round; of 0 only [2, 0] counts."""
+    script = [(0, (0, [8, 0], 0), (1, [0, 8], 0)), (1, (2, [0, 0], 1)), (2, (0, [2, 0], 1))]
+    strategy = Ringleader()
+    same_steps(steps(strategy, script), [[4, 4], [8 / 3, 8 / 3], [2 / 3, 8 / 3]])
 
 
 def test_dude_asgd_replaces_a_clients_part_of_the_mean():

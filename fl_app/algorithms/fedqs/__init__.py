@@ -4,21 +4,21 @@ Li, Gui, Deng, Meng, Wu: "FedQS: Optimizing Gradient and Model Aggregation for S
 Federated Learning", NeurIPS 2025, arXiv:2510.07664, in the form of its authors' code
 (github.com/bkjod/FedQS_).
 
-n_i uploads of client i were aggregated, and nbar on average of the clients heard. Client i compares
+u_i uploads of client i were aggregated, and ubar on average of the clients heard. Client i compares
 its last displacement with how the global model moved between its last two orders: theta_i is the
-angle, thetabar the mean of those reported. With F = min(nbar / n_i, 9):
+angle, thetabar the mean over the clients whose last upload had one. With F = min(ubar / u_i, 9):
 
                       theta_i <= thetabar          theta_i > thetabar
-    n_i > nbar        eta_i -= a F,  momentum      feedback
-    n_i <= nbar       eta_i += a F,  momentum      eta_i += a F, and feedback if the accuracy of the
+    u_i > ubar        eta_i -= a F,  momentum      feedback
+    u_i <= ubar       eta_i += a F,  momentum      eta_i += a F, and feedback if the accuracy of the
                                                    received model differs by 30 points or more
                                                    between the client's classes, else momentum
 
     momentum m_0 + min(max(k (thetabar / theta_i - 1), 0), 0.4); none with feedback
 
-Server, once K uploads have arrived, with n = sum_i n_i:
+Server, once K uploads have arrived, with u = sum_i u_i, and n_i the client's number of examples:
 
-    p_i = (e/2)^(phi - n_i / n) (1 + min(theta_i / thetabar, 2)^2)    with feedback, else 1
+    p_i = n_i (e/2)^(phi - u_i / u) (1 + min(theta_i / thetabar, 2)^2)    with feedback, else n_i
     w_{t+1} = w_t + sum_i p_i Delta_i / sum_i p_i        form = gradient (FedQS-SGD)
     w_{t+1} = sum_i p_i w_i / sum_i p_i                  form = model (FedQS-Avg)
 
@@ -65,7 +65,7 @@ class FedQS(AveragesVersions):
         >>> plain = Update(1, 3, np.array([3, 0], np.float32), "delta", 10, 0.5)
         >>> metrics = {"angle": 90.0, "feedback": 1.0}
         >>> asks = Update(2, 3, np.array([0, 3], np.float32), "delta", 10, 0.5, metrics=metrics)
-        >>> FedQS(expected_share=0.5).aggregate(model, [plain, asks]).tolist()  # p = 1, 1 + 1
+        >>> FedQS(expected_share=0.5).aggregate(model, [plain, asks]).tolist()  # p = 10, 10 (1 + 1)
         [1.0, 2.0]
     """
 
@@ -73,7 +73,7 @@ class FedQS(AveragesVersions):
     takes = TRAINED
     needs = "fl_app.algorithms.fedqs.trainer.FedQSTrainer"
     looks_at = "what every client says of its direction"
-    first_state = {"uploads": {}, "angles": {}, "mean_angle": 0.0}  # n_i, theta_i, thetabar
+    first_state = {"uploads": {}, "angles": {}, "mean_angle": 0.0}  # u_i, theta_i, thetabar
 
     form: str = bounded("gradient", one_of("gradient", "model"), "no other form is known")
     expected_share: float = bounded(0.1, NON_NEGATIVE, "it is a share")
@@ -89,6 +89,7 @@ class FedQS(AveragesVersions):
         uploads, angles = self.state["uploads"], self.state["angles"]
         for update in updates:
             uploads[update.client_id] = uploads.get(update.client_id, 0) + 1
+            angles.pop(update.client_id, None)
             if 0 < update.metrics.get(ANGLE, 0.0) <= 180:  # a node computed it: it may be anything
                 angles[update.client_id] = update.metrics[ANGLE]
         self.state["mean_angle"] = sum(angles.values()) / max(len(angles), 1)
@@ -103,7 +104,7 @@ class FedQS(AveragesVersions):
         """p_i, up to a common factor."""
         uploads, angle = self.state["uploads"], self.state["angles"].get(update.client_id)
         if not (angle and update.metrics.get(FEEDBACK)):
-            return 1.0
+            return float(update.num_examples)
         share = uploads[update.client_id] / sum(uploads.values())
         turned = float(min(angle / self.state["mean_angle"], 2.0))
-        return exponential(share - self.expected_share) * (1 + turned**2)
+        return update.num_examples * exponential(share - self.expected_share) * (1 + turned**2)
