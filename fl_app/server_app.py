@@ -21,6 +21,7 @@ with explaining_app_imports():
     from hydra.errors import HydraException
 
     from fl_app.cli import CONF, compose, explain
+    from fl_app.core.errors import require
     from fl_app.record.folder import REFUSED
     from fl_app.runner.run import run
     from fl_app.runner.validate import checked_cells
@@ -51,6 +52,8 @@ def main(grid: Grid, context: Context) -> None:
     log.info("python -m fl_app %s", shlex.join(overrides))
     log.info("Files go to %s", folder)
     try:
+        ignored = " ".join(word for word in overrides if word.startswith("hydra."))
+        require(not ignored, "overrides", ignored, "free of hydra.*", "output= names the folder")
         config = compose(overrides)
         with initialize_config_dir(str(CONF), version_base="1.3"):
             run(checked_cells(config, overrides), overrides, folder, grid)

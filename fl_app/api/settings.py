@@ -97,7 +97,7 @@ def plan_of(
         raise ValueError(
             f"runtime={config.runtime.name} must be inprocess or ray here: its nodes build "
             "everything from a configuration, and no object reaches them; name task and algorithm "
-            "in the overrides of `flwr run` or `python -m fl_app`"
+            "in the overrides of `flwr run`"
         )
     user_keys = override_keys(overrides)
     equalise(config, user_keys, own_schedule="schedule" in objects)

@@ -16,7 +16,10 @@ FAILING = (errno.EROFS, errno.EIO)
 DISK = FULL + FAILING
 LOCKED = (errno.EACCES, errno.EAGAIN)
 
-
+ANOTHER = (
+    "another folder (hydra.run.dir=..., of a sweep hydra.sweep.dir=..., of a search "
+    "search.folder=..., of a benchmark --folder ..., of flwr run and in Python output=...)"
+)
 RESUME = "resume=auto goes on from the last checkpoint, if there is one (checkpoint_every)"
 
 
@@ -63,11 +66,7 @@ def require_writable(folder: Path) -> Iterator[None]:
 
 def unwritable(folder: object, error: OSError) -> str:
     """The message for a folder that cannot hold a run's files."""
-    return (
-        f"{folder} cannot be written to ({error.strerror}): give another folder "
-        "(hydra.run.dir=..., of a sweep hydra.sweep.dir=..., of a search search.folder=..., "
-        "of a benchmark --folder ..., in Python output=...)"
-    )
+    return f"{folder} cannot be written to ({error.strerror}): give {ANOTHER}"
 
 
 @contextmanager

@@ -94,12 +94,14 @@ def arrays_of(record: ArrayRecord) -> dict[str, NDArray[Any]]:
 
 
 def from_arrays(record: ArrayRecord, layout: Layout) -> Vector:
-    """A vector ``(d,)`` from the arrays of `Layout.named`; new and read-only.
+    """A vector ``(d,)`` from the arrays of `Layout.named`, or a list of them; new and read-only.
 
     Raises:
         ValueError: names, shapes or kinds of dtypes are not those of the layout.
     """
-    arrays = arrays_of(record)
+    arrays, entries = arrays_of(record), layout.names
+    if [*arrays] == [*map(str, range(len(entries)))]:  # of a list, as NumPyClients return it
+        arrays = dict(zip(entries, arrays.values(), strict=True))
     missing, unexpected = layout.slices.keys() - arrays.keys(), arrays.keys() - layout.slices.keys()
     if missing or unexpected:
         lists = [names_of(sorted(odd)) or "none" for odd in (missing, unexpected)]

@@ -34,6 +34,7 @@ TRANSPORT_ERRORS = (
 LOST = (ErrorCode.UNKNOWN, *TRANSPORT_ERRORS)  # also with an actor of Flower's engine
 # Records that a ClientApp with `client_fn` reads and only Flower's old servers send.
 OLD_RECORDS = ("fitins.parameters", "evaluateins.parameters")
+WRAPPED = "Exception ClientAppException occurred. Message: "  # then an app's error, and '>
 
 
 # A finding of another thread: a call for the mailbox's thread, which records it and returns the
@@ -196,7 +197,8 @@ def read_error(message: Message) -> tuple[str, str]:
         )
     summary, header, lines = reason.partition(f"\n{bugs.HEADER}")
     if not header and message.error.code == ErrorCode.CLIENT_APP_RAISED_EXCEPTION:
-        return (summary.strip().splitlines() or [""])[-1], summary  # as from Flower's own nodes
+        *_, last = ["", *summary.strip().splitlines()]  # as from Flower's own nodes
+        return (last[len(WRAPPED) : -2] if last.startswith(WRAPPED) else last), summary
     return summary or f"Flower's error {message.error.code}", (header + lines).strip()
 
 

@@ -13,6 +13,7 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
+from fl_app.core.files import ANOTHER
 from fl_app.core.layout import names_of
 from fl_app.record.folder import EVENTS
 from fl_app.report.cells import ENDS, is_cell, label_of
@@ -96,8 +97,7 @@ def enter(folder: Path, cells: Mapping[str, DictConfig]) -> dict[str, dict[str, 
         raise ValueError(
             f"{holder} holds a run, whose files would be lost: give "
             + ("resume=auto to go on with it, " if fits else "")
-            + "another folder (hydra.run.dir=..., of a sweep hydra.sweep.dir=..., in Python "
-            "output=...), or remove it"
+            + f"{ANOTHER}, or remove it"
         )
     summaries = {name: ended_summary(cell, folder / name) for name, cell in cells.items()}
     if surplus:

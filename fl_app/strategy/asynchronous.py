@@ -19,7 +19,7 @@ from flwr.app import (
 )
 from flwr.app.exception import AppExitException
 from flwr.serverapp import Grid
-from flwr.serverapp.strategy import Bulyan, FedAvg, MultiKrum
+from flwr.serverapp.strategy import Bulyan, FedAvg, FedMedian, FedTrimmedAvg, MultiKrum
 from flwr.supercore.task_identity import TaskIdentity
 
 from fl_app.core.errors import RunError, require
@@ -27,7 +27,7 @@ from fl_app.core.hyper import COUNT, NON_NEGATIVE
 from fl_app.core.layout import Layout
 from fl_app.core.types import TRAINED, Config, GlobalModel, Records, Update, Updates, Vector
 from fl_app.flower import codec, names
-from fl_app.schedule import Schedule
+from fl_app.schedule import Schedule, k_async
 from fl_app.strategy.strategy import AsyncStrategy
 
 NAME = "model"  # the only array that the inner strategy sees, if the model's names are unknown
@@ -88,6 +88,7 @@ class Asynchronous(AsyncStrategy):
     # `state` holds what the inner strategy has learned, and the config.
     transient = ("inner", "_layout", "_current", "_metrics")
     takes = TRAINED
+    schedule = k_async(10)  # with a buffer of one, stale displacements would add up undamped
 
     looks_at = "every client's arrays, as Flower's strategies do"
 
@@ -140,16 +141,29 @@ class Asynchronous(AsyncStrategy):
 
     def validate_run(self, num_versions: float, schedule: Schedule) -> None:
         size = getattr(schedule, "buffer_size", 1)
-        faults = getattr(self.inner, "num_malicious_nodes", 0)
-        key = "algorithm.schedule.buffer_size"
-        if isinstance(self.inner, MultiKrum):  # and Krum, which is based on it
-            bound = f"above 2 x num_malicious_nodes + 2={2 * faults + 2}"
-            reason = "that many equal bad uploads could be closer to each other than the good ones"
-            require(size > 2 * faults + 2, key, size, bound, reason)
-        if isinstance(self.inner, Bulyan):
-            bound = f"at least 4 x num_malicious_nodes + 3={4 * faults + 3}"
-            reason = "Bulyan would skip every aggregation, and the model would stay as it is"
-            require(size >= 4 * faults + 3, key, size, bound, reason)
+        faults, beta = (getattr(self.inner, key, 0) for key in ("num_malicious_nodes", "beta"))
+        smallest = {  # of a buffer; Krum is based on MultiKrum
+            MultiKrum: (
+                2 * faults + 3,
+                "2 x num_malicious_nodes + 3",
+                "that many equal bad uploads could be closer to each other than the good ones",
+            ),
+            Bulyan: (
+                4 * faults + 3,
+                "4 x num_malicious_nodes + 3",
+                "Bulyan would skip every aggregation, and the model would stay as it is",
+            ),
+            FedMedian: (3, "uploads of a median", "one bad upload would move the model"),
+            FedTrimmedAvg: (
+                beta and math.ceil(1 / beta),
+                "1 / beta",
+                "no upload would be left out",
+            ),
+        }
+        for kind, (minimum, formula, reason) in smallest.items():
+            fits, bound = size >= minimum, f"at least {formula}={minimum}"
+            key = "algorithm.schedule.buffer_size"
+            require(fits or not isinstance(self.inner, kind), key, size, bound, reason)
 
     def summary(self) -> None:
         super().summary()

@@ -14,7 +14,7 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result
 
 from fl_app import report
-from fl_app.core.errors import require
+from fl_app.core.errors import explaining, require
 from fl_app.core.events import Aggregated, ClientsEvaluated, Event, Failed, Rejected, Sink
 from fl_app.core.files import disk_errors_as_run_errors, require_writable
 from fl_app.core.hyper import COUNT, POSITIVE, count
@@ -91,6 +91,8 @@ def run(
             reserved = names_of(name for name in names.RESERVED if name in (config or {}))
             bound, reason = f"none of {', '.join(names.RESERVED)}", "every order overwrites them"
             require(not reserved, f"keys of {key}", reserved, bound, reason)
+            with explaining(f"{key} must be a ConfigRecord"):
+                codec.config_record(config or {})
         strategy.validate_run(num_versions, schedule)
         if guard is not None:
             guard.validate_kinds(strategy.takes)
@@ -107,7 +109,8 @@ def run(
             files = RunFolder(folder, history)
         arrays = codec.arrays_of(initial_arrays)
         # "d" = float64. Zeros count too, since training changes them.
-        if lossy := [n for n, a in arrays.items() if a.dtype == "d" or np.any(np.float32(a) != a)]:
+        same = {n: np.array_equal(np.float32(a), a, equal_nan=True) for n, a in arrays.items()}
+        if lossy := [n for n, a in arrays.items() if a.dtype == "d" or not same[n]]:
             note = "initial_arrays %s: models are float32, which rounds float64 and integers > 2^24"
             log.warning(note, names_of(lossy))
         layout = Layout.of_arrays(arrays)

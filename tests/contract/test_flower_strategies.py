@@ -144,7 +144,7 @@ def test_refused_strategies_name_the_reason(name):
 def test_metrics_that_are_missing_end_the_run_with_flowers_reason():
     inner = flower.QFedAvg(client_learning_rate=LR, train_loss_key="val_loss")
     with pytest.raises(RunError, match=r"^QFedAvg cannot aggregate version 1: .*'val_loss'"):
-        train(Asynchronous(inner))
+        train(Asynchronous(inner), schedule=Buffered())
 
 
 class _Waits(flower.FedAvg):
@@ -227,15 +227,22 @@ def test_methods_that_would_not_be_called_are_refused(inner):
         Asynchronous(inner)
 
 
-def test_bulyan_is_refused_where_it_would_skip_every_aggregation():
-    """It needs K >= 4 f + 3 (El Mhamdi et al.)."""
-    strategy = Asynchronous(flower.Bulyan(num_malicious_nodes=1))
-    strategy.validate_run(1, Buffered(7, 7))
-    text = r"^algorithm.schedule.buffer_size=6 must be at least 4 x num_malicious_nodes \+ 3=7: "
-    with pytest.raises(ValueError, match=text):
-        strategy.start(None, None, schedule=Buffered(6, 6))
-    with pytest.raises(ValueError, match=r"^algorithm.schedule.buffer_size=1 must be at least"):
-        strategy.start(None, None)
+@pytest.mark.parametrize(
+    ("inner", "formula", "minimum"),
+    [
+        (flower.Krum(num_malicious_nodes=1), "2 x num_malicious_nodes + 3", 5),
+        (flower.Bulyan(num_malicious_nodes=1), "4 x num_malicious_nodes + 3", 7),
+        (flower.FedMedian(), "uploads of a median", 3),
+        (flower.FedTrimmedAvg(beta=0.3), "1 / beta", 4),
+    ],
+)
+def test_buffers_in_which_one_bad_upload_could_decide_are_refused(inner, formula, minimum):
+    """Bulyan needs K >= 4 f + 3 (El Mhamdi et al.)."""
+    strategy = Asynchronous(inner)
+    strategy.validate_run(1, Buffered(minimum, minimum))
+    text = f"algorithm.schedule.buffer_size={minimum - 1} must be at least {formula}={minimum}: "
+    with pytest.raises(ValueError, match="^" + re.escape(text)):
+        strategy.start(None, None, schedule=Buffered(minimum, minimum - 1))
 
 
 # -- golden values of K arrivals -------------------------------------------------------------------

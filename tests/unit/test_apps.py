@@ -292,6 +292,7 @@ def test_keys_of_flower_mean_those_of_the_configuration(tmp_path, logs):
         ({"num_clients": -3}, r"num_clients=-3 must be .* 1"),
         ({"seed": "three"}, r"seed=.*three"),
         ({"overrides": "runtime=deployment partition=none"}, "partition=none does not exist"),
+        ({"overrides": "hydra.run.dir=x num_versions=2"}, "overrides=hydra.run.dir=x must be free"),
         (
             {"overrides": "algorithm=fedavg_k algorithm.client.local_epochs=3"},
             "local_epochs would change nothing: .*local_steps=10 takes",

@@ -242,6 +242,8 @@ def test_a_foreign_reply_is_a_model_whatever_its_records_are_called(loss):
     assert (upload.loss, upload.metrics) == (0.25, {"f1": 0.5})
     assert upload.records["metrics"]["results"]["histogram"] == [1, 2]
     assert math.isnan(codec.read_upload(foreign_reply(), LAYOUT).loss)
+    listed = {str(number): array for number, array in enumerate(INITIAL.values())}
+    assert codec.read_upload(foreign_reply(listed), LAYOUT).vector.tolist() == VECTOR.tolist()
 
 
 def test_foreign_float64_is_cast_and_overflow_is_not_finite():

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from fake_grid import FakeGrid, SuperLink, serve
 from flwr.app import Error, Message, MetricRecord, RecordDict
+from flwr.clientapp.client_app import ClientAppException
 from helpers import MeanDelta, Recorder
 
 from fl_app import client_app
@@ -213,7 +214,7 @@ def test_an_upload_that_is_interrupted_occupies_its_node_no_longer_than_its_mess
 def test_errors_become_replies_with_the_reason(open_mailbox, monkeypatch):
     def app(message, context):
         if context.node_config["partition-id"] == 0:
-            raise RuntimeError("out of memory")
+            raise ClientAppException("out of memory")
         return Message(RecordDict(), reply_to=message)
 
     grid = FakeGrid(app, 3)
@@ -226,7 +227,7 @@ def test_errors_become_replies_with_the_reason(open_mailbox, monkeypatch):
     replies = {reply.number: reply for reply in pull(mailbox, 3)}
     errors = {number: reply.error for number, reply in replies.items()}
     assert replies[1].traceback == errors[1]
-    assert errors[0] == "<class 'RuntimeError'>:<'out of memory'>"
+    assert errors[0] == "out of memory"
     assert errors[1] == "malformed reply: reply holds 0 MetricRecords, expected exactly one"
     assert errors[2] == f"node {refused} was not given the order"
 

@@ -103,6 +103,7 @@ def test_the_summary_logs_the_settings(logs):
         ({"num_rounds": 2.5}, "num_rounds=2.5 must be an integer >= 1: it counts"),
         ({"train_config": {"version": 1}}, "keys of train_config=version must be none of version"),
         ({"timeout": 0.0}, "timeout=0.0 must be a finite number above 0"),
+        ({"train_config": {"lr": {"first": 1}}}, "train_config must be a ConfigRecord: TypeError"),
         ({"schedule": 2}, "schedule=2 must be a fl_app.schedule.Schedule"),
         ({"schedule": Buffered}, "must be a fl_app.schedule.Schedule, such as k_async(2): it says"),
         ({"initial_arrays": None}, "initial_arrays=NoneType must be an ArrayRecord with arrays"),
