@@ -9,7 +9,7 @@ import statistics
 from collections import deque
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -135,7 +135,13 @@ class Opened:
 
 
 class Intake:
-    """Accepts every upload whose numbers are finite; the strategy sees updates unchanged."""
+    """Accepts every upload whose numbers are finite; the strategy sees updates unchanged.
+
+    Attributes:
+        replaces: whether a client's new upload takes the place of one that still waits.
+    """
+
+    replaces: ClassVar[bool] = False
 
     def refuse(self, model: GlobalModel, update: Update) -> str:
         """The reason to refuse a well-formed upload; "" = it is accepted.
@@ -147,10 +153,6 @@ class Intake:
         if update.seal:
             return "the upload is masked, and nobody could open it"
         return overflow(model, update)
-
-    def eligible(self, buffer: Updates) -> Updates:
-        """The updates of the buffer that may be aggregated now."""
-        return buffer
 
     def open(self, model: GlobalModel, updates: Updates) -> Opened:
         """These updates as the strategy sees them.

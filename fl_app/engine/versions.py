@@ -169,6 +169,9 @@ class Versions:
         fed.updates += 1
         fed.cite(base_version)
         fed.release(order.base_version)
+        if self.intake.replaces:
+            for waiting in [each for each in fed.buffer if each.client_id == order.client_id]:
+                self._drop(waiting, "a newer upload of its client came before its aggregation")
         fed.buffer.append(update)
         if len(fed.buffer) > 1000 + 10 * max(fed.known, getattr(self.schedule, "buffer_size", 0)):
             raise Stalled(f"{len(fed.buffer)} updates wait, of which the schedule takes none")
@@ -188,6 +191,12 @@ class Versions:
             )
         )
         return True
+
+    def _drop(self, update: Update, reason: str) -> None:
+        """Take an update out of the buffer that will not be aggregated."""
+        self._fed.take_out([update])
+        identity = (update.client_id, update.order, update.base_version)
+        self._emit(Rejected(self.clock.now, *identity, reason))
 
     def _lose(self, order: Order, why: str, traceback: str = "", *, refused: bool = False) -> None:
         """End an order that brought no update, or no scores.
@@ -251,7 +260,7 @@ class Versions:
         while not self.outcome.stopped:
             if self.schedule.survey(fed.version, fed.buffer):
                 self._cluster()
-            elif updates := checks.taken(self.schedule, self.intake.eligible(fed.buffer)):
+            elif updates := checks.taken(self.schedule, fed.buffer):
                 self._aggregate(updates)
             else:
                 break
@@ -290,11 +299,8 @@ class Versions:
         model = fed.model
         opened = self.intake.open(model, updates)
         if opened.faults:
-            fed.take_out([updates[index] for index in opened.faults])
             for index, reason in sorted(opened.faults.items()):
-                update = updates[index]
-                identity = (update.client_id, update.order, update.base_version)
-                self._emit(Rejected(clock.now, *identity, reason))
+                self._drop(updates[index], reason)
             return
         strategy.report = {}
         with np.errstate(over="ignore", invalid="ignore"):  # a version that diverged is refused

@@ -43,6 +43,8 @@ class SecureAggregation(Intake):
         members: K, updates of an aggregation.
     """
 
+    replaces = True  # a sum must be over different devices
+
     helper: Summer
     terms: Terms
     weighting: Weighting
@@ -59,13 +61,6 @@ class SecureAggregation(Intake):
         if update.kind != self.terms.kind:
             return f"kind {update.kind!r} must be {self.terms.kind!r}, as for all of a sum"
         return ""
-
-    def eligible(self, buffer: Updates) -> Updates:
-        # The first update of every client: a sum must be over different devices.
-        first: dict[int, Update] = {}
-        for update in buffer:
-            first.setdefault(update.client_id, update)
-        return list(first.values())
 
     def open(self, model: GlobalModel, updates: Updates) -> OpenedSum:
         """The updates, each with the mean of all uploads in place of its own.

@@ -18,6 +18,7 @@ from fl_app.engine.checks import require_keepable
 from fl_app.engine.clock import Joined, Left
 from fl_app.engine.engine import Engine, Stop
 from fl_app.engine.federation import Federation
+from fl_app.engine.guard import Intake
 from fl_app.engine.server import Server
 from fl_app.engine.virtual import VirtualClock
 from fl_app.engine.wall import WallClock
@@ -372,6 +373,19 @@ def test_an_order_past_its_deadline_fails_and_its_place_is_refilled(schedule):
     assert min(restarts) >= reject["t"]
     assert result.outcome.version == 80
     assert (result.history.failures, result.history.rejected) == (1, 1)
+
+
+def test_an_upload_takes_the_place_of_its_clients_waiting_one_where_the_intake_says_so():
+    """Client 0 uploads after 1 and 2 s, client 1 after 2.5 s: the first upload is dropped."""
+    intake, times = Intake(), Times(lambda client, number: [1.0, 2.5][client])
+    intake.replaces = True
+    result = run(Buffered(2, 2), num_clients=2, num_versions=6, devices=times, intake=intake)
+    versions = result.kind("aggregate")
+    assert all(sorted(event["client"]) == [0, 1] for event in versions)
+    assert all(event["age"] == [0, 0] for event in versions)
+    dropped = result.kind("reject")
+    assert {event["client"] for event in dropped} == {0}
+    assert "a newer upload of its client" in dropped[0]["reason"]
 
 
 # -- runs that cannot go on -----------------------------------------------------------------------

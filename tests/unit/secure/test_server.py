@@ -59,11 +59,6 @@ def test_uploads_that_are_not_masked_are_refused():
     assert "kind 'pseudo' must be 'delta'" in intake.refuse(MODEL, other)
 
 
-def test_the_second_update_of_a_client_waits():
-    first, second, other = (masked(vectors(1)[0], client) for client in (1, 1, 2))
-    assert server().eligible([first, second, other]) == [first, other]
-
-
 def test_faults_of_single_uploads_are_reported_and_others_end_the_run():
     mine = [masked(v, i) for i, v in enumerate(vectors(4))]
     lie = replace(mine[2], num_examples=99)
