@@ -3,12 +3,14 @@
 import inspect
 import zlib
 from collections.abc import Callable, Sequence
+from dataclasses import fields, is_dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias, Union
 
 from omegaconf import DictConfig, OmegaConf
 
 from fl_app.cli import CONF, compose
 from fl_app.client.build import COMMON_KEYS
+from fl_app.client.settings import TrainingSettings
 from fl_app.core.errors import require
 from fl_app.runner.cell import Plan
 from fl_app.runner.cells import equalise, override_keys
@@ -59,7 +61,13 @@ def plan_of(
             require(kind not in objects, kind, setting, "given once", "one would be ignored")
             objects[kind] = setting
     for word in overrides:
-        require(not word.startswith("-"), "settings", word, "an override", "it is an option")
+        require(
+            not word.startswith("-"),
+            "settings",
+            word,
+            "an override",
+            "options are the command line's; hydra.searchpath=[file:///DIR] adds a folder",
+        )
     for key, remedy in REMEDIES.items():
         _refuse([word for word in overrides if _key(word) not in ALLOWED], key, remedy)
     if task is not None:
@@ -100,11 +108,23 @@ def plan_of(
             "in the overrides of `flwr run`"
         )
     user_keys = override_keys(overrides)
+    for name, value in _own_values(objects.get("trainer")).items():
+        if name in config.algorithm.client and f"algorithm.client.{name}" not in user_keys:
+            config.algorithm.client[name] = value
     equalise(config, user_keys, own_schedule="schedule" in objects)
     _describe(config, user_objects)
     count_owners(config, user_keys)
     validate_config(config, user_objects)
     return Plan(config, overrides, user_objects)
+
+
+def _own_values(trainer: Any) -> dict[str, Any]:
+    """What a trainer sets: a partial's keywords, and defaults other than those of its base."""
+    kind = getattr(trainer, "func", trainer)
+    declared = {field.name: field.default for field in fields(kind)} if is_dataclass(kind) else {}
+    usual = {field.name: field.default for field in fields(TrainingSettings)}
+    own = {name: value for name, value in declared.items() if usual.get(name, value) != value}
+    return own | getattr(trainer, "keywords", {})
 
 
 def drop_overridden(common: Sequence[Setting], own: Sequence[Setting]) -> list[Setting]:

@@ -133,7 +133,7 @@ class BatchTrainer:
             rate_sum = trainer.rate(client.order.config) * client.steps
             vector = trainer._result(vector, client.order.vector, rate_sum)
         upload = Upload(vector, trainer.upload, count, loss, rate_sum, state=trainer.state)
-        return trainer.finish(client.original, upload)
+        return trainer.finished(client.original, upload)
 
 
 @dataclass(eq=False, slots=True)

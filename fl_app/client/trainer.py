@@ -21,7 +21,7 @@ from fl_app.client.initial import build_model
 from fl_app.client.pauses import EXTRA, NOTHING, PAUSED, RECEIVED, Progress, without_pause
 from fl_app.client.settings import TrainingSettings
 from fl_app.client.transform import Compressed, below
-from fl_app.core.bugs import warn_of_misspelt
+from fl_app.core.bugs import check_names
 from fl_app.core.types import NO_EXTRA, Array, Config, Indices, Order, Rng, Scores, Upload, Vector
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ class LocalTrainer(TrainingSettings):
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
-        warn_of_misspelt(cls)
+        check_names(cls)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -176,7 +176,13 @@ class LocalTrainer(TrainingSettings):
         """
         upload = self._train(self.basis(order))
         is_complete = upload.done and not order.config.get("continues", False)
-        return self.finish(order, upload) if is_complete else upload
+        return self.finished(order, upload) if is_complete else upload
+
+    def finished(self, order: Order, upload: Upload) -> Upload:
+        """The upload after `finish`, which may have replaced `state`."""
+        before, upload = self.state, self.finish(order, upload)
+        replaced = self.state is not before and upload.state is before
+        return replace(upload, state=self.state) if replaced else upload
 
     def _train(self, order: Order) -> Upload:
         """See `train`; the upload before `finish`."""

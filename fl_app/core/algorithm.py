@@ -9,7 +9,7 @@ from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
 
-from fl_app.core.bugs import warn_of_misspelt
+from fl_app.core.bugs import check_names
 from fl_app.core.errors import RunError
 from fl_app.core.hyper import Checked
 from fl_app.core.rates import LinearDecay
@@ -81,7 +81,7 @@ class Algorithm(Remembers, Checked, ABC):
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
-        warn_of_misspelt(cls)
+        check_names(cls)
 
     def __init__(self) -> None:
         self.__post_init__()
@@ -129,7 +129,7 @@ class Algorithm(Remembers, Checked, ABC):
 
         Read-only vectors are shared with clients; others are copied for every order.
         """
-        raise NotImplementedError
+        raise NotImplementedError(f"{type(self).__name__} has order_extra and no dispatch_extra")
 
     def refresh(self, model: GlobalModel, paused: Update) -> tuple[Vector, Config]:
         """The answer to a client that paused: a vector of shape ``(d,)`` and a config.

@@ -2,6 +2,7 @@
 
 import logging
 import sysconfig
+from dataclasses import InitVar
 from difflib import get_close_matches
 from pathlib import Path
 from traceback import StackSummary, TracebackException
@@ -14,6 +15,7 @@ HEADER = "Traceback (most recent call last):\n"
 NO_BUGS = (FloatingPointError, OverflowError, Diverged)
 PACKAGE = str(Path(__file__).parents[1])
 STANDARD_LIBRARY = sysconfig.get_path("stdlib")
+ATTRIBUTES = ("state", "report", "shares", "model", "extra", "client_id")  # set in each instance
 MIN_SIMILARITY = 0.75  # of two names, <= 1, from which one may be a misspelling of the other
 
 log = logging.getLogger(__name__)
@@ -45,8 +47,18 @@ def place_of(traceback: str) -> tuple[str, ...]:
     return tuple(line for line in traceback.splitlines() if line.startswith('  File "'))
 
 
-def warn_of_misspelt(cls: type) -> None:
-    """Warn of a method that no other one calls, with nearly the name of a base's method."""
+def check_names(cls: type) -> None:
+    """Refuse fields with the name of something else; warn of methods with nearly such a name.
+
+    Raises:
+        TypeError: a field hides a method or property of a base, or an attribute that is no field.
+    """
+    annotations = vars(cls).get("__annotations__", {})
+    for name in (name for name, kind in annotations.items() if not isinstance(kind, InitVar)):
+        for base in cls.__mro__[1:]:
+            if name in ATTRIBUTES or isinstance(vars(base).get(name), FunctionType | property):
+                text = f"{cls.__name__}.{name} hides {name} of {base.__name__}"
+                raise TypeError(f"{text}, which something else uses: give it another name")
     own, *inherited = (_methods(each) for each in cls.__mro__)
     called = {name for method in own.values() for name in _names_in(method.__code__)}
     inherited_names = {name for methods in inherited for name in methods if name[0] != "_"}

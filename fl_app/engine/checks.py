@@ -178,6 +178,10 @@ def require_version(
     bad = weights is not None and not np.isfinite(weights).all()
     if not all_finite([params]):
         cause = f": its updates have the weights {weights}" if bad else LIKELY_CAUSE
+        if np.isnan(params).any() and not bad and np.abs(model.params).max() < 1e6:
+            cause = (
+                f": {type(strategy).__name__}.aggregate made NaN of finite numbers, as 0 / 0 does"
+            )
         raise Diverged(f"version {version} is not finite{cause}")
     if weights is not None and (bad or np.shape(weights) != (num_updates,)):
         raise RunError(

@@ -228,6 +228,7 @@ class Engine(Versions):
         for client_id in checks.started(self.schedule, chosen):
             vector, config = self.strategy.dispatch(model, client_id)
             checks.require_vector(self.strategy, "dispatch", vector, model.params.size)
+            self.outcome.ordered |= config.keys()
             work = self.schedule.work(client_id)
             if RATE in config and RATE in work:
                 work = {**work, RATE: float(config[RATE]) * float(work[RATE])}

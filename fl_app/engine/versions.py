@@ -68,6 +68,7 @@ class Outcome:
         error: what went wrong, if the run could not go on.
         asked_to_stop: whether `Engine.ask_to_stop` or Ctrl-C asked for the end, perhaps too late.
         totals: numbers of the strategy about the whole run.
+        ordered: keys of the configs that the strategy has sent with orders.
     """
 
     params: Vector
@@ -77,6 +78,7 @@ class Outcome:
     error: RunError | None = None
     asked_to_stop: bool = False
     totals: dict[str, float] = field(default_factory=dict)
+    ordered: set[str] = field(default_factory=set)
 
 
 @dataclass(kw_only=True, eq=False)
@@ -339,7 +341,9 @@ class Versions:
         if self.evaluate is None:
             return
         self._outbox.settle()  # one version is measured at a time
-        metrics = self.evaluate(fed.version, self.strategy.to_evaluate(fed.model))
+        vector = self.strategy.to_evaluate(fed.model)
+        checks.require_vector(self.strategy, "to_evaluate", vector, fed.model.params.size)
+        metrics = self.evaluate(fed.version, vector)
         fed.evaluated = fed.version
         if not final:  # the last one comes after the run's end
             clock.work("evaluation")

@@ -127,7 +127,8 @@ def run_cell(
         if isinstance(outcome.error, ServerError) and isinstance(cause, Exception):
             form = "%s: an error in the code of the strategy, the schedule or the evaluation:\n%s"
             log.error(form, label, traceback_of(cause))
-    decider = work_decider(components.strategy, components.schedule, config.algorithm.client)
+    client = config.algorithm.client
+    decider = work_decider(components.strategy, components.schedule, client, outcome.ordered)
     facts: dict[str, Any] = {
         "algorithm": config.algorithm.name,
         "task": task.name,
@@ -136,8 +137,8 @@ def run_cell(
         **({"made_up": True} if config.task.get("made_up") else {}),
         "work_per_update": f"by {decider}" if decider else components.trainer.work_per_update,
     }
-    if config.algorithm.client.private:
-        facts["private"] = list(config.algorithm.client.private)
+    if client.private:
+        facts["private"] = list(client.private)
     if config.runtime.name == "deployment":
         facts["without_update"] = sorted({*history.sequences} - {*history.arrivals})
     arrays = model.named(outcome.params)

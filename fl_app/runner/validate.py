@@ -215,13 +215,23 @@ def check_settings(config: DictConfig) -> None:
     _check(TrainingSettings, config.algorithm.client)
 
 
-def work_decider(strategy: Algorithm, schedule: Schedule, client: DictConfig) -> str:
-    """The class whose orders say how much clients train; "" = their settings do."""
+def work_decider(
+    strategy: Algorithm, schedule: Schedule, client: DictConfig, ordered: Collection[str] = ()
+) -> str:
+    """The class whose orders say how much clients train; "" = their settings do.
+
+    Args:
+        strategy: the server half of the algorithm.
+        schedule: of the run.
+        client: settings of the training.
+        ordered: keys of the configs that the strategy has sent.
+    """
     if client.upload == "gradient":
         return ""
     if type(schedule).work is not Schedule.work:
         return type(schedule).__name__
-    chooses = strategy.chooses_epochs and client.local_steps is None
+    chooses = strategy.chooses_epochs or "local_epochs" in ordered
+    chooses = "local_steps" in ordered or (chooses and client.local_steps is None)
     return type(strategy).__name__ if chooses else ""
 
 

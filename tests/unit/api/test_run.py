@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 import threading
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from statistics import fmean, stdev
 
@@ -160,6 +160,39 @@ def test_a_users_trainer_trains(trainer, tmp_path):
     mark = 2.0 if trainer else 0.0
     for array in result.model.values():
         np.testing.assert_allclose(array, mark, atol=1e-5)
+
+
+def test_a_strategy_that_sets_the_work_in_its_orders_decides_the_work_per_update(tmp_path):
+    class OneStep(Mean):
+        def dispatch(self, model, client_id):
+            return model.params, {"local_steps": 1}
+
+    result = run(OneStep(), "num_clients=3", output=tmp_path)
+    assert result.summary["work_per_update"] == "by OneStep"
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class Eager(LocalTrainer):
+    """A trainer with another default than its base."""
+
+    momentum: float = 0.5
+
+
+def test_values_of_a_trainer_count_unless_an_override_gives_them(tmp_path):
+    for number, (overrides, lr, momentum) in enumerate(
+        [
+            ((), 0.25, 0.5),
+            (("algorithm.client.local_lr=0.5", "algorithm.client.momentum=0"), 0.5, 0),
+        ]
+    ):
+        settings = (Mean(), partial(Eager, local_lr=0.25), *overrides)
+        config = OmegaConf.load(
+            run(*settings, output=tmp_path / f"{number}").folder / "config.yaml"
+        )
+        assert (config.algorithm.client.local_lr, config.algorithm.client.momentum) == (
+            lr,
+            momentum,
+        )
 
 
 # -- refusals -------------------------------------------------------------------------------------

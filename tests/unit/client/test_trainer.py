@@ -383,8 +383,17 @@ class Counting(LocalTrainer):
         self.state["orders"] = np.array(int(self.state.get("orders", 0)) + 1)
 
 
-def test_state_of_a_hook_returns_with_the_upload_and_belongs_to_one_client():
-    trainer = Counting(Quadratic.scattered(2))
+class Replacing(LocalTrainer):
+    """As `Counting`, with a new dictionary, after the last step."""
+
+    def finish(self, order, upload):
+        self.state = {"orders": np.array(int(order.state.get("orders", 0)) + 1)}
+        return upload
+
+
+@pytest.mark.parametrize("cls", [Counting, Replacing])
+def test_state_of_a_hook_returns_with_the_upload_and_belongs_to_one_client(cls):
+    trainer = cls(Quadratic.scattered(2))
     first = trainer.train(order_for(0, 0, vec(0, 0, 0), {}))
     second = trainer.train(order_for(0, 1, vec(0, 0, 0), {}, state=first.state))
     other = trainer.train(order_for(1, 0, vec(0, 0, 0), {}))

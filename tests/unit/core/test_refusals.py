@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fl_app.core.bugs import place_of, traceback_of, warn_of_misspelt
+from fl_app.core.bugs import check_names, place_of, traceback_of
 from fl_app.core.errors import Diverged, error_text
 from fl_app.core.events import (
     Aggregated,
@@ -109,13 +109,24 @@ def test_an_uncalled_method_that_may_be_a_misspelt_hook_is_logged(caplog):
         def penallty(self): ...
         def on_begin(self): ...
 
-    warn_of_misspelt(Right)
-    warn_of_misspelt(Wrong)
+    check_names(Right)
+    check_names(Wrong)
     messages = sorted(record.getMessage() for record in caplog.records)
     assert messages == [
         "Wrong.on_begin is called by nothing: did you mean begin?",
         "Wrong.penallty is called by nothing: did you mean penalty?",
     ]
+
+
+@pytest.mark.parametrize("name", ["penalty", "name", "state"])
+def test_fields_that_would_hide_something_else_are_refused(name):
+    class Base:
+        name = property(str)
+
+        def penalty(self): ...
+
+    with pytest.raises(TypeError, match=rf"Own\.{name} hides {name} of Base"):
+        check_names(type("Own", (Base,), {"__annotations__": {name: float}}))
 
 
 # -- missing packages -----------------------------------------------------------------------------
