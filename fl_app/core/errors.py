@@ -44,7 +44,7 @@ def error_text(error: BaseException) -> str:
     """An error's message in one line, with its type unless it is a `ValueError`."""
     text = " ".join(str(error).split())
     if isinstance(error, UnicodeDecodeError):
-        code = "UTF-16" if error.object[:2] in (b"\xff\xfe", b"\xfe\xff") else "LATIN1"
+        code = "UTF-16" if error.object[:2] in (b"\xff\xfe", b"\xfe\xff") else "WINDOWS-1252"
         text += f"; iconv -f {code} -t UTF-8 FILE > NEW"
     return text if type(error) is ValueError and text else f"{type(error).__name__}: {text}"
 

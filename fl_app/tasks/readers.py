@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 MISSING = ["", "NA", "N/A", "NaN", "nan", "NULL", "null"]  # None may be a category
 SIGN = Bound(r"one character, or \t for a tab", lambda v: len(v) == 1 or v == r"\t")
 FORMS = {b"PAR1": "Parquet", b"\x1f\x8b": "gzip", b"PK\x03\x04": "Excel or zip"}
+FORMS[b"\xd0\xcf\x11\xe0"] = "Excel (.xls)"
 OTHERS = ";\t|,"  # separators that a file may have instead
 NAMES = ("x_train", "y_train", "x_test", "y_test", "client")  # arrays that are read
 LAYOUT = "a folder for each class (DIR/class/image), or for each client (DIR/client/class/image)"

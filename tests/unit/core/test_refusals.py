@@ -83,7 +83,9 @@ def test_without_a_users_frame_all_are_shown():
     assert 'layout.py"' in traceback_of(error)
 
 
-@pytest.mark.parametrize(("code", "text"), [("LATIN1", b"\xe9"), ("UTF-16", b"\xff\xfea\0")])
+@pytest.mark.parametrize(
+    ("code", "text"), [("WINDOWS-1252", b"\x80 5"), ("UTF-16", b"\xff\xfea\0")]
+)
 def test_the_error_of_a_text_that_is_not_utf_8_has_a_command_that_converts_it(code, text):
     with pytest.raises(UnicodeDecodeError) as error:
         text.decode()

@@ -62,7 +62,7 @@ def build(make, path, num_clients=1, seed=0, **keys):
 
 def table(text, *, name="table.csv", **keys):
     if text is not None:
-        Path(name).write_text(text)
+        Path(name).write_text(text, errors="surrogateescape")
     return build(Csv, None if text is None else name, **{"target": "bought", **keys})
 
 
@@ -511,6 +511,7 @@ TEST = {"ignore": ["owner"], "test_path": "test.csv"}
         ("x,bought\n1,no\nnull,yes\n", {}, r"'x' has no value .*, NaN or NULL\) in row 2"),
         ("PAR1\0\0\n", {}, "table in UTF-8.*: it is Parquet: write it as CSV"),
         ("PK\3\4\0\n", {}, "table in UTF-8.*: it is Excel or zip: write it as CSV"),
+        ("\udcd0\udccf\x11\udce0", {}, r"table in UTF-8.*: it is Excel \(.xls\): write it as CSV"),
         ("x,bought\n1,1600000000.5\n2,1600000001\n", {}, "'bought' has .* subtract the mean"),
         ("x,bought\n1,1e39\n2,2e39\n", {"kind": "regression"}, "'bought' has .* 2e.39, too large"),
         ("x,bought\n,no\n,yes\n", {"missing": "drop"}, "has no rows without a gap"),
