@@ -91,17 +91,25 @@ class Csv(TableData):
             first = pd.read_csv(file, header=None, nrows=1, dtype=str, na_filter=False, **options)
             head, *more = names = first.iloc[0].str.strip()
             others = [other for other in OTHERS if other in head and not more]
+            if head.startswith("sep="):
+                raise ValueError(f"line 1 is {head!r}, which only Excel reads: remove it")
             if others:
-                raise ValueError(f'its first line is {head!r}: give "task.separator={others[0]!r}"')
+                remedy = f'give "task.separator={others[0]!r}"'
+                remedy = f"write {sign!r} instead of {others[0]!r}" if self.known else remedy
+                raise ValueError(f"its first line is {head!r}: {remedy}")
             as_text = self.texts().union(texts)
             options |= {"keep_default_na": False, "na_values": MISSING}
-            table = pd.read_csv(
-                file,
-                dtype={n: "str" for n in first.iloc[0] if n.strip() in as_text},
-                index_col=False,
-                low_memory=False,  # the types of columns must not depend on the size of a chunk
-                **options,
-            )
+            try:
+                table = pd.read_csv(
+                    file,
+                    dtype={n: "str" for n in first.iloc[0] if n.strip() in as_text},
+                    index_col=False,
+                    low_memory=False,  # the types of columns must not depend on the size of a chunk
+                    **options,
+                )
+            except pd.errors.ParserWarning:
+                text = f"rows have more values than line 1, {head!r}...: it must name the columns,"
+                raise ValueError(f"{text} each of them; remove lines above it") from None
         table.columns = table.columns.str.strip()
         twice = names[names.duplicated() & (names != "")]
         if len(twice):  # pandas has numbered them

@@ -505,7 +505,7 @@ TEST = {"ignore": ["owner"], "test_path": "test.csv"}
             ROWS, {"target": ["age", "city"], "kind": "classification"},
             "task.kind=classification must be regression with the 2 target columns",
         ),
-        ("x,bought\n1,no,2\n", {}, "must be a table in UTF-8.*Length of header"),
+        ("x,bought\n1,no,2\n", {}, r"must be .* more values than line 1, 'x'...: it must name"),
         ("x,bought\n1,no\n2,no\n", {}, "only the class 'no'.*task.schema"),
         ("x,bought\n1,no\n,yes\n", {}, r"column 'x' has no value .* in row 2 and 1 .*task.ignore"),
         ("x,bought\n1,no\nnull,yes\n", {}, r"'x' has no value .*, NaN or NULL\) in row 2"),
@@ -543,6 +543,8 @@ TEST = {"ignore": ["owner"], "test_path": "test.csv"}
         ("x,x,bought\n1,1,no\n", {}, "has two columns 'x'"),
         (ROWS, {"client": "bought"}, "task.client=bought must be another column: it is the target"),
         (ROWS.replace(",", ";"), {}, r"its first line is 'age;.*: give \"task.separator=';'\"$"),
+        (ROWS.replace(",", ";"), WITH, r"first line is 'age;.*: write ',' instead of ';'$"),
+        ("sep=;\n" + ROWS.replace(",", ";"), {}, "line 1 is 'sep=;', which .*: remove it"),
         (
             'x,bought\n"3,14",no\n2,yes\n', {},
             r"'x' has '3,14', whose comma .*decimal=','.*task.categories=\[x\]",
