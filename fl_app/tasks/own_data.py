@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from fl_app.tasks.task import Task
 
 Names = str | Sequence[str]
-READER = 13  # format of users' data in the cache; a new number makes old entries invalid
+READER = 14  # format of users' data in the cache; a new number makes old entries invalid
 # Pandas's names of columns without a name: row numbers, which could give the classes away.
 NAMELESS = r"Unnamed: \d+|__index_level_\d+__"
 STREAM = 0x7465_7374_2073_6574  # keeps the test set's random numbers apart from all others
@@ -300,9 +300,8 @@ class TableData(OwnData):
         inputs, targets = self._columns(table, where)
         owner, categories = names_of(self.client), names_of(self.categories)
         if self.known is None:
-            refuse_commas(
-                table[[*inputs, *targets]].drop(columns=categories, errors="ignore"), where
-            )
+            numbers = table[[*inputs, *targets]].drop(columns=categories, errors="ignore")
+            refuse_commas(numbers, targets, where)
         others = [*targets, *owner]
         rule = self.rule if self.known else self.missing
         whole, notes = completed(table, inputs, others, rule, where)

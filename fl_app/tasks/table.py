@@ -54,11 +54,12 @@ def completed(
             notes.append(f"{where}: task.missing=drop leaves out {lacking.sum()} rows")
     elif gaps.any(axis=None):
         name = gaps.columns[gaps.any()][0]
-        keys = f"; or say task.missing=drop, or, of an input, =median or task.ignore=[{name}]"
+        more = f", =median or task.ignore=[{name}]" if name in inputs else ""
+        keys = f"; or, without a schema, say task.missing=drop{more}"
         raise ValueError(
             f"{where}: column {name!r} has no value (an empty cell, NA, NaN or NULL) in "
             f"row {gaps[name].idxmax() + 1} and {gaps[name].sum()} rows in all: fill them in, or "
-            f"remove these rows{keys if rule is None else ''}"
+            f"remove these rows{keys if rule != 'refuse' else ''}"
         )
     if len(table) == 0:
         what = " without a gap: nothing would be left of it" if len(gaps) else ": there are no data"
@@ -72,8 +73,8 @@ def completed(
     return table, notes
 
 
-def refuse_commas(table: pd.DataFrame, where: str) -> None:
-    """Refuse columns of numbers with a decimal comma, which pandas reads as texts.
+def refuse_commas(table: pd.DataFrame, targets: Sequence[str], where: str) -> None:
+    """Refuse columns of numbers with a comma, of decimals or thousands, which are read as texts.
 
     Raises:
         ValueError: there is one; the message names the first and how to correct the file.
@@ -81,11 +82,12 @@ def refuse_commas(table: pd.DataFrame, where: str) -> None:
     for name, values in table.select_dtypes(exclude="number").items():
         texts = values.dropna().astype(str).str.strip()
         commas = texts[texts.str.contains(",", regex=False)]
-        if len(commas) and texts.str.fullmatch(r"[-+]?\d+(,\d+)?").all():
+        if len(commas) and texts.str.fullmatch(r"[-+]?\d+(,\d+|(,\d{3})+)?").all():
+            names = f", or take texts for names (task.categories=[{name}])"
             raise ValueError(
                 f"{where}: column {name!r} has {commas.iloc[0]!r}, whose comma makes it a text: "
-                "write numbers with a point (pandas.read_csv has decimal=','), or take texts for "
-                f"names (task.categories=[{name}])"
+                "write numbers as 1.5 and 1200 (pandas.read_csv has decimal=',' and "
+                f"thousands=','){'' if name in targets else names}"
             )
 
 
@@ -106,9 +108,9 @@ def doubts(part: Any, schema: Schema) -> list[str]:
             )
         elif texts.nunique() > FEW and not pd.api.types.is_numeric_dtype(values):
             starts = texts.str.match(r"\s*[-+]?\d").mean()  # as dates, and numbers with a unit, do
-            if starts > 0.5:
-                example = f"{texts.nunique()} texts such as {texts.iloc[0]!r}"
-                notes.append(f"{name} has {example}, each an input: make numbers of them; {out}")
+            if starts > 0.5 or len(texts) < 5 * texts.nunique():  # or names do
+                example = f"{texts.nunique()} texts such as {texts.iloc[0]!r}, each an input"
+                notes.append(f"{name} has {example}: make numbers or fewer texts of them; {out}")
         elif texts.nunique() == 1:
             notes.append(
                 f"{name} is {texts.iloc[0]} in every row: a device where it differs would spoil "
@@ -166,8 +168,7 @@ def overview(schema: Schema, owners: "pd.Series | None", where: str) -> str:
     line = f"{where}: {shape} inputs, {what} {names_of(schema.outputs, SHOWN)}"
     if owners is not None:
         known = in_order(texts_of(owners))
-        line += f"; examples of {len(known)} owners, in the order of the clients: "
-        line += names_of(known, SHOWN)
+        line += f"; owners ({len(known)}), in the order of the clients: {names_of(known, SHOWN)}"
     return line
 
 
@@ -206,7 +207,7 @@ def codes_of(values: pd.Series, known: Sequence[str], where: str) -> Indices:
     codes = pd.Index(known).get_indexer(names)
     if len(wrong := names[codes < 0]):
         name = wrong.iloc[0]
-        remedy = "remove the row, or write a schema from data that have all of them (task.schema)"
+        remedy = "remove the row, or train with a schema of data that have all (task.schema)"
         if same := [each for each in known if _plain(each) == _plain(name)]:
             remedy = f"write {same[0]!r}; pandas.read_csv keeps its zeros with dtype=str"
         raise ValueError(
