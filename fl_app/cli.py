@@ -99,14 +99,16 @@ def explain(error: Exception, overrides: Sequence[str]) -> str:
                 f"{group} is one of: {', '.join(choices)}"
             )
     if isinstance(error, OverrideParseException) and not re.search(
-        r"[][{}()]", re.sub(r"=\[(.*)\]$", r"=\1", error.override)
+        r"[][{}()]", re.sub(r"^task\.\w+=(\[.*\]|[^[{].*)$|=\[(.*)\]$", r"=\2", error.override)
     ):
         if "=" not in error.override or re.search(r"\s\S+=", error.override):
             return f"{error.override!r} must be one KEY=VALUE without spaces, each in its own word"
-        word = re.sub("=[\"']*(.*?)[\"']*$", r"='\1'", error.override)
-        if word.endswith("]'"):  # a list; quote each of its names
-            names = (name.strip(" \"'") for name in word.partition("=")[2][2:-2].split(","))
-            word = f"{word.partition('=')[0]}=[{','.join(map(repr, names))}]"
+        key, _, value = error.override.partition("=")
+        value = value.strip("\"'").replace("'", r"\'")
+        word = f"{key}='{value}'"
+        if value[:1] + value[-1:] == "[]":  # a list; quote each of its names
+            names = "','".join(name.strip(" \\\"'") for name in value[1:-1].split(","))
+            word = f"{key}=['{names}']"
         return f'{error.override} cannot be read: quote it for Hydra and for the shell, "{word}"'
     cause, text = error.__cause__, str(error)
     if match := re.match("(?:Ambiguous value for argument|Sweep parameters) '((.*)=(.*))'", text):

@@ -82,6 +82,13 @@ def test_signs_that_need_quotes():
     assert compose(["task=csv", "task.separator=';'"]).task.separator == ";"
     list_message = complaint("task=csv", "task.target=[ill,größe in cm]")
     assert list_message.endswith("for the shell, \"task.target=['ill','größe in cm']\"")
+    for word, quoted in (
+        ("path=my tables/it's (1).csv", r"path='my tables/it\'s (1).csv'"),
+        ("target=bp [mmHg]", "target='bp [mmHg]'"),
+        ("ignore=[age,bp [mmHg]]", "ignore=['age','bp [mmHg]']"),
+    ):
+        assert complaint("task=csv", f"task.{word}").endswith(f'shell, "task.{quoted}"')
+        compose(["task=csv", f"task.{quoted}"])
     with pytest.raises(ValueError, match=r"^seed=1,2 has several values.*; a list is seed=\[1,2\]"):
         compose(["seed=1,2"])
     with pytest.raises(ValueError, match=r"'search\.space=seed=interval\(1,2\)' searches them"):
