@@ -108,8 +108,8 @@ class Csv(TableData):
                     **options,
                 )
             except pd.errors.ParserWarning:
-                text = f"rows have more values than line 1, {head!r}...: it must name the columns,"
-                raise ValueError(f"{text} each of them; remove lines above it") from None
+                text = f"rows have more values than line 1, {head!r}..., which must name every"
+                raise ValueError(f"{text} column: remove the lines above the names") from None
         table.columns = table.columns.str.strip()
         twice = names[names.duplicated() & (names != "")]
         if len(twice):  # pandas has numbered them

@@ -108,7 +108,7 @@ def doubts(part: Any, schema: Schema) -> list[str]:
             )
         elif texts.nunique() > FEW and not pd.api.types.is_numeric_dtype(values):
             starts = texts.str.match(r"\s*[-+]?\d").mean()  # as dates, and numbers with a unit, do
-            if starts > 0.5 or len(texts) < 5 * texts.nunique():  # or names do
+            if starts > 0.5 or len(texts) < 5 * texts.nunique():  # or as identities
                 example = f"{texts.nunique()} texts such as {texts.iloc[0]!r}, each an input"
                 notes.append(f"{name} has {example}: make numbers or fewer texts of them; {out}")
         elif texts.nunique() == 1:

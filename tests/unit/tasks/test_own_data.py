@@ -509,7 +509,7 @@ TEST = {"ignore": ["owner"], "test_path": "test.csv"}
             ROWS, {"target": ["age", "city"], "kind": "classification"},
             "task.kind=classification must be regression with the 2 target columns",
         ),
-        ("x,bought\n1,no,2\n", {}, r"must be .* more values than line 1, 'x'...: it must name"),
+        ("x,bought\n1,no,2\n", {}, r"must be .* more values than line 1, 'x'..., which must"),
         ("x,bought\n1,no\n2,no\n", {}, "only the class 'no'.*task.schema"),
         ("x,bought\n1,no\n,yes\n", {}, r"column 'x' has no value .* in row 2 and 1 .*task.ignore"),
         ("x,bought\n1,no\n2,\n", {}, "'bought' has no value .* say task.missing=drop$"),
