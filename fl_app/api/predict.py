@@ -14,6 +14,7 @@ from fl_app.client.build import COMMON_KEYS, instantiate
 from fl_app.core.types import Array
 from fl_app.record.folder import SCHEMA
 from fl_app.tasks.conversion import pair
+from fl_app.tasks.files import existing
 from fl_app.tasks.own_data import Part, encoded_inputs, scaling_of
 from fl_app.tasks.readers import Csv, channels_first
 from fl_app.tasks.table import completed
@@ -48,7 +49,7 @@ def predict(folder: Path, arrays: Mapping[str, Array], inputs: Any) -> Array:
     schema: Schema | None = task.schema
     assert schema is not None
     if isinstance(kind, Csv) and isinstance(inputs, str | Path):
-        inputs = kind.table(Path(inputs), "inputs")
+        inputs = kind.table(existing(str(inputs), "inputs", "file"), "inputs")
     if not isinstance(inputs, pd.DataFrame if schema.columns else np.ndarray):
         text = "a table" if schema.columns else "an array"
         raise ValueError(f"inputs must be {text}, as the model was trained on")

@@ -12,6 +12,7 @@ from markupsafe import escape
 
 from fl_app.core.events import to_json
 from fl_app.core.extras import explaining_imports
+from fl_app.core.layout import names_of
 from fl_app.core.types import Array
 from fl_app.record.folder import EVENTS, MODEL, SUMMARY, TABLE
 from fl_app.record.log import read_events
@@ -72,7 +73,9 @@ class Result(Reported):
     def __init__(self, folder: str | PathLike[str]) -> None:
         super().__init__(folder)
         if not is_cell(self._folder):
-            raise ValueError(f"folder={folder} must hold a run's {EVENTS}: nothing can be read")
+            inside = names_of(sorted(map(str, filter(is_cell, self._folder.glob("*")))))
+            reason = f"read one of {inside}" if inside else "nothing can be read"
+            raise ValueError(f"folder={folder} must hold a run's {EVENTS}: {reason}")
 
     @cached_property
     def summary(self) -> dict[str, Any]:

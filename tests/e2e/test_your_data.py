@@ -222,6 +222,8 @@ def test_a_model_predicts_in_the_words_and_units_of_its_data(folder, monkeypatch
     digest(folder / "own", *settings, "task.loss=my_loss:loss")
     units = fl_app.Result(folder / "own").predict(table)  # outputs in the loss's units
     assert abs(units[:, 0] - table["price"] / 1e5).mean() < 0.5
+    with pytest.raises(ValueError, match=r"inputs=none.csv must be a file: it does not exist"):
+        result.predict("none.csv")
     with pytest.raises(ValueError, match="inputs must be a table, as the model was trained on"):
         result.predict(np.zeros((2, 4), np.float32))
     with pytest.raises(

@@ -240,8 +240,10 @@ def test_keys_that_a_task_object_decides_are_no_overrides(override, task, tmp_pa
 
 def test_a_run_that_cannot_go_on_raises_and_leaves_its_files(tmp_path):
     with pytest.raises(RunError):
-        run(Mean(1e38), "num_versions=20", "num_clients=12", output=tmp_path)
-    assert fl_app.Result(tmp_path).summary["stopped"].startswith(("Diverged", "Stalled"))
+        run(Mean(1e38), "num_versions=20", "num_clients=12", output=tmp_path / "mine")
+    assert fl_app.Result(tmp_path / "mine").summary["stopped"].startswith(("Diverged", "Stalled"))
+    with pytest.raises(ValueError, match=r"must hold a run's .*: read one of .*mine$"):
+        fl_app.Result(tmp_path)
 
 
 def test_an_upload_that_cannot_become_an_update_ends_the_run(tmp_path):
