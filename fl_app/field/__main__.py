@@ -73,18 +73,18 @@ def _parser() -> argparse.ArgumentParser:
     add("--host", "-H", action="append", required=True)
 
     add = command(_register, "server")
-    add("keys", type=Path, nargs="*", help="public keys (all in keys/)")
+    add("keys", type=Path, nargs="*", default=[], help="public keys (all in keys/)")
 
     add = command(_run, "server")
     add("--output", type=Path, help="the run's folder (run, in the server's)")
-    add("overrides", nargs="*", help="as after `python -m fl_app` (OVERRIDES)")
+    add("overrides", nargs="*", default=[], help="as after `python -m fl_app` (OVERRIDES)")
 
     add = command(_status, "server")
     add("--output", type=Path, help="the run's folder (that of the newest run)")
 
     add = command(_doctor, "folder")
     text = "as after `python -m fl_app` (OVERRIDES); a device's own data are read as they say"
-    add("overrides", nargs="*", help=text)
+    add("overrides", nargs="*", default=[], help=text)
 
     add = command(_helper, "folder")
     add("--new", action="store_true", help="add the folder helper to a kit")

@@ -146,6 +146,13 @@ def test_only_the_servers_folder_has_a_superlink(kit, monkeypatch, capsys, argum
     assert message in capsys.readouterr().err
 
 
+def test_an_error_does_not_ask_for_words_that_may_be_left_out(monkeypatch, capsys):
+    monkeypatch.setattr("sys.argv", ["field", "doctor"])
+    with pytest.raises(SystemExit):
+        main()
+    assert capsys.readouterr().err.endswith("are required: folder\n")
+
+
 def test_start_scripts_pass_the_folders_settings_to_flower(tmp_path):
     """Fake commands of Flower print their arguments; the path of the data has a blank."""
     (tmp_path / "bin").mkdir()
