@@ -42,6 +42,7 @@ class Kind(IntEnum):
 
 COMPUTED = (Kind.REPLY, Kind.EARLIEST_PAUSE)  # of which the order's result is needed
 ARRIVALS = (Kind.REPLY, Kind.LATE_REPLY)
+NEVER = (math.inf, 0.0, 0.0)  # the parts of an order that does not end
 
 
 class Moment(NamedTuple):
@@ -173,10 +174,11 @@ class VirtualClock(Clock):
         self._recalled.clear()
 
     def recall(self, order: Order) -> bool:
-        planned = next((moment for moment in self._moments if moment.order is order), None)
-        if planned is None or planned.kind is not Kind.REPLY:
-            return False  # its result is not known yet, or comes too late
-        download, training, upload = self._parts[order.client_id]
+        planned = [moment for moment in self._moments if moment.order.number == order.number]
+        kinds = [moment.kind for moment in planned]
+        download, training, upload = self._parts.get(order.client_id, NEVER)
+        if math.isinf(download + training + upload) or Kind.EARLIEST_PAUSE in kinds:
+            return False  # it is not under way, never ends, or may pause first
         began = order.sent_at + download
         epochs = self.epochs
         if self.counts_epochs:
@@ -184,22 +186,25 @@ class VirtualClock(Clock):
         epoch = training / epochs
         # Epochs done when the current one ends.
         done = max(1, math.ceil((self._now - began) / epoch)) if epoch > 0 else epochs
-        if planned.number in self._recalled:
-            recalled_epochs = self._recalled[planned.number].config["local_epochs"]
+        number = -1 - order.number  # negative, so unlike the number of any other order
+        if number in self._recalled:
+            recalled_epochs = self._recalled[number].config["local_epochs"]
             return done == recalled_epochs  # else it is sending its result
-        if done >= epochs:
+        end = began + done * epoch + upload
+        if done >= epochs or end > min(self._limits(order)):
             return False
-        early = self._early.get(planned.number)
+        early = self._early.get(order.number)
         if early is not None and early.upload is not None and not early.upload.done:
             return False  # it pauses first
         # What was computed is the result of the whole order, so a shorter one is computed anew.
-        if self._early.pop(planned.number, None) is None:
-            self._lookahead.cancel([planned.number])
-        number = -1 - planned.number  # negative, so unlike the number of any other order
+        if self._early.pop(order.number, None) is None and Kind.REPLY in kinds:
+            self._lookahead.cancel([order.number])
+        self._lost.pop(order.client_id, None)
         shorter = {**order.config, "local_epochs": done}
         self._recalled[number] = replace(order, number=number, config=shorter)
-        moment = planned._replace(time=began + done * epoch + upload, number=number)
-        self._moments[self._moments.index(planned)] = moment
+        tie = planned[0].tie if planned else self._ties.random()
+        moment = Moment(end, tie, number, Kind.REPLY, order)
+        self._moments = [moment, *(m for m in self._moments if m not in planned)]
         heapq.heapify(self._moments)
         self._submit(moment)
         return True
@@ -289,15 +294,17 @@ class VirtualClock(Clock):
             tie: orders the events of one moment.
             pause: the earliest time at which the client may pause; inf = it cannot.
         """
-        deadline = order.sent_at + self.deadline
-        departure = self._presence.until(order.client_id) if self._presence else math.inf
-        if math.isfinite(end) and end <= min(deadline, departure):
+        deadline, departure = self._limits(order)
+        first = min(pause, end)
+        if math.isfinite(first) and first <= min(deadline, departure):
             kind = Kind.EARLIEST_PAUSE if pause < end else Kind.REPLY
-            moment = Moment(min(pause, end), tie, order.number, kind, order)
+            moment = Moment(first, tie, order.number, kind, order)
             heapq.heappush(self._moments, moment)
-            self._submit(moment)
+            if order.number not in self._early:
+                self._submit(moment)
             return
-        # It is never computed, so it must not keep vectors alive either.
+        # Unless it is recalled, it is never computed, so it must not keep vectors alive either.
+        self._early.pop(order.number, None)
         order = replace(order, vector=NO_VECTOR, extra=NO_EXTRA)
         if departure < deadline:
             self._lost[order.client_id] = (order,)
@@ -305,6 +312,11 @@ class VirtualClock(Clock):
         for at, kind in ((deadline, Kind.DEADLINE), (end, Kind.LATE_REPLY)):
             if math.isfinite(at) and at <= departure:
                 heapq.heappush(self._moments, Moment(at, tie, order.number, kind, order))
+
+    def _limits(self, order: Order) -> tuple[float, float]:
+        """When an order's deadline passes, and when its client goes offline, seconds."""
+        departure = self._presence.until(order.client_id) if self._presence else math.inf
+        return order.sent_at + self.deadline, departure
 
     def _submit(self, moment: Moment) -> None:
         order = self._recalled.get(moment.number, moment.order)
@@ -332,15 +344,15 @@ class VirtualClock(Clock):
         return parts._replace(training=share * parts.training, upload=0.0, work=work)
 
     def _resolve_early_result(self, moment: Moment) -> None:
-        """Enter the reply at its own time, now that it is known whether the client pauses."""
+        """Plan the end of the order anew, now that it is known whether the client pauses."""
         order = moment.order
         reply = self._early[moment.number] = self._lookahead.result(moment.number)
         download, training, upload = self._parts[order.client_id]
         share = 1.0
         if reply.upload is not None and not reply.upload.done:
             share, upload = reply.upload.progress, 0.0
-        time = max(order.sent_at + download + share * training + upload, moment.time)
-        heapq.heappush(self._moments, moment._replace(time=time, kind=Kind.REPLY))
+        end = max(order.sent_at + download + share * training + upload, moment.time)
+        self._plan(order, end, moment.tie)
 
     def _next_presence_change(self, presence: Presence) -> Joined | Left:
         self._now = max(self._now, presence.due)

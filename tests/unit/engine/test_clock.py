@@ -329,6 +329,49 @@ def test_a_client_that_is_about_to_pause_is_not_recalled():
     assert event.reply.upload == mailbox.uploads[0]
 
 
+@pytest.mark.parametrize(
+    "limit",
+    [{"deadline": 11.0}, {"availability": Stays({0: [11.0]})}],
+    ids=["deadline", "departure"],
+)
+def test_an_order_that_would_end_too_late_is_recalled_if_its_epoch_ends_in_time(limit):
+    """1 s down, 10 s in 5 epochs, 1 s up: recalled at 6, it has 3 epochs at 7."""
+    times = links(lambda client, _: 4.0 if client else 10.0)
+    clock = VirtualClock(Answers({-1: UPLOAD}), times, 2, epochs=5, **limit)
+    late = order(0)
+    for each in (late, order(1, client_id=1)):
+        clock.dispatch(each)
+    clock.next(math.inf)
+    assert clock.recall(late)
+    assert clock.next(math.inf) == Replied(late, Reply(-1, UPLOAD))
+    assert clock.now == pytest.approx(8.0)
+    assert not [event for event in drain(clock) if event[1] == "Expired" or event[2] == (0, 1)]
+
+
+def test_an_order_whose_epoch_ends_too_late_is_not_recalled():
+    """The third epoch ends at 7, and its upload would arrive at 8."""
+    times = links(lambda client, _: 4.0 if client else 10.0)
+    clock = VirtualClock(Inbox(), times, 2, epochs=5, deadline=7.5)
+    for client_id in (0, 1):
+        clock.dispatch(order(client_id, client_id=client_id))
+    clock.next(math.inf)
+    assert not clock.recall(order(0))
+    assert clock.next(math.inf).order.number == 0
+    assert clock.now == 7.5
+
+
+@pytest.mark.parametrize(
+    ("progress", "events"),
+    [(0.4, [(5.0, "Replied", 0)]), (0.8, [(6.0, "Expired", 0), (9.0, "Returned", 0)])],
+)
+def test_a_client_whose_order_would_end_too_late_pauses_in_time_or_expires(progress, events):
+    """1 s down, 10 s in 5 epochs, 1 s up: it would end at 12."""
+    mailbox = Answers({0: pause_upload(progress)})
+    clock = VirtualClock(mailbox, links(lambda *_: 10.0), 1, epochs=5, pauses=True, deadline=6.0)
+    clock.dispatch(order(0))
+    assert drain(clock) == events
+
+
 @pytest.mark.parametrize(("counts_epochs", "end"), [(True, 22.0), (False, 12.0)])
 def test_an_order_for_more_epochs_takes_longer_where_epochs_count(counts_epochs, end):
     """1 s down, 10 s in 5 epochs, so 20 s in 10, 1 s up."""
