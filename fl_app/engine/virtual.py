@@ -179,6 +179,8 @@ class VirtualClock(Clock):
         download, training, upload = self._parts.get(order.client_id, NEVER)
         if math.isinf(download + training + upload) or Kind.EARLIEST_PAUSE in kinds:
             return False  # it is not under way, never ends, or may pause first
+        if "continues" in order.config:
+            return False  # its epochs do not follow from when it was dispatched
         began = order.sent_at + download
         epochs = self.epochs
         if self.counts_epochs:

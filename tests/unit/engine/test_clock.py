@@ -372,6 +372,20 @@ def test_a_client_whose_order_would_end_too_late_pauses_in_time_or_expires(progr
     assert drain(clock) == events
 
 
+def test_a_client_that_continues_after_a_pause_is_not_recalled():
+    """1 s down, 10 s in 5 epochs, 1 s up: it pauses at 3; the other's update arrives at 6."""
+    times = links(lambda client, _: 4.0 if client else 10.0)
+    mailbox = Answers({0: pause_upload(0.2)})
+    clock = VirtualClock(mailbox, times, 2, epochs=5, pauses=True)
+    for client_id in (0, 1):
+        clock.dispatch(order(client_id, client_id=client_id))
+    assert clock.next(math.inf).order.number == 0
+    continued = replace(order(0), config={"continues": True})
+    clock.continue_order(continued, 0.2)
+    assert clock.next(math.inf).order.number == 1
+    assert not clock.recall(continued)
+
+
 @pytest.mark.parametrize(("counts_epochs", "end"), [(True, 22.0), (False, 12.0)])
 def test_an_order_for_more_epochs_takes_longer_where_epochs_count(counts_epochs, end):
     """1 s down, 10 s in 5 epochs, so 20 s in 10, 1 s up."""
