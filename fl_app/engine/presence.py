@@ -56,6 +56,18 @@ class Presence(Remembers):
         """When the client's present stay ends, seconds."""
         return self._until[client_id]
 
+    def skip_absences(self, client_id: int, now: float) -> None:
+        """Forget a client's absences that ended by `now`, seconds, before anyone noticed them."""
+        while (left := self._until[client_id]) <= now:
+            number = self._numbers[client_id] + 1
+            back = left + self._availability.stay(client_id, number)
+            if back > now:  # it is still away
+                return
+            self._ends.remove((left, client_id))
+            heapq.heapify(self._ends)
+            self._until[client_id], self._numbers[client_id] = back, number
+            self._next_stay(client_id)
+
     def change(self) -> tuple[int, bool]:
         """End the first stay: the client, and whether it is online now."""
         _, client_id = heapq.heappop(self._ends)

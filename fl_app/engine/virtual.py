@@ -134,6 +134,8 @@ class VirtualClock(Clock):
 
     def dispatch(self, order: Order) -> Parts | None:
         self._idle_alarm = False
+        if self._presence:  # the server's own work may have taken the time past them
+            self._presence.skip_absences(order.client_id, self._now)
         if order.evaluates:
             # Its tie comes after those of training orders; nothing is drawn, so their draws stay.
             parts = self._parts_of_evaluation(order)

@@ -11,6 +11,7 @@ from fl_app.core.types import Order, Parts, Reply, Upload
 from fl_app.devices.fleet import Churn
 from fl_app.engine.clock import Alarm, Expired, Joined, Left, Replied, Returned, Stray
 from fl_app.engine.lookahead import READY_LIMIT
+from fl_app.engine.server import Server
 from fl_app.engine.virtual import VirtualClock
 from fl_app.engine.wall import WallClock
 from fl_app.schedule import Buffered
@@ -435,6 +436,22 @@ def test_a_deadline_that_passes_before_the_client_leaves_fails_the_order_once(en
     clock = virtual(Inbox(), lambda *_: 5.0, availability=Stays({0: [end]}), deadline=2.0)
     clock.dispatch(order(0))
     assert drain(clock) == [(2.0, "Expired", 0), *events, (end, "Left", (0, 0))]
+
+
+def test_an_absence_that_ended_while_the_server_worked_ends_no_later_order():
+    """Client 0 is away from 3 to 4 s, and client 1 from 4 to 9 s; the server works until 5 s."""
+    stays = Stays({0: [3.0, 1.0, 10.0], 1: [4.0, 5.0]})
+    clock = virtual(Inbox(), lambda *_: 2.0, availability=stays, server=Server(evaluation=5.0))
+    clock.work("evaluation")
+    for client_id in (0, 1):
+        clock.dispatch(replace(order(client_id, client_id=client_id), sent_at=5.0))
+    events = [
+        (5.0, "Left", (1, 1)),
+        (7.0, "Replied", 0),
+        (9.0, "Joined", 1),
+        (14.0, "Left", (0, 0)),
+    ]
+    assert drain(clock) == events
 
 
 ONE = Buffered(concurrency=1, buffer_size=1)
