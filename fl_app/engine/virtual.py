@@ -145,7 +145,8 @@ class VirtualClock(Clock):
         seconds, epoch = parts.seconds, parts.training / self.epochs
         share = None
         if self.steps and "local_steps" in order.config:
-            share = int(order.config["local_steps"]) / self.steps(order.client_id)
+            # A client without examples has no steps, and its order fails.
+            share = int(order.config["local_steps"]) / max(1, self.steps(order.client_id))
         elif self.counts_epochs and "local_epochs" in order.config:
             share = int(order.config["local_epochs"]) / self.epochs
         if share is not None:

@@ -409,6 +409,13 @@ def test_an_order_for_fewer_steps_takes_its_share_of_its_own_clients_steps():
     ]
 
 
+def test_an_order_for_steps_of_a_client_without_examples_takes_time_as_for_one_step():
+    clock = VirtualClock(Inbox(), links(lambda *_: 10.0), 1, steps=lambda client: 0)
+    clock.dispatch(replace(order(0), config={"local_steps": 2}))
+    clock.next(math.inf)
+    assert clock.now == 22.0
+
+
 def test_no_client_is_recalled_in_its_last_epoch_or_when_it_is_gone():
     clock = VirtualClock(Inbox(), links(lambda client, _: 4.0 if client else 5.0), 2, epochs=2)
     late, other = order(0), order(1, client_id=1)
