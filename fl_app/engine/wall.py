@@ -55,6 +55,8 @@ class WallClock(Clock):
 
     def continue_order(self, order: Order, progress: float) -> None:
         self.dispatch(order)
+        # The pause may have come twice, and is answered once.
+        self._inbox = [m for m in self._inbox if getattr(m, "number", None) != order.number]
         # Its deadline stands, and so does its place, which its reply had freed.
         self._orders = dict(sorted(self._orders.items(), key=lambda each: each[1].sent_at))
 

@@ -174,6 +174,16 @@ def test_messages_of_nodes_become_events(time):
     assert clock.next(math.inf) == Stray(99)
 
 
+def test_a_pause_that_comes_twice_is_answered_once(time):
+    pause, other = Reply(0, pause_upload(0.5)), Reply(1, UPLOAD)
+    clock = wall_clock(FakeNodes(time, [(1.0, [pause, pause, other])]))
+    clock.dispatch(request := order(0))
+    clock.dispatch(order(1, client_id=1))
+    assert clock.next(math.inf) == Replied(request, pause)
+    clock.continue_order(request, 0.5)
+    assert clock.next(math.inf).reply == other
+
+
 def test_a_deadline_passes_in_real_time(time):
     field = FakeNodes(time, [(4.0, [Reply(1, UPLOAD)]), (6.0, [Reply(0, UPLOAD)])])
     clock = wall_clock(field, deadline=5.0)
