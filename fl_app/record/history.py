@@ -386,7 +386,8 @@ class History:
             self.waiting.pop(number, None)
         self.orders_wasted += [*event.report.get("weight", ())].count(0)
         for name, value in event.report.items():
-            if isinstance(value, Real):  # also of NumPy
+            # Numbers of NumPy, too, but none that is null in a log.
+            if isinstance(value, Real) and math.isfinite(value):
                 total, count = self.reported.get(name, (0.0, 0))
                 self.reported[name] = total + float(value), count + 1
 
