@@ -44,6 +44,7 @@ class Federation(Remembers):
         latest: the latest update of each client, until the schedule has its clusters.
         failures_in_a_row: orders that brought nothing since the last update.
         failing: clients whose last training order brought nothing.
+        erring: clients whose code raised an error, once for each error.
         checkpointed: version of the last checkpoint.
         updates: uploads that arrived and were accepted.
         evaluated: version that the server evaluated last.
@@ -61,6 +62,7 @@ class Federation(Remembers):
         self.latest: dict[int, Update] = {}
         self.failures_in_a_row = self.checkpointed = self.updates = 0
         self.failing: set[int] = set()
+        self.erring: list[int] = []
         self.evaluated: int | None = None
         self.rng = np.random.default_rng((seed, 0x5C4E))
         self._num_trainable = num_trainable

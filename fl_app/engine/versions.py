@@ -102,7 +102,6 @@ class Versions:
     _outbox: Outbox = field(init=False)
     _emit: Callable[[Event], None] = field(init=False)
     _places: set[tuple[str, ...]] = field(init=False, default_factory=set)  # of errors logged
-    _failed_clients: list[int] = field(init=False, default_factory=list)  # one entry for each error
 
     # -- the ends of orders -----------------------------------------------------------------------
 
@@ -247,11 +246,12 @@ class Versions:
                 f"{label}: {reason}. With failures=tolerate such an order has failed, and the run "
                 "goes on"
             )
-        self._failed_clients.append(order.client_id)
-        hopeless = not self._fed.updates and self._fed.online <= {*self._failed_clients}
-        if hopeless and len(self._failed_clients) >= MAX_INITIAL_ERRORS:
+        fed = self._fed
+        fed.erring.append(order.client_id)
+        hopeless = not fed.updates and fed.online <= {*fed.erring}
+        if hopeless and len(fed.erring) >= MAX_INITIAL_ERRORS:
             raise ClientError(
-                f"{len(self._failed_clients)} orders failed, and none brought an update: {reason}"
+                f"{len(fed.erring)} orders failed, and none brought an update: {reason}"
             )
 
     # -- versions ----------------------------------------------------------------------------------

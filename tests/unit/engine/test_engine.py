@@ -585,6 +585,17 @@ def run_with_checkpoints(strategy):
     return engine, states
 
 
+def test_errors_before_the_first_update_still_count_after_a_resume():
+    def script(client_id, sequence, received):
+        raise OSError("disk is full")
+
+    clocks = [VirtualClock(Inline(Scripted(script)), Times(one_second), 10) for _ in range(2)]
+    first, resumed = (make(clock=clock, strategy=MeanDelta()) for clock in clocks)
+    assert "14 orders failed" in first.run().stopped
+    resumed.load_state_dict(loads(dumps(first.state_dict())))
+    assert "15 orders failed" in resumed.run().stopped
+
+
 def test_attributes_of_an_author_go_on_from_a_checkpoint():
     whole, (state, *_) = run_with_checkpoints(Momentum())
     resumed = make(strategy=Momentum())
