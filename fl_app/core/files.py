@@ -132,7 +132,8 @@ def open_log(path: Path, keep: int | None) -> IO[str]:
 
     Raises:
         FileNotFoundError: `keep` is given, and there is no file.
-        RunError: another process writes to the file; it has not changed.
+        RunError: another process writes to the file, or it has less than `keep` bytes; it has not
+            changed.
     """
     file = path.open("a" if keep is None else "r+", encoding="utf-8", newline="")
     try:
@@ -144,6 +145,13 @@ def open_log(path: Path, keep: int | None) -> IO[str]:
                 f"{path} is written by another process: two runs in one folder would destroy each "
                 "other's files"
             ) from None
+    size = os.fstat(file.fileno()).st_size
+    if size < (keep or 0):  # `truncate` would fill it up with zeros
+        file.close()
+        raise RunError(
+            f"{path} has {size} bytes, of which the checkpoint needs the first {keep}: restore the "
+            "file, or begin in a new folder"
+        )
     file.truncate(keep or 0)
     file.seek(0, os.SEEK_END)
     return file

@@ -98,7 +98,8 @@ class RunFolder:
 
         Raises:
             OSError: the folder cannot be created or written to.
-            RunError: another process writes to the log; no file has changed.
+            RunError: another process writes to the log, or it is shorter than at the checkpoint; no
+                file has changed.
         """
         self.folder.mkdir(parents=True, exist_ok=True)
         self._log = JsonLines(self.folder / EVENTS, keep=self._log_length)

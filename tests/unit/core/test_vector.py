@@ -276,6 +276,9 @@ def test_a_log_is_appended_after_the_kept_part(tmp_path):
     assert path.read_text() == "nest"
     with pytest.raises(FileNotFoundError):
         open_log(tmp_path / "gone", 4)
+    with pytest.raises(RunError, match="has 4 bytes, of which the checkpoint needs the first 5"):
+        open_log(path, 5)
+    assert path.read_text() == "nest"
 
 
 def test_a_file_is_written_by_one_process(tmp_path):
