@@ -10,6 +10,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar, Protocol
 
+from fl_app.core.errors import RunError
+
 
 @dataclass(frozen=True, slots=True)
 class Event:
@@ -195,6 +197,9 @@ class Aggregated(OfVersion):
     age: Sequence[int]
     report: Mapping[str, Any] = field(default_factory=dict)
 
+    def __post_init__(self) -> None:
+        _refuse_own_keys(self, self.report, "the strategy's report")
+
 
 @dataclass(frozen=True, slots=True)
 class Evaluated(OfVersion):
@@ -206,6 +211,9 @@ class Evaluated(OfVersion):
 
     kind = "evaluate"
     metrics: Mapping[str, Any]
+
+    def __post_init__(self) -> None:
+        _refuse_own_keys(self, self.metrics, "the result of the evaluation on the server")
 
 
 @dataclass(frozen=True, slots=True)
@@ -290,6 +298,15 @@ OPEN = {Aggregated: "report", Evaluated: "metrics", ClientsEvaluated: "metrics"}
 # All classes above that have a kind.
 CLASSES = {each.kind: each for each in [*vars().values()] if hasattr(each, "kind")}
 KEYS = {c: tuple(f.name for f in fields(c) if f.name != OPEN.get(c)) for c in CLASSES.values()}
+
+
+def _refuse_own_keys(event: Event, numbers: Mapping[str, Any], where: str) -> None:
+    """Refuse numbers that would replace the event's own values in the log."""
+    if taken := {"kind", *KEYS[type(event)]} & numbers.keys():
+        raise RunError(
+            f"{min(taken)!r} in {where} must have another name: an event in events.jsonl has a "
+            "value of its own under it"
+        )
 
 
 def to_json(event: Event) -> dict[str, Any]:

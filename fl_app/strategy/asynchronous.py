@@ -23,6 +23,7 @@ from flwr.serverapp.strategy import Bulyan, FedAvg, FedMedian, FedTrimmedAvg, Mu
 from flwr.supercore.task_identity import TaskIdentity
 
 from fl_app.core.errors import RunError, require
+from fl_app.core.events import KEYS, Aggregated
 from fl_app.core.hyper import COUNT, NON_NEGATIVE
 from fl_app.core.layout import Layout
 from fl_app.core.types import TRAINED, Config, GlobalModel, Records, Update, Updates, Vector
@@ -59,7 +60,7 @@ IGNORED_SETTINGS = {
 # Methods that are never called here, so that an inner strategy's own ones would be ignored.
 UNCALLED = ("start", "configure_evaluate", "aggregate_evaluate")
 # Keys that every aggregation's event has.
-EVENT_KEYS = ("kind", "t", "version", "client", "order", "age", "weight")
+EVENT_KEYS = ("kind", *KEYS[Aggregated], "weight")
 MAX_QUERIES = 10  # queries of the connected nodes in one call of `configure_train`
 
 log = logging.getLogger("flwr")

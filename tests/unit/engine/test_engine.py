@@ -403,6 +403,24 @@ def test_failures_in_a_row_end_the_run_with_the_last_reason():
     assert (result.outcome.version, result.history.failures) == (0, 15)
 
 
+class ReportsAge(MeanDelta):
+    def aggregate(self, model, updates):
+        self.report["age"] = 1.0
+        return super().aggregate(model, updates)
+
+
+@pytest.mark.parametrize(
+    ("settings", "text"),
+    [
+        ({"strategy": ReportsAge()}, "'age' in the strategy's report must have another name"),
+        ({"evaluate": lambda *_: {"t": 1.0}}, "'t' in the result of the evaluation on the server"),
+    ],
+    ids=["report", "evaluation"],
+)
+def test_numbers_that_would_replace_an_events_own_end_the_run(settings, text):
+    assert text in run(SCHEDULE, **settings).outcome.stopped
+
+
 class FakeNodes(Inline):
     """A mailbox of 300 real nodes that only join and leave; then Ctrl-C."""
 
