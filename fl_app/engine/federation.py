@@ -44,7 +44,7 @@ class Federation(Remembers):
         latest: the latest update of each client, until the schedule has its clusters.
         failures_in_a_row: orders that brought nothing since the last update.
         failing: clients whose last training order brought nothing.
-        erring: clients whose code raised an error, once for each error.
+        erring: clients whose code raised an error before the first update, once for each error.
         checkpointed: version of the last checkpoint.
         updates: uploads that arrived and were accepted.
         evaluated: version that the server evaluated last.

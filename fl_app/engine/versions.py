@@ -247,7 +247,8 @@ class Versions:
                 "goes on"
             )
         fed = self._fed
-        fed.erring.append(order.client_id)
+        if not fed.updates:
+            fed.erring.append(order.client_id)
         hopeless = not fed.updates and fed.online <= {*fed.erring}
         if hopeless and len(fed.erring) >= MAX_INITIAL_ERRORS:
             raise ClientError(
