@@ -20,8 +20,6 @@ from fl_app.engine.server import Server
 from fl_app.runner.components import Components, build_components, message_bytes
 from fl_app.runner.validate import work_decider
 from fl_app.schedule.buffered import Buffered
-from fl_app.schedule.periodic import Periodic
-from fl_app.schedule.routed import Routed
 
 if TYPE_CHECKING:
     from fl_app.api.plot import Plot
@@ -96,7 +94,7 @@ def plan(*settings: Setting, task: "Task | None" = None, aim: str = "age=10") ->
     stays, server = (config.devices.get(part) for part in ("availability", "server"))
     stays = stays and instantiate(stays, {"seed": config.seed})
     server = instantiate(server) if server else Server()
-    schedule = _plannable(components, stays, server)
+    schedule = _plannable(components, stays)
     assert components.devices is not None
     fresh = components.trainer.pauses  # at most once an order
     orders = orders_of(
@@ -104,7 +102,7 @@ def plan(*settings: Setting, task: "Task | None" = None, aim: str = "age=10") ->
     )
     stop = server.dispatch + server.receipt + server.aggregation + server.evaluation
     uneven = stop - orders.work(getattr(schedule, "buffer_size", 1)) > orders.seconds.mean() / 10
-    if uneven and (stays or isinstance(schedule, Periodic)):
+    if uneven and stays:
         reason = f"devices.server: it stops for {stop:g} s at times, and arrivals pile up"
         raise ValueError(f"{reason}; {INSTEAD}")
     long_run = steady(orders, schedule)
@@ -137,7 +135,7 @@ def plan(*settings: Setting, task: "Task | None" = None, aim: str = "age=10") ->
     return Prediction(measures, classes, grid, best)
 
 
-def _plannable(components: Components, stays: object, server: Server) -> Plannable:
+def _plannable(components: Components, stays: object) -> Plannable:
     """The schedule, if theory covers the run; `stays` say when clients are online.
 
     Raises:
@@ -146,12 +144,7 @@ def _plannable(components: Components, stays: object, server: Server) -> Plannab
     config, schedule = components.config, components.schedule
     bounds = [key for key in ("max_norm", "max_norm_ratio") if config.guard[key] is not None]
     norms = "".join(f" guard.{key}={config.guard[key]:g}" for key in bounds)
-    slack = getattr(schedule, "period", math.inf) / 10  # seconds of a poll
-    if getattr(schedule, "burst", 1) > 1:
-        reason = "algorithm.schedule.burst: several clients start at a time"
-    elif server.poll > slack:
-        reason = f"devices.server.poll={server.poll}: a look often finds several updates"
-    elif components.devices is None or type(schedule) not in get_args(Plannable):
+    if components.devices is None or type(schedule) not in get_args(Plannable):
         reason = f"algorithm.schedule={type(schedule).__name__}: it goes by more than seconds"
     elif decider := work_decider(components.strategy, schedule, config.algorithm.client):
         reason = f"{decider}: its orders say how much clients train"
@@ -165,8 +158,8 @@ def _plannable(components: Components, stays: object, server: Server) -> Plannab
         reason = "secure_aggregation: updates wait for their group"
     elif stays and not isinstance(stays, Churn):
         reason = f"devices.availability={type(stays).__name__}: stays are not exponential"
-    elif stays and (isinstance(schedule, Routed) or getattr(schedule, "refill", "") == LATER):
-        reason = f"devices.availability with {type(schedule).__name__}: places wait for clients"
+    elif stays and (not isinstance(schedule, Buffered) or schedule.refill == LATER):
+        reason = f"devices.availability with {type(schedule).__name__}: none may leave its loop"
     else:
         return cast(Plannable, schedule)
     raise ValueError(f"{reason}; {INSTEAD}")

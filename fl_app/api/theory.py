@@ -15,40 +15,39 @@ so that, with e_k the elementary symmetric polynomials of s, and e_k^i those wit
     X^i = (N - M + 1) e_{M-2}^i / e_{M-1}^i          (the others' updates while i is at work)
     age of i = s_i X^i / K,                          mean age = (M - 1) / K
 
-The 95 % of ages are those of a loop of drawn seconds. Where clients come and go, or start by the
-clock, the others' arrivals during an order are taken as Poisson instead [A].
+The 95 % of ages are those of a loop of drawn seconds. Where clients come and go, the others'
+arrivals during an order are taken as Poisson instead [A].
 
 **Freed places are refilled after the aggregation.** The mean age is (M - K) / K. There is no closed
 form for X, since it depends on the distribution: a loop of drawn seconds and the server's work
 stands for it. With K = M these are rounds, each as long as the largest of M draws. `Routed` is in
 the loop, too: its product form holds for exponential seconds alone.
 
-**A server whose work takes seconds** is in the loop, too. Where clients come and go, or start by
-the clock, it is one station of M/M/1 type among M orders (mean value analysis). If it looks for
-replies every P seconds, and works w for each, a cycle lasts C = P / (1 - X w), of which
-B = (C - P)(M - 1) / M is work for the others. An order of s seconds that is given b before the end
-of this work is found b + P + C ceil(max(s - b - P, 0) / C) later, waits B / 2, and takes w. b is
-uniform between 0 and B [A].
+**Starts by the clock** (`Periodic`) are in the loop, too. Below M clients at work their number is
+X times the mean seconds at work, and X = burst / period, whatever M is.
+
+**A server whose work takes seconds** is in the loop, too. Where clients come and go, it is one
+station of M/M/1 type among M orders (mean value analysis). If it looks for replies every P seconds,
+and works w for each, a cycle lasts C = P / (1 - X w), of which B = (C - P)(M - 1) / M is work for
+the others. An order of s seconds that is given b before the end of this work is found
+b + P + C ceil(max(s - b - P, 0) / C) later, waits B / 2, and takes w. b is uniform between 0 and
+B [A].
 
 An order ends when its client goes offline, and then brings no update. With k of N clients online,
 M of them are at work as M N / k of all would be [A], and k is binomial.
-
-**Starts by the clock** (`Periodic`) are a loss system D/M/M/M: with q_j = exp(j period / s) - 1, a
-start finds no place with the probability p = 1 / (1 + sum_k C(M, k) prod_{j<=k} q_j), which holds
-for exponential seconds [A]. The mean age is E[ceil(seconds / period)] - 1 - M p / (1 - p): as many
-clients are at work after an arrival as a start finds that finds a place.
 """
 
 import heapq
 import math
 from copy import copy
+from dataclasses import replace
 from itertools import count
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import brentq
-from scipy.special import expit, gammaln, logsumexp
+from scipy.special import expit
 from scipy.stats import binom
 
 from fl_app.core.types import Numbers
@@ -130,14 +129,14 @@ def steady(orders: Orders, schedule: Plannable, arrivals: int = LOOP) -> Steady:
     serves = work + orders.server.poll > 0 and orders.online == 1
     if isinstance(schedule, Routed):
         schedule.route(orders.seconds, orders.joules)
-    if isinstance(schedule, Routed) or (isinstance(schedule, Buffered) and (later or serves)):
-        clients, client_ages, duration, waiting = simulate(orders, schedule, arrivals)
+    if not isinstance(schedule, Buffered) or later or serves:
+        clients, client_ages, duration, waiting, busy = simulate(orders, schedule, arrivals)
         counts = np.bincount(clients, minlength=size)
         ages = np.bincount(clients, client_ages, size) / np.maximum(counts, 1)
         attempts = updates = counts / duration
         at_work = concurrency - later * waiting * float(attempts.sum())
-        if isinstance(schedule, Routed):
-            at_work = float(attempts @ orders.seconds)
+        if not isinstance(schedule, Buffered):
+            at_work = busy
     else:
         numbers, chances = numbers_online(size, orders.online, concurrency)
         parts = [closed_form(orders, schedule, buffer, number) for number in numbers]
@@ -181,13 +180,13 @@ def numbers_online(size: int, share: float, concurrency: int) -> tuple[list[int]
 
 
 def closed_form(
-    orders: Orders, schedule: Buffered | Periodic, buffer: int, num_online: int
+    orders: Orders, schedule: Buffered, buffer: int, num_online: int
 ) -> tuple[Numbers, Numbers, Numbers, float]:
-    """The long run where a freed place is refilled at once, or by the clock.
+    """The long run where a freed place is refilled at once.
 
     Args:
         orders: of all clients.
-        schedule: with the number of places, and the period.
+        schedule: with the number of places.
         buffer: K.
         num_online: clients that are online.
 
@@ -208,14 +207,6 @@ def closed_form(
             break
     seconds = orders.seconds + waits
     others *= (places - 1) / max(of_all - 1, 1)
-    if isinstance(schedule, Periodic):
-        attempts /= attempts.sum()
-        lost = loss(schedule.period, float(attempts @ seconds), places)
-        # After an arrival, as many are at work as a start finds that is not lost.
-        periods = np.ceil((orders.draws + waits[:, None]) / schedule.period).mean(axis=1)
-        age = max(attempts @ periods - 1 - places * lost / (1 - lost), 0)
-        others *= age / max(attempts @ (seconds * others), 1e-12)
-        attempts *= (1 - lost) / schedule.period
     updates = attempts * orders.success
     ages = (orders.brought + waits) * others * float(updates.sum() / attempts.sum()) / buffer
     return attempts, updates, updates * ages, float(attempts @ seconds)
@@ -254,29 +245,20 @@ def product_form(seconds: Numbers, concurrency: int) -> tuple[Numbers, Numbers]:
     return busy, others
 
 
-def loss(period: float, seconds: float, places: int) -> float:
-    """Probability that a start, one every `period`, finds none of the `places` (D/M/M/M)."""
-    numbers = np.arange(places + 1.0)  # k
-    log_binomials = gammaln(places + 1) - gammaln(numbers + 1) - gammaln(places - numbers + 1)
-    factors = np.expm1(np.minimum(numbers[1:] * period / seconds, 700.0))  # q_k
-    logs = log_binomials + np.append(0.0, np.log(factors).cumsum())
-    return float(np.exp(-logsumexp(logs)))
-
-
 def simulate(
-    orders: Orders, schedule: Buffered | Routed, arrivals: int
-) -> tuple[Integers, Integers, float, float]:
+    orders: Orders, schedule: Plannable, arrivals: int
+) -> tuple[Integers, Integers, float, float, float]:
     """Simulate drawn durations and the server's work; clients are always online.
 
     Args:
         orders: of every client.
-        schedule: M, K, and when freed places are refilled; or M and p_i.
+        schedule: M, K, and when freed places are refilled; or M and p_i; or M and the clock.
         arrivals: number of counted ones, at least those of two versions. Before, up to two per
             order under way are not counted, while the ages grow.
 
     Returns:
         Clients and ages of the updates, each of shape ``(arrivals,)``; the seconds in which they
-        arrived; and their mean seconds in the buffer.
+        arrived; their mean seconds in the buffer; and the mean number of clients at work.
     """
     (size, num_draws), buffer_size = orders.draws.shape, getattr(schedule, "buffer_size", 1)
     refills_later = getattr(schedule, "refill", "") == LATER
@@ -287,27 +269,38 @@ def simulate(
     if routed := isinstance(schedule, Routed):
         routes = iter(rng.choice(size, total, p=np.divide(schedule.shares, size)).tolist())
     places, idle, queues = iter(rng.random(total)), [*range(size)], [0] * size
-    ready, under_way = list[int](), list[tuple[float, int, int]]()  # a heap
-    clients, ages, waiting = list[int](), list[int](), 0.0
+    ready, under_way = list[int](), list[tuple[float, int, int, float]]()  # a heap
+    clients, ages, waiting, busy = list[int](), list[int](), 0.0, 0.0
     now, server = 0.0, copy(orders.server)  # it remembers when it is free
+    due, clock = 0.0, replace(schedule)  # it remembers the next start
     for version in range(last):
         if version == first:
-            start, clients, ages, waiting = now, [], [], 0.0
+            start, clients, ages, waiting, busy = now, [], [], 0.0, 0.0
         receipts = 0.0
         for number in range(buffer_size):
-            while free and (number == 0 or not refills_later):
-                client = next(routes) if routed else idle.pop(int(next(places) * len(idle)))
-                free, queues[client] = free - 1, queues[client] + 1
-                if queues[client] == 1:
-                    ready.append(client)
-            while ready:
-                client = ready.pop(0)
-                now = server.work("dispatch", now)
-                end = now + orders.draws[client, next(turns) % num_draws]
-                heapq.heappush(under_way, (end, client, version))
-            arrival, client, base = heapq.heappop(under_way)
+            starts = free if number == 0 or not refills_later else 0
+            while True:
+                if isinstance(schedule, Periodic):
+                    starts = min(schedule.burst, free) if now >= due else 0
+                due = clock.wake(now)
+                for _ in range(starts):
+                    client = next(routes) if routed else idle.pop(int(next(places) * len(idle)))
+                    free, queues[client] = free - 1, queues[client] + 1
+                    if queues[client] == 1:
+                        ready.append(client)
+                while ready:
+                    client = ready.pop(0)
+                    now = server.work("dispatch", now)
+                    end = now + orders.draws[client, next(turns) % num_draws]
+                    heapq.heappush(under_way, (end, client, version, now))
+                begins = server.begins(under_way[0][0]) if under_way else math.inf
+                if begins <= due:
+                    break
+                # All starts before the next arrival are lost if no place is free.
+                now = max(now, due, 0.0 if free else begins * (1 - 1e-12))
+            arrival, client, base, sent = heapq.heappop(under_way)
             now = server.receive(arrival)
-            receipts += now
+            receipts, busy = receipts + now, busy + now - sent
             clients.append(client)
             ages.append(version - base)
             free, queues[client] = free + 1, queues[client] - 1
@@ -316,7 +309,8 @@ def simulate(
         now = server.work("aggregation", now)
         if version % orders.eval_every == 0:
             now = server.work("evaluation", now)
-    return np.array(clients), np.array(ages), now - start, waiting / len(clients)
+    duration = now - start
+    return np.array(clients), np.array(ages), duration, waiting / len(clients), busy / duration
 
 
 def ages_of_updates(
@@ -324,7 +318,7 @@ def ages_of_updates(
 ) -> tuple[Integers, Numbers | Integers]:
     """The clients and the ages of `LOOP` updates of the long run."""
     size, num_draws = orders.draws.shape
-    if not isinstance(schedule, Periodic) and orders.online == 1:
+    if orders.online == 1:
         return simulate(orders, schedule, LOOP)[:2]
     # The others' arrivals during an order are Poisson [A]; the buffer's place is uniform.
     rng, buffer = np.random.default_rng(0), long_run.measures["buffer_size"]

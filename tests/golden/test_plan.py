@@ -12,7 +12,15 @@ from helpers import MeanDelta, run, update_of, vec
 import fl_app
 from fl_app.algorithms.fedavg_k import FedAvgK
 from fl_app.api.plan import plan
-from fl_app.api.theory import IDLE, Orders, loss, orders_of, product_form, server_seconds, steady
+from fl_app.api.theory import (
+    IDLE,
+    Orders,
+    orders_of,
+    product_form,
+    server_seconds,
+    simulate,
+    steady,
+)
 from fl_app.cli import CONF
 from fl_app.core.types import GlobalModel, Parts
 from fl_app.devices.compute import Exponential, LogNormal, MeasuredPhones, UniformRatio
@@ -98,10 +106,25 @@ def test_few_clients_that_are_rarely_online_count_by_their_chances():
     assert pair["clients_at_work"] == pytest.approx(1 / 3)
 
 
-def test_share_of_periodic_starts_without_a_free_place():
-    assert loss(2.0, 1.0, 1) == pytest.approx(np.exp(-2))  # the one before still works
-    q1, q2 = np.exp(0.5) - 1, np.exp(1.0) - 1
-    assert loss(0.5, 1.0, 2) == pytest.approx(1 / (1 + 2 * q1 + q1 * q2))
+def test_starts_by_the_clock():
+    # Starts at 0 and 5; that at 10 is lost; at 15 the arrival frees its place before the start.
+    late = steady(fixed(15.0, 15.0, 15.0), Periodic(5.0, concurrency=2)).measures
+    assert late["updates_per_second"] == pytest.approx(2 / 15, rel=1e-3)
+    assert late["clients_at_work"] == pytest.approx(2, rel=1e-3)
+    assert late["mean_age"] == pytest.approx(1)
+    # Three of five start every 10 s. Handled after 2, 3 and 6 s, alone, they have ages 0, 1 and 2.
+    for concurrency in (3, 5):
+        costly = fixed(1.0, 2.0, 5.0)._replace(joules=np.array([1.0, 2.0, 6.0]))
+        costly = costly._replace(server=Server(receipt=1.0))
+        result = steady(costly, Periodic(10.0, 3, concurrency))
+        np.testing.assert_allclose(result.updates, 0.1, rtol=1e-3)
+        np.testing.assert_allclose(result.ages, [0, 1, 2])
+        expected = {"joules_per_update": 3, "clients_at_work": 1.1, "server_load": 0.3}
+        for name, value in expected.items():
+            assert result.measures[name] == pytest.approx(value, rel=1e-3)
+    # Starts every nanosecond: a freed place is refilled at once.
+    busy = steady(fixed(1.0, 2.0, 4.0), Periodic(1e-9, concurrency=2)).measures
+    assert busy["updates_per_second"] == pytest.approx(1, rel=1e-2)
 
 
 def test_orders_queue_at_a_busy_server():
@@ -165,28 +188,20 @@ def fleet(rng, number):
 def test_the_clock_agrees_with_theory(name, more):
     """Random fleets: arrivals a second and ages within 1 % on average, and each within its scatter.
 
-    With starts by the clock of clients that come and go it is 2 %.
-
-    A server is nearly idle with starts by the clock, where mean values hold for exponential times
-    alone.
+    With starts by the clock and polls it is 2 %, since ages scatter more.
     """
-    if more == "availability" and name in ("after", "all", "rounds", "routed"):
-        pytest.skip("no theory: places wait for clients that are online")
-    if more == "poll" and name == "clock":
-        pytest.skip("no theory: a look finds several updates")
+    if more == "availability" and name not in ("at once", "one by one"):
+        pytest.skip("no theory: in the loop, all clients are online")
     rng = np.random.default_rng(7)
     speeds, ages = [], []
     for number in range(8):
-        # Starts by the clock are a loss system for exponential seconds alone.
-        devices, size = fleet(rng, 1 if name == "clock" else number)
+        devices, size = fleet(rng, number)
         limit = size if more == "availability" else size // 3
         concurrency = int(rng.integers(2, max(3, limit)))
         schedule = SCHEDULES[name](size, concurrency, int(rng.integers(1, concurrency + 1)))
         stays = Churn(mean_online=4, mean_offline=8, seed=number) if "av" in more else None
         server = {
-            "server": Server(receipt=0.004)
-            if name == "clock"
-            else Server(receipt=0.03, aggregation=0.3),
+            "server": Server(receipt=0.03, aggregation=0.3),
             "poll": Server(receipt=0.01, dispatch=0.01, poll=0.37),
         }.get(more, Server())
         theory = steady(orders_of(devices, size, stays, server), schedule).measures
@@ -204,20 +219,45 @@ def test_the_clock_agrees_with_theory(name, more):
         speeds.append((len(arrivals) - 1) / seconds / theory["updates_per_second"])
         age = np.mean([arrival["age"] for arrival in arrivals])
         ages.append((age + 1) / (theory["mean_age"] + 1))
-    bound = 0.02 if (name, more) == ("clock", "availability") else 0.01
+    bound = 0.02 if (name, more) == ("clock", "poll") else 0.01
     assert np.mean(speeds) == pytest.approx(1, abs=bound)
     assert np.mean(ages) == pytest.approx(1, abs=bound)
     np.testing.assert_allclose(speeds, 1, atol=0.1)
     np.testing.assert_allclose(ages, 1, atol=0.05)
 
 
-CHURN = "devices=lognormal devices.sigma=1.5 devices/availability=churn"
+@pytest.mark.parametrize("number", range(8))
+def test_the_loop_with_starts_by_the_clock_is_a_run(number):
+    """Update by update, if orders take the same seconds in the sequence in which they are given."""
+    rng = np.random.default_rng(number)
+    size, period = int(rng.integers(2, 12)), (0.3, 0.7, 1.0, 1.5)[number % 4]
+    concurrency, burst = int(rng.integers(2, size + 1)), int(rng.integers(1, 3))
+    server = Server(receipt=0.03, dispatch=0.02, aggregation=0.1, poll=0.37 * (number < 4))
+    draws = rng.exponential(3.0, 1000)
+    orders = fixed(*[1.0] * size)._replace(draws=np.tile(draws, (size, 1)), server=server)
+    schedule = Periodic(period, burst, concurrency)
+    ages = simulate(orders, schedule, 200)[1]
+    seconds = iter(draws.tolist())
+    devices = SimpleNamespace(parts=lambda *_: Parts(0.0, next(seconds), 0.0), joules=None)
+    versions = 2 * concurrency + 200
+    result = run(schedule, num_clients=size, num_versions=versions, devices=devices, server=server)
+    assert [each["age"] for each in result.kind("arrival")[-200:]] == ages.tolist()
 
 
-@pytest.mark.parametrize("more", ["devices.ratio=110", CHURN])
+BUFFER = "algorithm.schedule.buffer_size=2"
+CHURN = f"{BUFFER} devices=lognormal devices.sigma=1.5 devices/availability=churn"
+CLOCK = (
+    "algorithm=fedasync algorithm/schedule=periodic algorithm.schedule.period=1"
+    " algorithm.schedule.concurrency=30 devices/energy=phone"
+)
+SERVER = "devices/server=measured devices.server.table=null devices.server.receipt=0.3"
+
+
+@pytest.mark.parametrize("more", [f"{BUFFER} devices.ratio=110", CHURN, CLOCK, f"{CLOCK} {SERVER}"])
 def test_classes_are_those_of_a_run(more, tmp_path):
-    settings = ("algorithm.schedule.buffer_size=2", "num_clients=30", *more.split())
-    theory = plan(*settings).classes
+    settings = ("num_clients=30", *more.split())
+    prediction = plan(*settings)
+    theory, measures = prediction.classes, prediction.measures
     result = fl_app.run(
         *settings, "num_versions=6000", "runtime.train=false", "eval_every=2000",
         output=tmp_path / "run", progress=False,
@@ -232,6 +272,9 @@ def test_classes_are_those_of_a_run(more, tmp_path):
         assert group.age.mean() == pytest.approx(row.mean_age, rel=0.05)
         below, up_to = (group.age < row.age_95).mean(), (group.age <= row.age_95).mean()
         assert below - 0.01 < 0.95 < up_to + 0.01
+    if "energy" in more:
+        joules = result.summary["joules"] / len(arrivals)
+        assert joules == pytest.approx(measures["joules_per_update"], rel=0.01)
 
 
 def test_refusals_and_aims():
@@ -240,8 +283,8 @@ def test_refusals_and_aims():
             plan(f"algorithm={name}")
     with pytest.raises(ValueError, match="availability=Arrivals: stays are not exponential"):
         plan("devices/availability=arrivals")
-    with pytest.raises(ValueError, match=r"poll=0\.02: a look often finds several updates"):
-        plan("algorithm=fedasmu", "devices/server=measured", "devices.server.poll=0.02")
+    with pytest.raises(ValueError, match="availability with Periodic: none may leave its loop"):
+        plan("algorithm=fedasmu", "devices/availability=churn")
     stops = ("devices.server.table=null", "devices.server.evaluation=1", "eval_every=9")
     with pytest.raises(ValueError, match="it stops for 1 s at times, and arrivals pile up"):
         plan("devices/server=measured", *stops, "devices/availability=churn")
