@@ -2,6 +2,8 @@
 
 import json
 import math
+import subprocess
+import sys
 from collections import defaultdict
 from copy import deepcopy
 from dataclasses import dataclass
@@ -81,6 +83,14 @@ def small_model(seed=0, width=4):
     torch.manual_seed(seed)
     layers = nn.Linear(3, width), nn.BatchNorm1d(width), nn.Dropout(0.5), nn.Linear(width, 2)
     return nn.Sequential(*layers)
+
+
+def python(*arguments, **options):
+    """Python after it has run with these arguments and succeeded, with its output as text."""
+    command = [sys.executable, *map(str, arguments)]
+    process = subprocess.run(command, capture_output=True, text=True, **options)
+    assert process.returncode == 0, process.stdout + process.stderr
+    return process
 
 
 # -- a task ---------------------------------------------------------------------------------------

@@ -4,13 +4,11 @@ import errno
 import json
 import os
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
-from helpers import make_config
+from helpers import make_config, python
 
 from fl_app.core.errors import RunError
 from fl_app.record.log import JsonLines
@@ -151,13 +149,6 @@ def test_a_full_disk_ends_a_run_with_its_reason_and_with_room_it_resumes(tmp_pat
 pytestmark = pytest.mark.timeout(240)
 
 
-def run_python(*arguments):
-    command = [sys.executable, *map(str, arguments)]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    result = subprocess.run(command, capture_output=True, text=True, env=environment)
-    assert result.returncode == 0, result.stderr
-
-
 @SLOW
 def test_simulation_engine_writes_the_same_files_as_inprocess(tmp_path):
     """The ClientApps also mask uploads and evaluate."""
@@ -169,9 +160,9 @@ def test_simulation_engine_writes_the_same_files_as_inprocess(tmp_path):
     ]
     folders = [tmp_path / name for name in ("flower", "inprocess")]
     script = Path(__file__).parents[1] / "in_flower.py"
-    run_python(script, folders[0], "3", *overrides, "runtime=flower")
+    python(script, folders[0], "3", *overrides, "runtime=flower")
     options = ["runtime.workers=0", f"hydra.run.dir={folders[1]}"]
-    run_python("-m", "fl_app", *overrides, *options)
+    python("-m", "fl_app", *overrides, *options)
     (log,) = {(folder / "events.jsonl").read_bytes() for folder in folders}
     assert b'"clients_evaluate"' in log
     assert b'"weight_rounding"' in log

@@ -10,6 +10,7 @@ import time
 
 import numpy as np
 import pytest
+from helpers import python
 
 from fl_app.__main__ import main
 
@@ -240,13 +241,7 @@ for words in sys.argv.pop().splitlines():
 @pytest.mark.slow
 @pytest.mark.timeout(240)
 def test_nothing_heavy_is_imported_for_a_refusal(tmp_path):
-    process = subprocess.run(
-        [sys.executable, "-c", COMMANDS, REFUSED.strip()],
-        capture_output=True,
-        text=True,
-        check=True,
-        cwd=tmp_path,
-    )
+    process = python("-c", COMMANDS, REFUSED.strip(), cwd=tmp_path)
     results = [json.loads(line) for line in process.stdout.splitlines()]
     assert results == [[line, 2, []] for line in REFUSED.strip().splitlines()], process.stderr
     assert process.stderr.count("error: ") == len(results)

@@ -4,14 +4,13 @@ import importlib.util
 import json
 import os
 import re
-import subprocess
 import sys
 from pathlib import Path
 
 import nbformat
 import numpy as np
 import pytest
-from helpers import Quadratic
+from helpers import Quadratic, python
 from nbclient import NotebookClient
 
 from fl_app.__main__ import main
@@ -38,9 +37,8 @@ def test_readme_is_short():
 @pytest.mark.timeout(300)
 def test_the_table_is_that_of_the_main_job(tmp_path):
     """On a terminal of 100 columns. Processors differ in last bits, and therefore in scores."""
-    line = [sys.executable, "-m", "fl_app", "experiment=quickstart", f"hydra.run.dir={tmp_path}"]
-    run = subprocess.run(line, env={**os.environ, "COLUMNS": "100"}, capture_output=True, text=True)
-    assert run.returncode == 0, run.stderr
+    command = ["-m", "fl_app", "experiment=quickstart", f"hydra.run.dir={tmp_path}"]
+    run = python(*command, env={**os.environ, "COLUMNS": "100"})
     block = re.search(r"^```text\n(.*?)^```$", README, re.MULTILINE | re.DOTALL)
     assert block
     titles, names, *rows = block[1].splitlines()[:-1]
@@ -165,9 +163,7 @@ def test_adapters_send_a_fortieth(tmp_path):
     for package in ("peft", "transformers"):
         pytest.importorskip(package)
     short = ("num_versions=2", "algorithm.client.local_steps=1")
-    command = [sys.executable, str(EXAMPLE), *short, "runtime.workers=2"]
-    run = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert run.returncode == 0, run.stderr
+    run = python(EXAMPLE, *short, "runtime.workers=2", cwd=tmp_path)
     assert "Adapters send 41 times fewer bytes to the server." in run.stdout
 
     def read_run(name):
@@ -202,7 +198,5 @@ assert "torch" not in sys.modules
 def test_it_learns_digits_without_torch():
     paths = (str(ROOT / "examples"), str(ROOT / "tests"))
     code = f"import sys; sys.path[:0] = {paths!r}\n{RUN}"
-    process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert process.returncode == 0, process.stderr
-    (accuracy,) = re.findall(r"accuracy: (\S+)", process.stdout)
+    (accuracy,) = re.findall(r"accuracy: (\S+)", python("-c", code).stdout)
     assert float(accuracy) > 0.8

@@ -24,7 +24,7 @@ from flwr.client import NumPyClient
 from flwr.clientapp import ClientApp
 from flwr.serverapp.strategy import FedAdam, FedProx
 from foreign_app import SERVERS, read_fit, write_app
-from helpers import Quadratic, vec
+from helpers import Quadratic, python, vec
 
 from fl_app import report
 from fl_app.algorithms import fedprox
@@ -83,10 +83,7 @@ def test_server_app_and_client_app_of_the_page(server, tmp_path, monkeypatch, ca
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_simulation_of_the_page(tmp_path):
-    command = [sys.executable, "simulate.py"]
-    folder = write_app(tmp_path, SERVERS[0])
-    process = subprocess.run(command, cwd=folder, capture_output=True, text=True)
-    assert process.returncode == 0, process.stderr
+    process = python("simulate.py", cwd=write_app(tmp_path, SERVERS[0]))
     assert read_fit(process.stdout) == pytest.approx([2, 1], abs=0.1)
 
 

@@ -11,7 +11,7 @@ import pytest
 from fake_grid import FakeGrid
 from flwr.app import Message
 from flwr.common.serde import message_to_proto
-from helpers import initial_vector, make_config
+from helpers import initial_vector, make_config, python
 from omegaconf import OmegaConf
 
 from fl_app import client_app
@@ -64,15 +64,6 @@ print(fl_app.__file__, CONF, config.algorithm.strategy.inner.num_malicious_nodes
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1500)]
 
 
-def compose_in(python, cwd, **more):
-    environment = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"} | more
-    command = [python, "-c", COMPOSE]
-    process = subprocess.run(
-        command, cwd=cwd, env=environment, check=True, capture_output=True, text=True
-    )
-    return process.stdout.split()
-
-
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory):
     return build_wheel(tmp_path_factory.mktemp("installed"))
@@ -88,7 +79,8 @@ def test_a_wheel_holds_its_configuration_and_claims_no_name_but_its_own(wheel, t
             if source.is_file() and "__pycache__" not in source.parts:
                 copy = site / below / source.relative_to(ROOT / folder)
                 assert copy.read_bytes() == source.read_bytes()
-    output = compose_in(sys.executable, tmp_path, PYTHONPATH=str(site))
+    environment = {**os.environ, "PYTHONPATH": str(site)}
+    output = python("-c", COMPOSE, cwd=tmp_path, env=environment).stdout.split()
     assert output == [str(site / "fl_app/__init__.py"), str(site / "fl_app/conf"), "2"]
 
 
@@ -104,10 +96,10 @@ def order(path):
     path.write_bytes(message_to_proto(message).SerializeToString())
 
 
-def carry_out(python, path):
+def carry_out(interpreter, path):
     environment = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
-    command = [python, "-c", NODE, path, *EXTRAS]
-    if python == sys.executable:
+    command = [interpreter, "-c", NODE, path, *EXTRAS]
+    if interpreter == sys.executable:
         environment["PYTHONPATH"] = str(ROOT)
     process = subprocess.run(
         command, cwd=path.parent, env=environment, capture_output=True, text=True, check=True

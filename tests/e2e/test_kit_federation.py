@@ -8,8 +8,6 @@ import os
 import shutil
 import signal
 import sqlite3
-import subprocess
-import sys
 import time
 from collections import Counter
 
@@ -17,7 +15,7 @@ import numpy as np
 import psutil
 import pytest
 import torch
-from helpers import make_config
+from helpers import make_config, python
 from kit_processes import ask, count, end, free_ports, give_ports, keep, processes, start, wait_for
 from sklearn.datasets import load_iris
 
@@ -235,8 +233,7 @@ def test_nodes_with_a_table_each_and_one_that_cannot_be_read(federation, tmp_pat
     sample, schema = tmp_path / "sample.csv", tmp_path / "schema.json"
     write_table(sample, (0, 1, 2))
     overrides = ["task=csv", f"task.path={sample}", "task.target=species"]
-    command = [sys.executable, "-m", "fl_app.schema", *overrides]
-    schema.write_text(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+    schema.write_text(python("-m", "fl_app.schema", *overrides).stdout)
     (federation.server / "my_model.py").write_text(MODEL)
     model = ["task.model=my_model:make", "task.loss=my_model:loss"]
     for i, path in enumerate(tables):

@@ -1,13 +1,12 @@
 """`python -m fl_app.search`: results, continuation, parallel trials; and the benchmark."""
 
 import json
-import subprocess
-import sys
 from signal import SIGTERM
 from unittest.mock import Mock
 
 import pandas as pd
 import pytest
+from helpers import python
 from omegaconf import OmegaConf
 
 from fl_app.benchmark.__main__ import main as benchmark
@@ -25,8 +24,8 @@ WORDS = [
 ]
 
 
-def command(folder, *more):
-    return [sys.executable, "-m", "fl_app.search", *WORDS, f"search.folder={folder}", *more]
+def search(folder, *more, **options):
+    python("-m", "fl_app.search", *WORDS, f"search.folder={folder}", *more, **options)
 
 
 def trials(folder):
@@ -36,7 +35,7 @@ def trials(folder):
 @pytest.fixture(scope="module")
 def study(tmp_path_factory):
     folder = tmp_path_factory.mktemp("searched")
-    subprocess.run(command(folder, "search.test_seeds=[5]"), check=True, timeout=250)
+    search(folder, "search.test_seeds=[5]", timeout=250)
     return folder
 
 
@@ -66,7 +65,7 @@ def test_every_cell_gets_the_same_trials_and_its_best_setting_is_judged(study):
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_a_search_side_by_side_is_the_same(study, tmp_path):
-    subprocess.run(command(tmp_path, "search.parallel=2", "search.trials=2"), check=True)
+    search(tmp_path, "search.parallel=2", "search.trials=2")
     whole = trials(study)
     first = whole[whole.number < 2].reset_index(drop=True)
     pd.testing.assert_frame_equal(trials(tmp_path), first)

@@ -3,7 +3,6 @@
 import json
 import re
 import shlex
-import subprocess
 import sys
 from pathlib import Path
 
@@ -11,6 +10,7 @@ import datasets
 import numpy as np
 import pandas as pd
 import pytest
+from helpers import python
 from omegaconf import OmegaConf
 from PIL import Image
 from sklearn.datasets import load_breast_cancer, load_digits
@@ -75,11 +75,7 @@ def run_command(command):
     arguments = shlex.split(command.replace("\\\n", ""))
     assert arguments[:3] == ["python", "-m", "fl_app"]
     limits = ["max_updates=40", "eval_every=1"]
-    process = subprocess.run(
-        [sys.executable, *arguments[1:], *limits], capture_output=True, text=True, timeout=240
-    )
-    assert process.returncode == 0, process.stderr
-    return process.stdout
+    return python(*arguments[1:], *limits, timeout=240).stdout
 
 
 @pytest.mark.slow
@@ -270,10 +266,8 @@ def test_flowers_engine_gives_the_same_model(folder):
     for name in ("inprocess", "flower"):
         command = ["-m", "fl_app", f"hydra.run.dir={name}"]
         if name == "flower":
-            command = [str(ROOT / "tests/in_flower.py"), name, "2", "runtime=flower"]
+            command = [ROOT / "tests/in_flower.py", name, "2", "runtime=flower"]
         arguments = [word for word in overrides if name == "inprocess" or "workers" not in word]
-        command = [sys.executable, *command, *arguments]
-        process = subprocess.run(command, capture_output=True, text=True, check=False)
-        assert process.returncode == 0, process.stderr
+        python(*command, *arguments)
         hashes.add(json.loads(Path(name, "summary.json").read_text())["model_sha256"])
     assert len(hashes) == 1

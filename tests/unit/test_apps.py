@@ -2,8 +2,6 @@
 
 import json
 import re
-import subprocess
-import sys
 import tomllib
 from dataclasses import replace
 from pathlib import Path
@@ -13,7 +11,7 @@ import pytest
 import torch
 from fake_grid import FakeGrid, through
 from flwr.app import Context, Message, RecordDict
-from helpers import order_for
+from helpers import order_for, python
 from omegaconf import OmegaConf
 
 from fl_app import client_app, server_app
@@ -159,8 +157,7 @@ def test_introduction_is_light():
     assert dict(reply.content["metrics"]) == {"partition-id": 2}
     assert dict(ask("query", RecordDict()).content["metrics"]) == {}
     code = "import sys, fl_app.client_app; print('torch' in sys.modules)"
-    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert run.stdout.strip() == "False"
+    assert python("-c", code).stdout.strip() == "False"
 
 
 FEDDYN = CONFIG.replace("client.LocalTrainer", "algorithms.feddyn.trainer.FedDynTrainer")

@@ -5,7 +5,6 @@ import shutil
 import socket
 import ssl
 import subprocess
-import sys
 import venv
 import zipfile
 from contextlib import closing, contextmanager, suppress
@@ -16,6 +15,7 @@ from pathlib import Path
 
 import pytest
 from flwr.cli.build import build_fab_from_disk
+from helpers import python
 from kit_processes import free_ports, superlink, wait_for
 
 from fl_app.field.make import new_kit
@@ -165,10 +165,7 @@ def test_a_wheel_makes_the_same_wheel_and_the_same_flower_app(tmp_path):
     )
     output = tmp_path / "again"
     output.mkdir()
-    process = subprocess.run(
-        [sys.executable, "-c", code, output], env={"PYTHONPATH": str(site)}, capture_output=True
-    )
-    assert process.returncode == 0, process.stderr
+    python("-c", code, output, env={"PYTHONPATH": str(site)})
     with zipfile.ZipFile(next(output.glob("*.whl"))) as file:
         assert set(file.namelist()) == names
     shutil.rmtree(site)

@@ -2,12 +2,10 @@
 
 import json
 import re
-import subprocess
-import sys
 
 import pytest
 import vl_convert
-from helpers import EVENTFUL, ROUNDS, clients_evaluate, dispatch, write_cell
+from helpers import EVENTFUL, ROUNDS, clients_evaluate, dispatch, python, write_cell
 
 from fl_app.report import PAGE, write_report
 from fl_app.report.__main__ import main
@@ -187,4 +185,4 @@ def test_command_refuses_a_folder_without_cells(tmp_path, capsys):
 def test_importing_the_report_imports_nothing_that_draws():
     heavy = {"altair", "pandas", "vl_convert"}
     code = f"import sys, fl_app.report; sys.exit(bool({heavy} & {{*sys.modules}}))"
-    subprocess.run([sys.executable, "-c", code], check=True)
+    python("-c", code)
