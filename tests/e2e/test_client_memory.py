@@ -84,6 +84,16 @@ def federation(folder, *overrides, grid=None):
     return (folder / "events.jsonl").read_bytes(), summary
 
 
+def same_in_flower(folder, *overrides):
+    """Log and summary of a run without Flower, which are the same with two of its nodes."""
+    log, summary = federation(folder / "inline", *overrides, "runtime.workers=0")
+    grid, _ = nodes(folder, 2)
+    flower = federation(folder / "flower", *overrides, "runtime=flower", grid=grid)
+    assert flower[0] == log
+    assert flower[1]["model_sha256"] == summary["model_sha256"]
+    return log, summary
+
+
 def kinds(log):
     return Counter(json.loads(line)["kind"] for line in log.splitlines())
 
@@ -96,15 +106,10 @@ def arrays(folder):
 @pytest.mark.parametrize("part", [HEAD, OWN])
 @pytest.mark.parametrize("from_file", [False, True])
 def test_the_same_files_in_flower_as_inline(part, from_file, tmp_path, weights):
-    overrides = [part, *([weights] if from_file else [])]
-    inline = federation(tmp_path / "inline", *overrides, "runtime.workers=0")
-    grid, _ = nodes(tmp_path, 2)
-    flower = federation(tmp_path / "flower", *overrides, "runtime=flower", grid=grid)
-    assert flower[0] == inline[0]
-    assert flower[1]["model_sha256"] == inline[1]["model_sha256"]
-    vector, counts = SIZES[part], kinds(inline[0])
-    assert inline[1]["bytes_down"] == vector * counts["dispatch"]
-    assert inline[1]["bytes_up"] == vector * counts["arrival"]
+    log, summary = same_in_flower(tmp_path, part, *([weights] if from_file else []))
+    vector, counts = SIZES[part], kinds(log)
+    assert summary["bytes_down"] == vector * counts["dispatch"]
+    assert summary["bytes_up"] == vector * counts["arrival"]
     if part == HEAD and from_file:  # the model starts from the file and keeps frozen parameters
         final = arrays(tmp_path / "inline")
         with np.load(weights.partition("=")[2]) as file:
@@ -117,11 +122,8 @@ def test_the_same_files_in_flower_as_inline(part, from_file, tmp_path, weights):
 def test_clients_evaluate_with_frozen_and_private_parameters(part, tmp_path, weights):
     """Scores in Flower are the same as inline."""
     overrides = [part, weights, "client_eval_every=2", "task.holdout=0.2"]
-    inline = federation(tmp_path / "inline", *overrides, "runtime.workers=0")
-    grid, _ = nodes(tmp_path, 2)
-    flower = federation(tmp_path / "flower", *overrides, "runtime=flower", grid=grid)
-    assert flower[0] == inline[0]
-    assert kinds(inline[0])["client_evaluate"] > 4
+    log, _ = same_in_flower(tmp_path, *overrides)
+    assert kinds(log)["client_evaluate"] > 4
     real, _ = nodes(tmp_path, 3, forgetful=True)
     log, _ = federation(tmp_path / "real", *overrides, "runtime=deployment", grid=real)
     assert kinds(log)["client_evaluate"] > 0
@@ -144,11 +146,7 @@ def test_private_parameters_never_leave_a_real_node(tmp_path, weights):
 def test_sub_models_travel_alone(tmp_path):
     """64-32-10: half of it has 65 16 + 16 10 + 10 = 1210 of 2410 entries."""
     overrides = ["algorithm.client.widths=[1,0.5]", "algorithm.client.width_window=rolling"]
-    inline = federation(tmp_path / "inline", *overrides, "runtime.workers=0")
-    grid, _ = nodes(tmp_path, 2)
-    flower = federation(tmp_path / "flower", *overrides, "runtime=flower", grid=grid)
-    assert flower[0] == inline[0]
-    assert flower[1]["model_sha256"] == inline[1]["model_sha256"]
+    same_in_flower(tmp_path, *overrides)
     grid, replies = nodes(tmp_path, 4)
     slow = ["devices=two_speed", "devices.slow_share=0.5", "algorithm.client.upload=model"]
     log, _ = federation(tmp_path / "real", *overrides, *slow, "runtime=deployment", grid=grid)
