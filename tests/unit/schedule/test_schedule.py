@@ -22,9 +22,18 @@ def update(client_id):
 
 
 def start(schedule, idle, busy=(), buffer=(), seed=0, failing=()):
-    updates = [update(client_id) for client_id in buffer]
     schedule.observe((), failing)
-    return list(schedule.start(ClientPool(idle), busy, updates, np.random.default_rng(seed)))
+    rng = np.random.default_rng(seed)
+    return list(schedule.start(ClientPool(idle), busy, updates_of(*buffer), rng))
+
+
+def take(schedule, *clients):
+    """The clients of these whose updates the schedule takes."""
+    return [update.client_id for update in schedule.take(updates_of(*clients))]
+
+
+def updates_of(*clients):
+    return [update(client_id) for client_id in clients]
 
 
 # -- decisions, one at a time ---------------------------------------------------------------------
@@ -32,7 +41,7 @@ def start(schedule, idle, busy=(), buffer=(), seed=0, failing=()):
 
 @pytest.mark.parametrize("schedule", [Buffered(5, 3), k_async(3, 5), RandomK(3, 9, 0)])
 def test_take_releases_exactly_k_however_many_wait(schedule):
-    buffer = [update(client_id) for client_id in range(7)]
+    buffer = updates_of(*range(7))
     assert [len(schedule.take(buffer[:n])) for n in range(8)] == [0, 0, 0, 3, 3, 3, 3, 3]
     assert schedule.take(buffer) == buffer[:3]
 
@@ -64,45 +73,45 @@ def test_round_blocking_takes_each_client_once_in_a_round():
     """Five clients, K = 2: 0 and 1, then 2 and 3 although 0 and 1 are back, then 4 alone."""
     schedule = RoundBlocking(2)
     assert start(schedule, range(5)) == [0, 1, 2, 3, 4]
-
-    def take(*waiting):
-        return [u.client_id for u in schedule.take([update(c) for c in waiting])]
-
-    assert take(0) == []
-    assert take(0, 1) == [0, 1]
-    assert take(0, 1, 2) == []
-    assert take(0, 1, 2, 3) == [2, 3]
-    assert take(0, 1) == []
-    assert take(0, 1, 4) == [4]
+    assert take(schedule, 0) == []
+    assert take(schedule, 0, 1) == [0, 1]
+    assert take(schedule, 0, 1, 2) == []
+    assert take(schedule, 0, 1, 2, 3) == [2, 3]
+    assert take(schedule, 0, 1) == []
+    assert take(schedule, 0, 1, 4) == [4]
     # The round is over; the waiting updates begin the next.
-    assert take(0, 1) == [0, 1]
-    assert take(4) == []
+    assert take(schedule, 0, 1) == [0, 1]
+    assert take(schedule, 4) == []
+
+
+def half_a_round():
+    """A round of four clients, two of which have had their turn."""
+    schedule = RoundBlocking(2)
+    start(schedule, range(4))
+    assert take(schedule, 0, 1) == [0, 1]
+    return schedule
 
 
 def test_a_round_does_not_wait_for_clients_that_left():
     """Of four clients 3 leaves before its turn: 2 is the last of the round."""
-    schedule = RoundBlocking(2)
-    start(schedule, range(4))
-    schedule.take([update(0), update(1)])
+    schedule = half_a_round()
     start(schedule, [], busy=[0, 1, 2])
-    assert [u.client_id for u in schedule.take([update(2)])] == [2]
+    assert take(schedule, 2) == [2]
 
 
 def test_a_round_does_not_wait_for_failed_orders():
     """Of four clients 3 fails: 2 is the last of the round, and 3 has its turn when it reports."""
-    schedule = RoundBlocking(2)
-    start(schedule, range(4))
-    schedule.take([update(0), update(1)])
+    schedule = half_a_round()
     assert start(schedule, [0, 1, 3], busy=[2], failing={3}) == [0, 1, 3]
-    assert not schedule.take([update(0)])
-    assert [u.client_id for u in schedule.take([update(0), update(2)])] == [2]
+    assert take(schedule, 0) == []
+    assert take(schedule, 0, 2) == [2]
     # The next round has 0, 1 and 2, and 3 because its update has arrived.
     start(schedule, [0, 2], busy=[1, 3], buffer=[0], failing={3})
-    assert not schedule.take([update(0)])
-    assert [u.client_id for u in schedule.take([update(0), update(3)])] == [0, 3]
+    assert take(schedule, 0) == []
+    assert take(schedule, 0, 3) == [0, 3]
     start(schedule, [0, 3], busy=[1, 2])
-    assert not schedule.take([update(1)])
-    assert [u.client_id for u in schedule.take([update(1), update(2)])] == [1, 2]
+    assert take(schedule, 1) == []
+    assert take(schedule, 1, 2) == [1, 2]
 
 
 # -- whole runs -----------------------------------------------------------------------------------
@@ -272,16 +281,8 @@ def test_the_server_waits_for_a_late_client_or_recalls_it(epochs, deadline, seco
 # -- quorums of clusters ---------------------------------------------------------------------------
 
 
-def updates_of(*clients):
-    return [update(client_id) for client_id in clients]
-
-
 def quorum_start(schedule, idle, busy=(), failing=()):
     return set(start(schedule, idle, busy, failing=failing))
-
-
-def quorum_take(schedule, *clients):
-    return [update.client_id for update in schedule.take(updates_of(*clients))]
 
 
 def make_clustered(clusters, **settings):
@@ -301,10 +302,10 @@ def test_the_first_clusters_need_an_upload_of_every_client():
     schedule = ClusteredQuorum(num_clusters=2)
     assert quorum_start(schedule, range(3)) == {0, 1, 2}
     assert not schedule.survey(0, updates_of(2, 0))
-    assert quorum_take(schedule, 2, 0) == []
+    assert take(schedule, 2, 0) == []
     everybody = updates_of(2, 0, 1)
     assert schedule.survey(0, everybody)
-    assert quorum_take(schedule, 2, 0, 1) == []
+    assert take(schedule, 2, 0, 1) == []
     assert schedule.regroup({0: 0, 1: 1, 2: 0}, everybody) == everybody
     assert not schedule.survey(0, [])
     assert quorum_start(schedule, range(3)) == {0, 1, 2}
@@ -317,8 +318,8 @@ def test_the_first_clusters_need_an_upload_of_every_client():
 def test_a_quorum_is_the_rounded_share_and_at_least_one(size, participation, quorum):
     """0.5, 1.4, 1.5, 3.5, 0.2 and 4."""
     schedule = make_clustered(dict.fromkeys(range(size), 0), participation=participation)
-    assert quorum_take(schedule, *range(quorum - 1)) == []
-    assert quorum_take(schedule, *range(size)) == [*range(quorum)]
+    assert take(schedule, *range(quorum - 1)) == []
+    assert take(schedule, *range(size)) == [*range(quorum)]
 
 
 TWO = {0: 0, 1: 0, 2: 0, 3: 0, 4: 1, 5: 1}  # with phi = 1/2 the quorums are 2 and 1
@@ -326,40 +327,40 @@ TWO = {0: 0, 1: 0, 2: 0, 3: 0, 4: 1, 5: 1}  # with phi = 1/2 the quorums are 2 a
 
 def test_all_clusters_are_waited_for_and_the_first_are_taken():
     schedule = make_clustered(TWO, participation=0.5)
-    assert quorum_take(schedule, 3, 1, 0) == []
-    assert quorum_take(schedule, 4, 5) == []
-    assert quorum_take(schedule, 3, 5, 1, 4, 0) == [3, 5, 1]
+    assert take(schedule, 3, 1, 0) == []
+    assert take(schedule, 4, 5) == []
+    assert take(schedule, 3, 5, 1, 4, 0) == [3, 5, 1]
 
 
 def test_without_dsa_one_cluster_is_taken_at_a_time():
     schedule = make_clustered(TWO, participation=0.5, synchronous=False)
-    assert quorum_take(schedule, 3) == []
-    assert quorum_take(schedule, 3, 1) == [3, 1]
-    assert quorum_take(schedule, 5) == [5]
-    assert quorum_take(schedule, 5, 3, 1, 0, 2) == [3, 1]
+    assert take(schedule, 3) == []
+    assert take(schedule, 3, 1) == [3, 1]
+    assert take(schedule, 5) == [5]
+    assert take(schedule, 5, 3, 1, 0, 2) == [3, 1]
 
 
 def test_quorums_do_not_wait_for_clients_that_left():
     """Three of the four in cluster 0 are present: round(1.5) = 2 still; then one: 1."""
     schedule = make_clustered(TWO, participation=0.5)
     quorum_start(schedule, [], busy=[0, 1, 2, 4, 5])
-    assert quorum_take(schedule, 0, 4) == []
+    assert take(schedule, 0, 4) == []
     quorum_start(schedule, [], busy=[0, 4, 5])
-    assert quorum_take(schedule, 0, 4) == [0, 4]
+    assert take(schedule, 0, 4) == [0, 4]
     quorum_start(schedule, [], busy=[4, 5])
-    assert quorum_take(schedule, 4) == [4]
+    assert take(schedule, 4) == [4]
 
 
 def test_quorums_do_not_wait_for_failed_orders():
     """Client 5 fails, gets another order, and delivers in the end; so does 4."""
     schedule = make_clustered({0: 0, 1: 0, 4: 1, 5: 2}, participation=1.0)
     assert quorum_start(schedule, [5], busy=[0, 1, 4], failing={5}) == {5}
-    assert quorum_take(schedule, 0, 1, 4) == [0, 1, 4]
+    assert take(schedule, 0, 1, 4) == [0, 1, 4]
     assert quorum_start(schedule, [0, 1, 4], busy=[5], failing={5}) == {0, 1, 4}
-    assert quorum_take(schedule, 5) == []
-    assert quorum_take(schedule, 5, 0, 4, 1) == [5, 0, 4, 1]
+    assert take(schedule, 5) == []
+    assert take(schedule, 5, 0, 4, 1) == [5, 0, 4, 1]
     quorum_start(schedule, [0, 1, 4, 5])
-    assert quorum_take(schedule, 0, 4, 1) == []
+    assert take(schedule, 0, 4, 1) == []
 
 
 @pytest.mark.parametrize(
