@@ -402,6 +402,23 @@ def make_config(*overrides):
     return deepcopy(_make_config(overrides))
 
 
+def schema(*columns, outputs=("no", "yes")):
+    """The schema of a table by which "ill" is predicted from columns (name, mean, deviation)."""
+    return {
+        "format": 1,
+        "kind": "classification",
+        "input_shape": [len(columns)],
+        "outputs": [*outputs],
+        "targets": ["ill"],
+        "columns": [
+            dict(zip(("name", "mean", "deviation"), each, strict=True)) for each in columns
+        ],
+    }
+
+
+AGE = ("age", 50.0, 20.0)
+
+
 # -- folders of runs -------------------------------------------------------------------------------
 
 

@@ -8,7 +8,7 @@ from unittest.mock import Mock
 
 import psutil
 import pytest
-from helpers import make_config
+from helpers import AGE, make_config, schema
 from kit_processes import free_ports, superlink
 
 from fl_app.field import doctor, make
@@ -230,14 +230,7 @@ def test_the_table_of_findings(capsys):
 
 # -- a device's own data --------------------------------------------------------------------------
 
-SCHEMA = {
-    "format": 1,
-    "kind": "classification",
-    "input_shape": [1],
-    "outputs": ["no", "perhaps", "yes"],
-    "targets": ["ill"],
-    "columns": [{"name": "age", "mean": 50.0, "deviation": 20.0}],
-}
+SCHEMA = schema(AGE, outputs=("no", "perhaps", "yes"))
 
 
 def table(folder, *rows):

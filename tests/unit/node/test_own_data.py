@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from fake_grid import FakeGrid, through
 from flwr.app import Context, Message, RecordDict
-from helpers import initial_vector, make_config
+from helpers import AGE, initial_vector, make_config, schema
 from omegaconf import DictConfig, OmegaConf
 
 from fl_app import client_app
@@ -20,17 +20,7 @@ from fl_app.node import memory
 from fl_app.node.handler import MessageHandler
 
 NODE = 2**63 + 5
-SCHEMA = {
-    "format": 1,
-    "kind": "classification",
-    "input_shape": [2],
-    "outputs": ["no", "yes"],
-    "targets": ["ill"],
-    "columns": [
-        {"name": "age", "mean": 50.0, "deviation": 20.0},
-        {"name": "pulse", "mean": 70.0, "deviation": 10.0},
-    ],
-}
+SCHEMA = json.dumps(schema(AGE, ("pulse", 70.0, 10.0)))
 CONFIG = f"""
 seed: 3
 num_clients: null
@@ -40,7 +30,7 @@ task:
   model: logistic
   path: null
   test_share: 0.2
-  schema: '{json.dumps(SCHEMA)}'
+  schema: '{SCHEMA}'
   holdout: 0.25
 partition: {{_target_: fl_app.tasks.partition.dirichlet.Dirichlet, alpha: 0.1}}
 algorithm:
@@ -162,7 +152,7 @@ def test_errors_of_data_that_do_not_fit_do_not_quote_them(tmp_path, caplog, cont
 
 def test_a_run_that_cannot_read_data_of_a_nodes_own(tmp_path):
     node_config = {"data": str(table(tmp_path / "a.csv", 20)), "partition-id": 0}
-    text = CONFIG.replace(f"schema: '{json.dumps(SCHEMA)}'", "schema: null")
+    text = CONFIG.replace(f"schema: '{SCHEMA}'", "schema: null")
     assert "task.schema=null must be a schema where nodes have data of" in refusal(
         node_config, text
     )

@@ -1,5 +1,6 @@
 """Keys that every task has, and tasks without a test set or without accuracy."""
 
+import json
 import re
 from dataclasses import replace
 from multiprocessing import active_children
@@ -7,7 +8,7 @@ from multiprocessing import active_children
 import numpy as np
 import pytest
 import torch
-from helpers import engine_of, make_config
+from helpers import AGE, engine_of, make_config, schema
 from torch import nn
 
 from fl_app.client.build import build_task, complete_task
@@ -46,6 +47,8 @@ def run_task(task, *overrides):
     return recorder
 
 
+TABLE = ["task=csv", f"task.schema='{json.dumps(schema(AGE))}'"]
+
 # -- keys -----------------------------------------------------------------------------------------
 
 
@@ -64,6 +67,13 @@ def run_task(task, *overrides):
         (["client_eval_fraction=0.2"], "client_eval_fraction=0.2 must be 1.0 without client_eval"),
         (["task.holdout=0.2"], "task.holdout=0.2 must be 0 without client_eval_every: nobody"),
         (["num_clients=null"], "num_clients=None must be an integer >= 1"),
+        *(  # only real nodes have data of their own
+            (
+                [*TABLE, f"runtime={runtime}"],
+                f"task.path=null must be the data with runtime={runtime}",
+            )
+            for runtime in ("inprocess", "flower")
+        ),
     ],
 )
 def test_bad_values_are_refused_before_the_data_are_read(overrides, message):
@@ -136,22 +146,6 @@ def test_every_kind_of_target_runs_with_and_without_a_test_set(tmp_path, kind, t
     header, *rows = (tmp_path / "run" / "metrics.csv").read_text().splitlines()
     assert len(rows) == (2 if test_share else 0)  # of the first and the last version
     assert not test_share or ("rmse" in header.split(",")) == (kind == "regression")
-
-
-# -- nodes with data of their own ------------------------------------------------------------------
-
-SCHEMA = (
-    '{"format": 1, "kind": "classification", "input_shape": [1], "outputs": ["no", "yes"], '
-    '"targets": ["ill"], "columns": [{"name": "age", "mean": 50.0, "deviation": 20.0}]}'
-)
-
-
-@pytest.mark.parametrize("runtime", ["inprocess", "flower"])
-def test_only_real_nodes_have_data_of_their_own(runtime):
-    config = make_config("task=csv", f"runtime={runtime}")
-    config.task.schema = SCHEMA
-    with pytest.raises(ValueError, match=f"task.path=null must be the data with runtime={runtime}"):
-        validate_config(config)
 
 
 # -- frozen and private parameters ----------------------------------------------------------------
