@@ -93,6 +93,20 @@ def python(*arguments, **options):
     return process
 
 
+def status_of(main, *words):
+    """The exit status of a command's `main` with these words."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "argv", ["fl_app", *map(str, words)])
+        return main()
+
+
+def executable(path, script):
+    """Write a shell script that can be run as a command."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(f"#!/bin/sh\n{script}\n")
+    path.chmod(0o755)
+
+
 # -- a task ---------------------------------------------------------------------------------------
 
 

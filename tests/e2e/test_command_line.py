@@ -10,29 +10,19 @@ import time
 
 import numpy as np
 import pytest
-from helpers import python
+from helpers import python, status_of
 
 from fl_app.__main__ import main
 
 FILES = {"summary.json", "events.jsonl", "metrics.csv", "config.yaml", "model.npz"}
 
 
-def run(monkeypatch, folder, *overrides):
-    arguments = ["fl_app", f"hydra.run.dir={folder}", "runtime.workers=0", *overrides]
-    monkeypatch.setattr(sys, "argv", arguments)
-    return main()
-
-
-def test_one_run_writes_its_files(monkeypatch, tmp_path, capsys):
-    assert run(monkeypatch, tmp_path, "algorithm=fedbuff", "num_versions=6", "eval_every=2") == 0
+def test_one_run_writes_its_files(tmp_path):
+    words = ["runtime.workers=0", "algorithm=fedbuff", "num_versions=6", "eval_every=2"]
+    assert status_of(main, f"hydra.run.dir={tmp_path}", *words) == 0
     assert {path.name for path in tmp_path.iterdir() if path.is_file()} >= FILES
     summary = json.loads((tmp_path / "summary.json").read_text())
-    assert summary["overrides"] == [
-        "runtime.workers=0",
-        "algorithm=fedbuff",
-        "num_versions=6",
-        "eval_every=2",
-    ]
+    assert summary["overrides"] == words
     assert (summary["algorithm"], summary["task"], summary["num_versions"]) == (
         "fedbuff",
         "digits",
@@ -70,15 +60,14 @@ def test_one_run_writes_its_files(monkeypatch, tmp_path, capsys):
 def test_a_refused_sweep_leaves_no_folder(monkeypatch, tmp_path, capsys, overrides):
     """It leaves neither its folder nor parents of it; a folder that the user made stays."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "argv", ["fl_app", "-m", *overrides.split(), "experiment.seeds=[3]"])
-    assert main() == 2
+    words = ["-m", *overrides.split(), "experiment.seeds=[3]"]
+    assert status_of(main, *words) == 2
     captured = capsys.readouterr()
     assert "All jobs in one report" not in captured.out
     assert ("other." in overrides) == ("experiment.parallel runs side by side" in captured.err)
     assert not list(tmp_path.iterdir())
     (tmp_path / "named").mkdir()
-    monkeypatch.setattr(sys, "argv", [*sys.argv, "hydra.sweep.dir=named"])
-    assert main() == 2
+    assert status_of(main, *words, "hydra.sweep.dir=named") == 2
     assert (tmp_path / "named").is_dir()
 
 
@@ -119,10 +108,8 @@ THREE_WAYS = (
 
 def command(*arguments):
     """The exit code of the command line."""
-    with pytest.MonkeyPatch.context() as patch:
-        flags = [word for word in arguments if word == "-m"]
-        patch.setattr(sys, "argv", ["fl_app", *flags, *SHORT, *arguments[len(flags) :]])
-        return main()
+    flags = [word for word in arguments if word == "-m"]
+    return status_of(main, *flags, *SHORT, *arguments[len(flags) :])
 
 
 def run_in(folder, *overrides):

@@ -10,7 +10,7 @@ from pathlib import Path
 import nbformat
 import numpy as np
 import pytest
-from helpers import Quadratic, python
+from helpers import Quadratic, python, status_of
 from nbclient import NotebookClient
 
 from fl_app.__main__ import main
@@ -106,14 +106,13 @@ def test_the_new_algorithm_computes_its_equation(half_life):
     np.testing.assert_allclose(half_life.HalfLife(half_life=2.0).aggregate(model, updates), [4])
 
 
-def test_the_new_algorithm_runs_by_its_name(half_life, monkeypatch, tmp_path):
+def test_the_new_algorithm_runs_by_its_name(half_life, tmp_path):
     folder = tmp_path / "conf" / "algorithm"
     folder.mkdir(parents=True)
     (folder / "half_life.yaml").write_text(code_block("conf/algorithm/half_life.yaml", "yaml"))
     arguments = ["algorithm=half_life", "num_versions=4", "runtime.workers=0"]
     options = [f"--config-dir={folder.parent}", f"hydra.run.dir={tmp_path}"]
-    monkeypatch.setattr(sys, "argv", ["fl_app", *options, *arguments])
-    assert main() == 0
+    assert status_of(main, *options, *arguments) == 0
     assert json.loads((tmp_path / "summary.json").read_text())["algorithm"] == "half_life"
 
 

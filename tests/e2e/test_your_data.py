@@ -3,14 +3,13 @@
 import json
 import re
 import shlex
-import sys
 from pathlib import Path
 
 import datasets
 import numpy as np
 import pandas as pd
 import pytest
-from helpers import python
+from helpers import python, status_of
 from omegaconf import OmegaConf
 from PIL import Image
 from sklearn.datasets import load_breast_cancer, load_digits
@@ -166,9 +165,7 @@ def own_arrays(folder):
 
 
 def status(folder, *overrides):
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sys, "argv", ["fl_app", *SMALL, f"hydra.run.dir={folder}", *overrides])
-        return main()
+    return status_of(main, *SMALL, f"hydra.run.dir={folder}", *overrides)
 
 
 def digest(folder, *overrides):

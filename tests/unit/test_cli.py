@@ -6,6 +6,7 @@ import sys
 
 import hydra
 import pytest
+from helpers import status_of
 from hydra.errors import HydraException
 from omegaconf import OmegaConf
 
@@ -103,14 +104,9 @@ def test_a_key_of_an_earlier_version_is_answered_with_the_one_in_its_place():
 # -- --help, --version and completion -------------------------------------------------------------
 
 
-def print_help(monkeypatch, capsys, *arguments):
-    monkeypatch.setattr(sys, "argv", ["fl-app", *arguments])
-    assert main() == 0
-    return capsys.readouterr().out
-
-
-def test_help_tells_examples_groups_and_keys(monkeypatch, capsys):
-    text = print_help(monkeypatch, capsys, "--help")
+def test_help_tells_examples_groups_and_keys(capsys):
+    assert status_of(main, "--help") == 0
+    text = capsys.readouterr().out
     assert "fl-app experiment=quickstart" in text
     for group in groups():
         assert f"  {group}= " in text
@@ -141,9 +137,8 @@ def test_help_on_an_option_has_the_texts_of_its_class_and_its_file():
 @pytest.mark.parametrize(
     ("word", "suggestion"), [("device", "devices"), ("task=digit", "did you mean digits")]
 )
-def test_help_on_nothing_known(monkeypatch, capsys, word, suggestion):
-    monkeypatch.setattr(sys, "argv", ["fl-app", "--help", word])
-    assert main() == 2
+def test_help_on_nothing_known(capsys, word, suggestion):
+    assert status_of(main, "--help", word) == 2
     assert suggestion in capsys.readouterr().err
 
 
@@ -223,7 +218,7 @@ def own(tmp_path, monkeypatch):
     return folder
 
 
-def test_defaults_are_the_keys_of_a_users_own_class(own, monkeypatch):
+def test_defaults_are_the_keys_of_a_users_own_class(own):
     assert keys("target/mine_of_test.Mine") == {
         "_target_": "mine_of_test.Mine",
         "rate": 0.5,
@@ -241,22 +236,19 @@ def test_defaults_are_the_keys_of_a_users_own_class(own, monkeypatch):
     (own / "algorithm/mine.yaml").write_text("name: [a\n  b: c")
     with pytest.raises(ValueError, match=r"expected ',' or '\]'.*\n.*mine\.yaml\", line 2"):
         compose([search_path([str(own)]), "algorithm=mine"])
-    monkeypatch.setattr(sys, "argv", ["fl_app", f"--config-dir={own}", "algorithm=mine"])
-    assert main() == 2
+    assert status_of(main, f"--config-dir={own}", "algorithm=mine") == 2
 
 
-def test_a_users_options_are_in_help_and_among_suggestions(own, monkeypatch, capsys):
+def test_a_users_options_are_in_help_and_among_suggestions(own, capsys):
     folder = f"--config-dir={own}"
     assert "mine" in help_on([folder, "algorithm"])
     text = help_on(["--config-dir", str(own), "algorithm=mine"])
     assert "algorithm.strategy.rate=0.5\n    of the steps, above 0." in text
     assert " mine" in help_on([folder]).replace(",", "")
-    monkeypatch.setattr(sys, "argv", ["fl-app", folder, "algorithm=min"])
-    assert main() == 2
+    assert status_of(main, folder, "algorithm=min") == 2
     assert "did you mean mine" in capsys.readouterr().err
     (own / "algorithm/fedbuff.yaml").write_text("name: other")
-    monkeypatch.setattr(sys, "argv", ["fl-app", folder, "algorithm=fedbuff"])
-    assert main() == 2
+    assert status_of(main, folder, "algorithm=fedbuff") == 2
     assert "fedbuff.yaml has the name of an option of this project" in capsys.readouterr().err
 
 

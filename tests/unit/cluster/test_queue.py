@@ -9,7 +9,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from helpers import vec
+from helpers import executable, vec
 
 from fl_app.cluster.connection import connect
 from fl_app.cluster.mailbox import (
@@ -167,11 +167,8 @@ def script():
 def test_the_script_starts_a_cluster_and_then_the_run(tmp_path):
     (tmp_path / ".venv" / "bin").mkdir(parents=True)
     (tmp_path / ".venv" / "bin" / "activate").write_text(f"PATH={tmp_path}/bin:$PATH\n")
-    (tmp_path / "bin").mkdir()
     for name, text in STAND_INS.items():
-        path = tmp_path / "bin" / name
-        path.write_text(f"#!/bin/sh\n{text}\n")
-        path.chmod(0o755)
+        executable(tmp_path / "bin" / name, text)
     (tmp_path / "run.sh").write_text(script() + "wait\n")
     assert subprocess.run(["bash", "-n", "run.sh"], cwd=tmp_path).returncode == 0
     slurm = {"SLURM_CPUS_PER_TASK": "16", "SLURM_JOB_NODELIST": "node-[1-2]"}

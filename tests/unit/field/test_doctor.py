@@ -8,7 +8,7 @@ from unittest.mock import Mock
 
 import psutil
 import pytest
-from helpers import AGE, make_config, schema
+from helpers import AGE, make_config, schema, status_of
 from kit_processes import free_ports, superlink
 
 from fl_app.field import doctor, make
@@ -327,8 +327,7 @@ def test_a_helpers_folder_is_sound_and_its_settings_hold(tmp_path, monkeypatch):
     assert {each.good for each in examine(kit)} == {True}
     monkeypatch.setattr("fl_app.secure.service.configured", service := Mock())
     monkeypatch.setattr("uvicorn.Server", Mock())
-    monkeypatch.setattr("sys.argv", ["field", "helper", str(kit.folder)])
-    assert field() == 0
+    assert status_of(field, "helper", kit.folder) == 0
     service.assert_called_once_with(kit.folder, "0.0.0.0", 9001, 3)
 
 

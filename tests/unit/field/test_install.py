@@ -6,6 +6,7 @@ import shutil
 import subprocess
 
 import pytest
+from helpers import executable
 
 from fl_app.field.make import add_helper, new_kit
 
@@ -26,7 +27,6 @@ class Machine:
         self.running.mkdir()
         for path in ("etc/systemd/system", "proc/net", "run/systemd/system", "opt"):
             (self.root / path).mkdir(parents=True)
-        self.bin.mkdir()
         self.does = {
             "id": '[ "$1" = -u ] && echo 0',
             "uname": "echo aarch64",
@@ -54,19 +54,13 @@ class Machine:
 
     def python_at(self, path):
         """Put a Python at `path`; it precedes the others unless it is in /usr/bin."""
-        file = self.root / path
-        file.parent.mkdir(parents=True)
-        file.write_text("#!/bin/sh\n")
-        file.chmod(0o755)
+        executable(self.root / path, "")
         if not path.startswith("usr/"):
-            self.path = f"{file.parent}:"
+            self.path = f"{(self.root / path).parent}:"
 
     def run(self, folder, *arguments):
         for name, action in self.does.items():
-            (self.bin / name).write_text(
-                f'#!/bin/sh\necho "{name} $*" >>"{self.calls}"\n{action}\n'
-            )
-            (self.bin / name).chmod(0o755)
+            executable(self.bin / name, f'echo "{name} $*" >>"{self.calls}"\n{action}')
         self.calls.write_text("")
         return subprocess.run(
             ["sh", folder / "install.sh", *arguments],

@@ -13,6 +13,7 @@ import pytest
 import yaml
 from cryptography.hazmat.primitives import serialization
 from flwr.common.config import parse_config_args
+from helpers import executable, status_of
 
 from fl_app.field.__main__ import _parser, main
 from fl_app.field.control import public_bytes
@@ -139,28 +140,23 @@ def test_settings_that_cannot_be_used_are_refused(tmp_path, settings, refusal):
         ("run --output x runtime=ray", "runtime=ray must be deployment here"),
     ],
 )
-def test_only_the_servers_folder_has_a_superlink(kit, monkeypatch, capsys, arguments, message):
+def test_only_the_servers_folder_has_a_superlink(kit, capsys, arguments, message):
     command, *more = arguments.split()
-    monkeypatch.setattr("sys.argv", ["field", command, str(kit / "node-1"), *more])
-    assert main() == 2
+    assert status_of(main, command, kit / "node-1", *more) == 2
     assert message in capsys.readouterr().err
 
 
-def test_an_error_does_not_ask_for_words_that_may_be_left_out(monkeypatch, capsys):
-    monkeypatch.setattr("sys.argv", ["field", "doctor"])
+def test_an_error_does_not_ask_for_words_that_may_be_left_out(capsys):
     with pytest.raises(SystemExit):
-        main()
+        status_of(main, "doctor")
     assert capsys.readouterr().err.endswith("are required: folder\n")
 
 
 def test_start_scripts_pass_the_folders_settings_to_flower(tmp_path):
     """Fake commands of Flower print their arguments; the path of the data has a blank."""
-    (tmp_path / "bin").mkdir()
+    register = 'case "$*" in *register*) echo "$*" >../registers; exit 0 ;; esac'
     for name in ("flower-superlink", "flower-supernode", "python"):
-        script = tmp_path / "bin" / name
-        register = 'case "$*" in *register*) echo "$*" >../registers; exit 0 ;; esac'
-        script.write_text(f'#!/bin/sh\n{register}\nprintf "%s\\n" "$FLWR_HOME" "$@"\n')
-        script.chmod(0o755)
+        executable(tmp_path / "bin" / name, f'{register}\nprintf "%s\\n" "$FLWR_HOME" "$@"')
     out, arguments = tmp_path / "out", {}
     new_kit(out, nodes=1, hosts=["server.lan"], port=9000)
     for name in ("server", "node-0"):

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 from flwr.cli.build import build_fab_from_disk
-from helpers import python
+from helpers import executable, python
 from kit_processes import free_ports, superlink, wait_for
 
 from fl_app.field.make import new_kit
@@ -84,9 +84,7 @@ def test_uv_gets_the_settings_of_pip():
 
 def python_that(folder, script):
     """An environment whose Python is a shell script."""
-    (folder / "bin").mkdir(parents=True)
-    (folder / "bin" / "python").write_text(f"#!/bin/sh\n{script}\n")
-    (folder / "bin" / "python").chmod(0o700)
+    executable(folder / "bin" / "python", script)
     return Environment(folder, [])
 
 
