@@ -7,7 +7,6 @@ import re
 import shutil
 import signal
 
-import hydra
 import numpy as np
 import pytest
 from helpers import make_config
@@ -70,14 +69,18 @@ def test_ctrl_c_hides_no_failure(tmp_path, capsys):
 WORDS = ("experiment=quickstart", "experiment.only=[fedbuff]", "runtime.workers=0", ONE)
 
 
+def checked(*overrides):
+    """The cells that these overrides describe."""
+    config = make_config(*overrides)
+    with initialize_config_dir(str(CONF), version_base="1.3"):
+        return checked_cells(config, overrides)
+
+
 def run_seeds(folder, *overrides):
     """Run 20 updates with each seed; return the runs that the report then shows."""
     overrides = (*WORDS, "max_updates=20", *overrides)
-    config = make_config(*overrides)
-    with initialize_config_dir(str(CONF), version_base="1.3"):
-        cells = checked_cells(config, overrides)
-    plans = {name: Plan(cell, overrides) for name, cell in cells.items()}
-    parallel = config.experiment.parallel
+    plans = {name: Plan(cell, overrides) for name, cell in checked(*overrides).items()}
+    parallel = make_config(*overrides).experiment.parallel
     run_cells(plans, folder, parallel=parallel, show=False, figures=False)
     return sorted(path.parent.name for path in folder.glob("*/summary.json"))
 
@@ -265,8 +268,7 @@ def values(cell):
 
 
 def equal(*overrides):
-    keys = ["compare=equal", *overrides]
-    (cell,) = checked_cells(make_config(*keys), keys).values()
+    (cell,) = checked("compare=equal", *overrides).values()
     return cell
 
 
@@ -309,11 +311,8 @@ def test_uploads_that_are_displacements_train_like_others_and_pauses_need_epochs
 
 def test_keys_that_the_user_gives_win_and_these_win_over_those_of_an_experiment():
     base = ["experiment=fmnist_n100", "experiment.only=[fedhist,wkafl]", "experiment.seeds=[0]"]
-    more = ["compare=equal", *FEW, "algorithm.schedule.buffer_size=5"]
-    config, other = make_config(*base), make_config(*base, *more)
-    with hydra.initialize_config_dir(str(CONF), version_base="1.3"):
-        plain, same = checked_cells(config, base), checked_cells(other, [*base, *more])
-    assert plain["fedhist"].algorithm.client.local_steps == 5
+    same = checked(*base, "compare=equal", *FEW, "algorithm.schedule.buffer_size=5")
+    assert checked(*base)["fedhist"].algorithm.client.local_steps == 5
     assert [values(cell)[0] for cell in same.values()] == [(20, 5, *EPOCHS)] * 2
 
 
