@@ -76,11 +76,11 @@ def nodes(folder, count, forgetful=False):
     return FakeGrid(app, count, configs), replies
 
 
-def federation(folder, *overrides, grid=None):
-    config = make_config(*SMALL, *overrides)
+def federation(folder, *overrides, base=SMALL, grid=None, stopped="num_versions"):
+    config = make_config(*base, *overrides)
     validate_config(config)
     _, summary = run_cell(Plan(config), folder, label="", grid=grid)
-    assert (summary["stopped"], summary["failures"], summary["rejected"]) == ("num_versions", 0, 0)
+    assert (summary["stopped"], summary["failures"], summary["rejected"]) == (stopped, 0, 0)
     return (folder / "events.jsonl").read_bytes(), summary
 
 
@@ -203,11 +203,8 @@ def one_at_a_time(run_id=1):
 
 
 def run_with_memory(folder, overrides, grid=None, *, stopped="num_versions"):
-    config = make_config(*MEMORY, *overrides)
-    validate_config(config)
-    _, summary = run_cell(Plan(config), folder, label="", grid=grid)
-    assert summary["stopped"] == stopped
-    return (folder / "events.jsonl").read_bytes(), summary["model_sha256"]
+    log, summary = federation(folder, *overrides, base=MEMORY, grid=grid, stopped=stopped)
+    return log, summary["model_sha256"]
 
 
 @pytest.mark.slow
