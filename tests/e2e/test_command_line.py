@@ -13,6 +13,7 @@ import pytest
 from helpers import python, status_of
 
 from fl_app.__main__ import main
+from fl_app.core.files import ANOTHER
 
 FILES = {"summary.json", "events.jsonl", "metrics.csv", "config.yaml", "model.npz"}
 
@@ -100,10 +101,7 @@ def test_interrupt_ends_within_two_seconds_with_files_written(tmp_path):
 QUICKSTART = "experiment=quickstart"
 SHORT = ["runtime.workers=0", "num_versions=3", "num_clients=20"]
 CELLS = [QUICKSTART, "experiment.only=[fedbuff,wkafl]"]
-THREE_WAYS = (
-    "give resume=auto to go on with it, another folder (hydra.run.dir=..., of a sweep "
-    "hydra.sweep.dir=..., in Python output=...), or remove it"
-)
+THREE_WAYS = f"give resume=auto to go on with it, {ANOTHER}, or remove it"
 
 
 def command(*arguments):
@@ -217,6 +215,7 @@ task=huggingface task.path=a task.channels=2
 COMMANDS = f"""
 import json, shlex, sys
 from fl_app.__main__ import main
+from fl_app.core.files import ANOTHER
 
 for words in sys.argv.pop().splitlines():
     sys.argv[1:] = shlex.split(words)
