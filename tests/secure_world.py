@@ -14,7 +14,7 @@ from fl_app.secure.ledger import Ledger
 from fl_app.secure.masked import Masked
 from fl_app.secure.request import Member, Request, Terms
 from fl_app.secure.server import SecureAggregation
-from fl_app.secure.simulated import SimulatedDevices, helper_key
+from fl_app.secure.simulated import find_device, helper_key
 from fl_app.secure.simulated import keys as simulated_keys
 
 SIZE, CLIENTS = 64, 6
@@ -60,7 +60,7 @@ def vectors(count=CLIENTS, seed=0, size=SIZE):
 
 
 def helper(bound=3, ledger=None):
-    return Helper(helper_key(0), SimulatedDevices(0, CLIENTS), ledger or Ledger(), bound)
+    return Helper(helper_key(0), partial(find_device, 0, CLIENTS), ledger or Ledger(), bound)
 
 
 def request(updates, version=3, weighting=None, terms=TERMS):
@@ -69,4 +69,6 @@ def request(updates, version=3, weighting=None, terms=TERMS):
 
 
 def server(proxy=None, bound=3, members=CLIENTS, **weighting):
-    return SecureAggregation(proxy or helper(bound), TERMS, Weighting(**weighting), members=members)
+    return SecureAggregation(
+        proxy or helper(bound).sum, TERMS, Weighting(**weighting), members=members
+    )

@@ -3,9 +3,9 @@
 It never sees an upload. It gives a sum only if the sum hides every device's upload: see `Helper`.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TypeAlias
 
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
@@ -19,17 +19,9 @@ MIN_DEVICES = 2  # devices: a sum over one shows its upload
 MAX_MEMBERS = 10_000  # uploads of one sum
 
 
-class Registry(Protocol):
-    """The devices that may take part."""
-
-    def find(self, device: bytes, client: int) -> DevicePublicKey | None:
-        """The public key of a registered device; None if it is not registered.
-
-        Args:
-            device: its id (`fl_app.secure.seals.device_id`).
-            client: the client id that it claims.
-        """
-        ...
+# The public key of a registered device, by its id (`fl_app.secure.seals.device_id`) and the client
+# id that it claims; None if it is not registered.
+Find: TypeAlias = Callable[[bytes, int], DevicePublicKey | None]
 
 
 @dataclass
@@ -45,7 +37,7 @@ class Helper:
 
     Args:
         private_key: opens the seals.
-        registry: the devices that may take part.
+        find: finds the devices that may take part.
         ledger: record of the used seeds.
         min_devices: T >= 2, fewest different devices of a sum.
 
@@ -54,7 +46,7 @@ class Helper:
     """
 
     private_key: X25519PrivateKey
-    registry: Registry
+    find: Find
     ledger: Ledger
     min_devices: int
 
@@ -80,7 +72,7 @@ class Helper:
         devices = [member.seal.device for member in members]
         if len(set(devices)) < self.min_devices:
             raise Refused(
-                f"{len(set(devices))} different devices must be at least {self.min_devices}: fewer "
+                f"{len(set(devices))} different devices must be at least {self.min_devices}: "
                 "fewer would show too much of a single one"
             )
         weights = integer_weights(request.exact_weights())
@@ -102,7 +94,7 @@ class Helper:
         """Place -> the reason why no registered device has signed this member."""
         faults = {}
         for place, member in enumerate(request.members):
-            key = self.registry.find(member.seal.device, member.client)
+            key = self.find(member.seal.device, member.client)
             if key is None:
                 faults[place] = "its device is not registered"
             elif not is_signed(member.seal, key, member.statement(request.terms)):

@@ -25,49 +25,43 @@ ANSWER = 120.0  # seconds for one answer
 PATIENCE = 600.0  # seconds that the server waits for a helper that does not answer
 
 
-class RemoteHelper:
-    """A helper in another process.
+def ask_helper(address: str, context: ssl.SSLContext, request: Request) -> Integers:
+    """The sum of `fl_app.secure.helper.Helper` in another process.
 
     While it does not answer, the server waits, and continues when the helper is back.
 
     Args:
         address: host:port.
         context: TLS (`fl_app.secure.folder.server_context`).
+        request: for the sum.
+
+    Raises:
+        Refused: a check failed.
+        RunError: the helper did not answer in time, or answered something else.
     """
-
-    def __init__(self, address: str, *, context: ssl.SSLContext) -> None:
-        self._address, self._context = address, context
-
-    def sum(self, request: Request) -> Integers:
-        """As of `fl_app.secure.helper.Helper`.
-
-        Raises:
-            Refused: a check failed.
-            RunError: the helper did not answer in time, or answered something else.
-        """
-        body, began = request.to_bytes(), time.monotonic()
-        while True:
-            try:
-                response = httpx.post(
-                    f"https://{self._address}{SUM}",
-                    content=body,
-                    verify=self._context,
-                    timeout=ANSWER,
-                    trust_env=False,
-                )
-                if response.status_code < HTTPStatus.INTERNAL_SERVER_ERROR:
-                    return _sum_in(response, request)
-                problem = f"status {response.status_code}"
-            except (httpx.TransportError, ssl.SSLError) as error:
-                problem = repr(error)
-            waited = time.monotonic() - began
-            if waited >= PATIENCE:
-                raise RunError(
-                    f"the helper at {self._address} has not answered for {waited:.0f} s: "
-                    f"{problem}; resume=auto goes on when it is back"
-                )
-            log.warning("the helper at %s does not answer (%s)", self._address, problem)
-            time.sleep(PAUSE)
+    body, began = request.to_bytes(), time.monotonic()
+    while True:
+        try:
+            response = httpx.post(
+                f"https://{address}{SUM}",
+                content=body,
+                verify=context,
+                timeout=ANSWER,
+                trust_env=False,
+            )
+            if response.status_code < HTTPStatus.INTERNAL_SERVER_ERROR:
+                return _sum_in(response, request)
+            problem = f"status {response.status_code}"
+        except (httpx.TransportError, ssl.SSLError) as error:
+            problem = repr(error)
+        waited = time.monotonic() - began
+        if waited >= PATIENCE:
+            raise RunError(
+                f"the helper at {address} has not answered for {waited:.0f} s: "
+                f"{problem}; resume=auto goes on when it is back"
+            )
+        log.warning("the helper at %s does not answer (%s)", address, problem)
+        time.sleep(PAUSE)
 
 
 def _sum_in(response: httpx.Response, request: Request) -> Integers:

@@ -2,9 +2,9 @@
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, TypeAlias
 
 from fl_app.core.errors import is_number
 from fl_app.core.types import Update
@@ -185,14 +185,6 @@ class Request:
         return hashlib.sha256(self.to_bytes()).digest()
 
 
-class Summer(Protocol):
-    """Gives sums of masks: a helper in this process, or a connection to one."""
-
-    def sum(self, request: Request) -> Integers:
-        """The sum of the masks modulo 2^32, shape ``(d,)``.
-
-        Raises:
-            Refused: a check failed.
-            RunError: the helper cannot be reached.
-        """
-        ...
+# Gives the sum of the masks modulo 2^32, shape ``(d,)``: a helper in this process, or a connection
+# to one. It raises `Refused` if a check failed, and RunError if the helper cannot be reached.
+Summer: TypeAlias = Callable[[Request], Integers]

@@ -1,6 +1,7 @@
 """Secure aggregation of a configured run: what it can be used with, and the engine's intake."""
 
 from copy import deepcopy
+from functools import partial
 
 from omegaconf import DictConfig, OmegaConf, open_dict
 
@@ -14,7 +15,7 @@ from fl_app.secure.integers import largest_scale
 from fl_app.secure.ledger import Ledger
 from fl_app.secure.request import Summer, Terms
 from fl_app.secure.server import SecureAggregation
-from fl_app.secure.simulated import SimulatedDevices, helper_key
+from fl_app.secure.simulated import find_device, helper_key
 
 ON = "secure_aggregation=helper"
 
@@ -171,8 +172,8 @@ def _helper(config: DictConfig, members: int) -> Summer:
     secure, seed = config.secure_aggregation, config.seed
     if config.runtime.name == "deployment":
         from fl_app.secure.folder import kit_folder, server_context
-        from fl_app.secure.remote import RemoteHelper
+        from fl_app.secure.remote import ask_helper
 
-        context = server_context(kit_folder())
-        return RemoteHelper(secure.address, context=context)
-    return Helper(helper_key(seed), SimulatedDevices(seed, config.num_clients), Ledger(), members)
+        return partial(ask_helper, secure.address, server_context(kit_folder()))
+    find = partial(find_device, seed, config.num_clients)
+    return Helper(helper_key(seed), find, Ledger(), members).sum

@@ -84,7 +84,7 @@ class SecureAggregation(Intake):
             [Member.of(update) for update in updates],
         )
         try:
-            masks = self.helper.sum(request)
+            masks = self.helper(request)
         except Refused as error:
             if error.members:
                 return OpenedSum(faults=error.members)

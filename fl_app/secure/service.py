@@ -35,7 +35,7 @@ def configured(folder: Path, host: str, port: int, min_devices: int) -> uvicorn.
         ValueError: a file is missing, or an argument is out of its bounds.
     """
     ledger, devices = Ledger(folder / RECORD), RegisteredDevices(folder / "keys")
-    helper = Helper(ledger.private_key, devices, ledger, min_devices)
+    helper = Helper(ledger.private_key, devices.find, ledger, min_devices)
 
     async def post_sum(http: HttpRequest) -> Response:
         body = b""

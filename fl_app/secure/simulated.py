@@ -4,7 +4,6 @@ Every process of a simulation derives the same keys, so they are no secret: a si
 nobody, but shows the costs and the results of a run.
 """
 
-from dataclasses import dataclass
 from functools import lru_cache
 
 from cryptography.hazmat.primitives import hashes
@@ -33,23 +32,19 @@ def keys(seed: int, client: int) -> tuple[X25519PublicKey, DeviceKey]:
     return helper_key(seed).public_key(), device_key(seed, client)
 
 
-@dataclass
-class SimulatedDevices:
-    """A registry of all simulated clients.
+def find_device(seed: int, num_clients: int, device: bytes, client: int) -> DevicePublicKey | None:
+    """The public key of a simulated client's device; None if the client has another one.
 
     Args:
         seed: of the run.
         num_clients: clients are 0..num_clients-1.
+        device: its id.
+        client: the client id that it claims.
     """
-
-    seed: int
-    num_clients: int
-
-    def find(self, device: bytes, client: int) -> DevicePublicKey | None:
-        if not 0 <= client < self.num_clients:
-            return None
-        key = device_key(self.seed, client).public_key()
-        return key if device_id(key) == device else None
+    if not 0 <= client < num_clients:
+        return None
+    key = device_key(seed, client).public_key()
+    return key if device_id(key) == device else None
 
 
 def _derived(what: str, seed: int, length: int) -> bytes:

@@ -128,9 +128,9 @@ class RecordingHelper:
         self.requests = []
         self.sums = []
 
-    def sum(self, request):
+    def __call__(self, request):
         self.requests.append(request)
-        self.sums.append(self._inner.sum(request))
+        self.sums.append(self._inner(request))
         return self.sums[-1]
 
 

@@ -24,7 +24,7 @@ from fl_app.secure.seals import (
     new_seal,
     open_seal,
 )
-from fl_app.secure.simulated import SimulatedDevices, device_key, helper_key
+from fl_app.secure.simulated import device_key, find_device, helper_key
 
 
 def updates(count=4, **more):
@@ -278,12 +278,12 @@ def test_simulated_keys_follow_from_the_seed():
     assert private(0, 3) == private(0, 3)
     assert len({private(0, 3), private(1, 3), private(0, 4)}) == 3
     assert helper_key(0).private_bytes_raw() != helper_key(1).private_bytes_raw()
-    devices, key = SimulatedDevices(0, 5), device_key(0, 3).public_key()
-    public_key = devices.find(device_id(key), 3)
+    key = device_key(0, 3).public_key()
+    public_key = find_device(0, 5, device_id(key), 3)
     assert public_key is not None
     assert device_id(public_key) == device_id(key)
-    assert devices.find(device_id(key), 4) is None
-    assert devices.find(device_id(device_key(0, 5).public_key()), 5) is None
+    assert find_device(0, 5, device_id(key), 4) is None
+    assert find_device(0, 5, device_id(device_key(0, 5).public_key()), 5) is None
 
 
 def test_another_curve_is_refused():

@@ -19,7 +19,7 @@ from fl_app.field.make import add_helper, new_kit
 from fl_app.secure.folder import _keys_in, server_context
 from fl_app.secure.integers import integer_weights
 from fl_app.secure.masked import Masked
-from fl_app.secure.remote import RemoteHelper
+from fl_app.secure.remote import ask_helper
 from fl_app.secure.request import Refused
 from fl_app.secure.simulated import keys as simulated_keys
 
@@ -66,16 +66,15 @@ def test_faults_of_single_uploads_are_reported_and_others_end_the_run():
     assert list(result.faults) == [2]
     assert result.updates == ()
     with pytest.raises(RunError, match="the helper refuses an aggregation: no"):
-        server(Refuses(), members=4).open(MODEL, mine)
+        server(refusal, members=4).open(MODEL, mine)
     with pytest.raises(
         RunError, match=r"an aggregation of 2 updates must have .*buffer_size=6: fewer"
     ):
         server().open(MODEL, mine[:2])
 
 
-class Refuses:
-    def sum(self, request):
-        raise Refused("no")
+def refusal(request):
+    raise Refused("no")
 
 
 def test_a_client_may_keep_its_loss_to_itself():
@@ -154,7 +153,7 @@ def test_it_answers_its_server_and_no_stranger_and_no_nonsense(kit, port):
     context = server_context(kit / "server")
     plain = vectors(5)
     mine = [masked(vector, i, keys=keys) for i, vector in enumerate(plain)]
-    masks = RemoteHelper(f"localhost:{port}", context=context).sum(request(mine))
+    masks = ask_helper(f"localhost:{port}", context, request(mine))
     total = sum(update.vector.view(np.uint32) for update in mine)
     plain_sum = (total - masks).view(np.int32) / TERMS.scale
     assert np.abs(plain_sum - sum(plain)).max() < 5 / TERMS.scale
@@ -172,7 +171,6 @@ def test_it_answers_its_server_and_no_stranger_and_no_nonsense(kit, port):
 def test_a_server_waits_for_its_patience_and_no_longer(monkeypatch):
     monkeypatch.setattr("fl_app.secure.remote.PATIENCE", 1.0)
     context = ssl.create_default_context()
-    nowhere = RemoteHelper(f"localhost:{free_ports(1)[0]}", context=context)
     mine = [masked(vector, i) for i, vector in enumerate(vectors(5))]
     with pytest.raises(RunError, match=r"has not answered for 2 s: .*resume=auto goes on"):
-        nowhere.sum(request(mine))
+        ask_helper(f"localhost:{free_ports(1)[0]}", context, request(mine))
