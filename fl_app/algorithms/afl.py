@@ -44,12 +44,9 @@ class AFL(WeightedGradientsOrModels):
     """
 
     linear_in = ("pseudo", "gradient")
+    weighting = Weighting(by_examples=True)
 
     server_lr: float = bounded(0.2, POSITIVE, "the model would not move")
-
-    @property
-    def weighting(self) -> Weighting:
-        return Weighting(by_examples=True)
 
     def weights(self, model: GlobalModel, updates: Updates) -> Numbers:
         return by_examples(updates)

@@ -48,12 +48,9 @@ class SAFL(WeightedGradientsOrModels):
     """
 
     linear_in = ("pseudo", "gradient")
+    weighting = Weighting("polynomial", exponent=1.0, by_examples=True)
 
     server_lr: float = bounded(1.5, POSITIVE, "the model would not move")
-
-    @property
-    def weighting(self) -> Weighting:
-        return Weighting("polynomial", exponent=1.0, by_examples=True)
 
     def weights(self, model: GlobalModel, updates: Updates) -> Numbers:
         return by_examples(updates) * polynomials(model, updates, 1.0)

@@ -80,7 +80,12 @@ class WeightedGradientsOrModels(WeightedGradients):
         form: ``"gradient"``, or ``"model"``: models are mixed, and `server_lr` is not used.
         mixing: alpha of the model form.
         clip_norm: largest norm of an upload's trainable part in the gradient form; None = any.
+
+    Attributes:
+        weighting: p_i of the gradient form, up to a common factor.
     """
+
+    weighting: ClassVar[Weighting]
 
     form: str = bounded("gradient", one_of("gradient", "model"), "no other form is known")
     mixing: float = bounded(0.6, SHARE, "it is a mixing weight")
@@ -89,11 +94,6 @@ class WeightedGradientsOrModels(WeightedGradients):
         super().__post_init__()
         if self.form == "model":
             self.takes = TRAINED  # type: ignore[misc]  # a gradient is no model
-
-    @property
-    @abstractmethod
-    def weighting(self) -> Weighting:
-        """p_i of the gradient form, up to a common factor."""
 
     def aggregate(self, model: GlobalModel, updates: Updates) -> Vector:
         if self.form == "gradient":
