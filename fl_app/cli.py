@@ -2,6 +2,7 @@
 
 import difflib
 import re
+import sys
 import threading
 from collections.abc import Iterable, Sequence
 from functools import cache
@@ -16,6 +17,7 @@ from omegaconf.errors import ConfigAttributeError, ConfigKeyError
 from yaml import YAMLError
 
 from fl_app import targets
+from fl_app.core.errors import RunError
 from fl_app.tasks.partition import USUAL_CLIENTS
 from fl_app.tasks.partition.flwr import DECIDING
 
@@ -125,6 +127,14 @@ def explain(error: Exception, overrides: Sequence[str]) -> str:
     ):
         return _unknown_key(match[1].split("=")[0], overrides)
     return text
+
+
+def failure(error: BaseException | None, arguments: Sequence[str], what: str = "error") -> int:
+    """Print why a command ends; returns its exit status: 1 for an error of a run, else 2."""
+    ran = isinstance(error, RunError)
+    text = explain(error, arguments) if isinstance(error, HydraException) else error
+    print(f"{what}: {type(error).__name__ + ': ' if ran else ''}{text}", file=sys.stderr)
+    return 1 if ran else 2
 
 
 def _unknown_key(key: str, overrides: Sequence[str]) -> str:

@@ -18,7 +18,7 @@ from hydra.types import RunMode
 from omegaconf import DictConfig
 from yaml import YAMLError
 
-from fl_app.cli import CONF, explain, refuse_dots, refuse_surplus, refuse_twins
+from fl_app.cli import CONF, failure, refuse_dots, refuse_surplus, refuse_twins
 from fl_app.core.errors import Interrupted, RunError
 from fl_app.core.files import unwritable
 from fl_app.help import help_on
@@ -72,8 +72,7 @@ def app(config: DictConfig) -> None:
         with suppress(OSError):  # it holds files
             Path(job.runtime.output_dir).rmdir()
         overrides = " ".join(job.overrides.task)
-        print(f"error: job {job.job.num} ({overrides}): {_message(error)}", file=sys.stderr)
-        _failures.append(_exit_status(error))
+        _failures.append(failure(error, (), f"error: job {job.job.num} ({overrides})"))
 
 
 def _note_new_folders(folder: Path) -> None:
@@ -151,17 +150,7 @@ def _report_failure(error: BaseException | None, arguments: Sequence[str]) -> in
         print(f"interrupted; to go on: {_resume_command(arguments)}", file=sys.stderr)
         return 128 + (signals.received or SIGINT)
     _remove_new_folders()
-    message = explain(error, arguments) if isinstance(error, HydraException) else _message(error)
-    print(f"error: {message}", file=sys.stderr)
-    return _exit_status(error)
-
-
-def _message(error: BaseException | None) -> str:
-    return f"{type(error).__name__}: {error}" if isinstance(error, RunError) else str(error)
-
-
-def _exit_status(error: BaseException | None) -> int:
-    return 1 if isinstance(error, RunError) else 2
+    return failure(error, arguments)
 
 
 def _resume_command(arguments: Sequence[str]) -> str:

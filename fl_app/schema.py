@@ -10,7 +10,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from fl_app.cli import compose
+from fl_app.cli import compose, failure
 from fl_app.client.build import COMMON_KEYS, instantiate
 from fl_app.tasks.encoding import Schema
 
@@ -26,8 +26,7 @@ def main(overrides: Sequence[str]) -> int:
         if schema is None:
             raise ValueError(f"task={task.name} has no schema: give a task on your own data")
     except ValueError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
+        return failure(error, overrides)
     print(schema.to_json())
     return 0
 

@@ -110,6 +110,7 @@ def main(argv: Sequence[str]) -> int:
         1 if the entry does not conform or a run failed, 2 if something is refused, 130 or 143 after
         Ctrl-C or SIGTERM, else 0.
     """
+    from fl_app.cli import failure
     from fl_app.core.errors import Interrupted, RunError
     from fl_app.core.extras import explaining_imports
     from fl_app.runner import signals
@@ -138,8 +139,7 @@ def main(argv: Sequence[str]) -> int:
         print("interrupted; the same command goes on", file=sys.stderr)
         return 128 + (signals.received or SIGINT)
     except (ValueError, RunError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1 if isinstance(error, RunError) else 2
+        return failure(error, argv)
 
 
 if __name__ == "__main__":

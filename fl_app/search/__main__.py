@@ -23,7 +23,7 @@ def main(arguments: Sequence[str]) -> int:
     """Carry out a search; return the exit status, as of ``python -m fl_app``."""
     from hydra.errors import HydraException
 
-    from fl_app.cli import explain, search_path
+    from fl_app.cli import failure, search_path
     from fl_app.core.errors import Interrupted, RunError
     from fl_app.core.extras import explaining_imports
     from fl_app.runner import signals
@@ -59,13 +59,8 @@ def main(arguments: Sequence[str]) -> int:
         command = shlex.join([*parts, f"search.folder={folder}", "resume=auto"])
         print(f"interrupted; to go on: python -m fl_app.search {command}", file=sys.stderr)
         return 128 + (signals.received or SIGINT)
-    except RunError as error:
-        print(f"error: {type(error).__name__}: {error}", file=sys.stderr)
-        return 1
-    except (ValueError, HydraException) as error:
-        message = explain(error, arguments) if isinstance(error, HydraException) else error
-        print(f"error: {message}", file=sys.stderr)
-        return 2
+    except (RunError, ValueError, HydraException) as error:
+        return failure(error, arguments)
     return 0
 
 
