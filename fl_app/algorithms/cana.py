@@ -65,9 +65,9 @@ import numpy as np
 from fl_app.core.hyper import COUNT, NON_NEGATIVE, POSITIVE, UNIT_INTERVAL, bounded, or_none, within
 from fl_app.core.staleness import polynomials
 from fl_app.core.types import GlobalModel, Numbers, Updates, Vector
-from fl_app.core.vector import combine, cosines, norm, slope, weighted_sum
+from fl_app.core.vector import combine, norm, slope, weighted_sum
 from fl_app.strategy.memories import RemembersClients
-from fl_app.strategy.weighted import AveragesVersions
+from fl_app.strategy.weighted import AveragesVersions, most_opposite
 
 RATE = 0.1  # rho
 SHORTEST = 1e-12  # the direction of a shorter v is rounding noise
@@ -216,9 +216,8 @@ class CANA(RemembersClients, AveragesVersions):
         else:
             past = self.state["past"]
             direction, lengths, products = combine(weights, gradients, past)
-            oldest_first = (self.state["num_past"] + np.arange(length)) % length
-            cosine = cosines(products, lengths, [norm(row) for row in past])
-            chosen = oldest_first[cosine[:, oldest_first].argmin(axis=1)]
+            past_lengths = [norm(row) for row in past]
+            chosen = most_opposite(products, lengths, past_lengths, self.state["num_past"])
             shares = fusion * np.bincount(chosen, weights, minlength=length)
             direction += shares.astype(np.float32) @ past
         self.describe(weights, lengths, norm(direction))

@@ -48,7 +48,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fl_app.core.hyper import (
     NON_NEGATIVE,
@@ -61,10 +60,10 @@ from fl_app.core.hyper import (
     within,
 )
 from fl_app.core.staleness import exponential, freshness
-from fl_app.core.types import GlobalModel, Numbers, Updates, Vector
+from fl_app.core.types import GlobalModel, Indices, Numbers, Updates, Vector
 from fl_app.core.vector import combine, cosines, norm, weighted_sum
 from fl_app.schedule import Schedule, k_async
-from fl_app.strategy.weighted import AveragesVersions
+from fl_app.strategy.weighted import AveragesVersions, most_opposite
 
 NORM_FLOOR = 0.05
 SHORTEST = 1e-12  # the direction of a shorter g is rounding noise
@@ -152,7 +151,8 @@ class FedHist(AveragesVersions):
         if self.egs and num_past >= (1 if self.egs_partial else self.buffer_length):
             past = self.state["global"][:num_past]
             direction, lengths, products = combine(weights, gradients, past)
-            chosen = self._opposite(products, lengths)
+            past_lengths = self.state["global_length"][:num_past]
+            chosen = most_opposite(products, lengths, past_lengths, self.state["num_global"])
             if not self.aggregate_raw:
                 shares = self.fusion * np.bincount(chosen, weights, minlength=num_past)
                 direction += shares.astype(np.float32) @ past
@@ -189,21 +189,11 @@ class FedHist(AveragesVersions):
 
     # -- EGS --------------------------------------------------------------------------------------
 
-    def _opposite(self, products: Numbers, lengths: Numbers) -> NDArray[np.intp]:
-        """The most opposite row of G for each gradient, shape ``(K,)``."""
-        num_past = products.shape[1]
-        # Rows are replaced in turn once there are h of them.
-        oldest = self.state["num_global"] if num_past == self.buffer_length else 0
-        oldest_first = (oldest + np.arange(num_past)) % num_past
-        cosine = cosines(products, lengths, self.state["global_length"][:num_past])
-        chosen: NDArray[np.intp] = oldest_first[cosine[:, oldest_first].argmin(axis=1)]
-        return chosen  # the oldest of equals
-
     def _fused_lengths(
         self,
         lengths: Numbers,
         products: Numbers,
-        chosen: NDArray[np.intp],
+        chosen: Indices,
     ) -> Numbers:
         """||g_i + alpha G_k|| with the chosen k, shape ``(K,)``."""
         added = np.array(self.state["global_length"])[chosen]

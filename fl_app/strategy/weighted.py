@@ -9,8 +9,8 @@ import numpy as np
 
 from fl_app.core.hyper import NON_NEGATIVE, POSITIVE, SHARE, Bound, bounded, one_of
 from fl_app.core.rates import LinearDecay
-from fl_app.core.types import TRAINED, GlobalModel, Numbers, Updates, Vector
-from fl_app.core.vector import weighted_sum
+from fl_app.core.types import TRAINED, GlobalModel, Indices, Numbers, Updates, Vector
+from fl_app.core.vector import cosines, weighted_sum
 from fl_app.core.weighting import Weighting, by_examples
 from fl_app.schedule import Schedule, k_async, synchronous
 from fl_app.strategy.strategy import AsyncStrategy
@@ -142,3 +142,20 @@ class AveragesVersions(Stepped):
     def to_evaluate(self, model: GlobalModel) -> Vector:
         mean: Vector = self.state.get("mean", model.params)
         return mean
+
+
+def most_opposite(
+    products: Numbers, lengths: Numbers, past_lengths: Sequence[float], num_steps: int
+) -> Indices:
+    """The past step that is most opposite to each upload, the oldest of equals, shape ``(K,)``.
+
+    Args:
+        products: of uploads and past steps, shape ``(K, h)``.
+        lengths: of the uploads, shape ``(K,)``.
+        past_lengths: of the h steps, of which the oldest was always replaced.
+        num_steps: that were kept so far, >= h; step number n took place n modulo h.
+    """
+    oldest_first = (num_steps + np.arange(len(past_lengths))) % len(past_lengths)
+    cosine = cosines(products, lengths, past_lengths)
+    chosen: Indices = oldest_first[cosine[:, oldest_first].argmin(axis=1)]
+    return chosen
