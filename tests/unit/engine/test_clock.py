@@ -268,16 +268,23 @@ def test_alarms_that_bring_no_order_do_not_keep_a_clock_going_with_nothing_under
     assert clock.now == 10.0
 
 
+def at_work(seconds, mailbox=None, config=None, **settings):
+    """A clock, and the first of the orders of its clients, by their seconds of training."""
+    times = links(lambda client, _: seconds[client])
+    clock = VirtualClock(mailbox or Inbox(), times, len(seconds), **{"epochs": 5, **settings})
+    orders = [order(client, client_id=client) for client in range(len(seconds))]
+    orders[0] = replace(orders[0], config=config or {})
+    for each in orders:
+        clock.dispatch(each)
+    return clock, orders[0]
+
+
 def clock_at_an_arrival(mailbox, pauses):
     """A clock at 6 s, and an order in the third of its 5 epochs of 2 s, after 1 s of download.
 
     Another order of 9 s is under way.
     """
-    times = links(lambda client, sequence: (10.0, 4.0, 9.0)[client])
-    clock = VirtualClock(mailbox, times, 3, epochs=5, pauses=pauses)
-    late = order(0)
-    for each in (late, order(1, client_id=1), order(2, client_id=2)):
-        clock.dispatch(each)
+    clock, late = at_work((10.0, 4.0, 9.0), mailbox, pauses=pauses)
     assert isinstance(clock.next(math.inf), Replied)
     assert clock.now == 6.0
     return clock, late
@@ -301,11 +308,7 @@ def test_a_recall_shortens_an_order_to_its_epoch(capacity, pauses):
 
 def test_a_client_that_sends_is_not_recalled():
     """1 s down, 10 s in 5 epochs, 1 s up; recalled at 6.0, it has 3 epochs at 7.0."""
-    times = links(lambda client, sequence: [10.0, 4.0, 4.5, 5.5][client])
-    clock = VirtualClock(Inbox(), times, 4, epochs=5)
-    late = order(0)
-    for client_id in range(4):
-        clock.dispatch(late if client_id == 0 else order(client_id, client_id=client_id))
+    clock, late = at_work((10.0, 4.0, 4.5, 5.5))
     recalls = []
     for _ in range(3):
         clock.next(math.inf)
@@ -314,19 +317,6 @@ def test_a_client_that_sends_is_not_recalled():
     event = clock.next(math.inf)
     assert isinstance(event, Replied)
     assert (clock.now, event.order) == (8.0, late)
-
-
-def test_a_recall_counts_the_epochs_of_its_order():
-    """1 s down, 20 s in 10 epochs where 5 take 10 s; recalled at 6.5, it has 3 epochs at 7."""
-    times = links(lambda client, sequence: 4.5 if client else 10.0)
-    clock = VirtualClock(Answers({-1: UPLOAD}), times, 2, epochs=5, counts_epochs=True)
-    late = replace(order(0), config={"local_epochs": 10})
-    for each in (late, order(1, client_id=1)):
-        clock.dispatch(each)
-    clock.next(math.inf)
-    assert clock.recall(late)
-    assert clock.next(math.inf) == Replied(late, Reply(-1, UPLOAD))
-    assert clock.now == pytest.approx(8.0)
 
 
 def test_a_client_that_is_about_to_pause_is_not_recalled():
@@ -341,17 +331,18 @@ def test_a_client_that_is_about_to_pause_is_not_recalled():
 
 
 @pytest.mark.parametrize(
-    "limit",
-    [{"deadline": 11.0}, {"availability": Stays({0: [11.0]})}],
-    ids=["deadline", "departure"],
+    "settings",
+    [
+        {"seconds": (10.0, 4.0), "deadline": 11.0},
+        {"seconds": (10.0, 4.0), "availability": Stays({0: [11.0]})},
+        # 20 s in 10 epochs, where 5 take 10 s; recalled at 6.5.
+        {"seconds": (10.0, 4.5), "counts_epochs": True, "config": {"local_epochs": 10}},
+    ],
+    ids=["deadline", "departure", "epochs"],
 )
-def test_an_order_that_would_end_too_late_is_recalled_if_its_epoch_ends_in_time(limit):
+def test_an_order_that_would_end_too_late_is_recalled_if_its_epoch_ends_in_time(settings):
     """1 s down, 10 s in 5 epochs, 1 s up: recalled at 6, it has 3 epochs at 7."""
-    times = links(lambda client, _: 4.0 if client else 10.0)
-    clock = VirtualClock(Answers({-1: UPLOAD}), times, 2, epochs=5, **limit)
-    late = order(0)
-    for each in (late, order(1, client_id=1)):
-        clock.dispatch(each)
+    clock, late = at_work(mailbox=Answers({-1: UPLOAD}), **settings)
     clock.next(math.inf)
     assert clock.recall(late)
     assert clock.next(math.inf) == Replied(late, Reply(-1, UPLOAD))
@@ -361,12 +352,9 @@ def test_an_order_that_would_end_too_late_is_recalled_if_its_epoch_ends_in_time(
 
 def test_an_order_whose_epoch_ends_too_late_is_not_recalled():
     """The third epoch ends at 7, and its upload would arrive at 8."""
-    times = links(lambda client, _: 4.0 if client else 10.0)
-    clock = VirtualClock(Inbox(), times, 2, epochs=5, deadline=7.5)
-    for client_id in (0, 1):
-        clock.dispatch(order(client_id, client_id=client_id))
+    clock, late = at_work((10.0, 4.0), deadline=7.5)
     clock.next(math.inf)
-    assert not clock.recall(order(0))
+    assert not clock.recall(late)
     assert clock.next(math.inf).order.number == 0
     assert clock.now == 7.5
 
@@ -378,20 +366,15 @@ def test_an_order_whose_epoch_ends_too_late_is_not_recalled():
 def test_a_client_whose_order_would_end_too_late_pauses_in_time_or_expires(progress, events):
     """1 s down, 10 s in 5 epochs, 1 s up: it would end at 12."""
     mailbox = Answers({0: pause_upload(progress)})
-    clock = VirtualClock(mailbox, links(lambda *_: 10.0), 1, epochs=5, pauses=True, deadline=6.0)
-    clock.dispatch(order(0))
+    clock, _ = at_work((10.0,), mailbox, pauses=True, deadline=6.0)
     assert drain(clock) == events
 
 
 def test_a_client_that_continues_after_a_pause_is_not_recalled():
     """1 s down, 10 s in 5 epochs, 1 s up: it pauses at 3; the other's update arrives at 6."""
-    times = links(lambda client, _: 4.0 if client else 10.0)
-    mailbox = Answers({0: pause_upload(0.2)})
-    clock = VirtualClock(mailbox, times, 2, epochs=5, pauses=True)
-    for client_id in (0, 1):
-        clock.dispatch(order(client_id, client_id=client_id))
+    clock, late = at_work((10.0, 4.0), Answers({0: pause_upload(0.2)}), pauses=True)
     assert clock.next(math.inf).order.number == 0
-    continued = replace(order(0), config={"continues": True})
+    continued = replace(late, config={"continues": True})
     clock.continue_order(continued, 0.2)
     assert clock.next(math.inf).order.number == 1
     assert not clock.recall(continued)
@@ -400,8 +383,7 @@ def test_a_client_that_continues_after_a_pause_is_not_recalled():
 @pytest.mark.parametrize(("counts_epochs", "end"), [(True, 22.0), (False, 12.0)])
 def test_an_order_for_more_epochs_takes_longer_where_epochs_count(counts_epochs, end):
     """1 s down, 10 s in 5 epochs, so 20 s in 10, 1 s up."""
-    clock = VirtualClock(Inbox(), links(lambda *_: 10.0), 1, epochs=5, counts_epochs=counts_epochs)
-    clock.dispatch(replace(order(0), config={"local_epochs": 10}))
+    clock, _ = at_work((10.0,), config={"local_epochs": 10}, counts_epochs=counts_epochs)
     clock.next(math.inf)
     assert clock.now == pytest.approx(end)
     clock.dispatch(order(1))
@@ -420,18 +402,14 @@ def test_an_order_for_fewer_steps_takes_its_share_of_its_own_clients_steps():
 
 
 def test_an_order_for_steps_of_a_client_without_examples_takes_time_as_for_one_step():
-    clock = VirtualClock(Inbox(), links(lambda *_: 10.0), 1, steps=lambda client: 0)
-    clock.dispatch(replace(order(0), config={"local_steps": 2}))
+    clock, _ = at_work((10.0,), config={"local_steps": 2}, steps=lambda client: 0)
     clock.next(math.inf)
     assert clock.now == 22.0
 
 
 def test_no_client_is_recalled_in_its_last_epoch_or_when_it_is_gone():
-    clock = VirtualClock(Inbox(), links(lambda client, _: 4.0 if client else 5.0), 2, epochs=2)
-    late, other = order(0), order(1, client_id=1)
-    clock.dispatch(late)
-    clock.dispatch(other)
-    clock.next(math.inf)
+    clock, late = at_work((5.0, 4.0), epochs=2)
+    other = clock.next(math.inf).order
     assert not clock.recall(late)  # at 6 it trains its second epoch, or sends
     assert not clock.recall(other)
 
