@@ -33,7 +33,6 @@ from fl_app.runner.validate import build_strategy
 from fl_app.schedule import k_async
 
 CLIENTS = 10
-TASK = Quadratic.scattered(CLIENTS)
 RATE = 0.2
 
 PLAIN_WKAFL = {"momentum": 0, "min_similarity": -1, "similarity_sharpness": 0}
@@ -47,7 +46,7 @@ class Unequal(Quadratic):
         return super().train_indices(client_id)[: 1 + client_id % 8]
 
 
-def equal_speeds(strategy, task=TASK):
+def equal_speeds(strategy, task):
     """K = P and equal devices: every client trains on every version, so all ages are 0."""
     return run(
         k_async(CLIENTS),
@@ -76,34 +75,27 @@ MEANS = {
     "wkafl-all-off": WKAFL(server_lr=RATE, **PLAIN_WKAFL),
     "fedhist-no-utility": FedHist(server_lr=RATE, egs=False, ina=False, utility_weight=0),
     "fedhist-no-haa": FedHist(server_lr=RATE, egs=False, ina=False, haa=False),
-}
-
-
-@pytest.mark.parametrize("strategy", MEANS.values(), ids=MEANS)
-def test_fresh_gradients_are_averaged(strategy):
-    plain, result = equal_speeds(FedAvgK(server_lr=RATE)), equal_speeds(strategy)
-    assert set(result.history.ages) == {0}
-    assert np.linalg.norm(plain.outcome.params) > 1
-    np.testing.assert_allclose(result.outcome.params, plain.outcome.params, rtol=1e-6)
-
-
-MEANS_BY_EXAMPLES = {
     "afl": AFL(server_lr=RATE),
     "safl": SAFL(server_lr=RATE),
     "port": PORT(server_lr=RATE),
 }
+BY_EXAMPLES = ("afl", "safl", "port", "twafl-as-printed")
 
 
-@pytest.mark.parametrize("strategy", MEANS_BY_EXAMPLES.values(), ids=MEANS_BY_EXAMPLES)
-def test_fresh_gradients_are_averaged_by_examples_in_a_run(strategy):
-    task = Unequal.scattered(CLIENTS)
-    by_examples = equal_speeds(FedAvgK(server_lr=RATE, weighting="examples"), task)
-    result = equal_speeds(strategy, task)
+@pytest.mark.parametrize("name", MEANS)
+def test_fresh_gradients_are_averaged(name):
+    task, weighting = Unequal.scattered(CLIENTS), ["uniform", "examples"]
+    if name in BY_EXAMPLES:
+        weighting.reverse()
+    mean, other = (
+        equal_speeds(FedAvgK(server_lr=RATE, weighting=each), task).outcome.params
+        for each in weighting
+    )
+    result = equal_speeds(MEANS[name], task)
     assert set(result.history.ages) == {0}
-    assert np.linalg.norm(by_examples.outcome.params) > 1
-    np.testing.assert_allclose(result.outcome.params, by_examples.outcome.params, rtol=1e-6)
-    uniform = equal_speeds(FedAvgK(server_lr=RATE), task)
-    assert not np.allclose(result.outcome.params, uniform.outcome.params, rtol=1e-3)
+    assert np.linalg.norm(mean) > 1
+    np.testing.assert_allclose(result.outcome.params, mean, rtol=1e-6)
+    assert not np.allclose(result.outcome.params, other, rtol=1e-3)
 
 
 # -- with hand-made updates -----------------------------------------------------------------------

@@ -96,6 +96,20 @@ def open_mailbox():
         mailbox.close()
 
 
+@pytest.fixture
+def one_node(open_mailbox):
+    """Makes a grid, its only node, and a clock of the mailbox in which the node has joined."""
+
+    def connect(deadline=math.inf):
+        grid = FakeGrid(plus_one, 1)
+        (node,) = grid.node_ids
+        clock = WallClock(open_mailbox(grid, deadline=deadline), deadline=deadline)
+        assert clock.next(math.inf) == Joined(node)
+        return grid, node, clock
+
+    return connect
+
+
 # -- real nodes -----------------------------------------------------------------------------------
 
 
@@ -144,17 +158,13 @@ def test_a_node_that_did_not_hear_the_question_is_asked_again(open_mailbox):
     assert len(grid.received) == 2
 
 
-def test_a_vanished_node_takes_its_orders_along(open_mailbox):
-    grid = FakeGrid(plus_one, 1)
-    (node,) = grid.node_ids
+def test_a_vanished_node_takes_its_orders_along(one_node):
+    grid, node, clock = one_node()
     grid.held.add(node)
-    mailbox = open_mailbox(grid)
-    clock = WallClock(mailbox)
-    assert clock.next(math.inf) == Joined(node)
     clock.dispatch(order(0, node))
     grid.node_ids.remove(node)
     assert clock.next(math.inf) == Left(node, (order(0, node),))
-    mailbox.push(order(1, node))  # the engine had not seen `Left` yet
+    clock.mailbox.push(order(1, node))  # the engine had not seen `Left` yet
     grid.node_ids.append(node)
     assert clock.next(math.inf) == Joined(node)
     grid.release(node)  # its reply to order 0 is not used
@@ -194,17 +204,13 @@ def test_a_slow_uplink_does_not_block_others(open_mailbox):
     assert pull(mailbox, 1)[0].number == 0
 
 
-def test_an_upload_that_is_interrupted_occupies_its_node_no_longer_than_its_message(open_mailbox):
-    grid = FakeGrid(plus_one, 1)
-    (node,) = grid.node_ids
+def test_an_upload_that_is_interrupted_occupies_its_node_no_longer_than_its_message(one_node):
+    grid, node, clock = one_node(deadline=0.05)
     grid.uploading[node] = threading.Event()
-    mailbox = open_mailbox(grid, deadline=0.05)
-    clock = WallClock(mailbox, deadline=0.05)
-    assert clock.next(math.inf) == Joined(node)
     clock.dispatch(order(0, node))
     assert clock.next(math.inf) == Expired(order(0, node))
     assert clock.next(math.inf) == Returned(order(0, node))
-    assert mailbox.capacity() == 1
+    assert clock.mailbox.capacity() == 1
     clock.dispatch(replace(order(1, node), sent_at=clock.now))
     grid.uploading[node].set()
     assert clock.next(math.inf).reply.number == 1
@@ -239,12 +245,9 @@ def test_errors_become_replies_with_the_reason(open_mailbox, monkeypatch):
     assert pull(mailbox, 1) == [Reply(3, error="grid: ConnectionError('refused')")]
 
 
-def test_a_node_that_restarts_between_two_looks_has_lost_its_order(open_mailbox):
+def test_a_node_that_restarts_between_two_looks_has_lost_its_order(one_node):
     """Flower reports the error of an absent node only while it is absent."""
-    grid = FakeGrid(plus_one, 1)
-    (node,) = grid.node_ids
-    clock = WallClock(open_mailbox(grid))
-    assert clock.next(math.inf) == Joined(node)
+    grid, node, clock = one_node()
     grid.held.add(node)
     clock.dispatch(order(0, node))
     grid.restart(node)

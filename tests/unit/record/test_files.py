@@ -227,7 +227,9 @@ def test_damaged_lines_are_left_out(tmp_path, line):
 
 def test_any_event_may_be_lost():
     """The history still counts the other events."""
-    flats = [*with_orders(EVENTFUL)]
+    waits = {"kind": "arrival", "t": 12.0, "client": 1, "base_version": 2, "age": 0}
+    dropped = {"kind": "cluster", "t": 12.0, "version": 2, "client": [1], "cluster": [0]}
+    flats = [*with_orders([*EVENTFUL, waits, {**dropped, "dropped": [1]}])]
     for index in range(len(flats)):
         history = History(keep_orders=True)
         rest = flats[:index] + flats[index + 1 :]
