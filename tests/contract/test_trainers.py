@@ -1,4 +1,4 @@
-"""Properties of trainers: in batches, on another device, with other models, on old versions."""
+"""Properties of trainers: in batches, on another device, with other models."""
 
 from functools import cache
 
@@ -9,22 +9,17 @@ from helpers import (
     QUIET,
     REPRESENTATIVES,
     HeadedQuadratic,
-    MeanDelta,
-    Scripted,
-    Times,
     initial_vector,
     make_config,
     order_for,
-    run,
     run_configured,
 )
 from torch import Tensor, nn
 
 from fl_app.client.batch import BatchTrainer
 from fl_app.client.build import build_task, build_trainer, chain
-from fl_app.core.types import GlobalModel, Upload
+from fl_app.core.types import GlobalModel
 from fl_app.runner.validate import build_schedule, build_strategy
-from fl_app.schedule import k_async
 from fl_app.tasks.models import architecture
 from fl_app.tasks.objective import Classification
 from fl_app.tasks.task import Task
@@ -233,44 +228,3 @@ def test_frozen_and_private_parameters_are_on_the_device_too(name):
         assert state["private.3.bias"].shape == (10,)
     assert chain(trainer).score(order_for(0, 2, vector, {}, state)).num_examples > 0
     assert list(model.named(vector)) == ["1.weight", "1.bias", "3.weight", "3.bias"]
-
-
-# -- stale gradients come from old versions -------------------------------------------------------
-
-
-class InPlace(MeanDelta):
-    """Counts versions in one array, which it changes in place."""
-
-    def __init__(self):
-        super().__init__()
-        self.params = np.zeros(2, np.float32)
-
-    def aggregate(self, model, updates):
-        self.params += 1
-        return self.params
-
-
-def echo(client_id, sequence, received):
-    """The received number as the loss, which the log records."""
-    return Upload(np.zeros(2, np.float32), "gradient", 1, loss=float(received[0]))
-
-
-@pytest.mark.parametrize("workers", [0, 2])
-def test_clients_train_on_the_version_that_they_were_given(workers):
-    """Version v holds v in both entries; client 3 takes ten times as long as the others.
-
-    A simulation that sends the server's own array computes every later gradient on the newest
-    model and only labels it stale. There are published results with this error.
-    """
-    result = run(
-        k_async(2),
-        Scripted(echo),
-        num_clients=4,
-        num_versions=40,
-        devices=Times(lambda client, order: 10.0 if client == 3 else 1.0),
-        strategy=InPlace(),
-        workers=workers,
-    )
-    arrivals = result.kind("arrival")
-    assert [event["loss"] for event in arrivals] == [event["base_version"] for event in arrivals]
-    assert max(event["age"] for event in arrivals if event["client"] == 3) > 5

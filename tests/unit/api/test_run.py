@@ -178,21 +178,17 @@ class Eager(LocalTrainer):
     momentum: float = 0.5
 
 
-def test_values_of_a_trainer_count_unless_an_override_gives_them(tmp_path):
-    for number, (overrides, lr, momentum) in enumerate(
-        [
-            ((), 0.25, 0.5),
-            (("algorithm.client.local_lr=0.5", "algorithm.client.momentum=0"), 0.5, 0),
-        ]
-    ):
-        settings = (Mean(), partial(Eager, local_lr=0.25), *overrides)
-        config = OmegaConf.load(
-            run(*settings, output=tmp_path / f"{number}").folder / "config.yaml"
-        )
-        assert (config.algorithm.client.local_lr, config.algorithm.client.momentum) == (
-            lr,
-            momentum,
-        )
+@pytest.mark.parametrize(
+    ("overrides", "lr", "momentum"),
+    [
+        ([], 0.25, 0.5),
+        (["algorithm.client.local_lr=0.5", "algorithm.client.momentum=0"], 0.5, 0),
+    ],
+)
+def test_values_of_a_trainer_count_unless_an_override_gives_them(overrides, lr, momentum, tmp_path):
+    run(Mean(), partial(Eager, local_lr=0.25), *overrides, output=tmp_path)
+    client = OmegaConf.load(tmp_path / "config.yaml").algorithm.client
+    assert (client.local_lr, client.momentum) == (lr, momentum)
 
 
 # -- refusals -------------------------------------------------------------------------------------
