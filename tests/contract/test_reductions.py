@@ -26,7 +26,7 @@ from fl_app.algorithms.sasgd import SASGD
 from fl_app.algorithms.twafl import TWAFL
 from fl_app.algorithms.wkafl import WKAFL
 from fl_app.client import LocalTrainer
-from fl_app.core.types import GlobalModel, Update
+from fl_app.core.types import GlobalModel
 from fl_app.devices.compute import UniformRatio
 from fl_app.devices.fleet import Fleet
 from fl_app.runner.validate import build_strategy
@@ -96,48 +96,6 @@ def test_fresh_gradients_are_averaged(name):
     assert np.linalg.norm(mean) > 1
     np.testing.assert_allclose(result.outcome.params, mean, rtol=1e-6)
     assert not np.allclose(result.outcome.params, other, rtol=1e-3)
-
-
-# -- with hand-made updates -----------------------------------------------------------------------
-
-VERSION = 9
-
-
-def model_and_updates(ages):
-    """Random gradients of clients with unequal data."""
-    rng = np.random.default_rng(1)
-
-    def vector():
-        return rng.standard_normal(7).astype(np.float32)
-
-    updates = [
-        Update(k, VERSION - age, vector(), "gradient", 5 + 20 * k, 1.0)
-        for k, age in enumerate(ages)
-    ]
-    return GlobalModel(vector(), VERSION, num_trainable=5), updates
-
-
-def test_wkafl_with_everything_off_takes_stale_gradients_as_they_are():
-    """The estimate still weighs by age, but no step uses it."""
-    model, updates = model_and_updates([0, 1, 4, 2])
-    wkafl = WKAFL(server_lr=RATE, **PLAIN_WKAFL)
-    expected = FedAvgK(server_lr=RATE).aggregate(model, updates)
-    np.testing.assert_allclose(wkafl.aggregate(model, updates), expected, rtol=1e-6)
-
-
-def test_wkafl_without_selection_is_twafl():
-    """With alpha = gamma = 0 and no clip, the step is gbar."""
-    model, updates = model_and_updates([0, 1, 4, 2])
-    wkafl = WKAFL(server_lr=RATE, **PLAIN_WKAFL, select=False)
-    expected = TWAFL(server_lr=RATE).aggregate(model, updates)
-    np.testing.assert_allclose(wkafl.aggregate(model, updates), expected, rtol=1e-6)
-
-
-def test_fedhist_without_its_three_parts_is_twafl():
-    model, updates = model_and_updates([0, 1, 4, 2])
-    fedhist = FedHist(server_lr=RATE, egs=False, haa=False, ina=False)
-    expected = TWAFL(server_lr=RATE).aggregate(model, updates)
-    assert fedhist.aggregate(model, updates).tobytes() == expected.tobytes()
 
 
 # -- memories of clients --------------------------------------------------------------------------

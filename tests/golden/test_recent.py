@@ -89,12 +89,6 @@ def test_a_new_model_takes_the_place_of_its_clients_last_one():
     assert strategy.state["weights"] == {0: 11 / 32, 1: 5 / 32, 2: 1 / 2}
 
 
-def test_an_upload_beyond_the_greatest_staleness_is_refused():
-    method, model = MRAsyncFL(max_staleness=2), GlobalModel(vec(0), 3)
-    assert method.admit(model, update_of(0, 1, 1)) is None
-    assert method.admit(model, update_of(0, 0, 1)) == "age=3 is above 2, by strategy.max_staleness"
-
-
 # -- FedPSA ---------------------------------------------------------------------------------------
 
 

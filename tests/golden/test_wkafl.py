@@ -47,6 +47,8 @@ MEAN_LOSS = {"relative_clip": 1, "stage_rule": "mean_loss"}
     ("settings", "aggregations", "steps"),
     [
         (SELECTING, [THREE], [(0.1151797, 0.3848203)]),
+        # With all parts off, ages have no part in the step: the mean.
+        ({}, [THREE], [(0, 1 / 3)]),
         # Momentum of the aggregation before: g = 0 + 0.4 G, estimated or aggregated.
         (HINDSIGHT, [THREE, NONE], [(0.1151797, 0.3848203), (0.2 * 0.1069145, 0.2 * 0.2976952)]),
         (

@@ -58,6 +58,14 @@ class FakeMailbox:
     def close(self): ...
 
 
+def piled(count, pile):
+    """Orders that are due one second after the other."""
+    batches = Lookahead(pile)
+    for number in range(count):
+        batches.submit(float(number), 0.5, order(number))
+    return batches
+
+
 def test_a_batch_is_formed_of_those_that_are_due_first():
     pile = FakeMailbox(3)
     batches = Lookahead(pile)
@@ -80,18 +88,14 @@ def test_a_batch_is_formed_of_those_that_are_due_first():
 )
 def test_batches_that_are_formed_together_have_equal_length(count, lengths):
     pile = FakeMailbox(4)
-    batches = Lookahead(pile)
-    for number in range(count):
-        batches.submit(float(number), 0.5, order(number))
+    batches = piled(count, pile)
     batches.result(0)
     assert list(map(len, pile.pushes)) == lengths
 
 
 def test_a_batch_is_formed_ahead_where_more_orders_wait_than_may_lie_ready():
     pile = FakeMailbox(4, capacity=100)
-    batches = Lookahead(pile)
-    for number in range(2 * READY_LIMIT + 3):
-        batches.submit(float(number), 0.5, order(number))
+    batches = piled(2 * READY_LIMIT + 3, pile)
     for number in range(4):
         batches.result(number)
     assert len(pile.pushes) == READY_LIMIT // 4
@@ -104,9 +108,7 @@ def test_a_batch_is_formed_ahead_where_more_orders_wait_than_may_lie_ready():
 
 def test_dropped_orders_leave_their_batch_as_it_is():
     pile = FakeMailbox(3)
-    batches = Lookahead(pile)
-    for number in range(6):
-        batches.submit(float(number), 0.5, order(number))
+    batches = piled(6, pile)
     batches.result(0)
     batches.cancel([1, 4])  # one of a batch that is formed, one of another
     for number in (2, 3, 5):

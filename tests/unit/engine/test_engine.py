@@ -5,6 +5,7 @@ from collections import Counter
 from copy import deepcopy
 from dataclasses import replace
 
+import helpers
 import numpy as np
 import pytest
 from helpers import MeanDelta, Recorder, Scripted, Times, run, toward_own_number, vec
@@ -51,36 +52,26 @@ def test_the_log_of_two_rounds():
     second_order = [event["client"] for event in result.events[7:9]]
     first, second = 1 / 32, 1 / 32 + 1 / 16 * (0 + 1 - 2 / 32) / 2
 
-    def dispatch(t, client, number, version):
-        return dict(kind="dispatch", t=t, client=client, order=number, version=version, bytes=8)
+    def sent(t, client, version):
+        return {**helpers.dispatch(t, client, version), "bytes": 8}
 
-    def arrival(t, client, number, version):
-        loss = float(client)
-        return dict(
-            **dict(kind="arrival", t=t, client=client, order=number, base_version=version),
-            **dict(age=0, loss=loss, bytes=8),
-        )
+    def received(t, client, version):
+        return {**helpers.arrival(t, client, version), "loss": float(client), "bytes": 8}
 
-    def aggregate(t, version, numbers):
-        return dict(
-            kind="aggregate", t=t, version=version, client=[0, 1], order=numbers, age=[0, 0]
-        )
-
-    number = {c: i for i, c in enumerate(order)}
-    later = {c: 2 + i for i, c in enumerate(second_order)}
-    assert result.events == [
-        {"kind": "evaluate", "t": 0.0, "version": 0, "accuracy": 0.0, "loss": 0.0},
-        *(dispatch(0.0, c, number[c], 0) for c in order),
-        arrival(1.0, 0, number[0], 0),
-        arrival(2.0, 1, number[1], 0),
-        aggregate(2.0, 1, [number[0], number[1]]),
-        {"kind": "evaluate", "t": 2.0, "version": 1, "accuracy": 0.1, "loss": first},
-        *(dispatch(2.0, c, later[c], 1) for c in second_order),
-        arrival(3.0, 0, later[0], 1),
-        arrival(4.0, 1, later[1], 1),
-        aggregate(4.0, 2, [later[0], later[1]]),
-        {"kind": "evaluate", "t": 4.0, "version": 2, "accuracy": 0.2, "loss": second},
+    expected = [
+        {**helpers.evaluate(0.0, 0, 0.0), "loss": 0.0},
+        *(sent(0.0, client, 0) for client in order),
+        received(1.0, 0, 0),
+        received(2.0, 1, 0),
+        helpers.aggregate(2.0, 1, [0, 1], [0, 0]),
+        {**helpers.evaluate(2.0, 1, 0.1), "loss": first},
+        *(sent(2.0, client, 1) for client in second_order),
+        received(3.0, 0, 1),
+        received(4.0, 1, 1),
+        helpers.aggregate(4.0, 2, [0, 1], [0, 0]),
+        {**helpers.evaluate(4.0, 2, 0.2), "loss": second},
     ]
+    assert result.events == [*helpers.with_orders(expected)]
     outcome, history = result.outcome, result.history
     assert (outcome.version, outcome.seconds, outcome.stopped) == (2, 4.0, "num_versions")
     assert (history.client_updates, history.bytes_up, history.bytes_down) == (4, 32, 32)

@@ -543,41 +543,6 @@ def test_extra_vectors_are_compared_with_those_of_their_name():
     assert "of extra vector 'b'" in guard.refuse(MODEL, with_extra(1, 310))
 
 
-# -- in a run -------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("fault", "guard", "reason"),
-    [
-        ({"vector": vec(1e30, 1e30)}, {"max_norm_ratio": 10}, "running median"),
-        ({"num_examples": 10**9}, {"max_examples": 1000}, "guard.max_examples"),
-        ({"base_version": 0}, {}, "base_version=0 is one that no order under way cites"),
-    ],
-)
-def test_a_client_that_misbehaves_is_kept_out_and_the_others_go_on(fault, guard, reason):
-    """Client 9 misbehaves from its third order on."""
-
-    def script(client_id, sequence, received):
-        upload = toward_own_number(client_id, sequence, received)
-        return replace(upload, **fault) if client_id == 9 and sequence >= 2 else upload
-
-    result = run(
-        Buffered(10, 5),
-        Scripted(script),
-        devices=Times(lambda client, _: 1.0 + client / 10),
-        num_versions=30,
-        guard=Guard(**guard),
-    )
-    rejects = result.kind("reject")
-    assert {event["client"] for event in rejects} == {9}
-    assert len(rejects) > 3
-    assert all(reason in event["reason"] for event in rejects)
-    clients = [client for event in result.kind("aggregate") for client in event["client"]]
-    assert clients.count(9) == 2
-    assert result.outcome.stopped == "num_versions"
-    assert np.abs(result.outcome.params).max() < 10
-
-
 # -- vectors beside the model ----------------------------------------------------------------------
 
 AT_WORK = Buffered(concurrency=5, buffer_size=3)

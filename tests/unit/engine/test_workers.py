@@ -17,6 +17,7 @@ from helpers import MeanDelta, Scripted, run, toward_own_number, vec
 from fl_app.core.events import Aggregated
 from fl_app.core.types import Order, Reply, Upload
 from fl_app.engine.arena import SLOTS_PER_SEGMENT, Arena
+from fl_app.engine.guard import Guard
 from fl_app.engine.workers import ORDERS_PER_WORKER, Inline, Workers, computing
 from fl_app.schedule import Buffered
 
@@ -182,6 +183,9 @@ REFUSED = [
     ({"vector": vec(0, np.nan)}, "payload has non-finite entries"),
     ({"vector": vec(1, 2, 3)}, "payload has shape (3,), expected (2,)"),
     ({"vector": np.zeros(2)}, "payload is float64, expected float32"),
+    ({"vector": vec(1e30, 1e30)}, "norm=inf is above guard.max_norm=1e+06"),
+    ({"num_examples": 10**9}, "num_examples=1000000000 is above guard.max_examples=1000"),
+    ({"base_version": 0}, "base_version=0 is one that no order under way cites"),
     ({"kind": "weights"}, "kind 'weights' is none of gradient, pseudo, delta, model"),
     ({"num_examples": 0}, "num_examples=0 must be at least 1"),
     ({"kind": "model", "rate_sum": 1e-40}, "rate_sum=1e-40 must be between 1e-18 and 1e+18"),
@@ -208,21 +212,32 @@ REFUSED = [
     ],
 )
 def test_a_client_that_misbehaves_is_an_event_and_the_run_goes_on(misbehave, kind, reason):
+    """Client 3 misbehaves from its second order on."""
+
     def script(client_id, sequence, received):
-        function = misbehave if client_id == 3 else good
+        function = misbehave if client_id == 3 and sequence else good
         return function(client_id, sequence, received)
 
     inline, workers = (
-        run(SCHEDULE, Scripted(script), workers=count, strategy=EveryKind()) for count in (0, 2)
+        run(
+            SCHEDULE,
+            Scripted(script),
+            workers=count,
+            strategy=EveryKind(),
+            guard=Guard(max_norm=1e6, max_examples=1000),
+            num_versions=30,
+        )
+        for count in (0, 2)
     )
     assert inline.events == workers.events
     assert inline.final == workers.final
-    assert inline.outcome.version == 20
-    assert np.isfinite(inline.outcome.params).all()
+    assert inline.outcome.version == 30
+    assert np.abs(inline.outcome.params).max() < 10
     incidents = inline.kind("failure", "reject")
     assert len(incidents) >= 2
     assert {(e["kind"], e["client"], e["reason"]) for e in incidents} == {(kind, 3, reason)}
-    assert all(3 not in event["client"] for event in inline.kind("aggregate"))
+    clients = [client for event in inline.kind("aggregate") for client in event["client"]]
+    assert clients.count(3) == 1
     # Its place is refilled at once, and it is given orders again.
     for incident in incidents:
         after = inline.events[inline.events.index(incident) + 1]
@@ -255,16 +270,19 @@ def test_no_worker_is_forked_while_another_thread_computes(start):
     assert not thread.is_alive()
 
 
+def replies_of_clients_3_and_4(mailbox):
+    mailbox.push(order(0, client_id=3))
+    mailbox.push(order(1, client_id=4))
+    return collect(mailbox, 2)
+
+
 def test_orders_behind_the_one_that_killed_its_worker_are_given_again(start):
     def script(client_id, sequence, received):
         if client_id == 3:
             os.kill(os.getpid(), signal.SIGKILL)
         return replace(GOOD, loss=float(client_id))
 
-    mailbox = start(script, num_workers=1)
-    mailbox.push(order(0, client_id=3))
-    mailbox.push(order(1, client_id=4))
-    replies = collect(mailbox, 2)
+    replies = replies_of_clients_3_and_4(start(script, num_workers=1))
     assert replies[0] == Reply(0, error="worker process died (exit code -9)")
     assert replies[1].upload.loss == 4.0
 
@@ -280,10 +298,7 @@ def test_a_worker_that_was_asked_to_end_fails_no_order(start):
             threading.Event().wait()
         return replace(GOOD, loss=float(client_id))
 
-    mailbox = start(script, num_workers=1)
-    mailbox.push(order(0, client_id=3))
-    mailbox.push(order(1, client_id=4))
-    replies = collect(mailbox, 2)
+    replies = replies_of_clients_3_and_4(start(script, num_workers=1))
     assert {reply.error for reply in replies.values()} == {""}
     assert {n: reply.upload and reply.upload.loss for n, reply in replies.items()} == {0: 3, 1: 4}
 

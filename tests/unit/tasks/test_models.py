@@ -465,7 +465,6 @@ BYTES = PLANES.astype(np.uint8)
         *(({"x": PLANES[..., :3, None], "model": name}, "x.transpose(0, 3, 1, 2)")
           for name in ("lenet", "resnet18")),
         ({"model": "textcnn"}, "task.model=textcnn needs a public data set of texts"),
-        ({"model": "lenett"}, "lenett"),
         ({"y": NUMBERS, "loss": squares}, "loss must give one number that depends on the output"),
         ({"loss": nn.CrossEntropyLoss(reduction="sum")}, "loss must give the mean over a batch"),
         ({"loss": nn.functional.mse_loss}, "loss cannot process outputs of shape (2, 4) and targ"),
