@@ -59,11 +59,11 @@ class FakeMailbox:
 
 
 def piled(count, pile):
-    """Orders that are due one second after the other."""
+    """A pile, and orders for it that are due one second after the other."""
     batches = Lookahead(pile)
     for number in range(count):
         batches.submit(float(number), 0.5, order(number))
-    return batches
+    return pile, batches
 
 
 def test_a_batch_is_formed_of_those_that_are_due_first():
@@ -87,15 +87,13 @@ def test_a_batch_is_formed_of_those_that_are_due_first():
     ("count", "lengths"), [(4, [4]), (5, [3, 2]), (8, [4, 4]), (9, [3, 3, 3]), (10, [4, 3, 3])]
 )
 def test_batches_that_are_formed_together_have_equal_length(count, lengths):
-    pile = FakeMailbox(4)
-    batches = piled(count, pile)
+    pile, batches = piled(count, FakeMailbox(4))
     batches.result(0)
     assert list(map(len, pile.pushes)) == lengths
 
 
 def test_a_batch_is_formed_ahead_where_more_orders_wait_than_may_lie_ready():
-    pile = FakeMailbox(4, capacity=100)
-    batches = piled(2 * READY_LIMIT + 3, pile)
+    pile, batches = piled(2 * READY_LIMIT + 3, FakeMailbox(4, capacity=100))
     for number in range(4):
         batches.result(number)
     assert len(pile.pushes) == READY_LIMIT // 4
@@ -107,8 +105,7 @@ def test_a_batch_is_formed_ahead_where_more_orders_wait_than_may_lie_ready():
 
 
 def test_dropped_orders_leave_their_batch_as_it_is():
-    pile = FakeMailbox(3)
-    batches = piled(6, pile)
+    pile, batches = piled(6, FakeMailbox(3))
     batches.result(0)
     batches.cancel([1, 4])  # one of a batch that is formed, one of another
     for number in (2, 3, 5):

@@ -497,20 +497,11 @@ def test_the_error_of_an_invalid_model_describes_it(result, message):
     assert outcome.version == 0
 
 
-def test_the_error_of_a_schedule_without_a_result_names_the_method():
-    class Forgets(Buffered):
-        def take(self, buffer):
-            super().take(buffer)
-
-    outcome = run(Forgets(2, 1)).outcome
-    assert str(outcome.error).startswith("Forgets.take returned None, and must return updates of")
-
-    class Idles(Buffered):
-        def start(self, idle, busy, buffer, rng):
-            super().start(idle, busy, buffer, rng)
-
-    outcome = run(Idles(2, 1)).outcome
-    assert str(outcome.error).startswith("Idles.start returned None, and must return clients of")
+@pytest.mark.parametrize(("method", "what"), [("take", "updates"), ("start", "clients")])
+def test_the_error_of_a_schedule_without_a_result_names_the_method(method, what):
+    forgets = type("Forgets", (Buffered,), {method: lambda *_: None})
+    text = f"Forgets.{method} returned None, and must return {what} of"
+    assert str(run(forgets(2, 1)).outcome.error).startswith(text)
 
 
 @pytest.mark.parametrize("weights", [[1.0], np.full(3, np.nan), [[0.5]] * 3, 1.0])

@@ -632,11 +632,8 @@ def test_an_order_keeps_its_vectors_if_the_strategy_changes_them_in_place_later(
     ],
 )
 def test_the_error_of_wrong_extra_vectors_names_them(extra, text):
-    class Wrong(Shifted):
-        def dispatch_extra(self, model, client_id):
-            return extra
-
-    error = run(AT_WORK, Echo(), strategy=Wrong()).outcome.error
+    wrong = type("Wrong", (Shifted,), {"dispatch_extra": lambda *_: extra})
+    error = run(AT_WORK, Echo(), strategy=wrong()).outcome.error
     assert re.fullmatch(rf"ValueError: dispatch_extra\(\) for client \d: {text}", str(error))
 
 
