@@ -14,6 +14,7 @@ from fl_app.algorithms.dynsgd import DynSGD
 from fl_app.algorithms.fedavg_k import FedAvgK
 from fl_app.algorithms.fedbuff import FedBuff
 from fl_app.algorithms.fedhist import FedHist
+from fl_app.algorithms.fedstaleasync import FedStaleAsync
 from fl_app.algorithms.fedstaleweight import FedStaleWeight
 from fl_app.algorithms.gsgm import GSGM
 from fl_app.algorithms.port import PORT
@@ -147,6 +148,19 @@ def test_ringleader_with_one_arrival_at_a_time_is_ace():
     one, other = (course(each(**KNOWN), buffer_size=1) for each in (Ringleader, ACE))
     assert [m.tobytes() for m in one] == [m.tobytes() for m in other]
     assert not np.allclose(course(Ringleader(**KNOWN))[-1], course(ACE(**KNOWN))[-1], atol=1e-3)
+
+
+def test_fedstaleasync_without_ages_and_with_equal_participation_is_ca2fl():
+    plain = {"upload_exponent": 0, "memory_exponent": 0, "participation_rate": 0}
+    same_course(FedStaleAsync(**plain, **KNOWN), CA2FL(**KNOWN))
+    other = FedStaleAsync(**(plain | {"memory_exponent": 1}), **KNOWN)
+    assert not np.allclose(course(other)[-1], course(CA2FL(**KNOWN))[-1], atol=1e-3)
+
+
+def test_cana_without_memories_is_dynsgd_or_the_mean():
+    dynsgd = DynSGD(server_lr=RATE)
+    same_course(CANA(exponent=1, calibration=0, **KNOWN), dynsgd)
+    same_course(CANA(exponent=0, calibration=0, **KNOWN), FedAvgK(server_lr=RATE))
 
 
 def test_cana_without_ages_is_ca2fl_once_all_clients_have_uploaded():
