@@ -159,7 +159,7 @@ def _plannable(components: Components, stays: object) -> Plannable:
     elif stays and not isinstance(stays, Churn):
         reason = f"devices.availability={type(stays).__name__}: stays are not exponential"
     elif stays and (not isinstance(schedule, Buffered) or schedule.refill == LATER):
-        reason = f"devices.availability with {type(schedule).__name__}: none may leave its loop"
+        reason = f"devices.availability with {type(schedule).__name__}: clients must stay online"
     else:
         return cast(Plannable, schedule)
     raise ValueError(f"{reason}; {INSTEAD}")

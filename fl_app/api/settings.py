@@ -3,7 +3,7 @@
 import inspect
 import zlib
 from collections.abc import Callable, Sequence
-from dataclasses import fields, is_dataclass
+from dataclasses import MISSING, fields, is_dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias, Union
 
 from omegaconf import DictConfig, OmegaConf
@@ -123,7 +123,7 @@ def _own_values(trainer: Any) -> dict[str, Any]:
     kind = getattr(trainer, "func", trainer)
     declared = {field.name: field.default for field in fields(kind)} if is_dataclass(kind) else {}
     usual = {field.name: field.default for field in fields(TrainingSettings)}
-    own = {name: value for name, value in declared.items() if usual.get(name, value) != value}
+    own = {n: v for n, v in declared.items() if n in usual and v not in (usual[n], MISSING)}
     return own | getattr(trainer, "keywords", {})
 
 

@@ -283,7 +283,7 @@ def test_refusals_and_aims():
             plan(f"algorithm={name}")
     with pytest.raises(ValueError, match="availability=Arrivals: stays are not exponential"):
         plan("devices/availability=arrivals")
-    with pytest.raises(ValueError, match="availability with Periodic: none may leave its loop"):
+    with pytest.raises(ValueError, match="availability with Periodic: clients must stay online"):
         plan("algorithm=fedasmu", "devices/availability=churn")
     stops = ("devices.server.table=null", "devices.server.evaluation=1", "eval_every=9")
     with pytest.raises(ValueError, match="it stops for 1 s at times, and arrivals pile up"):
