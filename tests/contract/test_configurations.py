@@ -131,7 +131,7 @@ REFUSED = {
     ("area", "clustered_quorum"): "AREA cannot use algorithm/schedule=clustered_quorum",
     ("fedasmu", "random_k"): "FedASMU cannot use algorithm/schedule=random_k",
     ("krum", "all_async, fully_async, periodic, clustered_quorum, two_phase"): (
-        r"algorithm.schedule\.buffer_size=1 must be above"
+        r"algorithm.schedule\.buffer_size=1 must be at least"
     ),
 }
 
