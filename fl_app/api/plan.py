@@ -100,11 +100,8 @@ def plan(*settings: Setting, task: "Task | None" = None, aim: str = "age=10") ->
     orders = orders_of(
         components.devices, size, stays, server, fresh=fresh, eval_every=config.eval_every
     )
-    stop = server.dispatch + server.receipt + server.aggregation + server.evaluation
-    uneven = stop - orders.work(getattr(schedule, "buffer_size", 1)) > orders.seconds.mean() / 10
-    if uneven and stays:
-        reason = f"devices.server: it stops for {stop:g} s at times, and arrivals pile up"
-        raise ValueError(f"{reason}; {INSTEAD}")
+    if stays and orders.work(1) + server.poll > 0:
+        raise ValueError(f"devices.server with availability: clients must stay online; {INSTEAD}")
     long_run = steady(orders, schedule)
     order_bytes, upload_bytes = message_bytes(components.strategy, components.trainer)
     parts = [components.strategy.part(client_id) for client_id in range(size)]

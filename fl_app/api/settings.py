@@ -61,13 +61,8 @@ def plan_of(
             require(kind not in objects, kind, setting, "given once", "one would be ignored")
             objects[kind] = setting
     for word in overrides:
-        require(
-            not word.startswith("-"),
-            "settings",
-            word,
-            "an override",
-            "options are the command line's; hydra.searchpath=[file:///DIR] adds a folder",
-        )
+        bound = "an override, such as hydra.searchpath=[file:///DIR]"
+        require(not word.startswith("-"), "settings", word, bound, "it is an option")
     for key, remedy in REMEDIES.items():
         _refuse([word for word in overrides if _key(word) not in ALLOWED], key, remedy)
     if task is not None:

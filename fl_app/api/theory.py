@@ -26,12 +26,7 @@ the loop, too: its product form holds for exponential seconds alone.
 **Starts by the clock** (`Periodic`) are in the loop, too. Below M clients at work their number is
 X times the mean seconds at work, and X = burst / period, whatever M is.
 
-**A server whose work takes seconds** is in the loop, too. Where clients come and go, it is one
-station of M/M/1 type among M orders (mean value analysis). If it looks for replies every P seconds,
-and works w for each, a cycle lasts C = P / (1 - X w), of which B = (C - P)(M - 1) / M is work for
-the others. An order of s seconds that is given b before the end of this work is found
-b + P + C ceil(max(s - b - P, 0) / C) later, waits B / 2, and takes w. b is uniform between 0 and
-B [A].
+**A server whose work takes seconds** is in the loop, too.
 
 An order ends when its client goes offline, and then brings no update. With k of N clients online,
 M of them are at work as M N / k of all would be [A], and k is binomial.
@@ -62,7 +57,6 @@ Plannable: TypeAlias = Buffered | Periodic | Routed
 
 DRAWS = 40_000  # seconds drawn, of all clients together
 LOOP = 20_000  # arrivals in a loop of drawn seconds
-MIXES = 8  # passes, at most, in which waits at the server and shares agree
 RARE = 1e-3  # of the most frequent number of clients online; those below it are left out
 IDLE = Server()  # its work takes no time
 LATER = "after_aggregation"
@@ -91,11 +85,11 @@ class Orders(NamedTuple):
     eval_every: int
     joules: Numbers
 
-    def work(self, buffer_size: int, success: float = 1.0) -> float:
-        """w, seconds of the server's work for an order, a share `success` of which come back."""
+    def work(self, buffer_size: int) -> float:
+        """Seconds of the server's work for an order."""
         server = self.server
         version = server.aggregation + server.evaluation / self.eval_every
-        return server.dispatch + success * (server.receipt + version / buffer_size)
+        return server.dispatch + server.receipt + version / buffer_size
 
 
 class Steady(NamedTuple):
@@ -126,7 +120,7 @@ def steady(orders: Orders, schedule: Plannable, arrivals: int = LOOP) -> Steady:
     buffer = schedule.buffer_size if isinstance(schedule, Buffered) else 1
     concurrency, work = schedule.concurrency or size, orders.work(buffer)
     later = getattr(schedule, "refill", "") == LATER
-    serves = work + orders.server.poll > 0 and orders.online == 1
+    serves = work + orders.server.poll > 0  # clients are always online then
     if isinstance(schedule, Routed):
         schedule.route(orders.seconds, orders.joules)
     if not isinstance(schedule, Buffered) or later or serves:
@@ -145,7 +139,7 @@ def steady(orders: Orders, schedule: Plannable, arrivals: int = LOOP) -> Steady:
         )
         ages = ages_by_updates / updates
         waiting = (buffer - 1) / 2 / updates.sum()
-    total, attempted = float(updates.sum()), float(attempts.sum())
+    total = float(updates.sum())
     measures = {
         "concurrency": concurrency,
         "buffer_size": buffer,
@@ -155,7 +149,7 @@ def steady(orders: Orders, schedule: Plannable, arrivals: int = LOOP) -> Steady:
         "clients_at_work": at_work,
         "seconds_in_buffer": waiting,
         # Share of the server's time; above 0.8, queues dominate.
-        "server_load": attempted * orders.work(buffer, total / attempted),
+        "server_load": total * work,
         "joules_per_update": float(attempts @ orders.joules) / total,
     }
     return Steady(attempts, updates, ages, measures)
@@ -194,22 +188,15 @@ def closed_form(
         Of every client orders and updates a second, and updates a second times their mean age; and
         clients at work.
     """
-    size, work = orders.seconds.size, orders.work(buffer, float(orders.success.mean()))
+    size = orders.seconds.size
     places = min(schedule.concurrency or size, num_online)
     of_all = min(round(places * size / num_online), size)
-    waits = server_waits(orders, np.ones(size), work, places)
-    for _ in range(MIXES):
-        busy, others = product_form(orders.seconds + waits, of_all)
-        attempts = busy / (orders.seconds + waits) * places / of_all
-        # Fast clients have more orders, so the waits are means over orders, not over clients.
-        previous, waits = waits, server_waits(orders, attempts, work, places)
-        if np.allclose(waits, previous, rtol=1e-3):
-            break
-    seconds = orders.seconds + waits
+    busy, others = product_form(orders.seconds, of_all)
+    attempts = busy / orders.seconds * places / of_all
     others *= (places - 1) / max(of_all - 1, 1)
     updates = attempts * orders.success
-    ages = (orders.brought + waits) * others * float(updates.sum() / attempts.sum()) / buffer
-    return attempts, updates, updates * ages, float(attempts @ seconds)
+    ages = orders.brought * others * float(updates.sum() / attempts.sum()) / buffer
+    return attempts, updates, updates * ages, float(attempts @ orders.seconds)
 
 
 def product_form(seconds: Numbers, concurrency: int) -> tuple[Numbers, Numbers]:
@@ -326,48 +313,6 @@ def ages_of_updates(
     means = (long_run.ages / orders.seconds)[clients]
     means *= orders.draws[clients, rng.integers(num_draws, size=LOOP)]
     return clients, np.floor(rng.poisson(means * buffer) / buffer + rng.random(LOOP))
-
-
-def server_waits(orders: Orders, shares: Numbers, work: float, places: int) -> Numbers:
-    """Mean seconds of an order of every client at the server, shape ``(N,)``.
-
-    Args:
-        orders: of the clients.
-        shares: of every client in the orders, of any sum, shape ``(N,)``.
-        work: w, seconds of the server's work for an order.
-        places: M, orders under way.
-    """
-    shares, seconds, poll = shares / shares.sum(), orders.seconds, orders.server.poll
-    mean = float(shares @ seconds)
-    if not poll:
-        return np.full(seconds.size, server_seconds(mean, work, places))
-    place = np.random.default_rng(0).random(orders.draws.shape)
-
-    def waits(rate: float) -> Numbers:
-        cycle = poll / (1 - rate * work)
-        busy = (cycle - poll) * (places - 1) / places  # with the others' orders
-        look = poll + busy * place  # the first one after an order was given
-        looks = np.ceil(np.maximum(orders.draws - look, 0) / cycle)
-        total: Numbers = (look + looks * cycle).mean(axis=1) + busy / 2 + work
-        return total - seconds
-
-    upper = min(places / mean, 1 / max(work, 1e-9)) * (1 - 1e-9)
-    return waits(brentq(lambda x: x * (mean + shares @ waits(x)) - places, 0.0, upper))
-
-
-def server_seconds(think: float, work: float, orders: int) -> float:
-    """Mean seconds of an order at a server that is one queue (mean value analysis).
-
-    Args:
-        think: mean seconds of an order elsewhere.
-        work: seconds of the server's work for an order.
-        orders: under way.
-    """
-    queue = at_server = 0.0
-    for number in range(1, orders + 1):
-        at_server = work * (1 + queue)
-        queue = number * at_server / (think + at_server)
-    return at_server
 
 
 def orders_of(

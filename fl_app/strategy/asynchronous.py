@@ -143,28 +143,16 @@ class Asynchronous(AsyncStrategy):
     def validate_run(self, num_versions: float, schedule: Schedule) -> None:
         size = getattr(schedule, "buffer_size", 1)
         faults, beta = (getattr(self.inner, key, 0) for key in ("num_malicious_nodes", "beta"))
-        smallest = {  # of a buffer; Krum is based on MultiKrum
-            MultiKrum: (
-                2 * faults + 3,
-                "2 x num_malicious_nodes + 3",
-                "that many equal bad uploads could be closer to each other than the good ones",
-            ),
-            Bulyan: (
-                4 * faults + 3,
-                "4 x num_malicious_nodes + 3",
-                "Bulyan would skip every aggregation, and the model would stay as it is",
-            ),
-            FedMedian: (3, "uploads of a median", "one bad upload would move the model"),
-            FedTrimmedAvg: (
-                beta and math.ceil(1 / beta),
-                "1 / beta",
-                "no upload would be left out",
-            ),
+        smallest = {  # of a buffer; Krum is based on MultiKrum, Bulyan would skip smaller ones
+            MultiKrum: 2 * faults + 3,
+            Bulyan: 4 * faults + 3,
+            FedMedian: 3,
+            FedTrimmedAvg: beta and math.ceil(1 / beta),
         }
-        for kind, (minimum, formula, reason) in smallest.items():
-            fits, bound = size >= minimum, f"at least {formula}={minimum}"
-            key = "algorithm.schedule.buffer_size"
-            require(fits or not isinstance(self.inner, kind), key, size, bound, reason)
+        for kind, minimum in smallest.items():
+            fits, bound = size >= minimum, f"at least {minimum} with {kind.__name__}"
+            key, effect = "algorithm.schedule.buffer_size", "it would not keep out bad uploads"
+            require(fits or not isinstance(self.inner, kind), key, size, bound, effect)
 
     def summary(self) -> None:
         super().summary()

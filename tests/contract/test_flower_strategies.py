@@ -228,19 +228,19 @@ def test_methods_that_would_not_be_called_are_refused(inner):
 
 
 @pytest.mark.parametrize(
-    ("inner", "formula", "minimum"),
+    ("inner", "name", "minimum"),
     [
-        (flower.Krum(num_malicious_nodes=1), "2 x num_malicious_nodes + 3", 5),
-        (flower.Bulyan(num_malicious_nodes=1), "4 x num_malicious_nodes + 3", 7),
-        (flower.FedMedian(), "uploads of a median", 3),
-        (flower.FedTrimmedAvg(beta=0.3), "1 / beta", 4),
+        (flower.Krum(num_malicious_nodes=1), "MultiKrum", 5),
+        (flower.Bulyan(num_malicious_nodes=1), "Bulyan", 7),
+        (flower.FedMedian(), "FedMedian", 3),
+        (flower.FedTrimmedAvg(beta=0.3), "FedTrimmedAvg", 4),
     ],
 )
-def test_buffers_in_which_one_bad_upload_could_decide_are_refused(inner, formula, minimum):
+def test_buffers_in_which_one_bad_upload_could_decide_are_refused(inner, name, minimum):
     """Bulyan needs K >= 4 f + 3 (El Mhamdi et al.)."""
     strategy = Asynchronous(inner)
     strategy.validate_run(1, Buffered(minimum, minimum))
-    text = f"algorithm.schedule.buffer_size={minimum - 1} must be at least {formula}={minimum}: "
+    text = f"algorithm.schedule.buffer_size={minimum - 1} must be at least {minimum} with {name}: "
     with pytest.raises(ValueError, match="^" + re.escape(text)):
         strategy.start(None, None, schedule=Buffered(minimum, minimum - 1))
 
