@@ -140,10 +140,14 @@ def test_a_masked_run_outlives_its_helper_and_the_doctor_finds_nothing(federatio
     assert run.wait(300) == 0, federation.log("masked")
     summary = json.loads((folder / "summary.json").read_text())
     assert (summary["num_versions"], summary["failures"]) == (VERSIONS, 0)
-    assert events(folder, "reject") == []
     orders = Counter(o for event in events(folder, "aggregate") for o in event["order"])
+    # A fast node may upload again before three have; its older upload is replaced, not used.
+    orders.update(event["order"] for event in events(folder, "reject"))
+    assert {event["reason"].split(" of ")[0] for event in events(folder, "reject")} <= {
+        "a newer upload"
+    }
     assert set(orders.values()) == {1}
-    assert len(orders) == MEMBERS * VERSIONS
+    assert len(orders) == MEMBERS * VERSIONS + len(events(folder, "reject"))
     with sqlite3.connect(f"file:{federation.helper / 'helper.db'}?mode=ro", uri=True) as database:
         query = "SELECT count(*), count(DISTINCT request) FROM used"
         assert database.execute(query).fetchone() == (MEMBERS * VERSIONS, VERSIONS)
