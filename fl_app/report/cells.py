@@ -3,6 +3,7 @@
 import json
 import math
 import re
+import warnings
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -21,6 +22,7 @@ from fl_app.report.style import ALGORITHMS, Look, looks
 
 # Values of ``stopped`` of a run that reached its end.
 ENDS = ("num_versions", "seconds", "updates", "target_accuracy")
+HARMLESS = ("resume", "failures", "checkpoint_every", "runtime")  # keys without effect on results
 MAX_REASON = 300  # characters
 
 
@@ -198,13 +200,18 @@ def read_cell(folder: Path, name: str | None = None) -> Cell:
         algorithm = cell.algorithm
     cell.name = name or (folder.name if name is None else algorithm)
     cell.label = label_of(cell.name)
-    cell.summary = json.loads(_text(folder / "summary.json") or "{}")
+    with explaining(f"{folder / 'summary.json'} is damaged"):
+        cell.summary = json.loads(_text(folder / "summary.json") or "{}")
     words: Any = OmegaConf.to_container(OmegaConf.create(_text(folder / "overrides.yaml") or "[]"))
     pairs = (word.lstrip("+").partition("=") for word in words)
     cell.overrides = {key.replace("/", "."): value for key, _, value in pairs}
     cell.partition = _text(folder / "partition.csv")
     for event in read_events(folder / "events.jsonl"):
         cell.history.emit(event)
+    found = cell.history.client_updates
+    if (expected := cell.summary.get("client_updates", found)) != found:
+        counts = f"{found:,} of the {expected:,} client updates in summary.json"
+        warnings.warn(f"{folder / 'events.jsonl'} has {counts}: it was cut", stacklevel=2)
     return cell
 
 
@@ -247,13 +254,16 @@ def _name_jobs(jobs: Sequence[Cell]) -> None:
 
     A label begins with the algorithm or, if each job is an experiment, with the cell. It has every
     varied key but the seed, by its last part where that is unique. A name is the label, with the
-    seed where jobs share it. Jobs with equal names, or with unknown overrides, are numbered.
+    seed where jobs share it. Jobs with equal names, or with unknown overrides, are numbered. What
+    a resumed sweep's command adds is left out if it changes no result.
     """
     keys = dict.fromkeys(key for job in jobs for key in job.overrides)
+    added = [key for key in keys if not all(key in job.overrides for job in jobs)]
+    unnamed = {"algorithm", "seed", *(key for key in added if key.partition(".")[0] in HARMLESS)}
     varying = [
         key
         for key in keys
-        if key not in ("algorithm", "seed") and len({job.overrides.get(key) for job in jobs}) > 1
+        if key not in unnamed and len({job.overrides.get(key) for job in jobs}) > 1
     ]
     last_parts = Counter(key.rpartition(".")[2] for key in varying)
     for job in jobs:

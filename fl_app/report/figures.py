@@ -20,7 +20,7 @@ import pandas as pd
 import vl_convert
 
 from fl_app.core.score import ACCURACY, Score
-from fl_app.record.summary import mean_age
+from fl_app.record.summary import first_at, mean_age
 from fl_app.report.cells import Cell, Series
 from fl_app.report.style import GRID, INK, MUTED
 
@@ -157,12 +157,6 @@ def curve(series: Series, over: str, metric: str, *, on_clients: bool = False) -
     return line.rename_axis("x").reset_index()
 
 
-def first_at(line: pd.DataFrame, accuracy: float) -> float | None:
-    """The first x at which the mean of a curve is at least `accuracy`, or None."""
-    places = line.x[line["mean"] >= accuracy]
-    return None if places.empty else float(places.iloc[0])
-
-
 def client_metrics(cells: Sequence[Cell]) -> list[str]:
     """The metrics on clients to draw: score and loss, else the first two."""
     evaluations = [cell.history.client_evaluations for cell in cells]
@@ -210,10 +204,13 @@ def learning(
         number = len(member.cells)
         name = f"{member.name} ({number} seeds)" if number > 1 else member.name
         if aims:
-            moment = first_at(curves_of[ACCURACY.name, "t"], target)
-            mean = "mean " if number > 1 else ""  # the table has the mean of the moments
-            phrase = "never {:.0%}" if moment is None else "{:.0%} first at " + seconds(moment)
-            name += f": {mean}{phrase.format(target)}"
+            found = [first_at(cell.evaluations, target) for cell in member.cells]
+            times = [evaluation.t for evaluation in found if evaluation is not None]
+            if 0 < len(times) < number:
+                name += f": {len(times)} of them reach {target:.0%}"
+            else:
+                phrase = f"first at {seconds(fmean(times))}" if times else "never"
+                name += f": {target:.0%} {phrase}"
         elif on_clients:
             form = Score(metrics[0]).form
             means = [f"{metrics[0]}_{of}" for of in ("mean", "worst_decile")]

@@ -213,16 +213,18 @@ def write_figures(
     """
     for name, chart in charts.items():
         save(chart, folder / f"{name}.png", pdf=pdf)
-    series = [member for member in group(cells) if member.cells[0].history.orders][:MAX_PANELS]
-    if not series:
+    everyone = [member for member in group(cells) if member.cells[0].history.orders]
+    if not everyone:
         return
+    series = everyone[:MAX_PANELS]
+    some = f" ({MAX_PANELS} of {len(everyone)} cells)" * (len(everyone) > MAX_PANELS)
     metrics = [score.name for score in scores_of(cells)][:1]
-    column = [figures.staleness(series, columns=2, width=235).properties(title=AGES)]
+    column = [figures.staleness(series, columns=2, width=235).properties(title=AGES + some)]
     if metrics:
-        curves = figures.learning(series, metrics, target, width=520)
+        curves = figures.learning(everyone, metrics, target, width=520)
         column.insert(0, curves.properties(title="Who learns faster"))
     timelines = timeline(series, max_clients=12, width=640)
-    timelines = timelines.properties(title="Why: who trains when")
+    timelines = timelines.properties(title="Why: who trains when" + some)
     overview = alt.hconcat(independent(alt.vconcat(*column, spacing=30)), timelines, spacing=40)
     save(independent(overview), folder / "overview.png", pdf=pdf)
 

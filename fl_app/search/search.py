@@ -70,8 +70,11 @@ def search(settings: Settings, words: Sequence[str], folder: Path, resume: bool)
                 for name, space in spaces.items():
                     configured = {key: OmegaConf.select(cells[name], key) for key in space}
                     first = grid(space, settings.grid, configured) if settings.grid else []
-                    if len(space) > 1 and settings.trials <= len(first):
-                        key, *others = space
+                    key, *others = space
+                    if settings.trials < len(first):
+                        note = f"{name}: search.trials={settings.trials} ends within the grid of"
+                        print(note, f"{len(first)} values: the upper end of {key} is not tried")
+                    if others and settings.trials <= len(first):
                         note = f"{name}: all trials are of the grid over {key}, and none tries"
                         print(note, ", ".join(others), "(give more search.trials)")
                     study = CellStudy(journal, name, space, first, settings.trials, settings.seed)

@@ -110,6 +110,7 @@ def test_a_resumed_search_tests_the_best_setting_so_far(tmp_path, capsys):
     assert quick(tmp_path / "two", two) == 0
     assert "none tries algorithm.strategy.server_lr (give" in capsys.readouterr().out
     assert quick(tmp_path, "search.trials=1", "search.test_seeds=[5]") == 0
+    assert "the upper end of algorithm.client.local_lr is not tried" in capsys.readouterr().out
     assert tested_rates() == {"fedbuff-seed5": 0.0001}
     assert quick(tmp_path) == 2
     assert "must be a new folder, or one to go on with by resume=auto" in capsys.readouterr().err

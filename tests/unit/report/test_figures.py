@@ -46,7 +46,7 @@ def series(tmp_path):
 
 def test_curves_are_over_three_axes_and_the_legend_tells_when_they_are_at_the_target(series):
     data = tables(figures.learning(series, ["loss", "accuracy"], 0.9))
-    names = {"fedavg: 90% first at 6.0 s", "fedasync (2 seeds): mean 90% first at 2.0 s"}
+    names = {"fedavg: 90% first at 6.0 s", "fedasync (2 seeds): 90% first at 2.0 s"}
     accuracy = [row for row in data["x mean low high cell over"] if row["mean"] != "1"]
     assert {row["cell"] for row in accuracy} == names
     rounds = {
@@ -74,8 +74,9 @@ def test_curve_of_seeds_is_their_mean_and_range_interpolated_where_every_seed_ha
     np.testing.assert_allclose(line["mean"], [0.5, 0.7, 0.85])
     np.testing.assert_allclose(line.low, [0.4, 0.6, 0.7])
     np.testing.assert_allclose(line.high, [0.6, 0.8, 1.0])
-    assert figures.first_at(line, 0.8) == 3.0
-    assert figures.first_at(line, 0.95) is None
+    for target, phrase in ((0.8, "80% first at 3.5 s"), (0.9, "1 of them reach 90%")):
+        drawn = tables(figures.learning(group(cells[:2]), ["accuracy"], target))
+        assert drawn["x mean low high cell over"][0]["cell"] == f" (2 seeds): {phrase}"
     assert figures.curve(group(cells[2:])[0], "t", "accuracy").empty
 
 

@@ -410,6 +410,13 @@ def test_algorithm_task_and_seed_are_read_from_the_configuration(tmp_path):
     (tmp_path / "config.yaml").write_text("seed: [")
     with pytest.raises(ValueError, match=r"config\.yaml is damaged: "):
         read_cell(tmp_path)
+    (tmp_path / "config.yaml").unlink()
+    (tmp_path / "summary.json").write_text('{"client_updates": 3}')
+    with pytest.warns(UserWarning, match=r"has 0 of the 3 client updates in summary\.json"):
+        read_cell(tmp_path)
+    (tmp_path / "summary.json").write_text("{")
+    with pytest.raises(ValueError, match=r"summary\.json is damaged: "):
+        read_cell(tmp_path)
 
 
 def test_a_run_without_a_summary_is_judged_by_its_metrics(tmp_path):
@@ -448,6 +455,7 @@ RATE = "algorithm.client.local_lr"
         ([["partition=iid"], ["partition=shards"]], ["partition=iid", "partition=shards"]),
         ([[f"{RATE}=1"], [f"{RATE}=1"]], ["0", "1"]),
         ([[], []], ["0", "1"]),
+        ([["a=1"], ["a=2", "resume=auto", "runtime.workers=2"]], ["a=1", "a=2"]),
     ],
 )
 def test_jobs_are_named_after_the_varied_keys(tmp_path, jobs, names):
