@@ -13,7 +13,6 @@ Random draws are those of each client alone. Results differ from those of the lo
 because sums are taken in another order.
 """
 
-import math
 from collections.abc import Sequence
 from contextlib import suppress
 from copy import copy
@@ -205,24 +204,23 @@ class _Steps:
 
         A mini-batch that is shorter than others repeats its first example, with weight 0.
         """
-        clients, batch_size = self._clients, self._trainer.batch_size
-        num_steps = np.array([client.steps for client in clients])
-        max_steps = int(num_steps[0])
-        width = min(batch_size, max(client.indices.size for client in clients))
-        self._indices = np.zeros((max_steps, len(clients), width), np.int64)
-        sizes = np.zeros((max_steps, len(clients)), np.int64)
+        clients = self._clients
+        largest = max(client.indices.size for client in clients)
+        width = min(self._trainer.batch_size, largest)
+        sizes = np.zeros((clients[0].steps, len(clients)), np.int64)
+        self._indices = np.zeros((*sizes.shape, width), np.int64)
         for place, client in enumerate(clients):
-            rows, lengths = _batches_of(client, batch_size)
-            own_width = rows.shape[1]
-            self._indices[: client.steps, place, :own_width] = rows
-            self._indices[: client.steps, place, own_width:] = rows[:, :1]
-            sizes[: client.steps, place] = lengths
+            batches = client.trainer._batches(client.indices, client.rng, 0, client.steps)
+            for step, chosen in enumerate(batches):
+                self._indices[step, place] = chosen[0]
+                self._indices[step, place, : chosen.size] = chosen
+                sizes[step, place] = chosen.size
         present = np.arange(width) < sizes[..., None]
         weights = np.divide(present, np.maximum(sizes, 1)[..., None], dtype=np.float32)
         self._weights = torch.from_numpy(weights).to(self._rows.device)
         self._widths = sizes.max(1).tolist()  # columns that a step needs
         # Clients that still train in a step.
-        self._active = (num_steps > np.arange(max_steps)[:, None]).sum(1).tolist()
+        self._active = (sizes > 0).sum(1).tolist()
 
     def gradient(self) -> tuple[Tensor, Tensor]:
         """The losses of one mini-batch each, shape ``(1, B)``, and gradients, ``(B, d)``."""
@@ -337,21 +335,6 @@ def _views(model: FlatModel, rows: Tensor, *, row_dimension: bool = True) -> lis
 def _shaped(values: Tensor, tensor: Tensor) -> Tensor:
     """One value for each row of a tensor, of its number of dimensions."""
     return values.view(-1, *([1] * (tensor.ndim - 1)))
-
-
-def _batches_of(client: _Client, batch_size: int) -> tuple[Indices, Indices]:
-    """One client's mini-batches, a row each, and how many of a row's examples count."""
-    indices, steps = client.indices, client.steps
-    per_epoch, width = math.ceil(indices.size / batch_size), min(batch_size, indices.size)
-    epochs = math.ceil(steps / per_epoch)
-    rows = np.empty((epochs, per_epoch * width), np.int64)
-    last = (per_epoch - 1) * width  # where an epoch's last mini-batch begins
-    for epoch in rows:
-        epoch[: indices.size] = client.rng.permutation(indices)
-        epoch[indices.size :] = epoch[last]
-    lengths = np.full((epochs, per_epoch), width)
-    lengths[:, -1] = indices.size - last
-    return rows.reshape(-1, width)[:steps], lengths.reshape(-1)[:steps]
 
 
 def obstacle(trainer: Trainer) -> str:
