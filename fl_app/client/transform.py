@@ -154,8 +154,6 @@ class Compressed(Transformation):
         self.num_bytes = self._split * self._dtype.itemsize + 4 * (layout.size - self._split)
 
     def send(self, order: Order, upload: Upload) -> Upload:
-        if not upload.done:
-            return upload
         # Copies, because the client may keep the same vectors, uncompressed.
         extra = {name: vector.copy() for name, vector in upload.extra.items()}
         for vector in (upload.vector, *extra.values()):
