@@ -119,14 +119,9 @@ class RunFolder:
         # If this run is killed, earlier results must not be taken for its own.
         for name in (SUMMARY, TABLE, MODEL):
             (self.folder / name).unlink(missing_ok=True)
+        write_text(self.folder / "config.yaml", OmegaConf.to_yaml(settings, resolve=True))
         # A sweep's report names its jobs after their overrides, as typed, ${key} included.
-        contents = {
-            "config.yaml": (settings, True),
-            "overrides.yaml": (list(self.overrides), False),
-        }
-        for name, (content, resolve) in contents.items():
-            text = OmegaConf.to_yaml(OmegaConf.create(content), resolve=resolve)  # type: ignore[call-overload]
-            write_text(self.folder / name, text)
+        write_text(self.folder / "overrides.yaml", OmegaConf.to_yaml(list(self.overrides)))
         if partition is not None:
             names, counts = partition
             rows = ((client, *row) for client, row in enumerate(counts.tolist()))
