@@ -100,13 +100,10 @@ class Progress:
         history = self.history
         updates = history.client_updates
         rate = (updates - self._updates_before) / max(self.wall() - self._start, 1e-9)
-        shown = self.score or ACCURACY
-        last = math.nan
-        if history.evaluations:
-            evaluation = history.evaluations[-1]
-            shown = self.score or score_of([evaluation.metrics]) or ACCURACY
-            last = evaluation.value(shown.name)
-        score = shown.form.format(last) if math.isfinite(last) else "-"
+        last = history.evaluations[-1:]
+        shown = self.score or score_of(each.metrics for each in last) or ACCURACY
+        value = last[0].value(shown.name) if last else math.nan
+        score = shown.form.format(value) if math.isfinite(value) else "-"
         title = "acc" if shown == ACCURACY else shown.name
         versions, max_updates, seconds = self._ends
         progress = f"{history.version}{_of(versions, '.0f')}"
