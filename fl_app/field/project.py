@@ -12,13 +12,13 @@ import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
 
 from packaging.version import Version
 
 from fl_app.core.errors import RunError
+from fl_app.record.provenance import installed_version
 
 PACKAGE = Path(__file__).resolve().parents[1]
 FILES = Path(__file__).with_name("files") / "project"
@@ -110,10 +110,8 @@ def build_wheel(folder: Path) -> Path:
     Raises:
         RunError: it cannot be built.
     """
-    try:
-        isolated = Version(version("setuptools")) < SETUPTOOLS
-    except PackageNotFoundError:
-        isolated = True  # pip then downloads setuptools
+    # If it is too old or missing, pip downloads another one.
+    isolated = Version(installed_version("setuptools") or "0") < SETUPTOOLS
     with tempfile.TemporaryDirectory() as parent:
         sources = Path(parent, "fl-app")
         write_sources(sources)
