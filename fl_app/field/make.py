@@ -168,13 +168,11 @@ def _new_folder(path: Path) -> Iterator[Path]:
     """A draft of a folder, which is renamed to the folder if nothing fails."""
     path = path.resolve()
     path.parent.mkdir(parents=True, exist_ok=True)
-    draft = Path(tempfile.mkdtemp(prefix=f".{path.name}-", dir=path.parent))
-    try:
+    with tempfile.TemporaryDirectory(prefix=f".{path.name}-", dir=path.parent) as scratch:
+        draft = Path(scratch, path.name)
+        draft.mkdir(mode=0o700)
         yield draft
         draft.rename(path)
-    except BaseException:
-        shutil.rmtree(draft)
-        raise
 
 
 def _write_program(
