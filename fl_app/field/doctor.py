@@ -177,12 +177,12 @@ def of_files(kit: Kit, run: DictConfig | None) -> Iterator[Finding]:
         mend += "kit (`init`) another authority"
         yield Finding(name, begins <= now < ends - EXPIRES_SOON, text, mend)
     path = kit.folder / f"{kit.role}.key"
-    mode = stat.S_IMODE(path.stat().st_mode) if path.exists() else None
-    if mode is None:
+    if not path.exists():
         yield Finding(path.name, False, "it is not there", copy_again)
-    else:
-        yield Finding(path.name, not mode & 0o077, f"its mode is {mode:o}", f"chmod 600 {path}")
-    if kit.role == "node" and mode is not None and not _is_key(path):
+        return
+    mode = stat.S_IMODE(path.stat().st_mode)
+    yield Finding(path.name, not mode & 0o077, f"its mode is {mode:o}", f"chmod 600 {path}")
+    if kit.role == "node" and not _is_key(path):
         mend = "`ssh-keygen -t ecdsa`, and register its public key on the server"
         yield Finding("key", False, f"{path.name} holds none on a NIST curve", mend)
 
