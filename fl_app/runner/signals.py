@@ -87,31 +87,27 @@ def interruptible(stop: Callable[[], None], patience: float = PATIENCE) -> Itera
         yield nullcontext
         return
     main = threading.get_ident()
-    timer: threading.Timer | None = None
+    # To the thread itself, so that a blocking call of the thread ends.
+    timer = threading.Timer(patience, signal.pthread_kill, (main, signal.SIGINT))
+    timer.daemon = True
     signalled = patient = False
 
     def handle(number: int, frame: FrameType | None) -> None:
-        nonlocal signalled, timer
+        nonlocal signalled
         global received
         if signalled:
             raise KeyboardInterrupt
         signalled, received = True, number
         if not patient:
-            # To the thread itself, so that a blocking call of the thread ends.
-            timer = threading.Timer(patience, signal.pthread_kill, (main, signal.SIGINT))
-            timer.daemon = True
             timer.start()
         stop()
-
-    def cancel() -> None:
-        if timer is not None:
-            timer.cancel()
 
     @contextmanager
     def undisturbed() -> Iterator[None]:
         nonlocal patient
         patient = True
-        cancel()
+        if signalled:
+            timer.cancel()
         try:
             yield
         finally:
@@ -123,4 +119,4 @@ def interruptible(stop: Callable[[], None], patience: float = PATIENCE) -> Itera
     finally:
         for number, old_handler in zip(HANDLED, old_handlers, strict=True):
             signal.signal(number, old_handler)
-        cancel()
+        timer.cancel()
