@@ -93,18 +93,16 @@ def build_components(
     """
     device, workers = placement(config)
     task = build_task(config) if task is None else task
+    strategy, schedule = build_strategy(config, objects), build_schedule(config, objects)
     uses_masks = asks_for_masks(config)
     if uses_masks:
         from fl_app.secure import run as secure  # imported late, because few runs need it
         from fl_app.secure.seals import SEAL_BYTES
 
         # Clients and helper need the numbers that follow from others.
-        config = secure.settled(
-            config, build_strategy(config, objects), build_schedule(config, objects)
-        )
+        config = secure.settled(config, strategy, schedule)
     prepare(device)
     trainer = build_trainer(config, task, objects.trainer, device)
-    strategy, schedule = build_strategy(config, objects), build_schedule(config, objects)
     order_bytes, upload_bytes = message_bytes(strategy, trainer)
     if uses_masks:
         secure.refuse_buffers(trainer.model.layout)
