@@ -98,16 +98,12 @@ class BatchTrainer:
             client.trainer.model = model  # type: ignore[assignment]
             client.trainer.begin(client.order.config, client.rng)
         steps = _Steps(self, clients, rows)
-        if self.trainer.upload == "gradient":
-            losses, gradient = steps.gradient()
-            ends = gradient.cpu().numpy()
-        else:
-            losses = steps.descend()
-            ends = rows.cpu().numpy()
+        take = steps.gradient if self.trainer.upload == "gradient" else steps.descend
+        losses, ends = take()
         means = (losses.sum(0).cpu().numpy() / [client.steps for client in clients]).tolist()
         return [
             self._upload(client, end, loss)
-            for client, end, loss in zip(clients, ends, means, strict=True)
+            for client, end, loss in zip(clients, ends.cpu().numpy(), means, strict=True)
         ]
 
     def _load(self, clients: Sequence["_Client"]) -> Tensor:
@@ -228,8 +224,8 @@ class _Steps:
         loss, grad = self._loss_and_grad(0)
         return loss[None], torch.cat([part.reshape(len(part), -1) for part in grad], 1)
 
-    def descend(self) -> Tensor:
-        """Take all steps; returns the losses, shape ``(S, B)``, 0 where a client has ended."""
+    def descend(self) -> tuple[Tensor, Tensor]:
+        """Losses of all steps, ``(S, B)``, 0 where a client has ended, and models, ``(B, d)``."""
         trainer = self._trainer
         losses = self._rows.new_zeros(len(self._active), len(self._clients))
         for step, active in enumerate(self._active):
@@ -246,7 +242,7 @@ class _Steps:
                         self._velocity = [g.clone() for g in grad]
                     grad = self._velocity
                 _add(self._params, grad, self._rates)
-        return losses
+        return losses, self._rows
 
     def _keep_first(self, active: int) -> None:
         """Continue with the first `active` clients."""
