@@ -265,9 +265,7 @@ class History:
                     Evaluation(event.version, event.t, self.client_updates, _numbers(event.metrics))
                 )
             case EvaluationOrdered():
-                self.num_orders += 1
                 self._evaluating[event.client] = self._record(event)
-                self.bytes_down += event.bytes
             case ClientEvaluated():
                 self.bytes_up += event.bytes
                 self._end_evaluation(event)
@@ -323,6 +321,9 @@ class History:
         self._empty.clear()
 
     def _record(self, event: Dispatched | EvaluationOrdered) -> OrderRecord:
+        """Count a new order, to train or to evaluate."""
+        self.num_orders += 1
+        self.bytes_down += event.bytes
         client = event.client
         order = OrderRecord(event.order, client, self.sequences[client], event.version, event.t)
         order.parts, order.beside = event.parts, bool(event.beside)
@@ -331,9 +332,7 @@ class History:
     def _dispatch(self, event: Dispatched) -> OrderRecord:
         client = event.client
         order = self._record(event)
-        self.num_orders += 1
         self.sequences[client] += 1
-        self.bytes_down += event.bytes
         self.current[client] = order
         if self._keep_orders:
             self.orders.append(order)
