@@ -38,7 +38,7 @@ from fl_app.field.control import (
     SuperLink,
     public_bytes,
 )
-from fl_app.field.kit import Kit, request
+from fl_app.field.kit import UNREACHED, Kit, request
 from fl_app.field.packages import PROBE
 from fl_app.runner.validate import check_settings, validate_config
 
@@ -48,7 +48,6 @@ EXPIRES_SOON = timedelta(days=30)
 HIDDEN = (Path("/tmp"), Path("/var/tmp"))  # by PrivateTmp of fl-supernode.service
 NODE_KEYS = ("partition-id", "num-partitions", "state-dir", "data")  # of NODE_CONFIG
 FLEET, CONTROL = "/v1/fleet/", "/v1/control/list-runs"
-UNREACHED = (OSError, httpx.HTTPError, httpx.InvalidURL)
 # Part of an error of a connection, and what to do.
 REMEDIES = {
     NO_TLS.lower(): FOREIGN,

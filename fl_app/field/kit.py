@@ -22,6 +22,7 @@ ROLES = ("server", "node", "helper")
 PORT = 8100  # of Caddy, to which devices connect; as in the compose files
 PORTS = Bound("between 1 and 65535", lambda port: f"{port}".isdecimal() and 0 < int(port) < 65536)
 PATIENCE = 5.0  # seconds that a process has to answer
+UNREACHED = (OSError, httpx.HTTPError, httpx.InvalidURL)  # errors of `request`
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +103,7 @@ class Kit:
             if self.role == "node":
                 return request(f"127.0.0.1:{self.settings['PORT']}", "/health", None).is_success
             return request(self.address, "/health", self.trusting()).is_success
-        except (OSError, httpx.HTTPError, httpx.InvalidURL):
+        except UNREACHED:
             return False
 
 
