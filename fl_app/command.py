@@ -42,6 +42,7 @@ class Hooks(Callback):
 
     def on_run_start(self, config: DictConfig, **kwargs: Any) -> None:
         """Note which folders the run makes."""
+        _refuse_folder(config, "sweep", "run")
         _note_new_folders(Path(config.hydra.run.dir))
 
     def on_multirun_start(self, config: DictConfig, **kwargs: Any) -> None:
@@ -52,8 +53,16 @@ class Hooks(Callback):
             if not target.startswith("hydra._internal.core_plugins."):
                 error = f"hydra/{part} must be basic and not {target}"  # Hydra only warns of errors
                 raise Ended from ValueError(f"{error}: experiment.parallel runs side by side")
+        _refuse_folder(config, "run", "sweep")
         _hydra = config.hydra
         _note_new_folders(Path(_hydra.sweep.dir))
+
+
+def _refuse_folder(config: DictConfig, other: str, kind: str) -> None:
+    """Refuse the folder of the other kind of command."""
+    for word in config.hydra.overrides.hydra:
+        if word.startswith(f"hydra.{other}.dir="):
+            raise Ended from ValueError(f"{word} has no effect here: give hydra.{kind}.dir=")
 
 
 @hydra.main(config_path=str(CONF), config_name="config", version_base="1.3")

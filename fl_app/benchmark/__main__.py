@@ -44,6 +44,10 @@ def benchmark(args: argparse.Namespace, command: str) -> bool:
     settings, peers, trials, grid, seeds = QUICK if args.quick else WHOLE
     settings, peers = args.settings or settings, args.peers or peers
     config = compose(["experiment=benchmark", *args.common])
+    for flag, names, key in (("--settings", settings, "settings"), ("--peers", peers, "cells")):
+        for name in names:
+            bound = f"one of {', '.join(config.experiment[key])}"
+            require(name in config.experiment[key], flag, name, bound, "there is no other")
     label = Path(args.entry).name + "-quick" * args.quick
     folder = (args.folder or Path("outputs") / f"benchmark-{label}").resolve()
     path, conf = folder / "given.json", folder / "conf"

@@ -140,14 +140,20 @@ def _register(server: Path, keys: Sequence[Path]) -> int:
             if time.monotonic() > until:
                 raise
         time.sleep(0.5)
+    failed = 0
     for key in keys or sorted((kit.folder / "keys").glob("*.pub")):
         copy = kit.folder / "keys" / key.name  # start.sh registers it again from there
         conflict = copy.exists() and copy.read_bytes() != key.read_bytes()
         require(not conflict, "key", key, "a file of another name", f"{copy} is another device's")
-        print(f"{key.stem} {'may join' if link.register(key) else 'could join already'}")
+        try:
+            print(f"{key.stem} {'may join' if link.register(key) else 'could join already'}")
+        except ValueError as error:  # the others may be keys
+            print(f"error: {error}", file=sys.stderr)
+            failed = 1
+            continue
         if not copy.exists():
             shutil.copy(key, copy)
-    return 0
+    return failed
 
 
 def _run(server: Path, output: Path | None, overrides: Sequence[str]) -> int:

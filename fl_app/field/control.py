@@ -39,7 +39,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from fl_app.core.errors import RunError
+from fl_app.core.errors import RunError, explaining
 from fl_app.core.events import Failed, Rejected
 from fl_app.field.kit import Kit
 from fl_app.field.project import app_folder, own_modules
@@ -106,8 +106,12 @@ class SuperLink:
             ValueError: the file holds no key on a NIST curve.
         """
         public = public_bytes(public_key)
-        if any(node.public_key == public for node in self._nodes()):
-            return False
+        for node in self._nodes():
+            if node.public_key == public and node.status == "unregistered":
+                reason = "was unregistered, and Flower never takes it again: make a new key"
+                raise RunError(f"{public_key} {reason}")
+            if node.public_key == public:
+                return False
         with self._client() as client:
             client.RegisterNode(RegisterNodeRequest(public_key=public, name=public_key.stem))
         return True
@@ -221,7 +225,8 @@ def public_bytes(path: Path) -> bytes:
     Raises:
         ValueError: the file holds no key on a NIST curve.
     """
-    key = serialization.load_ssh_public_key(path.read_bytes())
+    with explaining(f"{path} must hold a public key in OpenSSH's format"):
+        key = serialization.load_ssh_public_key(path.read_bytes())
     if not isinstance(key, ec.EllipticCurvePublicKey):
         raise ValueError(f"{path} must hold a key on a NIST curve: Flower takes no other")
     return public_key_to_bytes(key)
@@ -252,7 +257,11 @@ def show_status(kit: Kit, output: Path | None) -> None:
     """
     link = SuperLink(kit)
     names = {public_bytes(path): path.stem for path in (kit.folder / "keys").glob("*.pub")}
-    nodes = [f"{names.get(key, '?')} {status}" for key, status in link.registered().items()]
+    nodes = [
+        f"{names.get(node.public_key, '?')} {node.status} ({node.node_id})"
+        for node in link._nodes()
+        if node.status != "unregistered"
+    ]
     print(f"nodes: {', '.join(sorted(nodes)) or 'none'}")
     latest, state = link.latest(output) or (kit.folder / "run", "")
     output = output or latest

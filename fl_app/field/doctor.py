@@ -335,8 +335,10 @@ def _nodes(kit: Kit) -> Iterator[Finding]:
             if status is None:
                 mend = f"`python -m fl_app.field register {kit.folder} {key}`"
             yield Finding(key.stem, {None: False, "online": True}.get(status), text, mend)
-    except (OSError, RunError, ValueError) as error:
+    except (OSError, RunError) as error:
         yield Finding("nodes", None, str(error))
+    except ValueError as error:  # a file that holds no key
+        yield Finding("nodes", False, str(error))
 
 
 def _strangers(kit: Kit) -> Finding:

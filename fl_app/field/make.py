@@ -76,6 +76,8 @@ def new_kit(
     """
     COUNT.check("--nodes", nodes, "there would be nobody to learn from")
     PORTS.check("--port", port, "no server can listen there")
+    consequence = "the SuperLink listens there"
+    require(port != LINK_PORT, "--port", port, f"another than {LINK_PORT}", consequence)
     require(not out.exists(), "out", out, "a new folder", "keys that devices use would be lost")
     values = {
         "host": f"[{hosts[0]}]" if ":" in hosts[0] else hosts[0],

@@ -87,6 +87,7 @@ class Supervisor:
                 reason = str(error)
             else:
                 status, details = self._outcome(run_id, output, before)
+                self.run_id = None
                 if status == "finished:completed":
                     return
                 reason = f"run {run_id} is {status}{f': {details}' if details else ''}"

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from flwr.app import Context, Message
 
+from fl_app.core.errors import require
 from fl_app.core.files import FULL
 from fl_app.core.layout import names_of
 from fl_app.core.types import Order, Scores, Upload
@@ -50,6 +51,11 @@ class MessageHandler:
             client_id = config[names.CLIENT_ID] if any_node else _client_of(context, config)
             client = self._prepare(config, context)
             trainer = client.trainer
+            if not any_node and names.DATA not in context.node_config:
+                bound = f"below num_clients={trainer.task.num_clients} of the run"
+                consequence = "the run has no data for this node"
+                fits = client_id < trainer.task.num_clients
+                require(fits, names.PARTITION_ID, client_id, bound, consequence)
             folder = None if any_node else memory.folder_of(context, _run_of(context, config))
             traces = config.get(names.FROZEN)
             if traces is not None and (differing := trainer.model.differing(traces)):

@@ -17,7 +17,7 @@ from fl_app.core.files import atomic_write, write_text
 from fl_app.core.score import Score
 from fl_app.core.types import Array, Indices
 from fl_app.record.history import History
-from fl_app.record.log import JsonLines, read_events
+from fl_app.record.log import FLUSH_EVERY, JsonLines, read_events
 from fl_app.record.provenance import provenance
 from fl_app.record.summary import columns, of_outcome
 
@@ -69,6 +69,7 @@ class RunFolder:
             events before the checkpoint fill it.
         overrides: the user's.
         saved: `state_dict` at the checkpoint from which the run is resumed; None = a new run.
+        live: whether each event reaches the disk at once, as between slow devices.
     """
 
     folder: Path
@@ -76,6 +77,7 @@ class RunFolder:
     _: KW_ONLY
     overrides: Sequence[str] = ()
     saved: InitVar[Mapping[str, Any] | None] = None
+    live: bool = False
 
     def __post_init__(self, saved: Mapping[str, Any] | None) -> None:
         self._origin = provenance(self.overrides, saved and saved["provenance"])
@@ -102,7 +104,8 @@ class RunFolder:
                 file has changed.
         """
         self.folder.mkdir(parents=True, exist_ok=True)
-        self._log = JsonLines(self.folder / EVENTS, keep=self._log_length)
+        every = 0.0 if self.live else FLUSH_EVERY
+        self._log = JsonLines(self.folder / EVENTS, keep=self._log_length, every=every)
 
     def begin(
         self,

@@ -25,9 +25,10 @@ class JsonLines:
     Args:
         path: of the file.
         keep: bytes to keep of an existing file; None = begin a new one.
+        every: wall seconds between two writes.
     """
 
-    def __init__(self, path: Path, *, keep: int | None = None) -> None:
+    def __init__(self, path: Path, *, keep: int | None = None, every: float = FLUSH_EVERY) -> None:
         self._file = open_log(path, keep)
         self._encode = json.JSONEncoder(
             separators=(",", ":"), allow_nan=False, check_circular=False, default=_plain
@@ -35,7 +36,8 @@ class JsonLines:
         # Not in the file's buffer: a forked worker that closes its copy of the file would write
         # the buffer a second time.
         self._lines: list[str] = []
-        self._due = time.monotonic() + FLUSH_EVERY
+        self._every = every
+        self._due = time.monotonic() + every
 
     def emit(self, event: Event) -> None:
         """Append one event; it reaches the disk with a later event, or at `close`."""
@@ -67,7 +69,7 @@ class JsonLines:
             self._lines.clear()  # a full disk may write a part of them, which must not be repeated
             self._file.write(text)
             self._file.flush()
-        self._due = time.monotonic() + FLUSH_EVERY
+        self._due = time.monotonic() + self._every
 
 
 def read_events(path: Path, length: int | None = None) -> Iterator[Event]:

@@ -26,6 +26,8 @@ def where(folder: Path) -> str:
     """A line that says where the report of a run's folder is, or why there is none."""
     if missing := no_pictures():
         return f"No report for a browser: {missing}"
+    if not (folder / PAGE).exists():
+        return f"No report for a browser; python -m fl_app.report {folder} writes it"
     return f"Report, to open in a browser: {folder / PAGE}"
 
 

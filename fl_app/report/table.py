@@ -335,6 +335,14 @@ def work_of(cells: Sequence[Cell]) -> str:
         remedy = "; compare=equal makes equal what their equations allow" if unequalised else ""
         sentences.append(f"Cells differ {', and '.join(differences)}{remedy}.")
     complete = [cell for cell in cells if cell.stopped in ENDS]
+    gaps = [
+        cell.evaluations[-1].client_updates / (len(cell.evaluations) - 1)
+        for cell in complete
+        if len(cell.evaluations) > 1
+    ]
+    if gaps and max(gaps) > 2 * min(gaps):
+        text = f"Cells are evaluated every {min(gaps):,.0f} to {max(gaps):,.0f} client updates"
+        sentences.append(f"{text} (eval_every counts versions), and their last ten means differ.")
     counts = [cell.history.client_updates for cell in complete]
     if counts and max(counts) > MATERIAL * min(counts):
         text = f"Unequal work: {min(counts):,} to {max(counts):,} client updates a cell"

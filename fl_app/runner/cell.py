@@ -85,7 +85,8 @@ def run_cell(
     token = stored["token"] if stored else secrets.token_hex(8)
     devices = components.devices
     history = History(joules=None if devices is None else devices.joules)
-    files = RunFolder(folder, history, overrides=plan.overrides, saved=stored and stored["files"])
+    live, saved = config.runtime.name == "deployment", stored and stored["files"]
+    files = RunFolder(folder, history, overrides=plan.overrides, saved=saved, live=live)
     # The other sinks read the history, so it is the first to receive an event.
     sinks: list[Sink] = [history]
 

@@ -194,7 +194,7 @@ def validate_config(config: DictConfig, objects: UserObjects = NO_OBJECTS) -> No
             "algorithm/schedule=routed must be another one with runtime=deployment: its "
             "probabilities are those of simulated devices"
         )
-    if not real:  # real nodes: as many clients as connect
+    if config.num_clients is not None:  # else as many real nodes as connect
         schedule.validate_population(config.num_clients)
     if code := own_code(*_user_code(config, objects, strategy, schedule)):
         OmegaConf.update(config, "code", code, merge=False, force_add=True)  # to resume the same

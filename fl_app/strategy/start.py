@@ -106,7 +106,7 @@ def run(
         if folder is not None:
             require_free(folder)
             stack.enter_context(disk_errors_as_run_errors(folder, AGAIN))
-            files = RunFolder(folder, history)
+            files = RunFolder(folder, history, live=True)
         arrays = codec.arrays_of(initial_arrays)
         # "d" = float64. Zeros count too, since training changes them.
         same = {n: np.array_equal(np.float32(a), a, equal_nan=True) for n, a in arrays.items()}

@@ -56,6 +56,7 @@ def test_one_run_writes_its_files(tmp_path):
         "experiment=quickstart seed=0,1",
         "hydra.launcher._target_=other.Launcher",
         "hydra.sweeper._target_=other.Sweeper",
+        "hydra.run.dir=named",
     ],
 )
 def test_a_refused_sweep_leaves_no_folder(monkeypatch, tmp_path, capsys, overrides):

@@ -194,8 +194,8 @@ def test_refused_input_names_the_reason(tmp_path, capsys):
     for arguments, message in [
         (["fedhits"], "did you mean fedhist"),
         (["fedbuff", "algorithm.strategy.server_rl=1"], "server_rl"),
-        (["fedbuff", "--settings", "n7", "--common", "task.made_up=true"], "names 'fedbuff@n7'"),
-        (["fedhist", "--settings", "n8", "--common", "task.made_up=true"], "names 'fedhist@n8'"),
+        (["fedbuff", "--settings", "n7"], "--settings=n7 must be one of n10-dir0.1, n10-dir0.3, "),
+        (["fedbuff", "--peers", "fedbuf"], "--peers=fedbuf must be one of "),
     ]:  # nothing has run, so the same folder can be used
         assert benchmark([*arguments, "--folder", str(tmp_path / "one")]) == 2
         assert message in capsys.readouterr().err

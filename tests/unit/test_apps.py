@@ -288,11 +288,15 @@ def test_keys_of_flower_mean_those_of_the_configuration(tmp_path, logs):
         ({"algorithm": "fedbuf"}, r"algorithm=fedbuf does not exist; did you mean fedbuff"),
         ({"num_clients": -3}, r"num_clients=-3 must be .* 1"),
         ({"seed": "three"}, r"seed=.*three"),
+        (
+            {"overrides": "runtime=deployment num_clients=3 algorithm.schedule.buffer_size=5"},
+            "buffer_size=5 must be",
+        ),
         ({"overrides": "runtime=deployment partition=none"}, "partition=none does not exist"),
         ({"overrides": "hydra.run.dir=x num_versions=2"}, "overrides=hydra.run.dir=x must be free"),
         (
-            {"overrides": "algorithm=fedavg_k algorithm.client.local_epochs=3"},
-            "local_epochs would change nothing: .*local_steps=10 takes",
+            {"overrides": "algorithm.client.local_steps=9 algorithm.client.local_epochs=3"},
+            "local_epochs would change nothing: .*local_steps=9 takes",
         ),
     ],
 )

@@ -85,6 +85,7 @@ def test_settings_are_read_as_they_were_written(kit):
     [
         ({"nodes": 0}, "--nodes=0 must be an integer >= 1: there would be nobody to learn from"),
         ({"port": 65536}, "--port=65536 must be between 1 and 65535"),
+        ({"port": 8099}, "--port=8099 must be another than 8099"),
         ({"hosts": ["a b"]}, "--host=a b must be an IP address or a host name"),
         ({"out": Path("/etc")}, "out=/etc must be a new folder: keys that devices use"),
     ],

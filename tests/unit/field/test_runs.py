@@ -2,10 +2,12 @@
 
 import json
 import zipfile
+from contextlib import nullcontext
 from io import BytesIO
 from pathlib import Path
 
 import pytest
+from flwr.proto.node_pb2 import NodeInfo
 from flwr.proto.run_pb2 import Run, RunStatus
 from flwr.proto.transport_pb2 import Scalar
 from kit_processes import superlink
@@ -82,6 +84,7 @@ class Scripted:
     def complete(self, *overrides, **options):
         supervisor = Supervisor(self, pause=self.paused.append, tell=self.lines.append, **options)
         supervisor.complete(overrides, self.output)
+        assert supervisor.run_id is None  # nothing is under way
         assert self._runs == []
 
 
@@ -341,12 +344,25 @@ def test_another_program_at_the_port_is_named_as_such(server):
         link(server, port).registered()
 
 
-def test_a_key_keeps_the_place_of_no_other_one(server, tmp_path, monkeypatch):
+def node(server, status):
+    return NodeInfo(public_key=public_bytes(server / "keys" / "node-0.pub"), status=status)
+
+
+def test_a_key_keeps_the_place_of_no_other_one(server, tmp_path, monkeypatch, capsys):
     (key := tmp_path / "node-0.pub").write_text("another's")
     with superlink(server) as port:
         monkeypatch.setenv("SUPERLINK", f"127.0.0.1:{port}")
         with pytest.raises(ValueError, match=r"must be a file of another name: .*node-0\.pub"):
             _register(server, [key])
+        (server / "keys" / "a.pub").write_text("no key")
+        assert _register(server, []) == 1
+    told = capsys.readouterr()
+    assert "a.pub must hold a public key in OpenSSH's format" in told.err
+    assert "node-0 may join" in told.out
+    for status, outcome in (("offline", nullcontext()), ("unregistered", pytest.raises(RunError))):
+        monkeypatch.setattr(SuperLink, "_nodes", lambda _, s=status: [node(server, s)])
+        with outcome:
+            assert not link(server, port).register(server / "keys" / "node-0.pub")
 
 
 def test_a_key_that_flower_does_not_take(tmp_path):
@@ -401,7 +417,7 @@ def test_the_status_shows_the_running_run_and_not_an_ended_one(server, tmp_path,
         kit = Kit.read(server, {"SUPERLINK": f"127.0.0.1:{port}"})
         show_status(kit, None)
         output = capsys.readouterr().out
-        assert output.startswith("nodes: ? offline, node-0 online\nrun 1: running\n")
+        assert output.startswith("nodes: ? offline (0), node-0 online (0)\nrun 1: running\n")
         assert "node vanished" in output
         show_status(kit, server / "run")
         assert "node vanished" not in capsys.readouterr().out

@@ -122,6 +122,9 @@ def test_no_data(tmp_path):
     none = "ValueError: this node has no data, and the run brings none: name its data, as DATA="
     assert refusal({"partition-id": 0}).startswith(none)
     assert "has no partition-id: start it with" in refusal({})
+    digits = OmegaConf.to_yaml(make_config("runtime=deployment", "num_clients=3"), resolve=True)
+    lacks = "partition-id=3 must be below num_clients=3 of the run: the run has no data for this"
+    assert lacks in refusal({"partition-id": 3}, digits)
 
 
 def test_too_few(tmp_path):

@@ -85,6 +85,11 @@ def test_events_reach_the_disk_after_seconds_of_wall_time_or_many_events(tmp_pat
         sink.emit(dispatch(2.0))
     assert path.read_text().count("\n") == 2 + MAX_LINES
     sink.close()
+    live = RunFolder(tmp_path / "live", History(), live=True)
+    live.lock()
+    live.emit(dispatch(0.0))
+    assert (tmp_path / "live" / "events.jsonl").read_text()
+    live.close()
 
 
 def on_clients(version, t, **means):
