@@ -216,8 +216,7 @@ class FedHist(AveragesVersions):
 
     @property
     def _local(self) -> list[dict[str, Any]]:
-        local: list[dict[str, Any]] = self.state["local"]
-        return local
+        return self.state["local"]
 
     def _weights(self, clients: Sequence[int], staleness: Sequence[int]) -> Numbers:
         """p_i, shape ``(K,)``."""

@@ -93,8 +93,7 @@ class Zeno(Stepped):
             held, batch = self.server_examples, self.batch_size
             v = self._server_gradient(model.params, model.version, held, batch)
             self.state |= {"validated": model.version, "gradient": v}
-        own: Vector = self.state["gradient"]
-        return own
+        return self.state["gradient"]
 
     def _scaled(self, model: GlobalModel, update: Update, v: Vector) -> Vector:
         """g~, shape ``(d,)``: the trainable part has the length of v."""

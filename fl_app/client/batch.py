@@ -169,8 +169,7 @@ class _RowModel:
 
     def read(self, start: int = 0) -> Vector:
         """See `FlatModel.read`."""
-        vector: Vector = self.flat[start:].cpu().numpy().copy()
-        return vector
+        return self.flat[start:].cpu().numpy().copy()
 
 
 class _Steps:

@@ -136,8 +136,7 @@ class FlatModel:
         flat = torch.empty(self.layout.size, device=self.device)
         for view, place in self._places:
             flat[place] = view.reshape(-1)
-        vector: Vector = flat[start:].cpu().numpy()
-        return vector
+        return flat[start:].cpu().numpy()
 
     def named(self, vector: Vector) -> dict[str, Array]:
         """All arrays of the module by name, in its own order.
@@ -283,8 +282,7 @@ def _readable(tensor: Tensor) -> Tensor:
 
 def to_vector(tensors: Sequence[Tensor]) -> Vector:
     """All entries one after the other, shape ``(d,)``."""
-    vector: Vector = torch.cat([tensor.detach().reshape(-1) for tensor in tensors]).cpu().numpy()
-    return vector
+    return torch.cat([tensor.detach().reshape(-1) for tensor in tensors]).cpu().numpy()
 
 
 def to_tensors(vector: Array, like: Sequence[Tensor]) -> list[Tensor]:

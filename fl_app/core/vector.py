@@ -142,8 +142,7 @@ def cosines(products: ArrayLike, lengths: ArrayLike, other_lengths: ArrayLike) -
     both = np.multiply.outer(np.asarray(lengths, np.float64), np.asarray(other_lengths))
     both[both == 0] = np.inf
     # Rounding lets the quotient of equal vectors exceed 1.
-    cosine: Numbers = np.clip(np.asarray(products) / both, -1.0, 1.0)
-    return cosine
+    return np.clip(np.asarray(products) / both, -1.0, 1.0)
 
 
 def clipped(vector: Vector, bound: float, size: int) -> Vector:

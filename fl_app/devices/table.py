@@ -191,5 +191,4 @@ def table_4(num_bytes: int) -> tuple[float, float]:
 def rows_of(name: str) -> list[dict[str, Any]]:
     """The rows of a measured table in ``fl_app/devices/tables``."""
     text = (resources.files("fl_app.devices") / "tables" / name).read_text(encoding="utf-8")
-    rows: list[dict[str, Any]] = json.loads(text)
-    return rows
+    return json.loads(text)

@@ -123,8 +123,7 @@ class Orders:
 
 def kind_of(order: Order) -> str:
     """The type of an order's message."""
-    kind: str = MessageType.EVALUATE if order.evaluates else MessageType.TRAIN
-    return kind
+    return MessageType.EVALUATE if order.evaluates else MessageType.TRAIN
 
 
 def send(grid: Grid, content: RecordDict, node: int, kind: str, ttl: float | None = None) -> str:

@@ -88,8 +88,7 @@ def panel(chart: Chart, series: Series, note: str) -> Chart:
 
 def png(spec: dict[str, Any]) -> bytes:
     """A picture."""
-    picture: bytes = vl_convert.vegalite_to_png(spec, scale=1.6)
-    return picture
+    return vl_convert.vegalite_to_png(spec, scale=1.6)
 
 
 def save(chart: Chart, path: Path, *, pdf: bool = False) -> None:

@@ -146,8 +146,7 @@ class FixedPoint:
     def mean(self, total: Integers, divisor: float) -> Vector:
         """The vector ``(d,)`` that a sum of integers stands for, divided by `divisor`."""
         exact = total.view(np.int32) / (self.scale * divisor)
-        vector: Vector = exact.astype(np.float32)
-        return vector
+        return exact.astype(np.float32)
 
 
 def largest_scale(clip_norm: float, members: int) -> float:

@@ -367,4 +367,4 @@ def _reply(update: Update, arrays: ArrayRecord) -> Message:
         content[name] = ConfigRecord(dict(values))
     sender, kind = update.client_id, MessageType.TRAIN
     metadata = Metadata(0, "", sender, 0, "", str(update.base_version + 1), 0.0, 1.0, kind)
-    return Message(content, metadata=metadata)  # type: ignore[call-overload, no-any-return]
+    return Message(content, metadata=metadata)  # type: ignore[call-overload]

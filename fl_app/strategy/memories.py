@@ -246,8 +246,7 @@ class RemembersClients(Stepped):
     @property
     def memory(self) -> Memories:
         """The stored gradients."""
-        memory: Memories = self.state["memory"]
-        return memory
+        return self.state["memory"]
 
     def population(self, updates: Iterable[Update]) -> int:
         """N: `num_clients`, or the number of clients heard, these included, if that is larger."""

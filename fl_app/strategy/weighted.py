@@ -140,8 +140,7 @@ class AveragesVersions(Stepped):
         return params
 
     def to_evaluate(self, model: GlobalModel) -> Vector:
-        mean: Vector = self.state.get("mean", model.params)
-        return mean
+        return self.state.get("mean", model.params)
 
 
 def most_opposite(
@@ -157,5 +156,4 @@ def most_opposite(
     """
     oldest_first = (num_steps + np.arange(len(past_lengths))) % len(past_lengths)
     cosine = cosines(products, lengths, past_lengths)
-    chosen: Indices = oldest_first[cosine[:, oldest_first].argmin(axis=1)]
-    return chosen
+    return oldest_first[cosine[:, oldest_first].argmin(axis=1)]

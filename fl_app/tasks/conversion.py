@@ -346,8 +346,7 @@ def column_of(data: Any, name: str) -> Array:
 
 def class_names(data: Any, name: str) -> list[str] | None:
     """Names of the classes of a `datasets.ClassLabel`; None = the column is none."""
-    names: list[str] | None = getattr(data.features[name], "names", None)
-    return names
+    return getattr(data.features[name], "names", None)
 
 
 def _array(value: Any) -> Any:

@@ -129,8 +129,7 @@ class Classification(Objective):
     def strata(self, targets: Tensor) -> Indices:
         if self.sequences:  # examples have the order of the text
             return np.zeros(len(targets), np.int64)
-        classes: Indices = targets.numpy()
-        return classes
+        return targets.numpy()
 
     def answers(self, output: Tensor) -> Array:
         names: Array = np.asarray(self.classes or range(self.num_outputs))

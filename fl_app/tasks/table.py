@@ -179,8 +179,7 @@ def texts_of(values: pd.Series) -> pd.Series:
     """Values as names: texts without spaces around them, whole numbers without a point."""
     if pd.api.types.is_float_dtype(values) and (values % 1 == 0).all():
         values = values.astype(np.int64)
-    names: pd.Series = values.astype(str).str.strip()
-    return names
+    return values.astype(str).str.strip()
 
 
 def _plain(name: str) -> str | Decimal:

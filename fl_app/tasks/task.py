@@ -396,8 +396,7 @@ class Task:
             problem = f"task={self.name} ({objective.kind}) has no test set of single classes"
             raise ValueError(f"{problem}: leave metrics= empty")
         labels = self.test_targets.cpu()
-        counts: Indices = torch.bincount(labels, minlength=objective.num_outputs).numpy()
-        return counts
+        return torch.bincount(labels, minlength=objective.num_outputs).numpy()
 
     # -- measurements -----------------------------------------------------------------------------
 

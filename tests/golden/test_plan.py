@@ -12,14 +12,7 @@ from helpers import MeanDelta, run, update_of, vec
 import fl_app
 from fl_app.algorithms.fedavg_k import FedAvgK
 from fl_app.api.plan import plan
-from fl_app.api.theory import (
-    IDLE,
-    Orders,
-    orders_of,
-    product_form,
-    simulate,
-    steady,
-)
+from fl_app.api.theory import IDLE, Orders, orders_of, product_form, simulate, steady
 from fl_app.cli import CONF
 from fl_app.core.types import GlobalModel, Parts
 from fl_app.devices.compute import Exponential, LogNormal, MeasuredPhones, UniformRatio
@@ -387,16 +380,14 @@ def test_a_run_has_the_throughput_and_the_shares_of_theory():
     devices = Fleet(Exponential(num_clients=size, seed=3))
     factor = [1, 1, 2, 2, 4, 4]
 
-    class Slower:
-        def parts(self, client_id, sequence, now):
-            seconds = devices.parts(client_id, sequence, now).seconds
-            return Parts(0.0, factor[client_id] * seconds, 0.0)
+    def parts(client_id, *when):
+        return Parts(0.0, factor[client_id] * devices.parts(client_id, *when).seconds, 0.0)
 
-    schedule = Routed(size, orders, "throughput")
-    schedule.settle(Slower().parts, None)
+    schedule, slower = Routed(size, orders, "throughput"), SimpleNamespace(parts=parts, joules=None)
+    schedule.settle(parts, None)
     p = np.array(schedule.shares) / size
     strategy = MeanDelta()
-    sim = run(schedule, num_clients=size, num_versions=20000, devices=Slower(), strategy=strategy)
+    sim = run(schedule, num_clients=size, num_versions=20000, devices=slower, strategy=strategy)
     arrivals = sim.kind("arrival")
     throughput = queues(p * factor, orders)[0]
     assert len(arrivals) / arrivals[-1]["t"] == pytest.approx(throughput, rel=0.02)

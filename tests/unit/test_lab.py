@@ -12,10 +12,9 @@ from helpers import Stays, run
 
 from fl_app.devices.compute import Boards
 from fl_app.devices.fleet import Fleet
-from fl_app.devices.table import read_table
 from fl_app.engine.server import Server
 from fl_app.schedule import Buffered
-from lab import benchmark, heterogeneity
+from lab import benchmark
 from lab.heterogeneity import ALWAYS, Line, rounds
 from lab.rack import fit, twin
 
@@ -128,21 +127,6 @@ def test_a_log_gives_back_the_boards_and_the_server(tmp_path, capsys):
     )
 
 
-def test_a_fitted_table_can_be_simulated(tmp_path):
-    path = tmp_path / "mine.json"
-    assert fit.main([str(write_log(tmp_path)), "--until", "300", "--output", str(path)]) == 0
-    table = read_table(str(path))
-    assert table.boards == {f"client-{client}": 1 for client in range(5)}
-    compute = Boards(num_clients=5, num_examples=[1] * 5, table=str(path))
-    assert compute.mean_seconds[0] == pytest.approx(2.0, rel=0.1)
-
-
-def test_a_log_without_orders_is_refused(tmp_path, capsys):
-    arguments = [str(write_log(tmp_path)), "--until", "3", "--output", str(tmp_path / "out.json")]
-    assert fit.main(arguments) == 2
-    assert "the logs hold no order" in capsys.readouterr().err
-
-
 # -- a certificate ---------------------------------------------------------------------------------
 
 
@@ -193,12 +177,6 @@ def test_a_round_lasts_until_four_fifths_of_its_clients_are_done():
         assert rounds(np.full((size, 1), 120.0), always, 20.0) == pytest.approx(140 / 20)
     seconds = np.array([[60.0]] * 16 + [[300.0]] * 4)
     assert rounds(seconds, always, 20.0) == pytest.approx(128 / 20)
-
-
-def test_bad_overrides_of_heterogeneity_are_refused():
-    for key, message in (("num_clients=0", "num_clients=0 must be"), ("nonsense=1", "unknown key")):
-        with pytest.raises(ValueError, match=message):
-            heterogeneity.main([key])
 
 
 def test_work_continues_when_its_client_is_back_and_rounds_wait_for_a_client():

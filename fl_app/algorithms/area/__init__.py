@@ -133,5 +133,4 @@ class AREA(AsyncStrategy):
         """w_0, which is the model of the first order."""
         if self.state["first"] is None:
             self.state["first"] = model.history.get(0, model.params).copy()
-        first: Vector = self.state["first"]
-        return first
+        return self.state["first"]

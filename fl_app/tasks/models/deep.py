@@ -86,8 +86,7 @@ def resnet18_gn(shape: Shape, num_classes: int) -> nn.Module:
     """ResNet-18 of torchvision, GroupNorm of two groups [A]; 11,181,642 parameters, 10 classes."""
     require_shape("resnet18_gn", shape, shape[0] == 3, "of three channels")
     norm = partial(nn.GroupNorm, 2)
-    model: nn.Module = torchvision().models.resnet18(num_classes=num_classes, norm_layer=norm)
-    return model
+    return torchvision().models.resnet18(num_classes=num_classes, norm_layer=norm)
 
 
 def alexnet(shape: Shape, num_classes: int) -> nn.Module:

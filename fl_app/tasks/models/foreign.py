@@ -37,8 +37,7 @@ def imported(key: str, path: str) -> Callable[..., Any]:
         value = pkgutil.resolve_name(path)
     if not callable(value):
         raise ValueError(f"{key}={path} is a {type(value).__name__}, which cannot be called")
-    function: Callable[..., Any] = value
-    return function
+    return value
 
 
 def maker_of(model: Any, shape: Shape, num_outputs: int) -> Callable[[], nn.Module]:

@@ -28,8 +28,7 @@ class TextCNN(nn.Module):
         """Logits ``(n, num_classes)`` of tokens ``(n, length)``."""
         vectors = self.embedding(tokens).transpose(1, 2)
         maxima = [F.relu(convolve(vectors)).amax(2) for convolve in self.convolutions]
-        logits: Tensor = self.classifier(self.dropout(torch.cat(maxima, 1)))
-        return logits
+        return self.classifier(self.dropout(torch.cat(maxima, 1)))
 
 
 class LanguageModel(nn.Module):
@@ -66,8 +65,7 @@ class LanguageModel(nn.Module):
         vectors = self.dropout(vectors + self.get_buffer("places"))
         for layer in self.layers:
             vectors = layer(vectors, src_mask=mask, is_causal=True)
-        logits: Tensor = self.output(vectors)
-        return logits
+        return self.output(vectors)
 
 
 class CharLSTM(nn.Module):
@@ -85,8 +83,7 @@ class CharLSTM(nn.Module):
 
     def forward(self, tokens: Tensor) -> Tensor:
         """Logits ``(n, length, vocabulary)`` of the next tokens after tokens ``(n, length)``."""
-        logits: Tensor = self.output(self.lstm(self.embedding(tokens))[0])
-        return logits
+        return self.output(self.lstm(self.embedding(tokens))[0])
 
 
 def textcnn(shape: Shape, num_classes: int) -> nn.Module:

@@ -344,6 +344,9 @@ def test_another_program_at_the_port_is_named_as_such(server):
         link(server, port).registered()
 
 
+ED25519 = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIGyfVRYSCBmTW2Nq0hAa0gGQBTPRNGQlzmYWD1oTYSJR x"
+
+
 def node(server, status):
     return NodeInfo(public_key=public_bytes(server / "keys" / "node-0.pub"), status=status)
 
@@ -354,24 +357,17 @@ def test_a_key_keeps_the_place_of_no_other_one(server, tmp_path, monkeypatch, ca
         monkeypatch.setenv("SUPERLINK", f"127.0.0.1:{port}")
         with pytest.raises(ValueError, match=r"must be a file of another name: .*node-0\.pub"):
             _register(server, [key])
-        (server / "keys" / "a.pub").write_text("no key")
+        for name, text in (("a", "no key"), ("b", ED25519)):
+            (server / "keys" / f"{name}.pub").write_text(text)
         assert _register(server, []) == 1
     told = capsys.readouterr()
     assert "a.pub must hold a public key in OpenSSH's format" in told.err
+    assert "b.pub must hold a key on a NIST curve: Flower takes no other" in told.err
     assert "node-0 may join" in told.out
     for status, outcome in (("offline", nullcontext()), ("unregistered", pytest.raises(RunError))):
         monkeypatch.setattr(SuperLink, "_nodes", lambda _, s=status: [node(server, s)])
         with outcome:
             assert not link(server, port).register(server / "keys" / "node-0.pub")
-
-
-def test_a_key_that_flower_does_not_take(tmp_path):
-    key = tmp_path / "key.pub"
-    key.write_text(
-        "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIGyfVRYSCBmTW2Nq0hAa0gGQBTPRNGQlzmYWD1oTYSJR x\n"
-    )
-    with pytest.raises(ValueError, match="must hold a key on a NIST curve: Flower takes no other"):
-        public_bytes(key)
 
 
 # -- the table of a run's clients -----------------------------------------------------------------

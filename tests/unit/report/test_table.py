@@ -229,16 +229,12 @@ def test_a_narrow_terminal_gets_the_columns_that_matter_most_and_folded_names(
 # -- equal work ------------------------------------------------------------------------------------
 
 
-def cell(client_updates, stopped="num_versions"):
-    history = history_of(client_updates=client_updates)
+def cell(client_updates, stopped="num_versions", **more):
+    history = history_of(client_updates=client_updates, **more)
     return Cell("a", {"stopped": stopped}, history=history)
 
 
-def evaluated(each):
-    history = history_of(evaluations=[(0, 0.1), (1, 0.2)], each=each, client_updates=60)
-    return Cell("a", {"stopped": "updates"}, history=history)
-
-
+TWO = [(0, 0.1), (1, 0.2)]
 GAPS = "Cells are evaluated every 10 to 30 client updates (eval_every counts versions), and their"
 UNEQUAL = "Unequal work: 100 to 1,000 client updates a cell"
 REMEDY = "; compare at equal updates with max_updates=1000 num_versions=null"
@@ -252,8 +248,8 @@ REMEDY = "; compare at equal updates with max_updates=1000 num_versions=null"
         ([cell(1000), cell(100), cell(300)], f"{UNEQUAL}{REMEDY}."),
         ([cell(100, "seconds"), cell(1000, "target_accuracy")], f"{UNEQUAL}."),
         ([cell(3, "interrupted"), cell(1000), cell(2, None)], ""),
-        ([evaluated(10), evaluated(30)], f"{GAPS} last ten means differ."),
-        ([evaluated(10), evaluated(20)], ""),
+        ([cell(60, evaluations=TWO, each=n) for n in (10, 30)], f"{GAPS} last ten means differ."),
+        ([cell(60, evaluations=TWO, each=n) for n in (10, 20)], ""),
     ],
 )
 def test_unequal_work_is_noted(cells, text):
