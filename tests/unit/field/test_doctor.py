@@ -307,7 +307,7 @@ def test_data_that_cannot_be_read_or_are_hidden(tmp_path):
 def test_the_doctor_looks_into_the_data_of_a_device(out, tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     data = table(tmp_path, *["30,yes", "40,no"] * 5)
-    kit = read(out / "node-0", DATA=data, NODE_CONFIG="", WARM="yes")
+    kit = read(out / "node-0", DATA=data, NODE_CONFIG="partition-id=9", WARM="yes")
     overrides = ["task=csv", f"task.schema={tmp_path}/schema.json", "task.holdout=0.2"]
     verdicts = {each.subject: each.good for each in examine(kit, overrides)}
     expected = {"settings": False, "partition": True, "data": None, "examples": True}

@@ -20,6 +20,7 @@ from fl_app.cli import CONF, compose
 from fl_app.client import LocalTrainer
 from fl_app.core.errors import ClientError, Interrupted, RunError, ServerError
 from fl_app.record.summary import trouble_message
+from fl_app.report import where
 from fl_app.runner.cell import Plan, run_cell
 from fl_app.runner.cells import compose_cells
 from fl_app.runner.run import Results, run_cells
@@ -107,6 +108,7 @@ def test_a_picture_that_fails_costs_the_run_nothing(tmp_path, monkeypatch, caplo
     assert [r.getMessage() for r in caplog.records] == [
         "Pictures are missing in the report: RuntimeError: no font"
     ]
+    assert where(tmp_path).endswith(f"python -m fl_app.report {tmp_path} writes it")
 
 
 # -- failures --------------------------------------------------------------------------------------
