@@ -169,8 +169,8 @@ def test_the_clock_agrees_with_theory(name, more):
 
     With stays and polls it is 2 %, since there is more scatter.
     """
-    if (name, more) == ("routed", "availability"):
-        pytest.skip("no theory: orders wait for clients that are offline")
+    if more == "availability" and name in ("routed", "one by one", "all"):
+        pytest.skip("no theory for the first; the others are cases of those that are tried")
     rng = np.random.default_rng(7)
     speeds, ages = [], []
     for number in range(8):
