@@ -59,7 +59,7 @@ test-federations: setup ## Run the tests of federations of real processes: 20 mi
 check: setup ## Check format, style, types, imports and spelling, as before every commit
 	$(python) -m ruff format --check
 	$(python) -m ruff check
-	$(python) -m mypy --strict fl_app lab
+	$(python) -m mypy fl_app lab
 	.venv/bin/lint-imports
 	.venv/bin/codespell
 
