@@ -223,7 +223,7 @@ def refuse_epochs(config: DictConfig, overrides: Sequence[str]) -> None:
     steps = OmegaConf.select(config, "algorithm.client.local_steps")
     keys = {override.lstrip("+").partition("=")[0] for override in overrides}
     key = "algorithm.client.local_epochs"
-    if steps is not None and key in keys:
+    if steps is not None and key in keys and "algorithm.client.local_steps" not in keys:
         raise ValueError(
             f"{key} would change nothing: algorithm.client.local_steps={steps} takes its "
             "place; give that, or local_steps=null, too"

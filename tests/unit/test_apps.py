@@ -295,8 +295,8 @@ def test_keys_of_flower_mean_those_of_the_configuration(tmp_path, logs):
         ({"overrides": "runtime=deployment partition=none"}, "partition=none does not exist"),
         ({"overrides": "hydra.run.dir=x num_versions=2"}, "overrides=hydra.run.dir=x must be free"),
         (
-            {"overrides": "algorithm.client.local_steps=9 algorithm.client.local_epochs=3"},
-            "local_epochs would change nothing: .*local_steps=9 takes",
+            {"overrides": "algorithm=fedavg_k algorithm.client.local_epochs=3"},
+            "local_epochs would change nothing: .*local_steps=10 takes",
         ),
     ],
 )
