@@ -289,8 +289,8 @@ def test_keys_of_flower_mean_those_of_the_configuration(tmp_path, logs):
         ({"num_clients": -3}, r"num_clients=-3 must be .* 1"),
         ({"seed": "three"}, r"seed=.*three"),
         (
-            {"overrides": "runtime=deployment num_clients=3 algorithm.schedule.buffer_size=5"},
-            "buffer_size=5 must be",
+            {"overrides": "runtime=deployment num_clients=3 algorithm.schedule.concurrency=5"},
+            "concurrency=5 must be at most num_clients=3",
         ),
         ({"overrides": "runtime=deployment partition=none"}, "partition=none does not exist"),
         ({"overrides": "hydra.run.dir=x num_versions=2"}, "overrides=hydra.run.dir=x must be free"),
