@@ -205,11 +205,12 @@ def learning(
         if aims:
             found = [first_at(cell.evaluations, target) for cell in member.cells]
             times = [evaluation.t for evaluation in found if evaluation is not None]
-            if 0 < len(times) < number:
-                name += f": {len(times)} of them reach {target:.0%}"
+            if not times:
+                name += f": never {target:.0%}"
+            elif len(times) == number:
+                name += f": {target:.0%} first at {seconds(fmean(times))}"
             else:
-                phrase = f"first at {seconds(fmean(times))}" if times else "never"
-                name += f": {target:.0%} {phrase}"
+                name += f": {len(times)} of them reach {target:.0%}"
         elif on_clients:
             form = Score(metrics[0]).form
             means = [f"{metrics[0]}_{of}" for of in ("mean", "worst_decile")]
