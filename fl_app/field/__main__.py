@@ -147,7 +147,7 @@ def _register(server: Path, keys: Sequence[Path]) -> int:
         require(not conflict, "key", key, "a file of another name", f"{copy} is another device's")
         try:
             print(f"{key.stem} {'may join' if link.register(key) else 'could join already'}")
-        except ValueError as error:  # the others may be keys
+        except (ValueError, RunError) as error:  # the other keys may be right
             print(f"error: {error}", file=sys.stderr)
             failed = 1
             continue

@@ -102,16 +102,16 @@ class SuperLink:
 
         Raises:
             Unreachable: the SuperLink does not answer.
-            RunError: the SuperLink refuses the request.
+            RunError: the SuperLink refuses the request, or the key was unregistered.
             ValueError: the file holds no key on a NIST curve.
         """
         public = public_bytes(public_key)
-        for node in self._nodes():
-            if node.public_key == public and node.status == "unregistered":
-                reason = "was unregistered, and Flower never takes it again: make a new key"
-                raise RunError(f"{public_key} {reason}")
-            if node.public_key == public:
-                return False
+        statuses = {node.public_key: node.status for node in self._nodes()}
+        if statuses.get(public) == "unregistered":
+            reason = "was unregistered, and Flower never takes it again: make a new key"
+            raise RunError(f"{public_key} {reason}")
+        if public in statuses:
+            return False
         with self._client() as client:
             client.RegisterNode(RegisterNodeRequest(public_key=public, name=public_key.stem))
         return True
