@@ -11,6 +11,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from fl_app.core.errors import explaining
 from fl_app.core.extras import explaining_imports
 
 
@@ -38,7 +39,8 @@ def main(arguments: Sequence[str]) -> int:
             prediction = plan(*path, *options.overrides, aim=options.aim)
             print(prediction)
             if options.picture is not None:
-                options.picture.write_bytes(prediction.plot()._repr_png_())
+                with explaining(f"--picture={options.picture} cannot be written"):
+                    options.picture.write_bytes(prediction.plot()._repr_png_())
                 print(f"Picture: {options.picture}")
     except (ValueError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)

@@ -28,9 +28,10 @@ all clusters at once, but without the weights by data, 1 / N each: ``by_data=Fal
 
 Deviations: within a cluster the weights sum to less than 1, as printed. The step shrinks with the
 staleness, so eta must be several times that of an average, unless ``normalise=True`` divides the
-weights by their sum. Clusters have no heads that relay traffic. Collecting the gradients for later
-clusters takes no time. A client whose gradient is 0, or that joins after the clusters were formed,
-belongs to the largest cluster. The schedule decides which clients the server waits for
+weights by their sum. Gradients are at w_o, the received model (the paper: at the client's).
+Clusters have no heads that relay traffic. Collecting the gradients for later clusters takes no
+time. A client whose gradient is 0, or that joins after the clusters were formed, belongs to the
+largest cluster. The schedule decides which clients the server waits for
 (`fl_app.schedule.clustered_quorum.ClusteredQuorum`).
 """
 

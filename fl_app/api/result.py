@@ -1,6 +1,5 @@
 """The result of a run, read from its folder."""
 
-import json
 from functools import cached_property
 from os import PathLike
 from pathlib import Path
@@ -14,7 +13,7 @@ from fl_app.core.events import to_json
 from fl_app.core.extras import explaining_imports
 from fl_app.core.layout import names_of
 from fl_app.core.types import Array
-from fl_app.record.folder import EVENTS, MODEL, SUMMARY, TABLE
+from fl_app.record.folder import EVENTS, MODEL, TABLE, read_summary
 from fl_app.record.log import read_events
 from fl_app.report import Table, target_of
 from fl_app.report.cells import Cell, is_cell, read_run
@@ -79,9 +78,12 @@ class Result(Reported):
 
     @cached_property
     def summary(self) -> dict[str, Any]:
-        """The contents of ``summary.json``; empty if the run goes on, or was killed."""
-        path = self._folder / SUMMARY
-        return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+        """The contents of ``summary.json``; empty if the run goes on, or was killed.
+
+        Raises:
+            ValueError: the file is damaged.
+        """
+        return read_summary(self._folder)
 
     @cached_property
     def metrics(self) -> pd.DataFrame:

@@ -17,7 +17,7 @@ from scipy.stats import t
 
 from fl_app.benchmark.conformance import Verdict
 from fl_app.core.files import write_text
-from fl_app.record.folder import SUMMARY, TABLE
+from fl_app.record.folder import SUMMARY, TABLE, read_summary
 from fl_app.search.search import score_of
 
 LEVEL = 0.95
@@ -127,7 +127,7 @@ def read(folder: Path, seconds: float) -> pd.DataFrame:
     """
     rows = []
     for path in sorted(folder.glob(f"*@*/{SUMMARY}")):
-        summary, curve = json.loads(path.read_text()), pd.read_csv(path.parent / TABLE)
+        summary, curve = read_summary(path.parent), pd.read_csv(path.parent / TABLE)
         if (score := score_of(summary, "last10")) is not None:
             curve = curve[(curve.t <= seconds) & (curve.t >= seconds / 2)]
             late = curve[curve.t >= (1 - LAST) * seconds]

@@ -1,6 +1,5 @@
 """Supervises a run: submits it, and resumes it if its ServerApp or its SuperLink fails."""
 
-import json
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing, suppress
@@ -14,7 +13,7 @@ from omegaconf import OmegaConf
 from fl_app.core.errors import RunError, require
 from fl_app.core.events import Failed
 from fl_app.field.control import SuperLink, Unreachable
-from fl_app.record.folder import EVENTS, REFUSED, SUMMARY
+from fl_app.record.folder import EVENTS, REFUSED, read_summary
 from fl_app.record.history import History
 from fl_app.record.log import Log
 from fl_app.record.progress import Progress
@@ -209,8 +208,5 @@ def _log_of(output: Path) -> tuple[int, int]:
 
 def _reason_of_end(output: Path) -> str | None:
     """Return why the run in `output` ended; None if it has not, or was only interrupted."""
-    summary = output / SUMMARY
-    if not summary.exists():
-        return None
-    stopped: str = json.loads(summary.read_text())["stopped"]
+    stopped = read_summary(output).get("stopped")
     return None if stopped == "interrupted" else stopped

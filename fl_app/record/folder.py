@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from omegaconf import OmegaConf
 
+from fl_app.core.errors import explaining
 from fl_app.core.events import ClientsEvaluated, Evaluated, Event
 from fl_app.core.files import atomic_write, write_text
 from fl_app.core.score import Score
@@ -42,6 +43,17 @@ def require_free(folder: Path) -> None:
             raise ValueError(
                 f"output={folder} holds a run, whose files would be lost: give another folder"
             )
+
+
+def read_summary(folder: Path) -> dict[str, Any]:
+    """The contents of ``summary.json``; empty if there is none, as while a run goes on.
+
+    Raises:
+        ValueError: the file is damaged.
+    """
+    path = folder / SUMMARY
+    with explaining(f"{path} is damaged"):
+        return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
 
 
 def write_metrics(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:

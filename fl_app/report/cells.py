@@ -1,6 +1,5 @@
 """The cells of a run, read from the files that exist so far."""
 
-import json
 import math
 import re
 import warnings
@@ -16,6 +15,7 @@ from omegaconf import OmegaConf
 from fl_app.client.node_data import kind_of
 from fl_app.core.errors import explaining
 from fl_app.core.score import Score, score_of
+from fl_app.record.folder import read_summary
 from fl_app.record.history import Evaluation, History, OrderRecord
 from fl_app.record.log import read_events
 from fl_app.report.style import ALGORITHMS, Look, looks
@@ -200,8 +200,7 @@ def read_cell(folder: Path, name: str | None = None) -> Cell:
         algorithm = cell.algorithm
     cell.name = name or (folder.name if name is None else algorithm)
     cell.label = label_of(cell.name)
-    with explaining(f"{folder / 'summary.json'} is damaged"):
-        cell.summary = json.loads(_text(folder / "summary.json") or "{}")
+    cell.summary = read_summary(folder)
     words: Any = OmegaConf.to_container(OmegaConf.create(_text(folder / "overrides.yaml") or "[]"))
     pairs = (word.lstrip("+").partition("=") for word in words)
     cell.overrides = {key.replace("/", "."): value for key, _, value in pairs}

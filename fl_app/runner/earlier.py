@@ -1,7 +1,6 @@
 """Resumes or refuses the run that a folder already holds."""
 
 import inspect
-import json
 import re
 import sysconfig
 import zlib
@@ -15,7 +14,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from fl_app.core.files import ANOTHER
 from fl_app.core.layout import names_of
-from fl_app.record.folder import EVENTS
+from fl_app.record.folder import EVENTS, read_summary
 from fl_app.report.cells import ENDS, is_cell, label_of
 
 FILES = (EVENTS, "summary.json", "config.yaml", "metrics.csv", "model.npz", "checkpoints")
@@ -124,8 +123,7 @@ def ended_summary(config: DictConfig, folder: Path) -> dict[str, Any] | None:
             f"resume=auto: {folder} holds a run of another configuration "
             f"({', '.join(differences[:5])}): give them as before, or another folder"
         )
-    path = folder / "summary.json"
-    summary: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
+    summary = read_summary(folder)
     return summary if summary.get("stopped") in ENDS else None
 
 

@@ -30,10 +30,12 @@ Deviations: the paper's control gradients have the opposite sign (they climb the
 device's mean gradient is its displacement over the sum of its rates, with the merge included
 (options: `mean_by_epochs`, `exclude_merge`), and other devices' uploads between its own are ignored
 in the control gradients, as in the paper (option: `chain`). sqrt(t) is sqrt(max(t, 1)) (option:
-`clock_from_one`), phi and xi are clamped at 0, and a refused upload makes no version. The LSTM
-starts untrained, because the paper's "historical data" are not available. Slots are drawn from its
-probabilities, as REINFORCE's gradient requires, and not epsilon-greedily, because the most probable
-slot of an untrained LSTM has no merit. Both losses of a reward use the same dropout mask.
+`clock_from_one`), phi, xi, lambda and iota are at least 0, sigma is in [0, 5], and a refused upload
+makes no version. Equation 9 is taken at the merged model, the pause follows l* whole epochs, and a
+reward is compared with the baseline from before it. The LSTM starts untrained, because the paper's
+"historical data" are not available. Slots are drawn from its probabilities, as REINFORCE's gradient
+requires, and not epsilon-greedily, because the most probable slot of an untrained LSTM has no
+merit. Both losses of a reward use the same dropout mask.
 """
 
 from fl_app.algorithms.fedasmu.server import FedASMU
