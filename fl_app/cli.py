@@ -17,6 +17,7 @@ from omegaconf.errors import ConfigAttributeError, ConfigKeyError
 from yaml import YAMLError
 
 from fl_app import targets
+from fl_app.client.build import locate, signature_of
 from fl_app.core.errors import RunError
 from fl_app.tasks.partition import USUAL_CLIENTS
 from fl_app.tasks.partition.flwr import DECIDING
@@ -149,6 +150,10 @@ def _unknown_key(key: str, overrides: Sequence[str]) -> str:
         return f"unknown key {key!r} with one of the swept options: sweep that option separately"
     if matches := [name for name in valid_keys if name.endswith(f".{key}")]:
         return f"unknown key {key!r}; did you mean {' or '.join(matches)}?"
+    place, _, name = key.rpartition(".")
+    target = dict(word.partition("=")[::2] for word in overrides).get(f"{place}._target_")
+    if target and name in signature_of(locate(target)).parameters:
+        return f"unknown key {key!r}: an argument of {target} is given as +{key}=VALUE"
     return f"unknown key {key!r}{_options_with_key(key) or nearest(key, valid_keys)}"
 
 

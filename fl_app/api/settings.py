@@ -3,13 +3,14 @@
 import inspect
 import zlib
 from collections.abc import Callable, Sequence
-from dataclasses import MISSING, fields, is_dataclass
+from dataclasses import fields
+from inspect import Parameter
 from typing import TYPE_CHECKING, Any, TypeAlias, Union
 
 from omegaconf import DictConfig, OmegaConf
 
 from fl_app.cli import CONF, compose
-from fl_app.client.build import COMMON_KEYS
+from fl_app.client.build import COMMON_KEYS, locate
 from fl_app.client.settings import TrainingSettings
 from fl_app.core.errors import require
 from fl_app.runner.cell import Plan
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
 Setting: TypeAlias = Union[str, AsyncStrategy, Schedule, "Callable[..., LocalTrainer]"]
 
+USUAL = "fl_app.client.LocalTrainer"
 BASE = "fedbuff"  # its client trains for strategies that are not of `fl_app.algorithms`
 
 # Keys of the command line that Python replaces, except ALLOWED.
@@ -102,8 +104,11 @@ def plan_of(
             "everything from a configuration, and no object reaches them; name task and algorithm "
             "in the overrides of `flwr run`"
         )
-    user_keys = override_keys(overrides)
-    for name, value in _own_values(objects.get("trainer")).items():
+    user_keys, trainer = override_keys(overrides), objects.get("trainer")
+    needed = config.algorithm.client._target_
+    if isinstance(trainer, type) and needed != USUAL and not issubclass(trainer, locate(needed)):
+        raise ValueError(f"{trainer.__name__} must be a subclass of {needed}, the algorithm's own")
+    for name, value in _own_values(trainer).items():
         if name in config.algorithm.client and f"algorithm.client.{name}" not in user_keys:
             config.algorithm.client[name] = value
     equalise(config, user_keys, own_schedule="schedule" in objects)
@@ -114,11 +119,17 @@ def plan_of(
 
 
 def _own_values(trainer: Any) -> dict[str, Any]:
-    """What a trainer sets: a partial's keywords, and defaults other than those of its base."""
-    kind = getattr(trainer, "func", trainer)
-    declared = {field.name: field.default for field in fields(kind)} if is_dataclass(kind) else {}
-    usual = {field.name: field.default for field in fields(TrainingSettings)}
-    own = {n: v for n, v in declared.items() if n in usual and v not in (usual[n], MISSING)}
+    """What a trainer sets: a partial's keywords, and the defaults that its own classes declare."""
+    kind, own = getattr(trainer, "func", trainer), dict[str, Any]()
+    usual = {field.name for field in fields(TrainingSettings)}
+    for cls in reversed(getattr(kind, "__mro__", ())):
+        if cls.__module__.startswith("fl_app.") or "__init__" not in vars(cls):
+            continue
+        parameters = inspect.signature(cls).parameters  # a dataclass has those of its bases, too
+        is_record = "__dataclass_fields__" in vars(cls)
+        declared = vars(cls).get("__annotations__", {}) if is_record else parameters
+        named = {n: parameters[n].default for n in usual.intersection(declared, parameters)}
+        own |= {name: value for name, value in named.items() if value is not Parameter.empty}
     return own | getattr(trainer, "keywords", {})
 
 

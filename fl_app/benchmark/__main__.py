@@ -73,6 +73,7 @@ def benchmark(args: argparse.Namespace, command: str) -> bool:
     schedule = build_schedule(cell)
     size = getattr(schedule, "buffer_size", 1)
     has_rate = not any("local_lr" in word for word in spaces)
+    search_settings = Settings(trials=trials, grid=grid, test_seeds=seeds, parallel=args.parallel)
     make = partial(build_strategy, cell)
     path.write_text(json.dumps(request))
     verdicts = conformance(Subject(make, cell.algorithm.client.upload, size, has_rate))
@@ -82,7 +83,6 @@ def benchmark(args: argparse.Namespace, command: str) -> bool:
     runs = len(only) * (trials + len(seeds))
     print(f"{len(methods)} methods in {len(settings)} settings: {runs} runs", flush=True)
     words += ["runtime.workers=0", "runtime.batch=16"]
-    search_settings = Settings(trials=trials, grid=grid, test_seeds=seeds, parallel=args.parallel)
     search(search_settings, words, folder / "search", resume=True)
     results = page.read(folder / "search" / "test", SECONDS)
     results = results[(results.method + "@" + results.setting).isin(only)]

@@ -142,7 +142,9 @@ def of_app(folder: str, **values: float) -> AsyncStrategy:
         module, _, name = app["components"]["serverapp"].partition(":")
     main, caught = getattr(import_module(module), name), list[Any]()
 
-    def start(strategy: Strategy, *_: object, **__: object) -> None:
+    def start(strategy: Any, *_: object, schedule: Any = None, **__: object) -> None:
+        if schedule is not None:
+            strategy.schedule = schedule
         caught.append(strategy)
         raise _Started
 
@@ -156,7 +158,7 @@ def of_app(folder: str, **values: float) -> AsyncStrategy:
             )
         bound = "the folder of an app whose ServerApp calls the start of a Strategy"
         require(bool(caught), "entry", folder, bound, "there is nothing to enter")
-        vars(caught[0]).update(values)
+        vars(getattr(caught[0], "inner", caught[0])).update(values)
         # Here, where all have one `start`: a strategy with a loop of its own would be refused.
         return caught[0] if isinstance(caught[0], AsyncStrategy) else Asynchronous(caught[0])
 

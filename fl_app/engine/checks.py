@@ -1,6 +1,6 @@
 """Checks of clients' uploads and of what a strategy or schedule returns. They change no state."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from copy import copy
 from numbers import Real
 from reprlib import repr as short
@@ -10,12 +10,14 @@ import numpy as np
 
 from fl_app.core.algorithm import Algorithm
 from fl_app.core.errors import Diverged, RunError, is_number
+from fl_app.core.hyper import COUNT, NON_NEGATIVE, POSITIVE
 from fl_app.core.layout import check_extra, check_returned, check_shape, names_of
 from fl_app.core.snapshot import Remembers, dumps
 from fl_app.core.types import (
     KINDS,
     NO_EXTRA,
     RESIDUAL,
+    Config,
     Extra,
     GlobalModel,
     Order,
@@ -31,6 +33,14 @@ from fl_app.schedule import Schedule
 # they stay finite when they are multiplied or divided by these.
 MIN_RATE, MAX_RATE = 1e-18, 1e18
 
+RATE = "local_lr_factor"  # the values of strategy and schedule are multiplied
+# Keys of an order that change a client's training.
+ORDERED = {
+    "local_epochs": COUNT,
+    "local_steps": COUNT,
+    "proximal-mu": NON_NEGATIVE,
+    RATE: POSITIVE,
+}
 LIKELY_CAUSE = ", most likely since a learning rate is too large: try a tenth of it"
 
 
@@ -68,8 +78,9 @@ def malformed(strategy: Algorithm, model: GlobalModel, order: Order, upload: Upl
     if not (is_number(upload.rate_sum) and MIN_RATE <= upload.rate_sum <= MAX_RATE):
         return f"rate_sum={upload.rate_sum!r} must be between {MIN_RATE} and {MAX_RATE}"
     for name, array in upload.state.items():
-        if not isinstance(array, np.ndarray | np.generic):
-            return f"state {name!r} is a {type(array).__name__}, and a checkpoint holds arrays"
+        kind = getattr(array, "dtype", None) or type(array).__name__
+        if not isinstance(array, np.ndarray | np.generic) or array.dtype.kind not in "biufc":
+            return f"state {name!r} is of {kind}, and a checkpoint holds arrays of numbers"
     if not isinstance(upload.loss, Real):
         return f"loss={upload.loss!r} must be a number"
     size = model.params.size
@@ -125,13 +136,55 @@ def taken(schedule: Schedule, buffer: Updates) -> Updates:
     """The updates that the schedule takes out of the buffer.
 
     Raises:
-        RunError: it returned something else than a sequence of updates.
+        RunError: it returned something else than updates of the buffer, each at most once.
     """
     result: Any = schedule.take(buffer)
-    if isinstance(result, Sequence) and all(isinstance(each, Update) for each in result):
-        return result
-    bound = "and must return updates of the buffer, or none of them"
+    if isinstance(result, Sequence):
+        ids = {id(each) for each in result}  # mostly none, and then the buffer is not read
+        if len(result) == len(ids and ids.intersection(map(id, buffer))):
+            return result
+    bound = "and must return updates of the buffer, each once, or none of them"
     raise RunError(f"{type(schedule).__name__}.take returned {short(result)}, {bound}")
+
+
+def order_config(strategy: Algorithm, config: Config) -> None:
+    """Refuse what `dispatch` or the schedule's `work` tells a client about its training.
+
+    Raises:
+        ValueError: naming the key, the value and the bound.
+    """
+    for key in ORDERED.keys() & config.keys():
+        name = f"{type(strategy).__name__}.dispatch, or work of its schedule: {key}"
+        ORDERED[key].check(name, config[key], "no client could train so")
+
+
+def admitted(strategy: Algorithm, model: GlobalModel, update: Update) -> str | None:
+    """Why the strategy refuses an update; None = it does not.
+
+    Raises:
+        RunError: `admit` returned something else than a text or None.
+    """
+    reason: Any = strategy.admit(model, update)
+    if reason is None or isinstance(reason, str):
+        return reason
+    name = type(strategy).__name__
+    raise RunError(f"{name}.admit returned {short(reason)}, and must return a reason or None")
+
+
+def totals(strategy: Algorithm) -> dict[str, Any]:
+    """The strategy's numbers on the whole run.
+
+    Raises:
+        RunError: `totals` returned something else than a dict of numbers and texts.
+    """
+    result: Any = strategy.totals()
+    if isinstance(result, Mapping):
+        scalars = None | bool | int | float | str
+        plain = {k: v.item() if isinstance(v, np.generic) else v for k, v in result.items()}
+        if all(isinstance(k, str) and isinstance(v, scalars) for k, v in plain.items()):
+            return plain
+    name = type(strategy).__name__
+    raise RunError(f"{name}.totals returned {short(result)}, and must return a dict of numbers")
 
 
 def order_extra(strategy: Algorithm, model: GlobalModel, client_id: int) -> Extra:

@@ -30,7 +30,6 @@ __all__ = ["Engine", "Evaluate", "Outcome", "Stop"]
 # Parts that have a state, beside the clock.
 PARTS = ("_fed", "strategy", "schedule", "guard", "client_evaluation")
 
-RATE = "local_lr_factor"  # the values of strategy and schedule are multiplied
 
 MIN_PATIENCE = 600.0  # seconds that the last evaluation on clients may take without a deadline
 
@@ -152,8 +151,11 @@ class Engine(Versions):
             outcome.version = self.version
             outcome.params = fed.model.params
             try:
-                outcome.params = self.strategy.to_evaluate(fed.model)
-                outcome.totals = self.strategy.totals()
+                vector = self.strategy.to_evaluate(fed.model)
+                size = fed.model.params.size
+                checks.require_vector(self.strategy, "to_evaluate", vector, size)
+                outcome.params = vector
+                outcome.totals = checks.totals(self.strategy)
             except Exception as error:
                 self._record_error(error)
         return outcome
@@ -230,9 +232,10 @@ class Engine(Versions):
             checks.require_vector(self.strategy, "dispatch", vector, model.params.size)
             self.outcome.ordered |= config.keys()
             work = self.schedule.work(client_id)
-            if RATE in config and RATE in work:
-                work = {**work, RATE: float(config[RATE]) * float(work[RATE])}
+            if checks.RATE in config and checks.RATE in work:
+                work = {**work, checks.RATE: float(config[checks.RATE]) * float(work[checks.RATE])}
             config = {**config, **work}
+            checks.order_config(self.strategy, config)
             if widths := self.strategy.widths:
                 config |= widths.config(client_id, model.version)
             extra = checks.order_extra(self.strategy, model, client_id)

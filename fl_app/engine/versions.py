@@ -159,7 +159,7 @@ class Versions:
             problem
             or self.intake.refuse(model, update)
             or self.guard.refuse(model, update)
-            or self.strategy.admit(model, update)
+            or checks.admitted(self.strategy, model, update)
         )
         if reason:
             traceback = "" if checks.diverged(problem) else problem

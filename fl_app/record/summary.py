@@ -2,6 +2,7 @@
 
 import hashlib
 import math
+import warnings
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -51,7 +52,7 @@ def of_outcome(
     losses = [numbers["loss"] for numbers in metrics if "loss" in numbers]
     log, plain = stability([each.value(name) for each in history.evaluations])
     has_accuracy = name == ACCURACY.name
-    return {
+    summary = {
         "num_versions": outcome.version,
         "client_updates": history.client_updates,
         "virtual_seconds": outcome.seconds,
@@ -76,7 +77,6 @@ def of_outcome(
         **_first("first_failure", history.first_failure),
         **_first("first_rejection", history.first_rejection),
         "stopped": outcome.stopped,
-        **outcome.totals,
         **({"last10_log10_accuracy_std": _or_null(log)} if has_accuracy else {}),
         f"last10_{name}_std": _or_null(plain),
         **(of_target(history.evaluations, report_accuracy) if has_accuracy else {}),
@@ -86,6 +86,10 @@ def of_outcome(
         **of_last_evaluation(metrics[-1] if metrics else {}),
         **of_clients(history),
     }
+    if clash := sorted(summary.keys() & outcome.totals.keys()):
+        reason = "which are names of the run's own numbers: these are kept"
+        warnings.warn(f"totals of the strategy have {', '.join(clash)}, {reason}", stacklevel=2)
+    return {**outcome.totals, **summary}
 
 
 def _first(key: str, event: Failed | Rejected | None) -> dict[str, str]:

@@ -155,6 +155,11 @@ def space_of(settings: Settings, name: str, cell: DictConfig) -> Space:
             raise ValueError(
                 f"search.space: unknown key {key!r} of cell {name}{nearest(key, keys)}"
             )
+        steps = cell.algorithm.client.local_steps
+        effective = key != "algorithm.client.local_epochs" or steps is None
+        require(
+            effective, "search.space", key, f"left out: local_steps={steps}", "it has no effect"
+        )
         free = key.partition(".")[0] not in SEARCH_KEYS
         bound = f"none of {', '.join(SEARCH_KEYS)}"
         require(free, "search.space", key, bound, "the search sets it, or compares by it")

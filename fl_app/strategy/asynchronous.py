@@ -2,9 +2,19 @@
 
 import logging
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import (
+    Iterable,
+    Iterator,
+    Mapping,
+    MutableMapping,
+    MutableSequence,
+    MutableSet,
+)
 from contextlib import contextmanager
-from typing import Any, NamedTuple, NoReturn
+from copy import deepcopy
+from functools import partial
+from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
+from typing import Any, NamedTuple, NoReturn, cast
 
 import numpy as np
 from flwr.app import (
@@ -26,11 +36,15 @@ from fl_app.core.errors import RunError, require
 from fl_app.core.events import KEYS, Aggregated
 from fl_app.core.hyper import COUNT, NON_NEGATIVE
 from fl_app.core.layout import Layout
+from fl_app.core.snapshot import Remembers
 from fl_app.core.types import TRAINED, Config, GlobalModel, Records, Update, Updates, Vector
 from fl_app.flower import codec, names
 from fl_app.schedule import Schedule, k_async
 from fl_app.strategy.strategy import AsyncStrategy
 
+CURRENT = "current_arrays"  # of Flower's strategies: `configure_train` sets them in each round
+CODE = (FunctionType, BuiltinFunctionType, MethodType, ModuleType, partial, type)
+MUTABLE = (MutableMapping, MutableSequence, MutableSet, np.random.Generator)
 NAME = "model"  # the only array that the inner strategy sees, if the model's names are unknown
 
 # Flower's strategies that cannot run asynchronously: part of the class's name -> reason.
@@ -168,7 +182,12 @@ class Asynchronous(AsyncStrategy):
         vars(self.inner).update(_copy(self.state.pop("inner", {})))
 
     def _inner_state(self) -> dict[str, Any]:
-        return {k: _copy(v) for k, v in vars(self.inner).items() if _is_plain(v)}
+        kept = Remembers.state_dict(cast(Any, self.inner))  # without its class's `transient`
+        return {
+            key: _copy(value)
+            for key, value in kept.items()
+            if key != CURRENT and not isinstance(value, CODE)
+        }
 
     def dispatch(self, model: GlobalModel, client_id: int) -> tuple[Vector, Config]:
         return model.params, self._begin_round(model).client_config
@@ -333,22 +352,13 @@ def _warnings_only() -> Iterator[None]:
         log.setLevel(level)
 
 
-def _is_plain(value: object) -> bool:
-    """Whether a checkpoint can hold an attribute of a strategy: a momentum, a counter."""
-    if isinstance(value, dict):
-        return _is_plain(list(value)) and _is_plain(list(value.values()))
-    if isinstance(value, list | tuple):
-        return all(_is_plain(item) for item in value)
-    return isinstance(value, None | bool | int | float | str | np.ndarray | np.generic)
-
-
 def _copy(value: Any) -> Any:
     """A copy with its own containers; arrays are shared, because they are not written to."""
     if type(value) is dict:
         return {key: _copy(item) for key, item in value.items()}
     if type(value) in (list, set, tuple):
         return type(value)(_copy(item) for item in value)
-    return value
+    return deepcopy(value) if isinstance(value, MUTABLE) else value
 
 
 def _reply(update: Update, arrays: ArrayRecord) -> Message:

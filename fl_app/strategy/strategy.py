@@ -1,6 +1,7 @@
 """Adapts an `Algorithm` to Flower's Strategy."""
 
 import logging
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from os import PathLike
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -243,6 +244,7 @@ def mean_metrics(updates: Updates, loss: str = "train_loss") -> dict[str, Any]:
 
 def described(value: object) -> Scalar | None:
     """A setting for a log or a file; an object is described by its class and settings."""
+    value = value.item() if isinstance(value, np.generic) else value
     if isinstance(value, None | bool | int | float | str):
         return value
     if isinstance(value, np.ndarray):
@@ -250,7 +252,7 @@ def described(value: object) -> Scalar | None:
     if hasattr(value, "__name__"):  # a function or a class
         return str(value.__name__)
     if type(value).__repr__ is not object.__repr__:
-        return repr(value)
+        return re.sub(" at 0x[0-9A-F]+", "", repr(value))  # else no second process could resume
     attributes = getattr(value, "__dict__", {})
     settings = [f"{k}={described(v)}" for k, v in attributes.items() if k[0] != "_"]
     return f"{type(value).__name__}({', '.join(settings)})"

@@ -4,6 +4,7 @@ Strategies that cannot do so are refused with the reason.
 """
 
 import re
+from collections import deque
 from dataclasses import replace
 from functools import partial
 
@@ -119,8 +120,9 @@ def test_every_strategy_of_flower_is_tested():
 @pytest.mark.parametrize("name", [*CASES, *OTHERS])
 def test_arrivals_of_age_zero_give_the_model_of_flowers_own_rounds(name):
     make = (CASES | OTHERS)[name]
-    rounds, inner = train(make(fraction_evaluate=0.0)), make(fraction_evaluate=0.0)
-    arrivals = train(Asynchronous(inner), schedule=synchronous(CLIENTS))
+    rounds, strategy = train(make(fraction_evaluate=0.0)), Asynchronous(make(fraction_evaluate=0.0))
+    arrivals = train(strategy, schedule=synchronous(CLIENTS))
+    dumps(strategy.state_dict())  # a checkpoint holds it
     assert list(arrivals.arrays) == list(rounds.arrays)
     for key, array in rounds.arrays.items():
         actual = arrivals.arrays[key].numpy()
@@ -304,10 +306,11 @@ class Halving(flower.FedAvg):
 
     def __init__(self):
         super().__init__()
-        self.rate, self.rounds = 1.0, []
+        self.rate, self.rounds, self.rates = 1.0, [], deque(maxlen=2)
 
     def configure_train(self, server_round, arrays, config, grid):
         self.rate *= 0.5
+        self.rates.append(self.rate)
         self.rounds.append(server_round)
         config["lr"] = self.rate
         return super().configure_train(server_round, arrays, config, grid)
@@ -326,4 +329,8 @@ def test_a_version_is_one_round_however_many_clients_start_from_it():
     assert inner.rounds == [6, 7]
     restored = Asynchronous(Halving())
     restored.load_state_dict(loads(dumps(strategy.state_dict())))  # the round begins again
+    assert restored.inner.rates == deque([0.5])
+    inner.rates = ArrayRecord()
+    with pytest.raises(ValueError, match=r"inner\.rates is a ArrayRecord, which a checkpoint"):
+        dumps(Asynchronous(inner).state_dict())
     assert restored.dispatch(sixth, 0)[1] == {"lr": 4.0}

@@ -77,6 +77,13 @@ def test_a_search_side_by_side_is_the_same(study, tmp_path):
         (["experiment.space=[]"], "search.space='' must be given for cell fedavg"),
         (["search.space=algorithm.client=choice(1,2)"], "unknown key 'algorithm.client'"),
         (["search.space=seed=choice(0,1)"], "search.space=seed must be none of"),
+        (
+            [
+                "search.space=algorithm.client.local_epochs=choice(1,2)",
+                "algorithm.client.local_steps=3",
+            ],
+            "search.space=algorithm.client.local_epochs must be left out: local_steps=3",
+        ),
         (["search.updates=null", "num_versions=9"], "search.updates=None must be given"),
         (["++seed=7"], "seed=... must be left out: there are search.seeds"),
         (["++experiment.spaces.fedbuf=['a=1']"], "experiment.spaces.fedbuf=... must be of a cell"),

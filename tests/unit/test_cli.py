@@ -43,6 +43,7 @@ def complaint(*overrides):
         ("partition=iid alpha=1", "; partition.alpha is a key of partition=dirichlet, flwr, sl"),
         ("experiment=fedhist_cifar10 algorithm.client.contrast=1", "is a key of algorithm=moon"),
         ("algorithm/lr_schedule=linear", "unknown key 'algorithm/lr_schedule'"),
+        ("algorithm.client._target_=fl_app.client.LocalTrainer algorithm.client.seed=1", "as +"),
     ],
 )
 def test_the_error_of_an_unknown_key_suggests_keys(overrides, message):

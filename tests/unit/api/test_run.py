@@ -167,15 +167,25 @@ def test_a_strategy_that_sets_the_work_in_its_orders_decides_the_work_per_update
         def dispatch(self, model, client_id):
             return model.params, {"local_steps": 1}
 
-    result = run(OneStep(), "num_clients=3", output=tmp_path)
+        totals = staticmethod(lambda: {"stopped": 3.0})
+
+    with pytest.warns(UserWarning, match="strategy have stopped, which are names of the run's own"):
+        result = run(OneStep(), "num_clients=3", output=tmp_path)
     assert result.summary["work_per_update"] == "by OneStep"
+    assert result.summary["stopped"] == "num_versions"
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class Eager(LocalTrainer):
-    """A trainer with another default than its base."""
+    """A trainer with defaults of its own, of which one is that of its base."""
 
     momentum: float = 0.5
+    local_epochs: int = 1
+
+
+class Eagerer(Eager):
+    def __init__(self, task, *, weight_decay=0.01, **settings):
+        super().__init__(task, weight_decay=weight_decay, **settings)
 
 
 @pytest.mark.parametrize(
@@ -186,9 +196,12 @@ class Eager(LocalTrainer):
     ],
 )
 def test_values_of_a_trainer_count_unless_an_override_gives_them(overrides, lr, momentum, tmp_path):
-    run(Mean(), partial(Eager, local_lr=0.25), *overrides, output=tmp_path)
+    run(Mean(), partial(Eagerer, local_lr=0.25), *overrides, output=tmp_path)
     client = OmegaConf.load(tmp_path / "config.yaml").algorithm.client
     assert (client.local_lr, client.momentum) == (lr, momentum)
+    assert (client.local_epochs, client.weight_decay) == (1, 0.01)
+    with pytest.raises(ValueError, match=r"^Eager must be a subclass of .*MOONTrainer"):
+        run("algorithm=moon", Eager, output=tmp_path)
 
 
 # -- refusals -------------------------------------------------------------------------------------

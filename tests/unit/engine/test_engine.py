@@ -2,7 +2,7 @@
 
 import math
 from collections import Counter
-from copy import deepcopy
+from copy import copy, deepcopy
 from dataclasses import replace
 
 import helpers
@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from helpers import MeanDelta, Recorder, Scripted, Times, run, toward_own_number, vec
 
-from fl_app.core.errors import ClientError, Diverged, RunError, ServerError, Stalled
+from fl_app.core.errors import ClientError, Diverged, ServerError, Stalled
 from fl_app.core.snapshot import dumps, loads
 from fl_app.core.types import Upload
 from fl_app.devices.compute import UniformRatio
@@ -478,30 +478,38 @@ def test_divergence_keeps_the_last_finite_model():
 
 
 @pytest.mark.parametrize(
-    ("result", "message"),
+    ("base", "method", "result", "text"),
     [
-        (np.zeros(2), "float64, expected float32: use .astype(np.float32)"),
-        (np.zeros(1, np.float32), "shape (1,), expected that of model.params, (2,)"),
-        ([0.0, 0.0], "a list, expected a NumPy array: np.asarray(..., np.float32)"),
-        (None, "None, expected a vector: a return statement is missing"),
+        (Buffered, "take", lambda self, buffer: None, " returned None, and must return updates of"),
+        (Buffered, "take", lambda self, buffer: [*buffer, *buffer], "of the buffer, each once, or"),
+        (Buffered, "take", lambda self, buffer: [*map(copy, buffer)], "of the buffer, each once"),
+        (Buffered, "start", lambda *_: None, " returned None, and must return clients of"),
+        (Buffered, "work", lambda *_: {"local_steps": 0}, "local_steps=0 must be an integer >= 1"),
+        (
+            MeanDelta,
+            "aggregate",
+            lambda *_: np.zeros(2),
+            " returned float64, expected float32: use",
+        ),
+        (MeanDelta, "aggregate", lambda *_: vec(0), " returned shape (1,), expected that of model"),
+        (MeanDelta, "aggregate", lambda *_: [0.0, 0.0], " returned a list, expected a NumPy array"),
+        (MeanDelta, "dispatch", lambda _, model, client: (model.params, {"proximal-mu": -1}), "-1"),
+        (MeanDelta, "admit", lambda *_: True, " returned True, and must return a reason or None"),
+        (
+            MeanDelta,
+            "totals",
+            lambda *_: {"a": [1]},
+            " returned {'a': [1]}, and must return a dict",
+        ),
+        (MeanDelta, "to_evaluate", lambda *_: None, " returned None, expected a vector"),
     ],
 )
-def test_the_error_of_an_invalid_model_describes_it(result, message):
-    class Wrong(MeanDelta):
-        def aggregate(self, model, updates):
-            return result
-
-    outcome = run(SCHEDULE, strategy=Wrong()).outcome
-    assert type(outcome.error) is RunError
-    assert str(outcome.error) == f"Wrong.aggregate returned {message}"
-    assert outcome.version == 0
-
-
-@pytest.mark.parametrize(("method", "what"), [("take", "updates"), ("start", "clients")])
-def test_the_error_of_a_schedule_without_a_result_names_the_method(method, what):
-    forgets = type("Forgets", (Buffered,), {method: lambda *_: None})
-    text = f"Forgets.{method} returned None, and must return {what} of"
-    assert str(run(forgets(2, 1)).outcome.error).startswith(text)
+def test_the_error_of_a_method_with_a_bad_result_names_it(base, method, result, text):
+    made = type("Wrong", (base,), {method: result})
+    parts = (SCHEDULE, made()) if base is MeanDelta else (made(2, 1), MeanDelta())
+    outcome = run(parts[0], strategy=parts[1]).outcome
+    assert all(part in str(outcome.error) for part in (method, text))
+    assert outcome.params.shape == (2,)
 
 
 @pytest.mark.parametrize("weights", [[1.0], np.full(3, np.nan), [[0.5]] * 3, 1.0])

@@ -177,6 +177,7 @@ def full_disk(client_id, sequence, received):
     raise OSError(f"disk of client {client_id} is full")
 
 
+OF_NUMBERS = "and a checkpoint holds arrays of numbers"
 NO_UPLOAD = "the client returned NoneType, expected Upload"
 NO_EXTRA = "the upload's extra is a NoneType instead of a mapping"
 REFUSED = [
@@ -193,7 +194,8 @@ REFUSED = [
         {"vector": vec(1, -1e30), "rate_sum": 1e-10},
         "payload overflows as a gradient or a displacement: rate_sum=1e-10",
     ),
-    ({"state": {"n": 3}}, "state 'n' is a int, and a checkpoint holds arrays"),
+    ({"state": {"n": 3}}, f"state 'n' is of int, {OF_NUMBERS}"),
+    ({"state": {"n": np.array([None])}}, f"state 'n' is of object, {OF_NUMBERS}"),
     ({"loss": None}, "loss=None must be a number"),
     ({"extra": {}}, "extra vectors are none, expected own"),
     ({"extra": {"own": vec(1)}}, "extra vector 'own': payload has shape (1,), expected (2,)"),

@@ -390,6 +390,8 @@ def test_all_trials_hold_but_those_that_find_a_fault(subject, others, message):
 # -- entries ---------------------------------------------------------------------------------------
 
 APP = """\
+from fl_app.asynchronous import Asynchronous
+from fl_app.schedule import RoundBlocking
 from flwr.serverapp import ServerApp
 from flwr.serverapp.strategy import FedAvgM
 
@@ -398,8 +400,8 @@ app = ServerApp()
 
 @app.main()
 def main(grid, context):
-    strategy = FedAvgM(server_learning_rate=context.run_config["rates.server"])
-    strategy.start(grid, None, num_rounds=len(list(grid.get_node_ids())))
+    strategy = Asynchronous(FedAvgM(server_learning_rate=context.run_config["rates.server"]))
+    strategy.start(grid, None, schedule=RoundBlocking(10))
 """
 PROJECT = """\
 [tool.flwr.app.components]
@@ -476,6 +478,7 @@ def test_the_strategy_of_an_app_enters_without_its_loop(config, tmp_path):
     (tmp_path / "entered_app.py").write_text(APP)
     strategy, entry = strategy_of(str(tmp_path), config, tmp_path / "conf")
     assert strategy.inner.server_learning_rate == 0.5
+    assert str(strategy.schedule) == "RoundBlocking(buffer_size=10)"  # the app's
     assert entry["spaces"]["entry-FedAvgM"][-1] == (
         "algorithm.strategy.server_learning_rate=tag(log,interval(0.01852,4.5))"
     )

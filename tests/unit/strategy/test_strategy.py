@@ -65,6 +65,10 @@ def test_authors_may_declare_fields_or_write_init():
     assert (with_init.discount, with_init.state, with_init.report) == (0.25, {}, {})
     assert (with_fields.clip_norm, with_fields.lr_schedule, with_fields.state) == (None, None, {})
     assert repr(with_fields) == "Declared(discount=0.25)"
+    assert strategy.described(np.float64(0.5)).__class__ is float
+    assert (
+        strategy.described(np.random.default_rng(0)) == "Generator(PCG64)"
+    )  # the same in each process
     assert vars(deepcopy(with_fields)) == vars(with_fields)
     with pytest.raises(TypeError):
         Declared(0.25)  # by keyword only
@@ -90,9 +94,7 @@ def test_the_summary_logs_the_settings(logs):
     FedBuff(server_lr=0.25).summary()
     Asynchronous(flower.FedAvg(0.5, min_available_nodes=5, weighted_by_key="size")).summary()
     texts = "fraction_train=0.5 has", "min_available_nodes=5 has", "key=size weighs", "Sampling"
-    assert all(each in logs.text for each in texts)
-    assert "FedBuff, asynchronous" in logs.text
-    assert "'server_lr': 0.25" in logs.text
+    assert all(each in logs.text for each in (*texts, "FedBuff, async", "'server_lr': 0.25"))
     assert "state" not in logs.text
 
 
