@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
 Setting: TypeAlias = Union[str, AsyncStrategy, Schedule, "Callable[..., LocalTrainer]"]
 
-USUAL = "fl_app.client.LocalTrainer"
 BASE = "fedbuff"  # its client trains for strategies that are not of `fl_app.algorithms`
 
 # Keys of the command line that Python replaces, except ALLOWED.
@@ -105,9 +104,9 @@ def plan_of(
             "in the overrides of `flwr run`"
         )
     user_keys, trainer = override_keys(overrides), objects.get("trainer")
-    needed = config.algorithm.client._target_
-    if isinstance(trainer, type) and needed != USUAL and not issubclass(trainer, locate(needed)):
-        raise ValueError(f"{trainer.__name__} must be a subclass of {needed}, the algorithm's own")
+    needed, kind = config.algorithm.client._target_, getattr(trainer, "func", trainer)
+    if isinstance(kind, type) and not issubclass(kind, locate(needed)):
+        raise ValueError(f"{kind.__name__} must be a subclass of {needed}, the algorithm's own")
     for name, value in _own_values(trainer).items():
         if name in config.algorithm.client and f"algorithm.client.{name}" not in user_keys:
             config.algorithm.client[name] = value

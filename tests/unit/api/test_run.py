@@ -199,7 +199,7 @@ def test_values_of_a_trainer_count_unless_an_override_gives_them(overrides, lr, 
     run(Mean(), partial(Eagerer, local_lr=0.25), *overrides, output=tmp_path)
     client = OmegaConf.load(tmp_path / "config.yaml").algorithm.client
     assert (client.local_lr, client.momentum) == (lr, momentum)
-    assert (client.local_epochs, client.weight_decay) == (1, 0.01)
+    assert (client.local_epochs, client.weight_decay, client.upload) == (1, 0.01, "delta")
     with pytest.raises(ValueError, match=r"^Eager must be a subclass of .*MOONTrainer"):
         run("algorithm=moon", Eager, output=tmp_path)
 
