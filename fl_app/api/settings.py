@@ -104,9 +104,9 @@ def plan_of(
             "in the overrides of `flwr run`"
         )
     user_keys, trainer = override_keys(overrides), objects.get("trainer")
-    needed, kind = config.algorithm.client._target_, getattr(trainer, "func", trainer)
-    if isinstance(kind, type) and not issubclass(kind, locate(needed)):
-        raise ValueError(f"{kind.__name__} must be a subclass of {needed}, the algorithm's own")
+    needed, given = config.algorithm.client._target_, getattr(trainer, "func", trainer)
+    if isinstance(given, type) and not issubclass(given, locate(needed)):
+        raise ValueError(f"{given.__name__} must be a subclass of {needed}, the algorithm's own")
     for name, value in _own_values(trainer).items():
         if name in config.algorithm.client and f"algorithm.client.{name}" not in user_keys:
             config.algorithm.client[name] = value

@@ -30,6 +30,9 @@ RESIDUAL = "residual"
 
 KINDS: tuple[str, ...] = get_args(Kind)
 TRAINED: tuple[str, ...] = ("model", "delta", "pseudo")  # of a client that took steps
+# Bounds on `Upload.rate_sum`. The entries of a vector whose length is a float32 are below 2e19, so
+# they stay finite when they are multiplied or divided by these.
+MIN_RATE, MAX_RATE = 1e-18, 1e18
 NO_EXTRA: Extra = {}  # shared by all orders and uploads without extra vectors; never written to
 
 

@@ -49,6 +49,10 @@ class Times(Checked, ABC):
     def seconds(self, client_id: int, sequence: int, now: float) -> float:
         """Virtual seconds of the client's order with sequence number `sequence` given at `now`."""
 
+    def start_up(self, client_id: int, sequence: int) -> float:
+        """Seconds of that order before its training, as for the start of an app."""
+        return 0.0
+
 
 @dataclass(kw_only=True, eq=False)
 class MeanSeconds(Times):
@@ -240,4 +244,7 @@ class Boards(Times):
         kind = self._specs[client_id]
         sigma = math.sqrt(math.log1p(kind.spread**2))
         factor = log_normal(sigma, uniform(self.seed, client_id, sequence))
-        return self.mean_seconds[client_id] * factor + (0.0 if sequence else kind.first)
+        return self.mean_seconds[client_id] * factor
+
+    def start_up(self, client_id: int, sequence: int) -> float:
+        return 0.0 if sequence else self._specs[client_id].first

@@ -90,6 +90,7 @@ class Fleet:
         """Seconds of the client's order with sequence number `sequence` given at `now`."""
         part = 1.0 if self.entries is None else self.entries[client_id]
         training = part * self.compute.seconds(client_id, sequence, now)
+        training += self.compute.start_up(client_id, sequence)
         about, links, down, up = (client_id, sequence, part), self.network, 0.0, 0.0
         if links is not None:
             down, up = links.download(*about), links.upload(*about)
@@ -116,7 +117,8 @@ class Overlapping:
     def __init__(self, fleet: Fleet, num_clients: int, max_epochs: int) -> None:
         self._fleet, self.joules = fleet, fleet.joules
         parts = [fleet.parts(client_id, 0, 0.0) for client_id in range(num_clients)]
-        epoch = max(each.training for each in parts) / max_epochs
+        start_up = fleet.compute.start_up
+        epoch = max(each.training - start_up(i, 0) for i, each in enumerate(parts)) / max_epochs
         transfers = max(each.download + each.upload for each in parts)
         self.local_epochs = min(max(math.ceil(transfers / epoch - 1e-9), 1), max_epochs)
         self._share = self.local_epochs / max_epochs
@@ -127,7 +129,9 @@ class Overlapping:
         A client's first cycle does not overlap: its training needs the download.
         """
         parts = self._fleet.parts(client_id, sequence, now)
-        download, training, upload = work = (parts[0], parts.training * self._share, parts[2])
+        start_up = self._fleet.compute.start_up(client_id, sequence)
+        training = (parts.training - start_up) * self._share + start_up
+        download, training, upload = work = (parts[0], training, parts[2])
         seconds = max(training, download + upload)
         if sequence == 0:
             seconds = download + training + upload

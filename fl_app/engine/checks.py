@@ -15,6 +15,8 @@ from fl_app.core.layout import check_extra, check_returned, check_shape, names_o
 from fl_app.core.snapshot import Remembers, dumps
 from fl_app.core.types import (
     KINDS,
+    MAX_RATE,
+    MIN_RATE,
     NO_EXTRA,
     RESIDUAL,
     Config,
@@ -28,10 +30,6 @@ from fl_app.core.types import (
 )
 from fl_app.core.vector import all_finite, read_only
 from fl_app.schedule import Schedule
-
-# Bounds on `Upload.rate_sum`. The entries of a vector whose length is a float32 are below 2e19, so
-# they stay finite when they are multiplied or divided by these.
-MIN_RATE, MAX_RATE = 1e-18, 1e18
 
 RATE = "local_lr_factor"  # the values of strategy and schedule are multiplied
 # Keys of an order that change a client's training.

@@ -119,8 +119,9 @@ def stability(accuracies: Sequence[float]) -> tuple[float, float]:
     last = np.array(late(accuracies), float)
     if last.size < 2:
         return math.nan, math.nan
-    log = float(np.log10(last).std()) if (last > 0).all() else math.nan
-    return log, float(last.std())
+    with np.errstate(invalid="ignore"):  # of a run that diverged
+        log = float(np.log10(last).std()) if (last > 0).all() else math.nan
+        return log, float(last.std())
 
 
 def mean_age(ages: Counter[int]) -> float:

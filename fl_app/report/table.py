@@ -1,5 +1,6 @@
 """The table of a run: a row for each cell, and mean and standard deviation over its seeds."""
 
+import math
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -259,15 +260,22 @@ def _over(values: list[Any], function: Callable[[list[float]], float]) -> Any:
     return function(values)
 
 
+def _mean(values: Sequence[float]) -> float | None:
+    """The mean; None if there is none, as after a divergence."""
+    mean = fmean(values) if values else math.nan
+    return mean if math.isfinite(mean) else None
+
+
 def _row(cell: Cell, scores: Sequence[Score], target_accuracy: float, last: int) -> Row:
     summary, history, score = cell.summary, cell.history, cell.score
     row: Row = {"cell": cell.name, "algorithm": cell.algorithm}
     if scores:
-        values = [e.value(score.name) for e in cell.evaluations] if score else []
+        name = score.name if score else ""
+        values = [e.metrics[name] for e in history.evaluations if name in e.metrics]
         row |= {
-            "final_{score}": fmean(values[-last:]) if values else None,
-            "best_{score}": score.best(values) if score else None,
-            "last10_{score}": fmean(late(values)) if values else None,
+            "final_{score}": _mean(values[-last:]),
+            "best_{score}": score.best(filter(math.isfinite, values)) if score else None,
+            "last10_{score}": _mean(late(values)),
         }
     if ACCURACY in scores:
         times = of_target(cell.evaluations if score == ACCURACY else [], target_accuracy)

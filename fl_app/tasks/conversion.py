@@ -204,7 +204,10 @@ def partition_of(clients: Any, num_examples: int) -> list[Indices]:
         ValueError: the number of ids is not `num_examples`, or an id is missing.
     """
     ids = owners_of(np.asarray(clients), num_examples, "clients")
-    return by_owner(ids.astype(str) if ids.dtype.kind == "O" else ids)
+    if ids.dtype.kind == "O":  # as pandas has them: numbers remain numbers
+        plain = np.array(ids.tolist())
+        ids = plain if plain.ndim == 1 else ids.astype(str)
+    return by_owner(ids)
 
 
 def owners_of(ids: Array, num_examples: int, name: str) -> Array:
@@ -336,7 +339,10 @@ def column_of(data: Any, name: str) -> Array:
     if classes := class_names(data, name):
         rows = column.with_format(None)[:][name]
         return np.array([*classes, None], object)[[-1 if row is None else row for row in rows]]
-    double = getattr(data.features[name], "dtype", "") == "float64"  # else rounded unchecked
+    feature = data.features[name]
+    while hasattr(feature, "feature"):  # of a list
+        feature = feature.feature
+    double = getattr(feature, "dtype", "") == "float64"  # else rounded unchecked
     stored = column.with_format("numpy", **{"dtype": "float64"} if double else {})[:][name]
     values = stored if isinstance(stored, np.ndarray) else np.asarray(stored, object)
     if values.dtype == object and values.size and np.ndim(values.flat[0]) > 0:

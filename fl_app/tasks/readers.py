@@ -59,7 +59,8 @@ class Csv(TableData):
         # No client owns its rows, and it needs no other columns.
         assert not isinstance(train.inputs, np.ndarray)
         names = None if self.known else [*train.inputs]
-        tester = replace(self, client=None, inputs=names, ignore=(), categories=())
+        nominal = [name for name in names_of(self.categories) if name in train.inputs]
+        tester = replace(self, client=None, inputs=names, ignore=(), categories=nominal)
         texts = train.inputs.select_dtypes(exclude=["number", "bool"])
         where, key = f"task.test_path={tests[0]}", "task.test_path"
         return train, tester.part_of(self.table(tests[0], key, texts), where)
@@ -299,6 +300,7 @@ class Huggingface(ImageKeys, TableData):
             part = self._part(train, f"{where}, train")
             if test is None:
                 return part, None
+            test = test.remove_columns({*names_of(self.client)}.intersection(test.column_names))
             return part, replace(self, client=None)._part(test, f"{where}, test")
 
     def _part(self, data: "Dataset", where: str) -> Part:

@@ -17,7 +17,6 @@ from fl_app.cli import CONF
 from fl_app.client.build import chain
 from fl_app.schedule import Buffered
 from lab.docs import reference, signatures
-from lab.docs.signatures import public, resolve
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -120,31 +119,9 @@ def test_the_algorithm_with_more_than_one_vector_trains(tmp_path, monkeypatch):
         assert np.linalg.norm(result.outcome.params - task.optimum) < 0.2
 
 
-# -- the pages of the API name every public object -------------------------------------------------
+# -- the pages of the API --------------------------------------------------------------------------
 
 API_PAGES = sorted((ROOT / "docs/api").glob("*.md"))
-NAMED = [name for page in API_PAGES for name in re.findall(r"^::: (\S+)", page.read_text(), re.M)]
-
-# Packages whose public names are for users; other packages are for developers.
-FOR_USERS = [
-    "fl_app",
-    "fl_app.asynchronous",
-    "fl_app.client",
-    "fl_app.core.events",
-    "fl_app.core.types",
-    "fl_app.devices.compute",
-    "fl_app.devices.fleet",
-    "fl_app.devices.network",
-    "fl_app.engine",
-    "fl_app.schedule",
-    "fl_app.strategy",
-    *(f"fl_app.algorithms.{path.stem}" for path in (ROOT / "fl_app/algorithms").glob("[!_]*")),
-]
-
-
-def entries():
-    """The classes and functions on the pages."""
-    return [each for name in NAMED for each in signatures.documented(name)]
 
 
 @pytest.mark.parametrize("page", API_PAGES, ids=lambda page: page.stem)
@@ -152,12 +129,6 @@ def test_a_page_has_the_signatures_of_its_names(page):
     """Readers see the signatures without a build of the site."""
     text = page.read_text()
     assert text == signatures.with_signatures(text), "run `make reference`"
-
-
-@pytest.mark.parametrize("name", sorted(FOR_USERS))
-def test_public_names_are_on_a_page(name):
-    missing = {each.path for each in public(resolve(name))} - {each.path for each in entries()}
-    assert not missing
 
 
 # -- docs/reference.md ----------------------------------------------------------------------------

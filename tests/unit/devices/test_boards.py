@@ -62,7 +62,9 @@ def test_orders_have_the_spread_and_first_ones_the_extra(tmp_path):
     assert min(seconds) > 0
     assert fmean(seconds) == pytest.approx(10.0, rel=0.01)
     assert pstdev(seconds) == pytest.approx(2.0, rel=0.05)
-    assert 30 + 5 < fleet.seconds(0, 0, 0.0) < 30 + 20
+    narrow = Fleet(fleet)
+    narrow.entries = [0.5, 1.0]
+    assert narrow.parts(0, 0, 0.0).seconds == pytest.approx(30 + fleet.seconds(0, 0, 0.0) / 2)
     assert fleet.seconds(0, 7, 1.0) == boards(write(tmp_path), None, [100, 9]).seconds(0, 7, 2.0)
 
 
@@ -223,7 +225,7 @@ def test_joules_of_the_first_seconds_of_an_order(elapsed, joules):
 
 
 def test_a_wait_in_a_queue_draws_no_power():
-    compute = SimpleNamespace(mean_seconds=(10.0,), seconds=lambda *_: 10.0)
+    compute = SimpleNamespace(seconds=lambda *_: 10.0, start_up=lambda *_: 0.0)
     fleet = Fleet(compute, Queue(), Energy(compute_watts=5.0))
     parts = fleet.parts(0, 0, 0.0)
     assert parts.download > 0.0

@@ -52,11 +52,12 @@ def test_page_of_a_run_tells_all_of_it(tmp_path):
 
 def test_page_needs_no_other_file_and_its_figures_can_be_drawn(tmp_path):
     write_cell(tmp_path, events=EVENTFUL, algorithm="fedbuff")
-    (tmp_path / "partition.csv").write_text("client,<cat>,dog\n0,3,0\n1,0,2\n")
+    (tmp_path / "partition.csv").write_text("client,<cat>,end\n0,3,0\n1,0,2\n")
     text = page(tmp_path)
     assert not re.findall(r"""(?:src|href|import)\s*[=(]\s*["'](?!data:)""", text)
     specs = figures(text)
     assert len(specs) == text.count('class="figure"') == 4
+    assert "1,2,end,2" in json.dumps(specs["partition"])
     for figure in specs.values():
         assert '"url"' not in json.dumps(figure)
         assert vl_convert.vegalite_to_svg(figure).startswith("<svg")

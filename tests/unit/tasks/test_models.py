@@ -317,6 +317,8 @@ def test_clients_are_ids():
     ids = np.array(["zoe", "al", "bo", "al"] * 10)
     for clients in (ids, ids.tolist(), pd.Series(ids)):
         assert [{*ids[p]} for p in build(clients=clients).partition] == [{"al"}, {"bo"}, {"zoe"}]
+    numbers = pd.Series([2, 10, 2, 2] * 10, dtype=object)
+    assert [len(part) for part in build(clients=numbers).partition] == [30, 10]
     assert build().num_clients == 0  # the run decides
 
 
@@ -391,6 +393,9 @@ def test_columns_of_a_data_set_of_hugging_face():
     far = (Value("float64"), [1.6e9 + i / 4 for i in range(20)])
     with pytest.raises(ValueError, match=r"has numbers from 1600000000 .*subtract the mean"):
         hub(table(size=far), ["size"], "kind")
+    lists = (datasets.List(far[0]), [[number] for number in far[1]])
+    with pytest.raises(ValueError, match=r"has numbers from 1600000000 .*subtract the mean"):
+        hub(table(size=lists), "size", "kind")
     pictures = [Image.new("RGB", (5, 4), (shade, 7, 8)) for shade in range(20)]
     images = hub(table(image=(datasets.Image(), pictures)), "image", "kind").inputs
     assert images[:, :, 1, 2].tolist() == [[shade, 7, 8] for shade in range(20)]

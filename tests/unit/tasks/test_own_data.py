@@ -129,6 +129,9 @@ def test_mean_and_deviation_are_those_of_the_training_rows():
     Path("test.csv").write_text("bought,zip \nyes,01\n")  # no number, as in training
     task = table("zip ,bought\n01,no\nA1,yes\nA2,no\n", test_path="test.csv")
     assert task.test_inputs.tolist() == [[1, 0, 0]]
+    Path("test.csv").write_text('bought,size\nyes,"0,5"\n')
+    keys = {"test_path": "test.csv", "categories": "size"}
+    assert table('size,bought\n"0,5",no\n"1,5",yes\n', **keys).test_inputs.tolist() == [[1, 0]]
     part = table(ROWS, inputs="age", test_share=0.25)
     assert len(part.inputs) == 3
     assert part.inputs.mean().item() == pytest.approx(0, abs=1e-6)
@@ -434,6 +437,8 @@ def test_parts_and_gaps_of_a_data_set():
     data = DatasetDict({name: part.cast(parts["train"].features) for name, part in parts.items()})
     task = hub(data, inputs="age", missing="drop")
     assert (len(task.targets), task.test_targets.tolist()) == (3, [1])
+    owned = hub(data, path="owned", ignore=["age", "city"], client="user", num_clients=2)
+    assert owned.test_inputs.tolist() == [[1, 0]]  # of its vector
     medians = hub(inputs="age", missing="median")
     assert (len(medians.targets), medians.schema.columns[0].fill) == (4, 40)
     long = KINDS | {"user": (Value("int64"), [10**17 + 1, 10**17 + 2, None, 10**17 + 1])}
