@@ -27,8 +27,8 @@ class Score(NamedTuple):
         return "{:.1%}" if self.is_share else "{:.4g}"
 
     def best(self, values: Iterable[float]) -> float | None:
-        """The best of the values that are numbers; None if there are none."""
-        known = [value for value in values if not math.isnan(value)]
+        """The best of the finite values; None if there is none."""
+        known = [value for value in values if math.isfinite(value)]
         if not known:
             return None
         return max(known) if self.higher_is_better else min(known)

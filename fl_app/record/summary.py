@@ -61,7 +61,7 @@ def of_outcome(
         "score": score and score.name,
         "higher_is_better": score and score.higher_is_better,
         f"final_{name}": _finite(scores[-1:]),
-        f"best_{name}": score and score.best(filter(math.isfinite, scores)),
+        f"best_{name}": score and score.best(scores),
         f"last10_{name}": _finite(late(scores)),
         "final_loss": _finite(losses[-1:]),
         "model_sha256": hashlib.sha256(outcome.params.tobytes()).hexdigest(),

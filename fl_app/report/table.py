@@ -274,7 +274,7 @@ def _row(cell: Cell, scores: Sequence[Score], target_accuracy: float, last: int)
         values = [e.metrics[name] for e in history.evaluations if name in e.metrics]
         row |= {
             "final_{score}": _mean(values[-last:]),
-            "best_{score}": score.best(filter(math.isfinite, values)) if score else None,
+            "best_{score}": score.best(values) if score else None,
             "last10_{score}": _mean(late(values)),
         }
     if ACCURACY in scores:

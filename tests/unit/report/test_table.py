@@ -133,7 +133,7 @@ def errors(*values):
 def test_a_run_judged_by_its_error_has_the_lowest_first_and_no_column_of_accuracies(tmp_path):
     write_cell(tmp_path / "good", events=errors(30.0, 7.5, 5.0), summary=RMSE, algorithm="fedavg")
     write_cell(tmp_path / "worse", events=errors(30.0, 8.0, 9.25), summary=RMSE, algorithm="x")
-    write_cell(tmp_path / "gone", events=errors(30.0, 1.0, None), summary=RMSE, algorithm="y")
+    write_cell(tmp_path / "gone", events=errors(None, 1.0, None), summary=RMSE, algorithm="y")
     table = report.write_report(tmp_path, figures=False)
     rows = {row["cell"]: (row["final_rmse"], row["best_rmse"]) for row in table.rows}
     assert rows == {"good": (5.0, 5.0), "worse": (9.25, 8.0), "gone": (None, 1.0)}
