@@ -122,7 +122,7 @@ def _own_values(trainer: Any) -> dict[str, Any]:
     kind, own = getattr(trainer, "func", trainer), dict[str, Any]()
     usual = {field.name for field in fields(TrainingSettings)}
     for cls in reversed(getattr(kind, "__mro__", ())):
-        if cls.__module__.startswith("fl_app.") or "__init__" not in vars(cls):
+        if cls.__module__.startswith(("fl_app.", "builtins")) or "__init__" not in vars(cls):
             continue
         parameters = inspect.signature(cls).parameters  # a dataclass has those of its bases, too
         is_record = "__dataclass_fields__" in vars(cls)

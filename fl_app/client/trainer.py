@@ -22,19 +22,7 @@ from fl_app.client.pauses import EXTRA, NOTHING, PAUSED, RECEIVED, Progress, wit
 from fl_app.client.settings import TrainingSettings
 from fl_app.client.transform import Compressed, below
 from fl_app.core.bugs import check_names
-from fl_app.core.errors import require
-from fl_app.core.types import (
-    MIN_RATE,
-    NO_EXTRA,
-    Array,
-    Config,
-    Indices,
-    Order,
-    Rng,
-    Scores,
-    Upload,
-    Vector,
-)
+from fl_app.core.types import NO_EXTRA, Array, Config, Indices, Order, Rng, Scores, Upload, Vector
 
 if TYPE_CHECKING:
     from fl_app.tasks.task import Task
@@ -359,11 +347,8 @@ class LocalTrainer(TrainingSettings):
         if self.upload != "model":
             np.subtract(vector, received, out=vector)
         if self.upload == "pseudo":
-            key, reason = "the sum of an order's learning rates", "nothing of its steps is left"
-            bound = f"at least {MIN_RATE}: raise algorithm.client.lr_decay or local_lr"
-            require(rate_sum >= MIN_RATE, key, rate_sum, bound, reason)
             split = self.model.layout.num_trainable
-            vector[:split] *= np.float32(-1.0 / rate_sum)
+            vector[:split] *= np.float32(self.per_rate(rate_sum))
             vector[split:] *= np.float32(-1.0)
         return vector
 

@@ -30,7 +30,6 @@ __all__ = ["Engine", "Evaluate", "Outcome", "Stop"]
 # Parts that have a state, beside the clock.
 PARTS = ("_fed", "strategy", "schedule", "guard", "client_evaluation")
 
-
 MIN_PATIENCE = 600.0  # seconds that the last evaluation on clients may take without a deadline
 
 
