@@ -3,15 +3,12 @@
 import inspect
 import zlib
 from collections.abc import Callable, Sequence
-from dataclasses import fields
-from inspect import Parameter
 from typing import TYPE_CHECKING, Any, TypeAlias, Union
 
 from omegaconf import DictConfig, OmegaConf
 
 from fl_app.cli import CONF, compose
 from fl_app.client.build import COMMON_KEYS, locate
-from fl_app.client.settings import TrainingSettings
 from fl_app.core.errors import require
 from fl_app.runner.cell import Plan
 from fl_app.runner.cells import equalise, override_keys
@@ -119,16 +116,13 @@ def plan_of(
 
 def _own_values(trainer: Any) -> dict[str, Any]:
     """What a trainer sets: a partial's keywords, and the defaults that its own classes declare."""
-    kind, own = getattr(trainer, "func", trainer), dict[str, Any]()
-    usual = {field.name for field in fields(TrainingSettings)}
-    for cls in reversed(getattr(kind, "__mro__", ())):
-        if cls.__module__.startswith(("fl_app.", "builtins")) or "__init__" not in vars(cls):
-            continue
-        parameters = inspect.signature(cls).parameters  # a dataclass has those of its bases, too
-        is_record = "__dataclass_fields__" in vars(cls)
-        declared = vars(cls).get("__annotations__", {}) if is_record else parameters
-        named = {n: parameters[n].default for n in usual.intersection(declared, parameters)}
-        own |= {name: value for name, value in named.items() if value is not Parameter.empty}
+    own = dict[str, Any]()
+    for cls in reversed(getattr(getattr(trainer, "func", trainer), "__mro__", ())):
+        if not cls.__module__.startswith(("fl_app.", "builtins")):
+            own |= vars(cls)
+            if "__init__" in vars(cls) and "__dataclass_fields__" not in vars(cls):
+                parameters = inspect.signature(cls).parameters.values()
+                own |= {p.name: p.default for p in parameters if p.default is not p.empty}
     return own | getattr(trainer, "keywords", {})
 
 

@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from fl_app.client.transform import DTYPES
-from fl_app.core.errors import require
 from fl_app.core.hyper import (
     BELOW_1,
     COUNT,
@@ -15,10 +14,13 @@ from fl_app.core.hyper import (
     SHARE,
     SHARES,
     Checked,
+    at_least,
     bounded,
     one_of,
 )
 from fl_app.core.types import KINDS, MIN_RATE, Config
+
+RATE_SUM = at_least(MIN_RATE)  # of the learning rates of an order
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -95,17 +97,6 @@ class TrainingSettings(Checked):
         """The learning rate of an order."""
         lr: float = self.local_lr * self.lr_decay ** float(config.get("version", 0))
         return lr * float(config.get("local_lr_factor", 1.0))
-
-    def per_rate(self, rate_sum: float) -> float:
-        """-1 / (sum of an order's rates), which makes a mean gradient of a displacement.
-
-        Raises:
-            ValueError: the rates have fallen to nothing.
-        """
-        key, reason = "the sum of an order's learning rates", "nothing of its steps is left"
-        bound = f"at least {MIN_RATE}: raise algorithm.client.lr_decay or local_lr"
-        require(rate_sum >= MIN_RATE, key, rate_sum, bound, reason)
-        return -1.0 / rate_sum
 
     def lengths(self, num_examples: int, config: Config) -> tuple[int, int]:
         """Number of mini-batches of an epoch, and of an order."""

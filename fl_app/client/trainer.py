@@ -19,7 +19,7 @@ from fl_app.client import gpus
 from fl_app.client.flat import to_tensors, to_vector
 from fl_app.client.initial import build_model
 from fl_app.client.pauses import EXTRA, NOTHING, PAUSED, RECEIVED, Progress, without_pause
-from fl_app.client.settings import TrainingSettings
+from fl_app.client.settings import RATE_SUM, TrainingSettings
 from fl_app.client.transform import Compressed, below
 from fl_app.core.bugs import check_names
 from fl_app.core.types import NO_EXTRA, Array, Config, Indices, Order, Rng, Scores, Upload, Vector
@@ -347,8 +347,10 @@ class LocalTrainer(TrainingSettings):
         if self.upload != "model":
             np.subtract(vector, received, out=vector)
         if self.upload == "pseudo":
+            remedy = "nothing of its steps is left: raise algorithm.client.lr_decay or local_lr"
+            RATE_SUM.check("the sum of an order's learning rates", rate_sum, remedy)
             split = self.model.layout.num_trainable
-            vector[:split] *= np.float32(self.per_rate(rate_sum))
+            vector[:split] *= np.float32(-1.0 / rate_sum)
             vector[split:] *= np.float32(-1.0)
         return vector
 

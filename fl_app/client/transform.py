@@ -135,7 +135,7 @@ class Narrow(Transformation):
 class Compressed(Transformation):
     """Rounds the trainable part of uploads. Buffers are few and are sent unchanged.
 
-    In half precision an entry has a relative error of at most 1 / 2048 if it is longer than 6.1e-5,
+    In half precision an entry has a relative error of at most 1 / 2048 if it is larger than 6.1e-5,
     else an error of at most 3e-8; numbers beyond the range become its bounds.
 
     Args:

@@ -118,31 +118,55 @@ def require_vector(strategy: Algorithm, method: str, vector: object, size: int) 
         raise RunError(problem)
 
 
-def started(schedule: Schedule, result: Any) -> Iterable[int]:
-    """The clients that the schedule's `start` returned.
+def _require(owner: object, method: str, result: object, valid: bool, bound: str) -> None:
+    """Refuse what a method of a strategy or schedule returned.
 
     Raises:
-        RunError: it returned something that is not iterable, such as None.
+        RunError: it is not valid; the message names the method and the bound.
     """
-    if isinstance(result, Iterable):
-        return result
-    bound = "and must return clients of `idle`, or none of them"
-    raise RunError(f"{type(schedule).__name__}.start returned {result!r}, {bound}")
+    if not valid:
+        name = f"{type(owner).__name__}.{method}"
+        raise RunError(f"{name} returned {short(result)}, and must return {bound}")
+
+
+def started(schedule: Schedule, result: Any) -> Iterable[int]:
+    """The clients that the schedule's `start` returned; RunError if it is not iterable."""
+    valid = isinstance(result, Iterable)
+    _require(schedule, "start", result, valid, "clients of `idle`, or none of them")
+    return result
 
 
 def taken(schedule: Schedule, buffer: Updates) -> Updates:
-    """The updates that the schedule takes out of the buffer.
-
-    Raises:
-        RunError: it returned something else than updates of the buffer, each at most once.
-    """
+    """The updates that the schedule takes out of the buffer; RunError if they are others."""
     result: Any = schedule.take(buffer)
-    if isinstance(result, Sequence):
-        ids = {id(each) for each in result}  # mostly none, and then the buffer is not read
-        if len(result) == len(ids and ids.intersection(map(id, buffer))):
-            return result
-    bound = "and must return updates of the buffer, each once, or none of them"
-    raise RunError(f"{type(schedule).__name__}.take returned {short(result)}, {bound}")
+    valid = isinstance(result, Sequence)
+    if valid and result:  # mostly there are none, and then the buffer is not read
+        ids = {id(each) for each in result}.intersection(map(id, buffer))
+        valid = len(result) == len(ids)
+    _require(schedule, "take", result, valid, "updates of the buffer, each once, or none of them")
+    return result
+
+
+def admitted(strategy: Algorithm, model: GlobalModel, update: Update) -> str | None:
+    """Why the strategy refuses an update, None = it does not; RunError if it says neither."""
+    reason: Any = strategy.admit(model, update)
+    _require(strategy, "admit", reason, isinstance(reason, str | None), "a reason or None")
+    return reason
+
+
+def totals(strategy: Algorithm) -> dict[str, float]:
+    """The strategy's numbers on the whole run; RunError if they are no dict of numbers."""
+    result: Any = strategy.totals()
+    valid = isinstance(result, Mapping) and all(isinstance(n, Real) for n in result.values())
+    _require(strategy, "totals", result, valid, "a dict of numbers")
+    return {str(name): float(number) for name, number in result.items()}
+
+
+def evaluated(strategy: Algorithm, model: GlobalModel) -> Vector:
+    """The vector that is tested and saved; RunError if it is none of the model's shape."""
+    vector = strategy.to_evaluate(model)
+    require_vector(strategy, "to_evaluate", vector, model.params.size)
+    return vector
 
 
 def order_config(strategy: Algorithm, config: Config) -> None:
@@ -154,35 +178,6 @@ def order_config(strategy: Algorithm, config: Config) -> None:
     for key in ORDERED.keys() & config.keys():
         name = f"{type(strategy).__name__}.dispatch, or work of its schedule: {key}"
         ORDERED[key].check(name, config[key], "no client could train so")
-
-
-def admitted(strategy: Algorithm, model: GlobalModel, update: Update) -> str | None:
-    """Why the strategy refuses an update; None = it does not.
-
-    Raises:
-        RunError: `admit` returned something else than a text or None.
-    """
-    reason: Any = strategy.admit(model, update)
-    if reason is None or isinstance(reason, str):
-        return reason
-    name = type(strategy).__name__
-    raise RunError(f"{name}.admit returned {short(reason)}, and must return a reason or None")
-
-
-def totals(strategy: Algorithm) -> dict[str, Any]:
-    """The strategy's numbers on the whole run.
-
-    Raises:
-        RunError: `totals` returned something else than a dict of numbers and texts.
-    """
-    result: Any = strategy.totals()
-    if isinstance(result, Mapping):
-        scalars = None | bool | int | float | str
-        plain = {k: v.item() if isinstance(v, np.generic) else v for k, v in result.items()}
-        if all(isinstance(k, str) and isinstance(v, scalars) for k, v in plain.items()):
-            return plain
-    name = type(strategy).__name__
-    raise RunError(f"{name}.totals returned {short(result)}, and must return a dict of numbers")
 
 
 def order_extra(strategy: Algorithm, model: GlobalModel, client_id: int) -> Extra:

@@ -150,10 +150,7 @@ class Engine(Versions):
             outcome.version = self.version
             outcome.params = fed.model.params
             try:
-                vector = self.strategy.to_evaluate(fed.model)
-                size = fed.model.params.size
-                checks.require_vector(self.strategy, "to_evaluate", vector, size)
-                outcome.params = vector
+                outcome.params = checks.evaluated(self.strategy, fed.model)
                 outcome.totals = checks.totals(self.strategy)
             except Exception as error:
                 self._record_error(error)

@@ -342,9 +342,7 @@ class Versions:
         if self.evaluate is None:
             return
         self._outbox.settle()  # one version is measured at a time
-        vector = self.strategy.to_evaluate(fed.model)
-        checks.require_vector(self.strategy, "to_evaluate", vector, fed.model.params.size)
-        metrics = self.evaluate(fed.version, vector)
+        metrics = self.evaluate(fed.version, checks.evaluated(self.strategy, fed.model))
         fed.evaluated = fed.version
         if not final:  # the last one comes after the run's end
             clock.work("evaluation")
@@ -359,9 +357,7 @@ class Versions:
     def _evaluate_on_clients(self) -> None:
         """Choose the clients that measure the current version; they do so when they are free."""
         fed = self._fed
-        vector = self.strategy.to_evaluate(fed.model)
-        checks.require_vector(self.strategy, "to_evaluate", vector, fed.model.params.size)
-        self.client_evaluation.plan(vector)
+        self.client_evaluation.plan(checks.evaluated(self.strategy, fed.model))
 
     def _check_accuracy_on_clients(self, metrics: Mapping[str, float]) -> None:
         """End the run at the accuracy on clients, if the server measures none."""

@@ -60,10 +60,10 @@ def of_outcome(
         "updates_per_second": history.client_updates / wall_seconds,
         "score": score and score.name,
         "higher_is_better": score and score.higher_is_better,
-        f"final_{name}": _finite(scores[-1:]),
+        f"final_{name}": finite_mean(scores[-1:]),
         f"best_{name}": score and score.best(scores),
-        f"last10_{name}": _finite(late(scores)),
-        "final_loss": _finite(losses[-1:]),
+        f"last10_{name}": finite_mean(late(scores)),
+        "final_loss": finite_mean(losses[-1:]),
         "model_sha256": hashlib.sha256(outcome.params.tobytes()).hexdigest(),
         "mean_staleness": mean_age(history.ages) if history.ages else None,
         "median_staleness": age_quantile(history.ages, 0.5) if history.ages else None,
@@ -99,7 +99,7 @@ def _first(key: str, event: Failed | Rejected | None) -> dict[str, str]:
     return {key: f"{prefix}{event.reason}"}
 
 
-def _finite(values: Sequence[float]) -> float | None:
+def finite_mean(values: Sequence[float]) -> float | None:
     """Mean of the values; None if it is unknown or not finite, since JSON has no NaN."""
     return _or_null(float(np.mean(values))) if values else None
 

@@ -1,6 +1,5 @@
 """The table of a run: a row for each cell, and mean and standard deviation over its seeds."""
 
-import math
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -16,7 +15,7 @@ from rich.table import Table as RichTable
 
 from fl_app.core.errors import require
 from fl_app.core.score import ACCURACY, Score
-from fl_app.record.summary import late, mean_age, of_target
+from fl_app.record.summary import finite_mean, late, mean_age, of_target
 from fl_app.report.cells import ENDS, Cell, group, scores_of
 
 Row: TypeAlias = dict[str, Any]
@@ -260,12 +259,6 @@ def _over(values: list[Any], function: Callable[[list[float]], float]) -> Any:
     return function(values)
 
 
-def _mean(values: Sequence[float]) -> float | None:
-    """The mean; None if there is none, as after a divergence."""
-    mean = fmean(values) if values else math.nan
-    return mean if math.isfinite(mean) else None
-
-
 def _row(cell: Cell, scores: Sequence[Score], target_accuracy: float, last: int) -> Row:
     summary, history, score = cell.summary, cell.history, cell.score
     row: Row = {"cell": cell.name, "algorithm": cell.algorithm}
@@ -273,9 +266,9 @@ def _row(cell: Cell, scores: Sequence[Score], target_accuracy: float, last: int)
         name = score.name if score else ""
         values = [e.metrics[name] for e in history.evaluations if name in e.metrics]
         row |= {
-            "final_{score}": _mean(values[-last:]),
+            "final_{score}": finite_mean(values[-last:]),
             "best_{score}": score.best(values) if score else None,
-            "last10_{score}": _mean(late(values)),
+            "last10_{score}": finite_mean(late(values)),
         }
     if ACCURACY in scores:
         times = of_target(cell.evaluations if score == ACCURACY else [], target_accuracy)

@@ -15,7 +15,7 @@ import hydra
 import pandas as pd
 from omegaconf import DictConfig, OmegaConf
 
-from fl_app.cli import CONF, compose, nearest
+from fl_app.cli import CONF, compose, nearest, refuse_epochs
 from fl_app.core.errors import Diverged, Interrupted, RunError, Stalled, require
 from fl_app.core.files import disk_errors_as_run_errors, open_log, require_writable, write_text
 from fl_app.runner.cell import Plan
@@ -149,17 +149,13 @@ def space_of(settings: Settings, name: str, cell: DictConfig) -> Space:
             words += cell.experiment.spaces.get(entry) or []
     space = parse(words)
     require(bool(space), "search.space", "''", f"given for cell {name}", "there is nothing to try")
+    refuse_epochs(cell, [*space])
     keys = pd.json_normalize(OmegaConf.to_container(cell)).columns
     for key in space:
         if key not in keys:
             raise ValueError(
                 f"search.space: unknown key {key!r} of cell {name}{nearest(key, keys)}"
             )
-        steps = cell.algorithm.client.local_steps
-        effective = key != "algorithm.client.local_epochs" or steps is None
-        require(
-            effective, "search.space", key, f"left out: local_steps={steps}", "it has no effect"
-        )
         free = key.partition(".")[0] not in SEARCH_KEYS
         bound = f"none of {', '.join(SEARCH_KEYS)}"
         require(free, "search.space", key, bound, "the search sets it, or compares by it")

@@ -2,18 +2,11 @@
 
 import logging
 import math
-from collections.abc import (
-    Iterable,
-    Iterator,
-    Mapping,
-    MutableMapping,
-    MutableSequence,
-    MutableSet,
-)
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from copy import deepcopy
 from functools import partial
-from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
+from types import FunctionType, MethodType
 from typing import Any, NamedTuple, NoReturn, cast
 
 import numpy as np
@@ -43,8 +36,7 @@ from fl_app.schedule import Schedule, k_async
 from fl_app.strategy.strategy import AsyncStrategy
 
 CURRENT = "current_arrays"  # of Flower's strategies: `configure_train` sets them in each round
-CODE = (FunctionType, BuiltinFunctionType, MethodType, ModuleType, partial, type)
-MUTABLE = (MutableMapping, MutableSequence, MutableSet, np.random.Generator)
+CODE = (FunctionType, MethodType, partial, type)  # is not kept
 NAME = "model"  # the only array that the inner strategy sees, if the model's names are unknown
 
 # Flower's strategies that cannot run asynchronously: part of the class's name -> reason.
@@ -183,11 +175,8 @@ class Asynchronous(AsyncStrategy):
 
     def _inner_state(self) -> dict[str, Any]:
         kept = Remembers.state_dict(cast(Any, self.inner))  # without its class's `transient`
-        return {
-            key: _copy(value)
-            for key, value in kept.items()
-            if key != CURRENT and not isinstance(value, CODE)
-        }
+        kept.pop(CURRENT, None)
+        return {key: _copy(value) for key, value in kept.items() if not isinstance(value, CODE)}
 
     def dispatch(self, model: GlobalModel, client_id: int) -> tuple[Vector, Config]:
         return model.params, self._begin_round(model).client_config
@@ -358,7 +347,7 @@ def _copy(value: Any) -> Any:
         return {key: _copy(item) for key, item in value.items()}
     if type(value) in (list, set, tuple):
         return type(value)(_copy(item) for item in value)
-    return deepcopy(value) if isinstance(value, MUTABLE) else value
+    return value if isinstance(value, np.ndarray) else deepcopy(value)
 
 
 def _reply(update: Update, arrays: ArrayRecord) -> Message:

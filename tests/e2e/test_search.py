@@ -82,7 +82,7 @@ def test_a_search_side_by_side_is_the_same(study, tmp_path):
                 "search.space=algorithm.client.local_epochs=choice(1,2)",
                 "algorithm.client.local_steps=3",
             ],
-            "search.space=algorithm.client.local_epochs must be left out: local_steps=3",
+            "local_epochs would change nothing: algorithm.client.local_steps=3",
         ),
         (["search.updates=null", "num_versions=9"], "search.updates=None must be given"),
         (["++seed=7"], "seed=... must be left out: there are search.seeds"),

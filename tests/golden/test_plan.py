@@ -329,8 +329,8 @@ def test_the_command_finds_a_users_options(tmp_path, capsys):
 )
 def test_joules_are_means_over_finished_parts_of_orders(spread, stays, joules):
     """4 s of training at 5 W, more and less by turns, two downloads and an upload of 1 s at 1 W."""
-    times = lambda client, number, now: 4.0 + spread * (-1) ** number  # noqa: E731
-    compute = SimpleNamespace(seconds=times, start_up=lambda *_: 0.0)
+    compute = SimpleNamespace(start_up=lambda *_: 0.0)
+    compute.seconds = lambda client, number, now: 4.0 + spread * (-1) ** number
     links = SimpleNamespace(download=lambda *_: 1.0, upload=lambda *_: 1.0)
     devices = Fleet(compute, links, Energy(compute_watts=5.0, radio_watts=1.0))
     assert orders_of(devices, 1, stays, fresh=True).joules[0] == pytest.approx(joules)

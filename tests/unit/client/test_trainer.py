@@ -325,7 +325,9 @@ def test_the_rate_falls_with_the_version_and_by_the_orders_factor(config):
     pseudo = LocalTrainer(ONE, upload="pseudo", **settings).train(order_for(0, 0, vec(1), config))
     assert (pseudo.vector.tolist(), pseudo.rate_sum) == ([-1.75], 0.5)
     late = order_for(0, 0, vec(1), {"version": 99})
-    with pytest.raises(ValueError, match=r"learning rates=.* must be at least 1e-18: raise"):
+    with pytest.raises(
+        ValueError, match=r"learning rates=.* must be a finite number >= 1e-18: nothing"
+    ):
         LocalTrainer(ONE, upload="pseudo", **settings).train(late)
 
 

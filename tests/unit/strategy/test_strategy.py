@@ -66,9 +66,8 @@ def test_authors_may_declare_fields_or_write_init():
     assert (with_fields.clip_norm, with_fields.lr_schedule, with_fields.state) == (None, None, {})
     assert repr(with_fields) == "Declared(discount=0.25)"
     assert strategy.described(np.float64(0.5)).__class__ is float
-    assert (
-        strategy.described(np.random.default_rng(0)) == "Generator(PCG64)"
-    )  # the same in each process
+    random = strategy.described(np.random.default_rng(0))
+    assert random == "Generator(PCG64)"  # the same in each process
     assert vars(deepcopy(with_fields)) == vars(with_fields)
     with pytest.raises(TypeError):
         Declared(0.25)  # by keyword only
