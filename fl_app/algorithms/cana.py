@@ -78,7 +78,7 @@ class CANA(RemembersClients, AveragesVersions):
     """One step along the age-weighted mean of K gradients, calibrated by clients' memories.
 
     The server keeps the last gradient of every client, 4 N d bytes or 2 N d, and up to 30 sums of
-    them, 8 d bytes each.
+    them, 4 d bytes each.
 
     Args:
         exponent: how fast weights fall with age; 0 = not at all.

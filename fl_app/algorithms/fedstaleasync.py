@@ -48,7 +48,7 @@ class FedStaleAsync(RemembersClients):
     """One step along all clients' memories and K gradients, over their clients' participation.
 
     The server keeps the last gradient of every client, 4 N d bytes or 2 N d, and up to 30 sums of
-    them, 8 d bytes each.
+    them, 4 d bytes each.
 
     Args:
         upload_exponent: a, how fast an upload's weight falls with its age.

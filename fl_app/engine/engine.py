@@ -208,7 +208,7 @@ class Engine(Versions):
             else:
                 raise Stalled(
                     "nothing is under way and the schedule starts no client: "
-                    f"{len(fed.idle)} idle, {len(fed.buffer)} updates waiting"
+                    f"{len(fed.idle)} are online and idle, {len(fed.buffer)} updates wait"
                 )
 
     def _start(self) -> float:

@@ -18,17 +18,19 @@ from fl_app.strategy.weighted import Stepped
 RESERVED_ROWS = 8  # if the number of clients is unknown
 FASTEST = 6.0  # greatest rate of the exponentials; it matters to fresh gradients only
 BATCH = 64  # greatest number of gradients that are added at once, or wait to be removed
-SMALLEST = 1e-100  # factor of a sum since its weights were scaled
-BLOCK = 1 << 17  # entries of gradients that are added at a time, so that they stay in the cache
+SMALLEST = 1e-15  # factor of a sum since its weights were scaled; a weight below it is 0
+REBUILT = 4096  # versions after which sums are built anew, without the rounding of the removals
+BLOCK = 1 << 16  # entries of gradients that are added at a time, so that they stay in the cache
 
 
 class Memories:
     """The last gradient of every client, one row of an array of shape ``(slots, d)`` each.
 
     With ``"float16"`` a row is divided by a power of two, its scale, before it is rounded, so that
-    a small gradient does not vanish. Sums are those of the rounded rows, in float64, one for each
-    of the exponentials that add up to (1 + age)^(-p): 1 for p = 0, else 14 to 30. A version scales
-    all weights of a sum by one factor, so its cost does not depend on the number of clients.
+    a small gradient does not vanish. Sums are those of the rounded rows, one for each of the
+    exponentials that add up to (1 + age)^(-p): for p = 0 one, in float64, else 14 to 30, in
+    float32. A version scales all weights of a sum by one factor, so its cost does not depend on the
+    number of clients.
 
     Args:
         dtype: of a row's entries, ``"float32"`` or ``"float16"``.
@@ -55,6 +57,7 @@ class Memories:
         self._entered: dict[int, bool] = {}  # of these, those whose rows are in no sum yet
         self._left: list[tuple[int, np.float32, Array]] = []  # version, scale, row, still in sums
         self._span, self._at = -1.0, 0  # greatest age that the sums are made for, their version
+        self._built = 0  # version at which they were built from the rows
         self._rates = self._shares = self._masses = np.zeros(0)
         self._sums: Numbers = np.zeros((0, 0))
 
@@ -93,11 +96,13 @@ class Memories:
             are (1 + now - version)^(-p), within 5e-7 of themselves for p <= 1, and 5e-6 for
             p <= 2 and ages up to 10,000.
         """
-        if (span := now - self.oldest) > self._span:
-            self._span = 2 * max(span, 32) if self._exponent else math.inf
+        span = now - self.oldest
+        if span > self._span or (self._exponent and now - self._built >= REBUILT):
+            self._built, self._span = now, 2 * max(span, 32) if self._exponent else math.inf
             self._rates, self._shares = exponentials(self._exponent, self._span)
             self._masses = np.zeros(self._rates.size)
-            self._sums = np.zeros((self._rates.size, self._rows.shape[1]))
+            dtype = np.float32 if self._exponent else np.float64
+            self._sums = np.zeros((self._rates.size, self._rows.shape[1]), dtype)
             self._left, counted = [], [c for clients in self._counted.values() for c in clients]
             for start in range(0, len(counted), BATCH):
                 self._entered = dict.fromkeys(counted[start : start + BATCH], True)
@@ -170,16 +175,17 @@ class Memories:
         versions = [v for v, _, _ in self._left] + [self.versions[c] for c in self._entered]
         now = max([now, *versions])
         if (falls := np.exp(-self._rates * (now - self._at))).min() < SMALLEST:
-            self._sums *= falls[:, None]
+            self._sums *= falls[:, None].astype(self._sums.dtype)
             self._masses *= falls
             self._at, falls = now, np.ones_like(falls)
         weights = np.exp(np.outer(self._rates, np.array(versions) - self._at))
         self._masses += weights @ np.sign(scales)
-        weights *= scales
+        weights[weights < SMALLEST] = 0
+        weights = (weights * scales).astype(self._sums.dtype)
         falls *= self._shares
-        total = np.empty(self._sums.shape[1])
+        factors, total = falls.astype(self._sums.dtype), np.empty(self._sums.shape[1])
         width = max(64, BLOCK // (len(rows) + 1))
-        block = np.empty((len(rows), width))
+        block = np.empty((len(rows), width), self._sums.dtype)
         for start in range(0, total.size, width):
             place = slice(start, start + width)
             sums = self._sums[:, place]
@@ -187,7 +193,7 @@ class Memories:
             for target, row in zip(entries, rows, strict=True):
                 target[:] = row[place]
             sums += weights @ entries
-            np.matmul(falls, sums, out=total[place])
+            total[place] = factors @ sums
         self._entered, self._left = {}, []
         return total, float(falls @ self._masses)
 
@@ -270,7 +276,7 @@ class RemembersClients(Stepped):
         if not num_clients:
             return f"{name} keeps {row / 1e6:,.1f} MB of each client's gradient, and sums of these"
         lower = num_clients * row + 8 * size
-        upper = lower + 8 * size * (30 if self.memory_weight else 0)  # a sum for each rate
+        upper = lower + 4 * size * (30 if self.memory_weight else 0)  # a sum for each rate
         available = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
         self._require(
             lower <= available,

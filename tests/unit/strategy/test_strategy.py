@@ -220,6 +220,16 @@ def test_sums_are_those_of_the_rows_as_they_are_kept(dtype):
         assert mass == pytest.approx(sum(weights.values()), rel=1e-6)
 
 
+def test_the_rounding_of_large_gradients_that_left_does_not_stay():
+    memories = Memories(exponent=0.5)
+    for version, large in ((0, 1e7), (5, 0.25), (4999, 0.25)):
+        memories.forget_before(version - 9)
+        for client, value in ((0, large), (1, 0.123)):
+            memories.put(client, vec(value), version)
+        total, mass = memories.weighted(version)
+    assert total / mass == pytest.approx((0.25 + 0.123) / 2, rel=1e-6)
+
+
 def test_forgotten_gradients_are_in_no_weighted_sum_until_there_is_another():
     memories = Memories(exponent=0.0)
     for client, version in ((0, 1), (1, 5), (2, 5)):
