@@ -1,6 +1,6 @@
 """A task: the data of all clients in one tensor, their partition, the model and the objective."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Self
@@ -412,12 +412,7 @@ class Task:
         """
         if self.test_inputs is None or self.test_targets is None:
             raise ValueError(f"task={self.name} has no test set: nothing can be tested")
-        chunks = zip(
-            torch.split(self.test_inputs, self.test_chunk),
-            torch.split(self.test_targets, self.test_chunk),
-            strict=True,
-        )
-        metrics, counts = self._measure(model, chunks)
+        metrics, counts = self._measure(model, self.test_inputs, self.test_targets)
         if recall:
             shares = counts[0].double() / torch.from_numpy(self.label_counts())
             metrics.update((f"recall_{label}", share.item()) for label, share in enumerate(shares))
@@ -432,12 +427,9 @@ class Task:
         indices = self.evaluation_indices(client_id)
         if indices.size == 0:
             return {}, 0
-        places = torch.split(self._places(indices), self.test_chunk)
-        chunks = (
-            (self.inputs.index_select(0, part), self.targets.index_select(0, part))
-            for part in places
-        )
-        return self._measure(model, chunks)[0], int(indices.size)
+        places = self._places(indices)
+        examples = (part.index_select(0, places) for part in (self.inputs, self.targets))
+        return self._measure(model, *examples)[0], int(indices.size)
 
     def answers(self, model: nn.Module, inputs: Tensor) -> Array:
         """A model's predictions for inputs such as this task's, see `Objective.answers`."""
@@ -447,23 +439,22 @@ class Task:
         return self.objective.answers(torch.cat(outputs))
 
     def _measure(
-        self, model: nn.Module, chunks: Iterable[tuple[Tensor, Tensor]]
+        self, model: nn.Module, inputs: Tensor, targets: Tensor
     ) -> tuple[dict[str, float], Tensor]:
-        """Metrics and summed `Objective.counts` of at least one chunk."""
+        """Metrics and summed `Objective.counts` of at least one example."""
         objective = self.objective
         training = [module for module in model.modules() if module.training]
         device = next(model.parameters()).device
         losses: list[float] = []
         counts: list[Tensor] = []
-        total = 0
+        total = targets.numel()
+        chunks = (torch.split(part, self.test_chunk) for part in (inputs, targets))
         model.eval()
         with torch.inference_mode():
-            for chunk_inputs, chunk_target in chunks:
-                inputs, target = chunk_inputs.to(device), chunk_target.to(device)
-                output = model(self._ready(inputs))
+            for chunk, chunk_targets in zip(*chunks, strict=True):
+                output, target = model(self._ready(chunk.to(device))), chunk_targets.to(device)
                 losses.append(objective.loss(output, target).item() * target.numel())
                 counts.append(objective.counts(output, target))
-                total += target.numel()
         for module in training:
             module.training = True
         summed = torch.stack(counts).sum(0)
