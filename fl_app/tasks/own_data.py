@@ -34,6 +34,7 @@ STREAM = 0x7465_7374_2073_6574  # keeps the test set's random numbers apart from
 KIND = one_of("auto", *KINDS)
 
 log = logging.getLogger(__name__)
+_log_once = cache(log.log)  # a run may build its task twice
 
 
 @dataclass(frozen=True, eq=False)
@@ -227,11 +228,6 @@ def below(folder: Path) -> list[Path]:
     """All files below a folder where data are read; links are followed."""
     tree = os.walk(folder, followlinks=True)
     return [Path(inside) / name for inside, _, names in tree for name in names]
-
-
-@cache  # a run may build its task twice
-def _log_once(level: int, note: str) -> None:
-    log.log(level, note)
 
 
 @dataclass(kw_only=True)
