@@ -169,7 +169,7 @@ def _objective(kind: str | None, y: Array, test_y: Array | None) -> Objective:
         kind = "regression" if several or y.dtype.kind == "f" else "classification"
     every = table_of(np.concatenate([y] if test_y is None else [y, test_y]), "y_train")
     kind, outputs = fit_targets(every, kind, "Task.from_arrays")
-    moments: tuple[tuple[float, ...], ...] = ()
+    moments: tuple[tuple[float, ...], tuple[float, ...]] = (), ()
     if kind == "regression":
         moments = moments_of(encode_targets(every[: len(y)], kind, outputs, "Task.from_arrays"))
     return objective_of(kind, outputs, *moments)

@@ -221,10 +221,7 @@ class Regression(Objective):
 
 
 def objective_of(
-    kind: str,
-    outputs: Sequence[str],
-    mean: tuple[float, ...] = (),
-    deviation: tuple[float, ...] = (),
+    kind: str, outputs: Sequence[str], mean: tuple[float, ...], deviation: tuple[float, ...]
 ) -> Objective:
     """The objective of a kind of targets, one of `fl_app.tasks.encoding.KINDS`.
 
