@@ -4,16 +4,7 @@ Only `prepare` begins to use CUDA. A process that has done so takes hundreds of 
 memory, and the processes that it forks cannot use a GPU.
 """
 
-import logging
 import os
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    import torch
-
-    from fl_app.tasks.task import Task
-
-log = logging.getLogger(__name__)
 
 GPU = "cuda"
 CPU, AUTO = "cpu", "auto"
@@ -77,16 +68,3 @@ def prepare(device: str) -> None:
     torch.backends.cuda.matmul.allow_tf32 = False
     torch.backends.cudnn.allow_tf32 = False
     torch.cuda.set_device(device)
-
-
-def place_task(task: "Task", device: "torch.device") -> "Task":
-    """The task with its data on a GPU if they fit there; else mini-batches are copied there."""
-    if device.type == CPU:
-        return task
-    import torch
-
-    try:
-        return task.on(device)
-    except torch.OutOfMemoryError:
-        log.warning("the data do not fit on %s: mini-batches are copied there", device)
-        return task

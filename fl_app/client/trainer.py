@@ -93,7 +93,12 @@ class LocalTrainer(TrainingSettings):
         self.processor = torch.device(gpus.resolve_device(self.device))
         self.model = build_model(self.task, self.seed, self.processor, self.private)
         self._normalises = any(isinstance(layer, NORMS) for layer in self.model.module.modules())
-        self.task = gpus.place_task(self.task, self.processor)
+        if self.processor.type != gpus.CPU:
+            try:
+                self.task = self.task.on(self.processor)
+            except torch.OutOfMemoryError:
+                note = "the data do not fit on %s: mini-batches are copied there"
+                log.warning(note, self.processor)
         self.compressed = Compressed(self.model.layout, self.upload_dtype)
 
     @property
