@@ -151,8 +151,7 @@ class CANA(RemembersClients, AveragesVersions):
         if self.fair:
             mean = self._mean_ages(model, updates)
             weights *= (len(updates) * mean + 1) * (mean + 1) ** self.exponent
-        weights /= weights.sum()
-        return weights
+        return weights / weights.sum()
 
     def _mean_ages(self, model: GlobalModel, updates: Updates) -> Numbers:
         """E_c of each update's client, shape ``(K,)``."""

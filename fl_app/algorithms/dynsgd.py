@@ -23,14 +23,12 @@ freshness mean.
 from dataclasses import dataclass
 
 from fl_app.core.hyper import bounded, within
-from fl_app.core.staleness import polynomials
-from fl_app.core.types import GlobalModel, Numbers, Updates
 from fl_app.core.weighting import Weighting
-from fl_app.strategy.weighted import AveragesVersions, WeightedGradients
+from fl_app.strategy.weighted import AveragesVersions, PubliclyWeighted
 
 
 @dataclass(kw_only=True)
-class DynSGD(WeightedGradients, AveragesVersions):
+class DynSGD(PubliclyWeighted, AveragesVersions):
     """One step along the mean of K gradients, weighted by a power of 1 / staleness.
 
     Args:
@@ -46,14 +44,8 @@ class DynSGD(WeightedGradients, AveragesVersions):
         [-1.5, -0.5]
     """
 
-    linear_in = ("pseudo", "gradient")
-
     exponent: float = bounded(1.0, within("[0, 50]"), "staler updates would count more, or none")
     normalise: bool = True
 
     def public_weights(self) -> Weighting:
         return Weighting("polynomial", exponent=self.exponent)
-
-    def weights(self, model: GlobalModel, updates: Updates) -> Numbers:
-        weights = polynomials(model, updates, self.exponent)
-        return weights / (weights.sum() if self.normalise else len(updates))

@@ -79,8 +79,6 @@ class FedAsync(AsyncStrategy):
         )
 
     def aggregate(self, model: GlobalModel, updates: Updates) -> Vector:
-        ages = [model.age(update) for update in updates]
-        examples = [update.num_examples for update in updates]
         # What is mixed in later shrinks what was mixed in before.
-        self.report = {"weight": self.public_weights().weights(ages, examples).tolist()}
-        return self.mix(model, [self.weight(age) for age in ages], updates)
+        self.report = {"weight": self.public_weights().of(model, updates).tolist()}
+        return self.mix(model, [self.weight(model.age(update)) for update in updates], updates)

@@ -26,13 +26,13 @@ import numpy as np
 
 from fl_app.core.hyper import bounded, one_of
 from fl_app.core.types import GlobalModel, Numbers, Updates
-from fl_app.core.weighting import Weighting, by_examples
+from fl_app.core.weighting import Weighting
 from fl_app.schedule import Schedule
-from fl_app.strategy.weighted import AveragesVersions, WeightedGradients
+from fl_app.strategy.weighted import AveragesVersions, PubliclyWeighted
 
 
 @dataclass(kw_only=True)
-class FedAvgK(WeightedGradients, AveragesVersions):
+class FedAvgK(PubliclyWeighted, AveragesVersions):
     """One step along the mean of K possibly stale gradients.
 
     Args:
@@ -65,9 +65,7 @@ class FedAvgK(WeightedGradients, AveragesVersions):
         return Weighting(by_examples=self.weighting == "examples")
 
     def weights(self, model: GlobalModel, updates: Updates) -> Numbers:
-        if self.weighting == "examples":
-            return by_examples(updates)
-        shares = np.ones(len(updates))
-        if self.weighting == "unbiased":
-            shares = np.array([self.shares[update.client_id] for update in updates])
+        if self.weighting != "unbiased":
+            return super().weights(model, updates)
+        shares = np.array([self.shares[update.client_id] for update in updates])
         return 1 / (len(updates) * shares)

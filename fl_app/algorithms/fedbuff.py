@@ -19,7 +19,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from fl_app.core.hyper import bounded, one_of
-from fl_app.core.staleness import polynomials
 from fl_app.core.types import GlobalModel, Updates, Vector
 from fl_app.core.weighting import Weighting
 from fl_app.schedule import Buffered
@@ -55,8 +54,7 @@ class FedBuff(AveragesVersions):
         return Weighting("polynomial", exponent=exponent)
 
     def aggregate(self, model: GlobalModel, updates: Updates) -> Vector:
-        exponent = self.public_weights().exponent
-        weights = polynomials(model, updates, exponent) / len(updates)
+        weights = self.public_weights().of(model, updates) / len(updates)
         deltas = self.deltas(model, updates)
         mean = self.by_entry(self.average(model, weights, deltas), np.ones(len(updates)), updates)
         return self.step(model, -mean, self.server_lr)

@@ -60,5 +60,4 @@ class FedStaleWeight(WeightedGradients, AveragesVersions):
             ages[update.client_id] = (1 - self.rate) * before + self.rate * age
         factor = len(updates) if self.scale_by_buffer else 1
         weights = np.array([ages[update.client_id] * factor + 1 for update in updates])
-        weights /= weights.sum()
-        return weights
+        return weights / weights.sum()

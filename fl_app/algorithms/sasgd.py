@@ -22,14 +22,12 @@ several times that of an average.
 from dataclasses import dataclass
 
 from fl_app.core.hyper import POSITIVE, bounded
-from fl_app.core.staleness import polynomials
-from fl_app.core.types import GlobalModel, Numbers, Updates
 from fl_app.core.weighting import Weighting
-from fl_app.strategy.weighted import WeightedGradients
+from fl_app.strategy.weighted import PubliclyWeighted
 
 
 @dataclass(kw_only=True)
-class SASGD(WeightedGradients):
+class SASGD(PubliclyWeighted):
     """One step along the sum of K gradients, each divided by K and by its staleness.
 
     Args:
@@ -43,14 +41,8 @@ class SASGD(WeightedGradients):
         [-1.0, -0.5]
     """
 
-    linear_in = ("pseudo", "gradient")
-
     server_lr: float = bounded(1.5, POSITIVE, "the model would not move")
     normalise: bool = False
 
     def public_weights(self) -> Weighting:
         return Weighting("polynomial", exponent=1.0)
-
-    def weights(self, model: GlobalModel, updates: Updates) -> Numbers:
-        inverse = polynomials(model, updates, 1.0)
-        return inverse / (inverse.sum() if self.normalise else len(updates))

@@ -48,6 +48,5 @@ def freshness(ages: Sequence[int]) -> Numbers:
         Shape ``(K,)``.
     """
     youngest = min(ages)
-    weights: Numbers = np.array([exponential(age - youngest) for age in ages])
-    weights /= weights.sum()
-    return weights
+    weights = np.array([exponential(age - youngest) for age in ages])
+    return weights / weights.sum()

@@ -8,14 +8,13 @@ import numpy as np
 
 from fl_app.core import staleness
 from fl_app.core.hyper import NON_NEGATIVE, SHARE, SWITCH, Checked, bounded, one_of
-from fl_app.core.types import Numbers, Updates
+from fl_app.core.types import GlobalModel, Numbers, Updates
 
 
 def by_examples(updates: Updates) -> Numbers:
     """n_i / n of K updates, shape ``(K,)``."""
     weights = np.array([update.num_examples for update in updates], np.float64)
-    weights /= weights.sum()
-    return weights
+    return weights / weights.sum()
 
 
 FUNCTIONS = ("constant", "polynomial", "hinge", "exponential")
@@ -72,6 +71,11 @@ class Weighting(Checked):
             weights = shares * np.array(factors)
         # A weight that underflows becomes the smallest positive number.
         return np.maximum(weights, np.finfo(np.float64).tiny)
+
+    def of(self, model: GlobalModel, updates: Updates) -> Numbers:
+        """`weights` of K updates at w_t."""
+        examples = [update.num_examples for update in updates]
+        return self.weights([model.age(update) for update in updates], examples)
 
     def of_age(self, age: int) -> float:
         """s of an update alone; `weights` has the exponential, which is relative to others."""

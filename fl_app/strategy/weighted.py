@@ -53,6 +53,21 @@ class WeightedGradients(Stepped):
         return self.step(model, direction, self.server_lr)
 
 
+class PubliclyWeighted(WeightedGradients):
+    """A weighted sum of K gradients with weights that depend on no upload's content.
+
+    Attributes:
+        normalise: whether `public_weights` are divided by their sum, or by K.
+    """
+
+    linear_in: ClassVar[Sequence[str]] = ("pseudo", "gradient")
+    normalise = True
+
+    def weights(self, model: GlobalModel, updates: Updates) -> Numbers:
+        weights = self.public_weights().of(model, updates)
+        return weights / (weights.sum() if self.normalise else len(updates))
+
+
 @dataclass(kw_only=True)
 class AveragedModels(AsyncStrategy):
     """The mean of K local models by examples, in rounds: w_{t+1} = sum_i (n_i / n) w_i."""
