@@ -156,21 +156,16 @@ class FedASMU(AsyncStrategy):
         self.state["controls"] = {i: Control(**values) for i, values in plain.items()}
 
     def dispatch(self, model: GlobalModel, client_id: int) -> tuple[Vector, Config]:
-        params, config = self._choose(model, client_id)
         requests = {TELL_RATE: self.mean_by_epochs, TELL_MERGE: self.exclude_merge}
-        return params, {**config, **{key: True for key, on in requests.items() if on}}
-
-    def _choose(self, model: GlobalModel, client_id: int) -> tuple[Vector, Config]:
-        """The model, and the slot if the server chooses it."""
+        config: dict[str, int] = {key: True for key, on in requests.items() if on}
         if not self.num_slots:
-            return model.params, {"slot": 0}
-        if client_id in self.state["controls"]:
-            return model.params, {}  # the device chooses
-        log_probs = _meta_model().log_probs(self.state["theta"], self.num_slots)
-        rng = np.random.default_rng((self.seed, client_id, model.version))
-        slot = 1 + int(rng.choice(self.num_slots, p=np.exp(log_probs)))
-        self.state["chosen"][client_id] = slot
-        return model.params, {"slot": slot}
+            config["slot"] = 0
+        elif client_id not in self.state["controls"]:  # afterwards the device chooses
+            log_probs = _meta_model().log_probs(self.state["theta"], self.num_slots)
+            rng = np.random.default_rng((self.seed, client_id, model.version))
+            config["slot"] = 1 + int(rng.choice(self.num_slots, p=np.exp(log_probs)))
+            self.state["chosen"][client_id] = config["slot"]
+        return model.params, config
 
     def _note_fresh(self, model: GlobalModel, paused: Update) -> tuple[Vector, Config]:
         if self.version_after_merge:
