@@ -400,13 +400,13 @@ def test_moons_features_are_the_inputs_of_the_last_linear_layer(name, shape, siz
     trainer.model.module(inputs)
     assert trainer._features.of_head.shape[-1] == size
     assert trainer._features.of_head.requires_grad
-    features = trainer._received.features(inputs)
+    features = trainer._of_received.of(inputs)
     assert features.shape == trainer._features.of_head.shape
     assert not features.requires_grad
-    assert torch.equal(features, trainer._received.features(inputs))  # without dropout
-    assert torch.equal(features, trainer._previous.features(inputs))
+    assert torch.equal(features, trainer._of_received.of(inputs))  # without dropout
+    assert torch.equal(features, trainer._of_previous.of(inputs))
     trainer._previous.load(trainer.model.read() + 1)
-    assert not torch.equal(features, trainer._previous.features(inputs))
+    assert not torch.equal(features, trainer._of_previous.of(inputs))
 
 
 def test_moon_refuses_a_model_without_a_linear_layer():

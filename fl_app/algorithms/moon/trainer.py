@@ -7,7 +7,6 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from fl_app.client import LocalTrainer
-from fl_app.client.flat import FlatModel
 from fl_app.core.hyper import NON_NEGATIVE, POSITIVE, bounded
 from fl_app.core.types import Config, Order, Rng, Upload
 
@@ -31,8 +30,9 @@ class MOONTrainer(LocalTrainer):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self._received, self._previous = (_Frozen(self.model.twin()) for _ in range(2))
+        twins = self._received, self._previous = self.model.twin(), self.model.twin()
         self._features = _Features(self.model.module)
+        self._of_received, self._of_previous = (_Features(twin.module.eval()) for twin in twins)
 
     def begin(self, config: Config, rng: Rng) -> None:
         """Freeze the received model and the client's previous one."""
@@ -45,8 +45,8 @@ class MOONTrainer(LocalTrainer):
     def penalty(self, params: list[Tensor], received: list[Tensor]) -> Tensor:
         """mu log(1 + exp((cos(z, z_p) - cos(z, z_g)) / T)), the mean over the batch."""
         z, inputs = self._features.of_head, self._features.inputs
-        to_received = F.cosine_similarity(z, self._received.features(inputs), dim=-1)
-        to_previous = F.cosine_similarity(z, self._previous.features(inputs), dim=-1)
+        to_received = F.cosine_similarity(z, self._of_received.of(inputs), dim=-1)
+        to_previous = F.cosine_similarity(z, self._of_previous.of(inputs), dim=-1)
         return self._mu * F.softplus((to_previous - to_received) / self._temperature).mean()
 
     def finish(self, order: Order, upload: Upload) -> Upload:
@@ -67,6 +67,7 @@ class _Features:
                 f"task.model={type(module).__name__} must have a linear layer: MOON compares "
                 "the inputs of the last one"
             )
+        self._module = module
         module.register_forward_pre_hook(self._keep_inputs)
         heads[-1].register_forward_pre_hook(self._keep_features)
 
@@ -76,18 +77,8 @@ class _Features:
     def _keep_features(self, head: nn.Module, args: tuple[Tensor, ...]) -> None:
         (self.of_head,) = args
 
-
-class _Frozen:
-    """A second model that is not trained; frozen and private tensors are those of the first."""
-
-    def __init__(self, model: FlatModel) -> None:
-        self._model = model
-        self._model.module.eval()
-        self._features = _Features(self._model.module)
-        self.load = self._model.load
-
-    def features(self, inputs: Tensor) -> Tensor:
-        """Inputs of the last linear layer, shape ``(n, ..., size)``."""
+    def of(self, inputs: Tensor) -> Tensor:
+        """Inputs of the last linear layer, shape ``(n, ..., size)``, without a gradient."""
         with torch.no_grad():
-            self._model.module(inputs)
-        return self._features.of_head
+            self._module(inputs)
+        return self.of_head
