@@ -32,10 +32,10 @@ from flwr.serverapp import (
     SamplingMethod,
 )
 
-from fl_app.core import staleness
 from fl_app.core.errors import RunError
 from fl_app.core.extras import require_installed
 from fl_app.core.hyper import NON_NEGATIVE, POSITIVE, bounded, within
+from fl_app.core.staleness import polynomials
 from fl_app.core.types import GlobalModel, Updates, Vector
 from fl_app.core.vector import weighted_sum
 from fl_app.core.weighting import Weighting
@@ -103,10 +103,8 @@ class DPFedBuff(Stepped):
                 "would upload them without clip and noise"
             )
         share = Counter(update.client_id for update in updates)
-        weights = [
-            staleness.polynomial(model.age(update), 0.5) / share[update.client_id]
-            for update in updates
-        ]
+        counts = [share[update.client_id] for update in updates]
+        weights = (polynomials(model, updates, 0.5) / counts).tolist()
         deltas = self.deltas(model, updates)
         noise = self.state["noise"].standard_normal(model.params.size, np.float32)
         noise *= np.float32(self.noise_multiplier * self.clip_norm)

@@ -35,7 +35,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from fl_app.core.hyper import NON_NEGATIVE, UNIT_INTERVAL, bounded, within
-from fl_app.core.staleness import polynomial
+from fl_app.core.staleness import polynomial, polynomials
 from fl_app.core.types import GlobalModel, Updates, Vector
 from fl_app.core.vector import norm
 from fl_app.strategy.memories import RemembersClients
@@ -88,10 +88,8 @@ class FedStaleAsync(RemembersClients):
             self.state["others"] = expected
         self._count_discounts(model)
         probabilities = [self._participation(update.client_id, expected) for update in updates]
-        weights = [
-            polynomial(model.age(update), self.upload_exponent) / (population * probability)
-            for update, probability in zip(updates, probabilities, strict=True)
-        ]
+        discounts = polynomials(model, updates, self.upload_exponent)
+        weights = discounts / np.multiply(population, probabilities)
         direction = self.average(model, weights, gradients)
         share = [1 / len(updates)] * len(updates)
         direction = self.complete(model, direction[:size], share, gradients)
