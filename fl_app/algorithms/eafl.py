@@ -42,6 +42,7 @@ from dataclasses import dataclass
 import numpy as np
 from threadpoolctl import threadpool_limits
 
+from fl_app.core.errors import require
 from fl_app.core.extras import require_installed
 from fl_app.core.hyper import COUNT, POSITIVE, SHARE, bounded
 from fl_app.core.staleness import polynomial
@@ -116,12 +117,9 @@ class EAFL(WeightedGradients):
             )
         for key in ("num_clusters", "synchronous"):
             own = getattr(self, key)
-            other = getattr(schedule, key, own)
-            if own != other:
-                raise ValueError(
-                    f"algorithm.schedule.{key}={other} must be algorithm.strategy.{key}={own}: "
-                    "updates would be weighed for other clusters than they are waited for"
-                )
+            other, bound = getattr(schedule, key, own), f"algorithm.strategy.{key}={own}"
+            reason = "updates would be weighed for other clusters than they are waited for"
+            require(own == other, f"algorithm.schedule.{key}", other, bound, reason)
 
     def cluster(self, model: GlobalModel, updates: Updates) -> Mapping[int, int]:
         gradients = {u.client_id: model.gradient(u)[: model.num_trainable] for u in updates}

@@ -34,18 +34,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fl_app.core.hyper import BELOW_1, COUNT, NON_NEGATIVE, Bound, bounded
+from fl_app.core.hyper import BELOW_1, COUNT, NON_NEGATIVE, Bound, bounded, several
 from fl_app.core.types import TRAINED, Config, GlobalModel, Updates, Vector
 from fl_app.core.vector import weighted_sum
 from fl_app.schedule import fully_async
 from fl_app.strategy import AsyncStrategy
 
-PAIR = Bound(
-    "two integers >= 1",
-    lambda value: (
-        isinstance(value, Sequence) and len(value) == 2 and all(COUNT.holds(each) for each in value)
-    ),
-)
+COUNTS = several("integers >= 1", COUNT.holds)
+PAIR = Bound("two integers >= 1", lambda value: COUNTS.holds(value) and len(value) == 2)
 
 
 @dataclass(kw_only=True)
@@ -105,11 +101,9 @@ class ASOFed(AsyncStrategy):
         params: Vector = model.params + weighted_sum(weights, deltas)
         if self.feature_layer is not None:
             outputs, inputs = self.feature_layer
-            if outputs * inputs > model.num_trainable:
-                raise ValueError(
-                    f"algorithm.strategy.feature_layer={list(self.feature_layer)} must be a layer "
-                    f"of at most {model.num_trainable} weights: the model has no more"
-                )
+            bound = f"a layer of at most {model.num_trainable} weights"
+            fits = outputs * inputs <= model.num_trainable
+            self._require(fits, "feature_layer", bound, "the model has no more")
             layer = params[: outputs * inputs].reshape(outputs, inputs)
             size = np.abs(layer)
             shares = np.exp(size - size.max(axis=1, keepdims=True))
