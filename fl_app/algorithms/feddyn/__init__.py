@@ -62,7 +62,7 @@ class FedDyn(AsyncStrategy):
     looks_at = "sums over several versions, of which nobody has shown that they hide uploads"
     first_state = {
         "examples": {},  # client -> n_i
-        "memory": None,  # sum of all h_i, trainable part
+        "memory": np.float32(0),  # sum of all h_i, trainable part
         "mean": None,  # of the last cohort's models
     }
 
@@ -78,9 +78,7 @@ class FedDyn(AsyncStrategy):
     def aggregate(self, model: GlobalModel, updates: Updates) -> Vector:
         split, weights = model.num_trainable, [1 / len(updates)] * len(updates)
         mean = weighted_sum(weights, [model.local(update) for update in updates])
-        memory = sum(model.delta(update)[:split] for update in updates)
-        if self.state["memory"] is not None:
-            memory += self.state["memory"]
+        memory = sum(model.delta(update)[:split] for update in updates) + self.state["memory"]
         self.state["examples"].update((u.client_id, u.num_examples) for u in updates)
         self.state["memory"], self.state["mean"] = memory, mean
         params = mean.copy()

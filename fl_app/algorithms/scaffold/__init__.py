@@ -70,7 +70,7 @@ class SCAFFOLD(AsyncStrategy):
     looks_at = "a second vector of every client, which nothing masks"
     first_state = {
         "control": None,  # c
-        "changes": None,  # sum of all c_i+ - c_i
+        "changes": np.float32(0),  # sum of all c_i+ - c_i
         "heard": set(),  # clients
     }
 
@@ -87,8 +87,7 @@ class SCAFFOLD(AsyncStrategy):
         clients.update(update.client_id for update in updates)
         population = max(self.num_clients or 0, len(clients))
         changes = weighted_sum([1.0] * len(updates), [u.extra[CONTROL] for u in updates])
-        if self.state["changes"] is not None:
-            changes += self.state["changes"]
+        changes += self.state["changes"]
         control = changes / np.float32(population)
         control.flags.writeable = False
         self.state["changes"], self.state["control"] = changes, control
