@@ -67,7 +67,7 @@ from fl_app.core.staleness import polynomials
 from fl_app.core.types import GlobalModel, Numbers, Updates, Vector
 from fl_app.core.vector import combine, norm, slope, weighted_sum
 from fl_app.strategy.memories import RemembersClients
-from fl_app.strategy.weighted import AveragesVersions, most_opposite
+from fl_app.strategy.weighted import AveragesVersions, keep_step, opposed
 
 RATE = 0.1  # rho
 SHORTEST = 1e-12  # the direction of a shorter v is rounding noise
@@ -139,7 +139,7 @@ class CANA(RemembersClients, AveragesVersions):
         direction = self.by_entry(direction, weights, updates)
         self.remember(updates, uploads, split)
         if self.fusion > 0:
-            self._keep_step(direction)
+            keep_step(self.state, direction, norm(direction), self.fusion_length)
         if self.normalise and (length := norm(direction)) >= SHORTEST:
             direction *= np.float32(lengths.mean() / length)
         direction = self.complete(model, direction, weights, uploads)
@@ -209,22 +209,10 @@ class CANA(RemembersClients, AveragesVersions):
         self, weights: Numbers, gradients: Sequence[Vector], fusion: float
     ) -> tuple[Vector, Numbers]:
         """sum_i a_i g_i, where each g_i has the most opposite past step added; and ||g_i||."""
-        length = self.fusion_length
-        if fusion == 0 or self.state["num_past"] < length:
+        if fusion == 0 or self.state["num_past"] < self.fusion_length:
             direction, lengths, _ = combine(weights, gradients)
         else:
-            past = self.state["past"]
-            direction, lengths, products = combine(weights, gradients, past)
-            past_lengths = [norm(row) for row in past]
-            chosen = most_opposite(products, lengths, past_lengths, self.state["num_past"])
-            shares = fusion * np.bincount(chosen, weights, minlength=length)
-            direction += shares.astype(np.float32) @ past
+            direction, added, lengths, _ = opposed(self.state, weights, gradients, fusion)
+            direction += added
         self.describe(weights, lengths, norm(direction))
         return direction, lengths
-
-    def _keep_step(self, direction: Vector) -> None:
-        """Put v in place of the oldest of the past steps."""
-        if "past" not in self.state:
-            self.state["past"] = np.zeros((self.fusion_length, direction.size), np.float32)
-        self.state["past"][self.state["num_past"] % self.fusion_length] = direction
-        self.state["num_past"] += 1

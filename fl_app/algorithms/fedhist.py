@@ -43,7 +43,7 @@ The paper prints no hyper-parameter's value.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -60,10 +60,10 @@ from fl_app.core.hyper import (
     within,
 )
 from fl_app.core.staleness import exponential, freshness
-from fl_app.core.types import GlobalModel, Indices, Numbers, Updates, Vector
+from fl_app.core.types import GlobalModel, Numbers, Updates, Vector
 from fl_app.core.vector import combine, cosines, norm, weighted_sum
 from fl_app.schedule import Schedule, k_async
-from fl_app.strategy.weighted import AveragesVersions, most_opposite
+from fl_app.strategy.weighted import AveragesVersions, keep_step, opposed
 
 NORM_FLOOR = 0.05
 SHORTEST = 1e-12  # the direction of a shorter g is rounding noise
@@ -106,7 +106,7 @@ class FedHist(AveragesVersions):
     cuts = True
     # L without its first round, which is not needed after its judgement; U. The rows of G are
     # replaced in turn.
-    first_state = {"local": [], "num_global": 0, "utility": {}}
+    first_state = {"local": [], "num_past": 0, "utility": {}}
 
     server_lr: float = bounded(0.7, POSITIVE, "the model would not move")
     buffer_length: int = bounded(10, count(0), "it is a number of rounds")
@@ -147,16 +147,12 @@ class FedHist(AveragesVersions):
         staleness = [model.age(update) + 1 for update in updates]
         weights = self._weights(clients, staleness)
         gradients = [upload[: model.num_trainable] for upload in uploads]
-        num_past = min(self.state["num_global"], self.buffer_length)
-        if self.egs and num_past >= (1 if self.egs_partial else self.buffer_length):
-            past = self.state["global"][:num_past]
-            direction, lengths, products = combine(weights, gradients, past)
-            past_lengths = self.state["global_length"][:num_past]
-            chosen = most_opposite(products, lengths, past_lengths, self.state["num_global"])
+        if self.egs and self.state["num_past"] >= (1 if self.egs_partial else self.buffer_length):
+            direction, added, lengths, fused_lengths = opposed(
+                self.state, weights, gradients, self.fusion
+            )
             if not self.aggregate_raw:
-                shares = self.fusion * np.bincount(chosen, weights, minlength=num_past)
-                direction += shares.astype(np.float32) @ past
-            fused_lengths = self._fused_lengths(lengths, products, chosen)
+                direction += added
         else:
             direction, lengths, _ = combine(weights, gradients)
             fused_lengths = lengths
@@ -164,16 +160,18 @@ class FedHist(AveragesVersions):
         length = norm(direction)
         self.describe(weights, lengths, length)
         if self.egs and self.cache_before_ina:
-            self._remember(direction, length)
+            keep_step(self.state, direction, length, self.buffer_length)
         if self.ina and length >= SHORTEST:
             mean = float((fused_lengths if self.ina_norm == "fused" else lengths).mean())
-            target = self._length_factor(model.version + 1) * mean
+            floor = NORM_FLOOR if self.norm_floor is None else self.norm_floor
+            target = max(1 - self.norm_decay * (model.version + 1), floor) * mean
             direction *= np.float32(target / length)
             length = target
         if self.egs and not self.cache_before_ina:
-            self._remember(direction, length)
+            keep_step(self.state, direction, length, self.buffer_length)
         if self.haa:
-            self._local.append(
+            local = self.state["local"]
+            local.append(
                 {
                     "client": clients,
                     "staleness": staleness,
@@ -181,42 +179,13 @@ class FedHist(AveragesVersions):
                     "gradient": gradients,  # the uploads themselves, which are read-only
                 }
             )
-            if len(self._local) == self.buffer_length + self.extra_slot:
-                self._judge()
-                del self._local[0]
+            if len(local) == self.buffer_length + self.extra_slot:
+                self._judge(local)
+                del local[0]
         direction = self.complete(model, direction, weights, uploads)
         return self.step(model, direction, self.server_lr)
 
-    # -- EGS --------------------------------------------------------------------------------------
-
-    def _fused_lengths(
-        self,
-        lengths: Numbers,
-        products: Numbers,
-        chosen: Indices,
-    ) -> Numbers:
-        """||g_i + alpha G_k|| with the chosen k, shape ``(K,)``."""
-        added = np.array(self.state["global_length"])[chosen]
-        mixed = products[np.arange(len(chosen)), chosen]
-        squares = lengths**2 + 2 * self.fusion * mixed + (self.fusion * added) ** 2
-        return np.sqrt(np.maximum(squares, 0.0))
-
-    def _remember(self, direction: Vector, length: float) -> None:
-        """Put g in place of the oldest row of G."""
-        h = self.buffer_length
-        if "global" not in self.state:
-            self.state["global"] = np.zeros((h, direction.size), np.float32)
-            self.state["global_length"] = [0.0] * h
-        place = self.state["num_global"] % h
-        self.state["global"][place] = direction
-        self.state["global_length"][place] = length
-        self.state["num_global"] += 1
-
     # -- HAA --------------------------------------------------------------------------------------
-
-    @property
-    def _local(self) -> list[dict[str, Any]]:
-        return self.state["local"]
 
     def _weights(self, clients: Sequence[int], staleness: Sequence[int]) -> Numbers:
         """p_i, shape ``(K,)``."""
@@ -228,11 +197,11 @@ class FedHist(AveragesVersions):
         raw = np.maximum(raw + self.utility_weight * np.array(utilities), 0.0)
         return raw / raw.sum() if raw.any() else np.full(len(raw), 1 / len(raw))
 
-    def _judge(self) -> None:
+    def _judge(self, local: Sequence[Mapping[str, Any]]) -> None:
         """Compare the oldest round with the gradient that S predicts."""
         reference = [
             row
-            for k, uploads in enumerate(self._local)
+            for k, uploads in enumerate(local)
             for row, tau in zip(uploads["gradient"], uploads["staleness"], strict=True)
             if tau == k + 1
         ]
@@ -241,7 +210,7 @@ class FedHist(AveragesVersions):
         if not reference:
             return
         predicted = weighted_sum(np.full(size, 1 / size), reference)
-        oldest, threshold = self._local[0], self.similarity_threshold
+        oldest, threshold = local[0], self.similarity_threshold
         products = np.array([[np.dot(g, predicted)] for g in oldest["gradient"]])
         cosine = cosines(products, oldest["length"], [norm(predicted)])[:, 0]
         if self.decay_absent:
@@ -254,10 +223,3 @@ class FedHist(AveragesVersions):
             self.state["utility"][client] = (
                 1 - self.utility_rate
             ) * before + self.utility_rate * gain
-
-    # -- INA --------------------------------------------------------------------------------------
-
-    def _length_factor(self, number: int) -> float:
-        """Fraction of the mean length that round `number` >= 1 steps."""
-        floor = NORM_FLOOR if self.norm_floor is None else self.norm_floor
-        return max(1 - self.norm_decay * number, floor)

@@ -1,16 +1,16 @@
 """Bases of algorithms that weight gradients or models, and of those that average versions."""
 
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
 from fl_app.core.hyper import NON_NEGATIVE, POSITIVE, SHARE, Bound, bounded, one_of
 from fl_app.core.rates import LinearDecay
-from fl_app.core.types import TRAINED, GlobalModel, Indices, Numbers, Updates, Vector
-from fl_app.core.vector import cosines, weighted_sum
+from fl_app.core.types import TRAINED, GlobalModel, Numbers, Updates, Vector
+from fl_app.core.vector import combine, cosines, weighted_sum
 from fl_app.core.weighting import Weighting, by_examples
 from fl_app.schedule import Schedule, k_async, synchronous
 from fl_app.strategy.strategy import AsyncStrategy
@@ -158,17 +158,47 @@ class AveragesVersions(Stepped):
         return self.state.get("mean", model.params)
 
 
-def most_opposite(
-    products: Numbers, lengths: Numbers, past_lengths: Sequence[float], num_steps: int
-) -> Indices:
-    """The past step that is most opposite to each upload, the oldest of equals, shape ``(K,)``.
+def keep_step(state: dict[str, Any], step: Vector, length: float, size: int) -> None:
+    """Put a step in place of the oldest of the last ones.
 
     Args:
-        products: of uploads and past steps, shape ``(K, h)``.
-        lengths: of the uploads, shape ``(K,)``.
-        past_lengths: of the h steps, of which the oldest was always replaced.
-        num_steps: that were kept so far, >= h; step number n took place n modulo h.
+        state: of the algorithm; the steps are in ``past``, shape ``(size, d)``, their lengths in
+            ``past_lengths``, and how many were kept so far in ``num_past``.
+        step: shape ``(d,)``.
+        length: ||step||.
+        size: greatest number of steps.
     """
-    oldest_first = (num_steps + np.arange(len(past_lengths))) % len(past_lengths)
+    if "past" not in state:
+        state["past"] = np.zeros((size, step.size), np.float32)
+        state["past_lengths"] = [0.0] * size
+    place = state["num_past"] % size
+    state["past"][place], state["past_lengths"][place] = step, length
+    state["num_past"] += 1
+
+
+def opposed(
+    state: Mapping[str, Any], weights: Numbers, gradients: Sequence[Vector], fusion: float
+) -> tuple[Vector, Vector, Numbers, Numbers]:
+    """What K gradients become with the most opposite past step, the oldest of equals, added.
+
+    Args:
+        state: as of `keep_step`, with at least one step.
+        weights: p_i, shape ``(K,)``.
+        gradients: g_i, K of them.
+        fusion: alpha.
+
+    Returns:
+        sum_i p_i g_i and alpha sum_i p_i G_k(i), shape ``(d,)``; ||g_i|| and
+        ||g_i + alpha G_k(i)||, shape ``(K,)``.
+    """
+    number, past = state["num_past"], state["past"][: state["num_past"]]
+    direction, lengths, products = combine(weights, gradients, past)
+    past_lengths = np.array(state["past_lengths"][: len(past)])
+    oldest_first = (number + np.arange(len(past))) % len(past)
     cosine = cosines(products, lengths, past_lengths)
-    return oldest_first[cosine[:, oldest_first].argmin(axis=1)]
+    chosen = oldest_first[cosine[:, oldest_first].argmin(axis=1)]
+    shares = fusion * np.bincount(chosen, weights, minlength=len(past))
+    mixed = products[np.arange(len(chosen)), chosen]
+    squares = lengths**2 + 2 * fusion * mixed + (fusion * past_lengths[chosen]) ** 2
+    fused_lengths = np.sqrt(np.maximum(squares, 0.0))
+    return direction, shares.astype(np.float32) @ past, lengths, fused_lengths

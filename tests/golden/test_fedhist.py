@@ -202,8 +202,8 @@ def test_s_is_the_buffered_uploads_of_one_model_and_the_oldest_round_is_judged()
         has_verdict = number >= H and fedhist.report["reference_size"] > 0
         assert changed == (participants[number - H + 1] if has_verdict else set())
         assert len(fedhist.state["local"]) == min(number, H - 1)
-    lengths = np.linalg.norm(fedhist.state["global"], axis=1)
-    np.testing.assert_allclose(fedhist.state["global_length"], lengths, rtol=1e-6)
+    lengths = np.linalg.norm(fedhist.state["past"], axis=1)
+    np.testing.assert_allclose(fedhist.state["past_lengths"], lengths, rtol=1e-6)
 
 
 # -- other readings of the paper ------------------------------------------------------------------
