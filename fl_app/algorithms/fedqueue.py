@@ -21,14 +21,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from fl_app.core.hyper import NON_NEGATIVE, bounded
-from fl_app.core.types import TRAINED, GlobalModel, Updates, Vector
-from fl_app.core.vector import weighted_sum
+from fl_app.core.types import GlobalModel, Numbers, Updates
 from fl_app.schedule.queue_aware import QueueAware
-from fl_app.strategy import AsyncStrategy
+from fl_app.strategy.weighted import AveragedModels
 
 
 @dataclass(kw_only=True)
-class FedQueue(AsyncStrategy):
+class FedQueue(AveragedModels):
     """The mean of the local models, weighted by local steps and age.
 
     Args:
@@ -43,15 +42,12 @@ class FedQueue(AsyncStrategy):
     """
 
     schedule = QueueAware()
-    takes = TRAINED
     looks_at = "how long every client takes, which decides its steps"
 
     staleness_rate: float = bounded(0.0, NON_NEGATIVE, "staler updates would count more")
 
-    def aggregate(self, model: GlobalModel, updates: Updates) -> Vector:
+    def weights(self, model: GlobalModel, updates: Updates) -> Numbers:
         weights = np.array(
             [max(u.steps, 1) / (1 + self.staleness_rate * model.age(u)) for u in updates]
         )
-        weights /= weights.sum()
-        self.report = {"weight": weights.tolist()}
-        return weighted_sum(weights, [model.local(update) for update in updates])
+        return weights / weights.sum()

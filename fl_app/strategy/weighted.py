@@ -79,8 +79,12 @@ class AveragedModels(AsyncStrategy):
     def public_weights(self) -> Weighting:
         return Weighting(by_examples=True)
 
+    def weights(self, model: GlobalModel, updates: Updates) -> Numbers:
+        """p_i of K >= 1 updates, shape ``(K,)``, of sum 1."""
+        return by_examples(updates)
+
     def aggregate(self, model: GlobalModel, updates: Updates) -> Vector:
-        weights = by_examples(updates)
+        weights = self.weights(model, updates)
         self.report = {"weight": weights.tolist()}
         return weighted_sum(weights, [model.local(update) for update in updates])
 
