@@ -73,7 +73,12 @@ class Schedule(Remembers, Checked, Protocol):
         return
 
     def take(self, buffer: Updates) -> Updates:
-        """Updates to aggregate now, exactly those; empty = wait for more."""
+        """Updates to aggregate now, exactly those; empty = wait for more.
+
+        Here the first `min_clients` of them, once there are so many.
+        """
+        size = self.min_clients
+        return buffer[:size] if len(buffer) >= size else ()
 
     @property
     def min_clients(self) -> int:

@@ -54,9 +54,6 @@ class Buffered(Schedule):
             free = self.concurrency - len(busy) - len(buffer)
         return idle.draw(free, rng, exclude=waiting) if free > 0 else ()
 
-    def take(self, buffer: Updates) -> Updates:
-        return buffer[: self.buffer_size] if len(buffer) >= self.buffer_size else ()
-
 
 def synchronous(buffer_size: int = 10) -> Buffered:
     """Rounds: K random clients start, and the server waits for K updates."""

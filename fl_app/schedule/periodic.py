@@ -51,6 +51,3 @@ class Periodic(Schedule):
             return ()
         self._is_due = False
         return idle.draw(free, rng) if free > 0 else ()
-
-    def take(self, buffer: Updates) -> Updates:
-        return buffer[:1]

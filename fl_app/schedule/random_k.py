@@ -45,9 +45,6 @@ class RandomK(Schedule):
         """Idle clients whose update does not wait for the aggregation."""
         return not_waiting(idle, buffer)
 
-    def take(self, buffer: Updates) -> Updates:
-        return buffer[: self.buffer_size] if len(buffer) >= self.buffer_size else ()
-
     def validate_population(self, num_clients: int) -> None:
         reason = "draws would name clients that do not exist"
         fits = num_clients == self.num_clients

@@ -84,9 +84,6 @@ class Routed(Schedule):
             self._waiting.remove(client_id)
         return begin
 
-    def take(self, buffer: Updates) -> Updates:
-        return buffer[:1]
-
 
 def queues(loads: Numbers, orders: int) -> tuple[float, Numbers, Numbers]:
     """Throughput, and the mean numbers of orders at each client with M and with M - 1 orders.
