@@ -88,7 +88,6 @@ class FlatModel:
         self._host = flat.numpy() if self.device.type in ONE_VECTOR else None
         self._places: list[tuple[Tensor, slice]] = []
         self._integers: list[tuple[Tensor, Tensor]] = []
-        views: dict[str, Tensor] = {}
         with torch.no_grad():
             for entry in self.layout.entries:
                 place = self.layout.slices[entry.name]
@@ -99,14 +98,8 @@ class FlatModel:
                 self._places.append((view, place))
                 if not tensor.is_floating_point():
                     self._integers.append((tensor, view))
-                elif entry.trainable:
-                    tensor.data = view
                 else:
-                    views[entry.name] = view
-        for name, first_name in self._first_names.items():
-            if first_name in views:
-                owner, _, leaf = name.rpartition(".")
-                self.module.get_submodule(owner)._buffers[leaf] = views[first_name]
+                    tensor.data = view
         self.params: list[Tensor] = [params[entry.name] for entry in trainable_entries(self.layout)]
         private_params = [p for name, p in params.items() if name in own]
         self.trained = [*self.params, *private_params]
