@@ -113,12 +113,8 @@ class BatchTrainer:
             self._rows = torch.empty(count, size, device=self._rows.device)
             self._models = [_RowModel(self.trainer.model, row) for row in self._rows]
         rows = self._rows[:count]
-        received = [client.order.vector for client in clients]
-        if rows.device.type == "cpu":
-            np.stack(received, out=rows.numpy())
-        else:
-            rows.copy_(torch.from_numpy(np.stack(received)))
-        return rows
+        received = np.stack([client.order.vector for client in clients])
+        return rows.copy_(torch.from_numpy(received))
 
     def _upload(self, client: "_Client", end: Vector, loss: float) -> Upload:
         """One client's upload, as `LocalTrainer` makes it."""
