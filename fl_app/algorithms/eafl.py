@@ -185,9 +185,7 @@ def k_means(gradients: Sequence[Vector], num_clusters: int, seed: int) -> Indice
             min(num_clusters, len(points)), n_init=10, max_iter=100, tol=1e-4, random_state=seed
         ).fit_predict(points)
     _, labels, sizes = np.unique(labels, return_inverse=True, return_counts=True)
-    rank = np.empty(sizes.size, np.int64)
-    rank[np.argsort(-sizes, kind="stable")] = np.arange(sizes.size)
-    return rank[labels]
+    return np.argsort(np.argsort(-sizes, kind="stable"))[labels]
 
 
 def gram(vectors: Sequence[Vector]) -> Numbers:
