@@ -13,10 +13,8 @@ class ClientPool(Collection[int]):
     """
 
     def __init__(self, ids: Iterable[int] = ()) -> None:
-        self._ids: list[int] = []
-        self._positions: dict[int, int] = {}
-        for client_id in ids:
-            self.add(client_id)
+        self._ids = list(dict.fromkeys(ids))
+        self._positions = {client_id: place for place, client_id in enumerate(self._ids)}
 
     def __contains__(self, client_id: object) -> bool:
         return client_id in self._positions
