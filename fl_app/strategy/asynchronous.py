@@ -184,6 +184,7 @@ class Asynchronous(AsyncStrategy):
     def aggregate(self, model: GlobalModel, updates: Updates) -> Vector:
         started = self._begin_round(model)
         self._current = None
+        assert self._layout is not None
         server_round = model.version + 1
         rebased = [self._arrays(model.params + model.delta(update)) for update in updates]
         replies = [_reply(u, a) for u, a in zip(updates, rebased, strict=True)]
@@ -200,7 +201,9 @@ class Asynchronous(AsyncStrategy):
         if arrays is None:
             return model.params
         try:
-            return self._vector(arrays)
+            # Averages of integers, such as BatchNorm's counters, are floats.
+            by_name = codec.arrays_of(arrays)
+            return self._layout.flatten([by_name[name] for name in self._layout.names])
         except (KeyError, ValueError) as error:
             text = f"{self._label} aggregated arrays that do not fit the model: {error}"
             raise RunError(text) from error
@@ -271,12 +274,6 @@ class Asynchronous(AsyncStrategy):
     def _arrays(self, vector: Vector) -> ArrayRecord:
         assert self._layout is not None
         return codec.record_of(self._layout.named(vector))
-
-    def _vector(self, arrays: ArrayRecord) -> Vector:
-        assert self._layout is not None
-        # Averages of integers, such as BatchNorm's counters, are floats.
-        by_name = codec.arrays_of(arrays)
-        return self._layout.flatten([by_name[name] for name in self._layout.names])
 
 
 class _Round(NamedTuple):
