@@ -105,18 +105,8 @@ def slope(vectors: Sequence[Vector], others: Sequence[Vector]) -> float | None:
 
 def all_finite(arrays: Iterable[ArrayLike]) -> bool:
     """Whether no entry of any array is infinite or NaN; other types than floats are finite."""
-    return all(map(_finite, arrays))
-
-
-def _finite(values: ArrayLike) -> bool:
-    array = np.asarray(values)
-    if not np.issubdtype(array.dtype, np.inexact):
-        return True
-    # One pass over the array; a finite one whose square sum overflows takes the second.
-    flat = array.reshape(-1)
-    with np.errstate(over="ignore", invalid="ignore"):
-        suspect = not np.isfinite(np.dot(flat, flat))
-    return not suspect or bool(np.isfinite(flat).all())
+    floats = (each for each in map(np.asarray, arrays) if np.issubdtype(each.dtype, np.inexact))
+    return all(np.isfinite(array).all() for array in floats)
 
 
 def norm(vector: Vector) -> float:
