@@ -65,13 +65,9 @@ class PORT(Stepped):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require(
-            self.staleness_weight + self.similarity_weight > 0,
-            "algorithm.strategy.staleness_weight + algorithm.strategy.similarity_weight",
-            self.staleness_weight + self.similarity_weight,
-            "above 0",
-            "no update would count",
-        )
+        total = self.staleness_weight + self.similarity_weight
+        key = "algorithm.strategy.staleness_weight + algorithm.strategy.similarity_weight"
+        require(total > 0, key, total, "above 0", "no update would count")
         schedule = BoundedStaleness(staleness_bound=self.staleness_bound)
         self.schedule = schedule  # type: ignore[misc]  # with this class's keyword
 
