@@ -47,7 +47,7 @@ from fl_app.core.extras import require_installed
 from fl_app.core.hyper import COUNT, POSITIVE, SHARE, bounded
 from fl_app.core.staleness import polynomial
 from fl_app.core.types import GlobalModel, Indices, Numbers, Updates, Vector
-from fl_app.core.vector import cosines
+from fl_app.core.vector import blocks, cosines
 from fl_app.schedule import Schedule
 from fl_app.schedule.clustered_quorum import ClusteredQuorum
 from fl_app.strategy.weighted import WeightedGradients
@@ -191,7 +191,7 @@ def k_means(gradients: Sequence[Vector], num_clusters: int, seed: int) -> Indice
 def gram(vectors: Sequence[Vector]) -> Numbers:
     """Inner products of M vectors ``(d,)``, shape ``(M, M)``."""
     products = np.zeros((len(vectors), len(vectors)))
-    for start in range(0, vectors[0].size, BLOCK):
-        rows = np.array([vector[start : start + BLOCK] for vector in vectors], np.float64)
+    for place in blocks(vectors[0].size, BLOCK):
+        rows = np.array([vector[place] for vector in vectors], np.float64)
         products += rows @ rows.T
     return products

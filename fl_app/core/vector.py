@@ -1,7 +1,7 @@
 """Arithmetic on flat vectors."""
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -13,6 +13,11 @@ from fl_app.core.types import Numbers, Vector
 BLOCK = 1 << 15
 
 PRECISE = 1e-30  # in smaller sums of squares, float32 has lost some of the squares
+
+
+def blocks(size: int, length: int = BLOCK) -> Iterator[slice]:
+    """Places of a vector ``(size,)``, `length` entries at a time."""
+    return (slice(start, min(start + length, size)) for start in range(0, size, length))
 
 
 def weighted_sum(
@@ -42,9 +47,8 @@ def weighted_sum(
     if total.shape != vectors[0].shape:
         raise ValueError(f"a sum of shape {vectors[0].shape} does not go into {total.shape}")
     block = np.empty((len(vectors), min(BLOCK, total.size)), np.float32)
-    for start in range(0, total.size, BLOCK):
-        place = slice(start, min(start + BLOCK, total.size))
-        rows = block[:, : place.stop - start]
+    for place in blocks(total.size):
+        rows = block[:, : place.stop - place.start]
         for row, vector in zip(rows, vectors, strict=True):
             row[:] = vector[place]
         np.matmul(w, rows, out=total[place])
@@ -92,8 +96,7 @@ def slope(vectors: Sequence[Vector], others: Sequence[Vector]) -> float | None:
     It is sum_k <v_k, u_k - mean u> / sum_k ||u_k - mean u||^2, as the deviations add up to 0.
     """
     product = length = 0.0
-    for start in range(0, vectors[0].size, BLOCK):
-        place = slice(start, start + BLOCK)
+    for place in blocks(vectors[0].size):
         rows = np.stack([vector[place] for vector in vectors])
         other = np.stack([vector[place] for vector in others])
         if (other != other[0]).any():  # else u_k - mean u is rounding noise

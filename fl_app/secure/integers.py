@@ -33,7 +33,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from fl_app.core.errors import require
 from fl_app.core.types import Rng, Vector
-from fl_app.core.vector import norm
+from fl_app.core.vector import blocks, norm
 
 LIMIT = 2.0**31
 LARGEST = 16  # weight
@@ -67,11 +67,6 @@ class Mask:
         return np.frombuffer(stream, "<u4").astype(np.uint32, copy=False)
 
 
-def blocks(size: int) -> list[slice]:
-    """Places of a vector ``(size,)``, `BLOCK` entries at a time."""
-    return [slice(start, min(start + BLOCK, size)) for start in range(0, size, BLOCK)]
-
-
 def sum_of_masks(seeds: Sequence[bytes], weights: Sequence[int], size: int) -> Integers:
     """sum_i a_i PRG(seed_i) modulo 2^32, shape ``(size,)``.
 
@@ -82,7 +77,7 @@ def sum_of_masks(seeds: Sequence[bytes], weights: Sequence[int], size: int) -> I
     """
     total = np.zeros(size, np.uint32)
     masks = [Mask(seed) for seed in seeds]
-    for place in blocks(size):
+    for place in blocks(size, BLOCK):
         for mask, weight in zip(masks, weights, strict=True):
             total[place] += mask.next(place.stop - place.start) * np.uint32(weight)
     return total
@@ -136,7 +131,7 @@ class FixedPoint:
         if not math.isfinite(length):
             raise FloatingPointError("the upload is not finite: training has diverged")
         factor = self.scale * min(1.0, self._longest / length if length else 1.0)
-        for place in blocks(vector.size):
+        for place in blocks(vector.size, BLOCK):
             exact = vector[place].astype(np.float64)
             exact *= factor
             exact += rng.random(exact.size)

@@ -12,6 +12,7 @@ import numpy as np
 from fl_app.core.errors import require
 from fl_app.core.hyper import COUNT, bounded, one_of
 from fl_app.core.types import Array, Numbers, Update, Vector
+from fl_app.core.vector import blocks
 from fl_app.schedule import Schedule, k_async
 from fl_app.strategy.weighted import Stepped
 
@@ -186,8 +187,7 @@ class Memories:
         factors, total = falls.astype(self._sums.dtype), np.empty(self._sums.shape[1])
         width = max(64, BLOCK // (len(rows) + 1))
         block = np.empty((len(rows), width), self._sums.dtype)
-        for start in range(0, total.size, width):
-            place = slice(start, start + width)
+        for place in blocks(total.size, width):
             sums = self._sums[:, place]
             entries = block[:, : sums.shape[1]]
             for target, row in zip(entries, rows, strict=True):
