@@ -76,7 +76,7 @@ class AsyncFedED(Stepped):
         self._require(fits, "max_epochs", bound, reason)
 
     @property
-    def chooses_epochs(self) -> bool:
+    def chooses_epochs(self) -> bool:  # type: ignore[override]  # as its keyword says
         return self.adapt_epochs
 
     def dispatch(self, model: GlobalModel, client_id: int) -> tuple[Vector, Config]:

@@ -62,6 +62,7 @@ class FedSA(AsyncStrategy):
     schedule = fully_async(10)
     takes = TRAINED
     looks_at = "the clients' losses, which decide its stage"
+    chooses_epochs = True
     first_state = {
         "losses": [],  # mean of the uploads, of the last versions
         "careful": False,  # whether in the second stage
@@ -73,10 +74,6 @@ class FedSA(AsyncStrategy):
     num_versions: int = bounded(
         100, COUNT, "the stages are shares of them (with num_versions=null it must be given)"
     )
-
-    @property
-    def chooses_epochs(self) -> bool:
-        return True
 
     def dispatch(self, model: GlobalModel, client_id: int) -> tuple[Vector, Config]:
         if self.state["careful"]:

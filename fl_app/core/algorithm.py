@@ -48,6 +48,7 @@ class Algorithm(Remembers, Checked, ABC):
             sentence "it needs ...".
         cuts: whether clients may train sub-models: each entry moves by the updates that have it
             alone (`by_entry`).
+        chooses_epochs: whether the ``local_epochs`` of orders depend on the training.
         widths: of clients that do, set before a run; None = all train the whole model.
         age_key: name of the field that bounds the age of updates, if there is one.
         first_state: what `state` is before a run.
@@ -71,6 +72,7 @@ class Algorithm(Remembers, Checked, ABC):
     linear_in: ClassVar[Sequence[str]] = ()
     looks_at: ClassVar[str] = "single uploads, as far as its class says (linear_in)"
     cuts: ClassVar[bool] = False
+    chooses_epochs: bool = False
     age_key: ClassVar[str] = "max_staleness"
     first_state: ClassVar[Mapping[str, Any]] = {}
 
@@ -137,11 +139,6 @@ class Algorithm(Remembers, Checked, ABC):
         It is called only if there is a newer version than the client's base version.
         """
         return model.params, {}
-
-    @property
-    def chooses_epochs(self) -> bool:
-        """Whether the ``local_epochs`` of orders depend on the training."""
-        return False
 
     @property
     def oldest_admitted(self) -> float:
