@@ -11,7 +11,6 @@ from typing import Any, NamedTuple, NoReturn, cast
 
 import numpy as np
 from flwr.app import (
-    Array,
     ArrayRecord,
     ConfigRecord,
     Message,
@@ -144,7 +143,6 @@ class Asynchronous(AsyncStrategy):
         self._layout: Layout | None = None
         self.state["config"] = {}  # the user's; a strategy may change it for good
         self._current: _Round | None = None
-        self._metrics: MetricRecord | None = None
 
     def validate_run(self, num_versions: float, schedule: Schedule) -> None:
         size = getattr(schedule, "buffer_size", 1)
@@ -212,9 +210,6 @@ class Asynchronous(AsyncStrategy):
     def _label(self) -> str:
         return type(self.inner).__name__
 
-    def _train_metrics(self) -> MetricRecord | None:
-        return self._metrics
-
     # -- what the inner strategy sends to clients --------------------------------------------------
 
     def _prepare(self, layout: Layout, train_config: ConfigRecord | None) -> dict[str, Any]:
@@ -231,7 +226,7 @@ class Asynchronous(AsyncStrategy):
         self._layout = self._layout or Layout.of_arrays({NAME: model.params})
         record = ConfigRecord(dict(self.state["config"]))
         arrays, server_round = self._arrays(model.params), model.version + 1
-        before = dict(arrays.items())
+        before = {name: id(array.data) for name, array in arrays.items()}
         _identify()
         grid = SeenNodes(max(2, self.inner.min_train_nodes, self.inner.min_available_nodes))
         with _warnings_only():
@@ -244,7 +239,7 @@ class Asynchronous(AsyncStrategy):
         self._current = _Round(model.version, model.params, orders[0], dict(record), inner_state)
         return self._current
 
-    def _config(self, message: Message, before: Mapping[str, Array], server_round: int) -> Config:
+    def _config(self, message: Message, before: Mapping[str, int], server_round: int) -> Config:
         """The config in a message to a client."""
         content, kind = message.content, message.metadata.message_type
         if kind != MessageType.TRAIN or content.keys() != {names.ARRAYS, names.CONFIG}:
@@ -256,10 +251,7 @@ class Asynchronous(AsyncStrategy):
         if reserved:
             self._refuse(f"sets config[{reserved[0]!r}], which asynchronous orders use themselves")
         arrays = content.array_records[names.ARRAYS]
-        unchanged = arrays.keys() == before.keys() and all(
-            array.data is before[name].data for name, array in arrays.items()
-        )
-        if not unchanged:
+        if before != {name: id(array.data) for name, array in arrays.items()}:
             self._refuse("sends other arrays than the model's, which displacements start from")
         return config
 

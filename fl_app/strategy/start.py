@@ -240,7 +240,7 @@ class _Results(Intake):
         match event:
             case Aggregated():
                 means = mean_metrics(self._updates)
-                record = self.strategy._train_metrics()
+                record = self.strategy._metrics
                 record = MetricRecord(means) if record is None else record
                 self.result.train_metrics_clientapp[event.version] = record
                 log.info(

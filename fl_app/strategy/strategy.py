@@ -51,6 +51,9 @@ class AsyncStrategy(Algorithm, Strategy):
     needs: ClassVar[str] = ""
     takes: ClassVar[Sequence[str]] = KINDS
 
+    # Of the last aggregation, for Flower's result; None = means of the clients' metrics.
+    _metrics: MetricRecord | None = None
+
     def validate_run(self, num_versions: float, schedule: Schedule) -> None:
         """Refuse a run that the algorithm cannot do.
 
@@ -204,10 +207,6 @@ class AsyncStrategy(Algorithm, Strategy):
         """The algorithm in files and reports; for those of this project, as in `algorithm=`."""
         package, _, file = type(self).__module__.rpartition(".")
         return file if package == "fl_app.algorithms" else type(self).__name__
-
-    def _train_metrics(self) -> MetricRecord | None:
-        """Metrics of the last aggregation for Flower's result; None = means of the clients'."""
-        return None
 
     def _prepare(self, layout: Layout, train_config: ConfigRecord | None) -> Mapping[str, object]:
         """Prepare a run of `start`; returns what every order carries beside `dispatch`'s config."""
