@@ -60,7 +60,7 @@ class PubliclyWeighted(WeightedGradients):
         normalise: whether `public_weights` are divided by their sum, or by K.
     """
 
-    linear_in: ClassVar[Sequence[str]] = ("pseudo", "gradient")
+    linear_in = ("pseudo", "gradient")
     normalise = True
 
     def weights(self, model: GlobalModel, updates: Updates) -> Numbers:
@@ -73,8 +73,8 @@ class AveragedModels(AsyncStrategy):
     """The mean of K local models by examples, in rounds: w_{t+1} = sum_i (n_i / n) w_i."""
 
     schedule: ClassVar[Schedule] = synchronous(10)
-    takes: ClassVar[Sequence[str]] = TRAINED
-    linear_in: ClassVar[Sequence[str]] = ("delta",)
+    takes = TRAINED
+    linear_in = ("delta",)
 
     def public_weights(self) -> Weighting:
         return Weighting(by_examples=True)
