@@ -63,9 +63,8 @@ class Compass(Timed):
         self._founded = 0
 
     def due(self) -> float:
-        return min(
-            (late for _, late in self._groups.values() if late > self._now), default=math.inf
-        )
+        ends = [late for _, late in self._groups.values() if late > self._now]
+        return min(ends, default=math.inf)
 
     def start(self, idle: ClientPool, busy: Ids, buffer: Updates, rng: Rng) -> Sequence[int]:
         """Idle clients whose update does not wait for its group."""

@@ -298,9 +298,8 @@ class TableData(OwnData):
         if self.known is None:
             numbers = table[[*inputs, *targets]].drop(columns=categories, errors="ignore")
             refuse_commas(numbers, targets, where)
-        others = [*targets, *owner]
         rule = self.rule if self.known else self.missing
-        whole, notes = completed(table, inputs, others, rule, where)
+        whole, notes = completed(table, inputs, [*targets, *owner], rule, where)
         owners = whole[owner[0]] if owner else None
         return Part(where, whole[inputs], whole[targets], owners, categories, notes)
 
