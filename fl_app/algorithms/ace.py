@@ -94,12 +94,10 @@ class ACE(RemembersClients):
         population = counted if self.over == "heard" else self.population(updates)
         mean = (total / population).astype(np.float32)
         latest = {update.client_id: place for place, update in enumerate(updates)}
-        weights = [
-            1 / population
-            if memory.counts(update.client_id) and latest[update.client_id] == place
-            else 0.0
-            for place, update in enumerate(updates)
-        ]
+        weights = [0.0] * len(updates)
+        for client_id, place in latest.items():
+            if memory.counts(client_id):
+                weights[place] = 1 / population
         self.report["weight"] = weights
         share = np.full(len(updates), 1 / len(updates))
         direction = self.complete(model, mean, share, gradients)
