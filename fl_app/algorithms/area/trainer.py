@@ -36,15 +36,13 @@ class AREATrainer(LocalTrainer):
         """
         after, *saved = (int(order.config.get(key, 0)) for key in (AFTER, *CHECKPOINTS))
         number = order.sequence + 1
-        models = {}
-        if after:
-            numbers = [int(each) for each in order.state.get(NUMBERS, ())]
-            models = dict(zip(numbers, order.state.get(MODELS, ()), strict=True))
-            if after not in models:
-                raise ValueError(
-                    f"client {order.client_id} has no model of its upload {after}: its memory was "
-                    "lost, and its last model stays in the mean"
-                )
+        numbers = [int(each) for each in order.state.get(NUMBERS, ())]
+        models = dict(zip(numbers, order.state.get(MODELS, ()), strict=True))
+        if after and after not in models:
+            raise ValueError(
+                f"client {order.client_id} has no model of its upload {after}: its memory was "
+                "lost, and its last model stays in the mean"
+            )
         last = models[after] if after else order.vector
         change = upload.vector
         change += order.vector
