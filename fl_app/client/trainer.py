@@ -232,11 +232,9 @@ class LocalTrainer(TrainingSettings):
         """The gradient of one mini-batch, and the change of the buffers by its forward pass."""
         chosen = rng.permutation(indices)[: self.batch_size]
         loss, grad = self._loss_and_grad(chosen, self._anchor(received), step=0)
-        vector = np.empty(self.model.layout.size, np.float32)
-        split = self.model.layout.num_trainable
-        vector[:split] = to_vector(grad[: len(self.model.params)])  # without private parameters
-        if split < vector.size:
-            np.subtract(received[split:], self.model.read(start=split), out=vector[split:])
+        vector = to_vector(grad[: len(self.model.params)])  # without private parameters
+        if (split := vector.size) < received.size:
+            vector = np.concatenate([vector, received[split:] - self.model.read(start=split)])
         return Upload(vector, "gradient", int(indices.size), loss.item(), state=self.state)
 
     def _descend(self, order: Order, indices: Indices, rng: Rng, progress: Progress) -> Upload:
@@ -350,7 +348,7 @@ class LocalTrainer(TrainingSettings):
     def _result(self, vector: Vector, received: Vector, rate_sum: float) -> Vector:
         """The upload's vector, made in place from the model after the last step."""
         if self.upload != "model":
-            np.subtract(vector, received, out=vector)
+            vector -= received
         if self.upload == "pseudo":
             remedy = "nothing of its steps is left: raise algorithm.client.lr_decay or local_lr"
             RATE_SUM.check("the sum of an order's learning rates", rate_sum, remedy)
