@@ -104,6 +104,7 @@ class FlatModel:
         private_params = [p for name, p in params.items() if name in own]
         self.trained = [*self.params, *private_params]
         self.initial = {name: t.detach().cpu().clone() for name, t in self.private.items()}
+        self._fixed = {**self.frozen, **self.initial}
 
     def load(self, vector: Vector) -> None:
         """Set parameters and buffers from a vector of shape ``(d,)``."""
@@ -139,8 +140,7 @@ class FlatModel:
                 values, private ones their initial values.
         """
         arrays = self.layout.named(vector)
-        arrays |= {name: _readable(tensor).numpy() for name, tensor in self.frozen.items()}
-        arrays |= {name: _readable(tensor).numpy() for name, tensor in self.initial.items()}
+        arrays |= {name: _readable(tensor).numpy() for name, tensor in self._fixed.items()}
         return {name: arrays[first] for name, first in self._first_names.items()}
 
     def twin(self) -> "FlatModel":
@@ -199,16 +199,16 @@ class FlatModel:
         It is <p, (cos 0, cos 1, ...)>. Other rounding on another machine changes it by far less
         than 1e-5 of the length of p, and other values change it by about that length.
         """
-        return [_projected(tensor) for tensor in (*self.frozen.values(), *self.initial.values())]
+        return [_projected(tensor) for tensor in self._fixed.values()]
 
     def differing(self, traces: Sequence[float]) -> list[str]:
         """Names of the frozen or initial private parameters that do not fit these `traces`."""
-        tensors = {**self.frozen, **self.initial}
-        if len(traces) != len(tensors):
-            return sorted(tensors) or ["none"]
+        if len(traces) != len(self._fixed):
+            return sorted(self._fixed) or ["none"]
+        pairs = zip(self._fixed.items(), self.traces, traces, strict=True)
         return [
             name
-            for (name, tensor), own, other in zip(tensors.items(), self.traces, traces, strict=True)
+            for (name, tensor), own, other in pairs
             if own != other
             and abs(own - other) > TOLERANCE * float(_readable(tensor).double().norm())
         ]
