@@ -117,10 +117,9 @@ class Checked(Protocol):
 
     def __post_init__(self) -> None:
         for declared in fields(self):  # type: ignore[arg-type]  # any dataclass
-            if "bound" in declared.metadata:
-                key = f"{self._group}.{declared.name}".lstrip(".")
-                consequence = declared.metadata["consequence"]
-                declared.metadata["bound"].check(key, getattr(self, declared.name), consequence)
+            if bound := declared.metadata.get("bound"):
+                fits = bound.holds(getattr(self, declared.name))
+                self._require(fits, declared.name, bound.text, declared.metadata["consequence"])
 
     def _require(self, fits: bool, key: str, bound: str, consequence: str) -> None:
         """Refuse the value of the field `key`; see `fl_app.core.errors.require`."""
