@@ -166,7 +166,5 @@ class Attentive(Schedule):
 
 def not_waiting(idle: ClientPool, buffer: Updates) -> Sequence[int]:
     """Idle clients without an update in the buffer."""
-    if not idle:
-        return ()
     waiting = {update.client_id for update in buffer}
     return [client_id for client_id in idle if client_id not in waiting]
