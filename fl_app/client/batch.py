@@ -55,8 +55,8 @@ class BatchTrainer:
         forward = stacked_forward(trainer.model.module, trainer.model.trained)
         assert forward is not None
         self.forward = forward
-        self._rows = torch.empty(0, trainer.model.layout.size, device=trainer.processor)
-        self._models: list[_RowModel] = []
+        self._rows = torch.empty(batch, trainer.model.layout.size, device=trainer.processor)
+        self._models = [_RowModel(trainer.model, row) for row in self._rows]
         # One for each order, since orders and hooks set attributes of their trainer.
         self._trainers = [copy(trainer) for _ in range(batch)]
 
@@ -93,7 +93,8 @@ class BatchTrainer:
 
     def _train(self, clients: Sequence["_Client"]) -> list[Upload]:
         """The uploads of clients, those with more steps first."""
-        rows = self._load(clients)
+        received = np.stack([client.order.vector for client in clients])
+        rows = self._rows[: len(clients)].copy_(torch.from_numpy(received))
         for client, model in zip(clients, self._models, strict=False):
             client.trainer.model = model  # type: ignore[assignment]
             client.trainer.begin(client.order.config, client.rng)
@@ -105,16 +106,6 @@ class BatchTrainer:
             self._upload(client, end, loss)
             for client, end, loss in zip(clients, ends.cpu().numpy(), means, strict=True)
         ]
-
-    def _load(self, clients: Sequence["_Client"]) -> Tensor:
-        """The received models, shape ``(B, d)``."""
-        count, size = len(clients), self.trainer.model.layout.size
-        if len(self._rows) < count:
-            self._rows = torch.empty(count, size, device=self._rows.device)
-            self._models = [_RowModel(self.trainer.model, row) for row in self._rows]
-        rows = self._rows[:count]
-        received = np.stack([client.order.vector for client in clients])
-        return rows.copy_(torch.from_numpy(received))
 
     def _upload(self, client: "_Client", end: Vector, loss: float) -> Upload:
         """One client's upload, as `LocalTrainer` makes it."""
