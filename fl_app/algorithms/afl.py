@@ -21,8 +21,7 @@ Deviations: EAFL prints the mixture of models with a minus sign, which reverses 
 from dataclasses import dataclass
 
 from fl_app.core.hyper import POSITIVE, bounded
-from fl_app.core.types import GlobalModel, Numbers, Updates
-from fl_app.core.weighting import Weighting, by_examples
+from fl_app.core.weighting import Weighting
 from fl_app.strategy.weighted import WeightedGradientsOrModels
 
 
@@ -43,10 +42,6 @@ class AFL(WeightedGradientsOrModels):
         [-0.5, -1.5]
     """
 
-    linear_in = ("pseudo", "gradient")
     weighting = Weighting(by_examples=True)
 
     server_lr: float = bounded(0.2, POSITIVE, "the model would not move")
-
-    def weights(self, model: GlobalModel, updates: Updates) -> Numbers:
-        return by_examples(updates)

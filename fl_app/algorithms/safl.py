@@ -24,9 +24,7 @@ sum to 1: the step shrinks with the staleness.
 from dataclasses import dataclass
 
 from fl_app.core.hyper import POSITIVE, bounded
-from fl_app.core.staleness import polynomials
-from fl_app.core.types import GlobalModel, Numbers, Updates
-from fl_app.core.weighting import Weighting, by_examples
+from fl_app.core.weighting import Weighting
 from fl_app.strategy.weighted import WeightedGradientsOrModels
 
 
@@ -47,10 +45,6 @@ class SAFL(WeightedGradientsOrModels):
         [-0.5, -0.75]
     """
 
-    linear_in = ("pseudo", "gradient")
     weighting = Weighting("polynomial", exponent=1.0, by_examples=True)
 
     server_lr: float = bounded(1.5, POSITIVE, "the model would not move")
-
-    def weights(self, model: GlobalModel, updates: Updates) -> Numbers:
-        return by_examples(updates) * polynomials(model, updates, 1.0)

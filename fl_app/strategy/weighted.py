@@ -101,9 +101,10 @@ class WeightedGradientsOrModels(WeightedGradients):
         clip_norm: largest norm of an upload's trainable part in the gradient form; None = any.
 
     Attributes:
-        weighting: p_i of the gradient form, up to a common factor.
+        weighting: p_i of the gradient form, up to a common factor: by examples and age.
     """
 
+    linear_in = ("pseudo", "gradient")
     weighting: ClassVar[Weighting]
 
     form: str = bounded("gradient", one_of("gradient", "model"), "no other form is known")
@@ -113,6 +114,10 @@ class WeightedGradientsOrModels(WeightedGradients):
         super().__post_init__()
         if self.form == "model":
             self.takes = TRAINED  # type: ignore[misc]  # a gradient is no model
+
+    def weights(self, model: GlobalModel, updates: Updates) -> Numbers:
+        ages = [model.age(update) for update in updates]
+        return by_examples(updates) * [self.weighting.of_age(age) for age in ages]
 
     def aggregate(self, model: GlobalModel, updates: Updates) -> Vector:
         if self.form == "gradient":
