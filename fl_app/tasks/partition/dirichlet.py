@@ -118,14 +118,10 @@ class Dirichlet(Bounded):
 
 def _fill_up(parts: list[Indices], min_size: int, rng: Rng) -> list[Indices]:
     """Move random examples from the largest clients until every client has `min_size`."""
-    sizes = np.array([indices.size for indices in parts])
     owned = [rng.permutation(indices).tolist() for indices in parts]
-    for client_id in np.flatnonzero(sizes < min_size):
-        while sizes[client_id] < min_size:
-            largest = int(sizes.argmax())
-            owned[client_id].append(owned[largest].pop())
-            sizes[client_id] += 1
-            sizes[largest] -= 1
+    for own in owned:
+        while len(own) < min_size:
+            own.append(max(owned, key=len).pop())
     return [np.array(indices, np.int64) for indices in owned]
 
 
