@@ -61,12 +61,9 @@ class MetaModel(nn.Module):
         if num_slots == 1:  # without a choice there is nothing to learn
             return theta
         model = MetaModel._of(theta)
-        parameters = list(model.parameters())
-        grads = torch.autograd.grad(model(num_slots)[slot - 1], parameters, allow_unused=True)
-        flat = [
-            torch.zeros_like(p) if g is None else g for p, g in zip(parameters, grads, strict=True)
-        ]
-        moved = torch.from_numpy(theta) + step * parameters_to_vector(flat)
+        log_prob, parameters = model(num_slots)[slot - 1], [*model.parameters()]
+        grads = torch.autograd.grad(log_prob, parameters, materialize_grads=True)
+        moved = torch.from_numpy(theta) + step * parameters_to_vector(grads)
         return cast(Vector, moved.numpy())
 
     @staticmethod
