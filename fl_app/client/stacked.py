@@ -68,10 +68,8 @@ def _layer(module: nn.Module, places: Mapping[int, int]) -> Forward | None:
 
 
 def _linear(module: nn.Linear, places: Mapping[int, int]) -> Forward | None:
-    weight, bias = (
-        None if p is None else places.get(id(p), -1) for p in (module.weight, module.bias)
-    )
-    if weight is None or weight < 0 or bias == -1:  # frozen
+    weight, bias = places.get(id(module.weight)), places.get(id(module.bias))
+    if weight is None or (bias is None) != (module.bias is None):  # frozen
         return None
 
     def layer(params: Sequence[Tensor], inputs: Tensor) -> Tensor:
