@@ -97,11 +97,11 @@ def slope(vectors: Sequence[Vector], others: Sequence[Vector]) -> float | None:
     """
     product = length = 0.0
     for place in blocks(vectors[0].size):
-        rows = np.stack([vector[place] for vector in vectors])
         other = np.stack([vector[place] for vector in others])
         if (other != other[0]).any():  # else u_k - mean u is rounding noise
             other -= other.mean(0)
-            product += float(np.vdot(rows, other))
+            pairs = zip(vectors, other, strict=True)
+            product += sum(float(np.dot(vector[place], row)) for vector, row in pairs)
             length += float(np.vdot(other, other))
     return product / length if length > 0 else None
 

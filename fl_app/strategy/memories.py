@@ -181,7 +181,7 @@ class Memories:
             self._at, falls = now, np.ones_like(falls)
         weights = np.exp(np.outer(self._rates, np.array(versions) - self._at))
         self._masses += weights @ np.sign(scales)
-        weights[weights < SMALLEST] = 0
+        weights[weights < SMALLEST] = 0  # in float32 some would be denormal, which is slow
         weights = (weights * scales).astype(self._sums.dtype)
         falls *= self._shares
         factors, total = falls.astype(self._sums.dtype), np.empty(self._sums.shape[1])
