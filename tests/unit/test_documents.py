@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 from helpers import Quadratic, make_config, run, vec
 
-import fl_app
 from fl_app.cli import CONF
 from fl_app.client.build import chain
 from fl_app.schedule import Buffered
@@ -51,16 +50,7 @@ def test_links_files_and_names_of_modules_exist(page):
         assert (ROOT / name).exists(), name
     if page.name != "upgrading.md":
         for name in set(re.findall(r"\bfl_app(?:\.\w+)+", text)) - NOT_HERE:
-            assert exists(name), name
-
-
-def exists(name):
-    """Whether a dotted name is a module, or an attribute of one."""
-    try:
-        pkgutil.resolve_name(name)
-    except (ImportError, AttributeError):
-        return False
-    return True
+            pkgutil.resolve_name(name)
 
 
 def test_commands_name_options_that_exist():
@@ -91,8 +81,6 @@ def test_the_packages_are_those_that_the_linter_knows():
     section = (ROOT / "docs/architecture.md").read_text().split("## Packages")[1]
     rows = re.findall(r"^\| ((?:`\w+`(?:, )?)+) \|", section, re.MULTILINE)
     assert [re.findall(r"\w+", row) for row in rows] == layers
-    packages = {module.name for module in pkgutil.iter_modules(fl_app.__path__)}
-    assert {package for layer in layers for package in layer} == packages
 
 
 def test_the_algorithm_with_more_than_one_vector_trains(tmp_path, monkeypatch):
