@@ -52,6 +52,8 @@ class Kit:
             if not path.is_file():
                 continue
             with explaining(f"{path} must hold lines KEY=VALUE"):
+                if b"\r" in path.read_bytes():
+                    raise ValueError("its lines end as in Windows: sed -i 's/\\r$//' corrects it")
                 words = shlex.split(path.read_text(), comments=True)
                 if wrong := [word for word in words if not re.match(r"\w+=", word)]:
                     raise ValueError(f"{wrong[0]} is none")

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from fl_app.tasks.task import Task
 
 Names = str | Sequence[str]
-READER = 14  # format of users' data in the cache; a new number makes old entries invalid
+READER = 15  # format of users' data in the cache; a new number makes old entries invalid
 # Pandas's names of columns without a name: row numbers, which could give the classes away.
 NAMELESS = r"Unnamed: \d+|__index_level_\d+__"
 STREAM = 0x7465_7374_2073_6574  # keeps the test set's random numbers apart from all others
@@ -161,7 +161,7 @@ class OwnData(TaskKind):
             arrays["test_targets"] = table.encode_targets(test.targets, kind, outputs, test.where)
         elif tested.any():
             arrays |= {"test_inputs": inputs[tested], "test_targets": targets[tested]}
-        summary = table.overview(schema, train.owners, where)
+        summary = table.overview(schema, len(targets), train.owners, where)
         about = json.dumps({"schema": schema.to_json(), "notes": notes, "found": summary})
         return {**arrays, "about": np.frombuffer(about.encode(), np.uint8)}
 
@@ -300,6 +300,10 @@ class TableData(OwnData):
             refuse_commas(numbers, targets, where)
         rule = self.rule if self.known else self.missing
         whole, notes = completed(table, inputs, [*targets, *owner], rule, where)
+        for name, values in table.select_dtypes(exclude=["number", "bool"]).items():
+            if (broken := values.astype(str).str.contains("\n")).any():
+                row = f"a line break in row {broken.idxmax() + 1}"
+                notes.append(f"{where}: {name} has {row}: a single quote mark joins lines")
         owners = whole[owner[0]] if owner else None
         return Part(where, whole[inputs], whole[targets], owners, categories, notes)
 

@@ -76,13 +76,16 @@ def completed(
 def refuse_commas(table: pd.DataFrame, targets: Sequence[str], where: str) -> None:
     """Refuse columns of numbers with a comma, of decimals or thousands, which are read as texts.
 
+    Half of the values suffice: the others may be words for a missing one.
+
     Raises:
         ValueError: there is one; the message names the first and how to correct the file.
     """
     for name, values in table.select_dtypes(exclude="number").items():
         texts = values.dropna().astype(str).str.strip()
-        commas = texts[texts.str.contains(",", regex=False)]
-        if len(commas) and texts.str.fullmatch(r"[-+]?\d+(,\d+|(,\d{3})+)?").all():
+        numbers = texts.str.fullmatch(r"[-+]?(\d+(,\d+|(,\d{3})+)?|\d+(\.\d{3})+,\d+)")
+        commas = texts[numbers & texts.str.contains(",", regex=False)]
+        if len(commas) and numbers.mean() >= 0.5:
             names = f", or take texts for names (task.categories=[{name}])"
             raise ValueError(
                 f"{where}: column {name!r} has {commas.iloc[0]!r}, whose comma makes it a text: "
@@ -116,6 +119,12 @@ def doubts(part: Any, schema: Schema) -> list[str]:
                 f"{name} is {texts.iloc[0]} in every row: a device where it differs would spoil "
                 f"the model; {out}"
             )
+    for name, texts in table.join(part.targets).items():
+        share = as_numbers(present := texts.dropna()).notna().mean()
+        if name not in part.categories and 0.1 < share < 1:
+            word = present[as_numbers(present).isna()].mode()[0]
+            empty = f"if {word!r} is no value, leave the cell empty"
+            notes.append(f"{name} is taken for texts, of which {share:.0%} are numbers: {empty}")
     groups = {f"values of {each.name}": each.categories or () for each in schema.columns}
     groups["classes"] = schema.outputs if schema.kind == "classification" else ()
     groups["owners"] = () if part.owners is None else in_order(texts_of(part.owners))
@@ -161,11 +170,11 @@ def unusual(schema: Schema, inputs: Array, targets: Array) -> list[str]:
     return notes
 
 
-def overview(schema: Schema, owners: "pd.Series | None", where: str) -> str:
-    """A line on a user's data: inputs, outputs and owners."""
+def overview(schema: Schema, count: int, owners: "pd.Series | None", where: str) -> str:
+    """A line on a user's data: number of examples, inputs, outputs and owners."""
     what = "classes" if schema.kind == "classification" else "numbers to predict:"
     shape = "x".join(map(str, schema.input_shape))
-    line = f"{where}: {shape} inputs, {what} {names_of(schema.outputs, SHOWN)}"
+    line = f"{where}: {count} examples, {shape} inputs, {what} {names_of(schema.outputs, SHOWN)}"
     if owners is not None:
         known = in_order(texts_of(owners))
         line += f"; owners ({len(known)}), in the order of the clients: {names_of(known, SHOWN)}"
@@ -208,7 +217,8 @@ def codes_of(values: pd.Series, known: Sequence[str], where: str) -> Indices:
         name = wrong.iloc[0]
         remedy = "remove the row, or train with a schema of data that have all (task.schema)"
         if same := [each for each in known if _plain(each) == _plain(name)]:
-            remedy = f"write {same[0]!r}; pandas.read_csv keeps its zeros with dtype=str"
+            zeros = "; pandas.read_csv keeps its zeros with dtype=str" * name.isdecimal()
+            remedy = f"write {same[0]!r}{zeros}"
         raise ValueError(
             f"{where}: column {values.name!r} has {name!r} in row {wrong.index[0] + 1}, which "
             f"is none of {names_of(known, SHOWN)}: {remedy}"

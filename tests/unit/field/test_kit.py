@@ -121,6 +121,7 @@ def test_a_helper_that_could_not_work_is_not_added(tmp_path, arguments, refusal)
         ("SUPERLINK=server:99999", "SUPERLINK of .*node.env=server:99999 must be host:port"),
         ('SUPERLINK="server:1', "node.env must hold lines KEY=VALUE: No closing quotation"),
         ('DATA = "/x"', "node.env must hold lines KEY=VALUE: DATA is none"),
+        ("WARM=1\r\n", "node.env must hold lines KEY=VALUE: its lines end as in Windows"),
         ("SUPERLINK=server:1\nPORT=x", "PORT of .*node.env=x must be between 1 and 65535"),
     ],
 )
