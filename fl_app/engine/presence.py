@@ -34,11 +34,7 @@ class Presence(Remembers):
         self._until = [0.0] * num_clients  # when it ends
         self._ends: list[tuple[float, int]] = []
         # Ids in ascending order, as a pool of clients keeps the order in which they came.
-        self._online = {
-            client_id: None
-            for client_id in range(num_clients)
-            if availability.starts_online(client_id)
-        }
+        self._online = dict.fromkeys(filter(availability.starts_online, range(num_clients)))
         for client_id in range(num_clients):
             self._next_stay(client_id)
 
