@@ -239,10 +239,8 @@ def _order(cell: Cell) -> tuple[int, list[int], list[str | int]]:
         (cell.get("experiment.cells"), (name,)),
         (ALGORITHMS, (cell.algorithm,)),
     ]
-    places = [
-        next((place for place, entry in enumerate(order or ()) if entry in keys), len(order or ()))
-        for order, keys in lists
-    ]
+    matches = ([*(entry in keys for entry in order or ()), True] for order, keys in lists)
+    places = [each.index(True) for each in matches]
     # Text and numbers alternate in the parts of a split name, so they never meet in a comparison.
     parts = [int(part) if part.isdigit() else part for part in re.split(r"(\d+)", cell.folder)]
     return int(job) if job.isdigit() else 0, places, parts
