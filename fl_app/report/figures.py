@@ -11,6 +11,7 @@ import json
 import math
 import warnings
 from collections.abc import Sequence
+from itertools import product
 from pathlib import Path
 from statistics import fmean
 from typing import Any, TypeAlias
@@ -193,11 +194,6 @@ def learning(
     lines = []
     looks = {}
     for member in series:
-        curves_of = {
-            (metric, axis): curve(member, axis, metric, on_clients=on_clients)
-            for metric in metrics
-            for axis in axes
-        }
         last = [e for cell in member.cells for e in cell.history.client_evaluations[-1:]]
         if on_clients and not last:
             continue
@@ -218,10 +214,9 @@ def learning(
             average, worst = (fmean(e.value(key) for e in last) for key in means)
             name += f": {form.format(average)}, worst decile {form.format(worst)}"
         looks[name] = member.look
-        lines += [
-            thin(line).assign(cell=name, over=axis, metric=metric)
-            for (metric, axis), line in curves_of.items()
-        ]
+        for metric, axis in product(metrics, axes):
+            line = thin(curve(member, axis, metric, on_clients=on_clients))
+            lines.append(line.assign(cell=name, over=axis, metric=metric))
     points = pd.concat(lines)
     over = alt.param(
         name="over",
