@@ -13,8 +13,8 @@ from fl_app.core.errors import Diverged
 HEADER = "Traceback (most recent call last):\n"
 # Training that diverged, or numbers that left their range on the way.
 NO_BUGS = (FloatingPointError, OverflowError, Diverged)
-PACKAGE = str(Path(__file__).parents[1])
-STANDARD_LIBRARY = sysconfig.get_path("stdlib")
+PACKAGE = f"{Path(__file__).parents[1]}/"
+STANDARD_LIBRARY = f"{sysconfig.get_path('stdlib')}/"
 ATTRIBUTES = ("state", "report", "shares", "model", "extra", "client_id")  # set in each instance
 MIN_SIMILARITY = 0.75  # of two names, <= 1, from which one may be a misspelling of the other
 
@@ -36,7 +36,7 @@ def traceback_of(error: Exception, *, chain: bool = True) -> str:
     report = TracebackException.from_exception(error)
     link: TracebackException | None = report
     while link is not None:
-        user_frames = [frame for frame in link.stack if _is_users(frame.filename)]
+        user_frames = [frame for frame in link.stack if is_users(frame.filename)]
         link.stack = StackSummary.from_list(user_frames or link.stack)
         link = link.__cause__ or link.__context__
     return "".join(report.format(chain=chain)).rstrip()
@@ -77,6 +77,7 @@ def _methods(cls: type) -> dict[str, FunctionType]:
     return {name: each for name, each in vars(cls).items() if isinstance(each, FunctionType)}
 
 
-def _is_users(path: str) -> bool:
+def is_users(path: str) -> bool:
+    """Whether a file is the user's own: neither installed nor of this package or Python's."""
     installed = {"site-packages", "dist-packages"} & {*Path(path).parts}
     return not installed and not path.startswith((PACKAGE, STANDARD_LIBRARY, "<frozen"))

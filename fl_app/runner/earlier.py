@@ -2,7 +2,6 @@
 
 import inspect
 import re
-import sysconfig
 import zlib
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -12,14 +11,13 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
+from fl_app.core.bugs import is_users
 from fl_app.core.files import ANOTHER
 from fl_app.core.layout import names_of
 from fl_app.record.folder import EVENTS, read_summary
 from fl_app.report.cells import ENDS, is_cell, label_of
 
 FILES = (EVENTS, "summary.json", "config.yaml", "metrics.csv", "model.npz", "checkpoints")
-PACKAGE = Path(__file__).parents[1]
-STANDARD = sysconfig.get_path("stdlib")
 ADDRESS = re.compile(" at 0x[0-9a-f]+")  # of an object, another one in each process
 # A run may be resumed with other values of these; those of compare= are in the algorithm.
 CHANGEABLE = ("resume", "runtime", "failures", "compare")
@@ -39,9 +37,8 @@ def own_code(*objects: Any) -> dict[str, int]:
             values, item = values + arguments, item.func
         kind = item if inspect.isclass(item) or inspect.isroutine(item) else type(item)
         for obj in getattr(kind, "__mro__", (kind,)):
-            file = Path(getattr(inspect.getmodule(obj), "__file__", None) or "")
-            installed = "site-packages" in file.parts or obj.__module__ == "builtins"
-            if not (installed or file.is_relative_to(PACKAGE) or file.is_relative_to(STANDARD)):
+            file = getattr(inspect.getmodule(obj), "__file__", None) or ""
+            if obj.__module__ != "builtins" and is_users(file):
                 checksums[f"{obj.__module__}.{obj.__qualname__}"] = zlib.crc32(_code(obj, values))
     return checksums
 
