@@ -203,15 +203,11 @@ def figures(scores: Sequence[Scores]) -> dict[str, float]:
         scores: of at least one client.
     """
     names = dict.fromkeys(name for each in scores for name in each.metrics)
-    diverged = [
-        any("loss" in name and math.isnan(value) for name, value in each.metrics.items())
-        for each in scores
-    ]
     result: dict[str, float] = {}
     for name in names:
-        sent = [(s, d) for s, d in zip(scores, diverged, strict=True) if name in s.metrics]
-        defined = [s for s, d in sent if d or not math.isnan(s.metrics[name])]
-        counted = defined or [s for s, _ in sent]
+        sent = [each for each in scores if name in each.metrics]
+        defined = [each for each in sent if not math.isnan(each.metrics[name]) or _diverged(each)]
+        counted = defined or sent
         values = np.array([each.metrics[name] for each in counted], float)
         sizes = np.array([each.num_examples for each in counted], float)
         sign = -1.0 if any(part in name for part in LOWER_IS_BETTER) else 1.0
@@ -220,3 +216,7 @@ def figures(scores: Sequence[Scores]) -> dict[str, float]:
             result[f"{name}_std"] = float(values.std())
             result[f"{name}_worst_decile"] = sign * worst_decile(sign * values)
     return result
+
+
+def _diverged(scores: Scores) -> bool:
+    return any("loss" in name and math.isnan(value) for name, value in scores.metrics.items())
