@@ -31,10 +31,8 @@ from fl_app.core.events import (
 Joules = Callable[..., float]
 
 # Names of a metric in replies of ClientApps that are not this project's.
-ALIASES = {
-    "accuracy": ("eval_acc", "eval_accuracy", "eval-accuracy"),
-    "loss": ("eval_loss", "eval-loss"),
-}
+ALIASES = dict.fromkeys(("eval_acc", "eval_accuracy", "eval-accuracy"), "accuracy")
+ALIASES |= dict.fromkeys(("eval_loss", "eval-loss"), "loss")
 
 
 @dataclass(slots=True)
@@ -139,10 +137,8 @@ class EvaluationOnClients(Evaluation):
     def as_evaluation(self) -> Evaluation:
         """The means over the clients, as if the server had measured them."""
         means = {name: self.metrics[f"{name}_mean"] for name in self.names}
-        for name, aliases in ALIASES.items():
-            alias = next((o for o in aliases if o in means), None)
-            if name not in means and alias is not None:
-                means[name] = means[alias]
+        for alias in filter(means.__contains__, ALIASES):
+            means.setdefault(ALIASES[alias], means[alias])
         return Evaluation(self.version, self.t, self.client_updates, means)
 
 
