@@ -10,10 +10,8 @@ data and which devices.
 """
 
 import argparse
-import json
 import re
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
 
@@ -22,6 +20,7 @@ import yaml
 
 from fl_app.benchmark.page import Scores, interval, rank_section, section
 from fl_app.core.errors import require
+from fl_app.record.folder import read_summary
 from fl_app.search.settings import BEST
 
 AGES = ("median_staleness", "p90_staleness", "max_staleness")
@@ -30,7 +29,6 @@ LATE = 1.5  # a method is late above so many times the median seconds of a setti
 UNDISTURBED = "num_versions|updates|seconds|"  # values of `stopped` of a complete run; "" = unknown
 
 
-@dataclass(frozen=True)
 class Benchmark(Scores):
     """Results of methods in settings.
 
@@ -127,7 +125,7 @@ def _row(run: Path) -> dict[str, object]:
         "chosen": "",
         "place": order.index(setting) if setting in order else len(order),
     }
-    summary = json.loads(path.read_text()) if (path := run / "summary.json").exists() else {}
+    summary = read_summary(run)
     if summary.get("last10_accuracy") is None:
         return row
     labels = config["partition"].get("labels", []) if "SlowLabels" in str(config) else []
