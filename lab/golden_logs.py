@@ -36,18 +36,13 @@ RUNTIMES = {
 FILES = ("events.jsonl", "model.npz")
 
 
-def digests(folder: Path) -> dict[str, str]:
-    """Digests of the files of a run, by name."""
-    return {name: hashlib.sha256((folder / name).read_bytes()).hexdigest()[:16] for name in FILES}
-
-
 def run_digests(folder: Path, *words: str) -> dict[str, str]:
-    """The digests of a run, or the message by which it was refused or failed."""
+    """The digests of a run's files, or the message by which it was refused or failed."""
     try:
         fl_app.run(*COMMON, *words, output=folder, progress=False)
     except (ValueError, RunError) as problem:
         return {"refused": str(problem).splitlines()[0]}
-    return digests(folder)
+    return {name: hashlib.sha256((folder / name).read_bytes()).hexdigest()[:16] for name in FILES}
 
 
 @contextmanager
