@@ -82,16 +82,15 @@ def _group(group: str) -> str:
         lines += [LINKS[group], ""]
     if group == "experiment":  # its options have no keys of their own
         return "\n".join(lines)
-    paths = [CONF / group / f"{option}.yaml" for option in options(group)]
-    tables = {path: option_rows(path) for path in paths}
+    tables = {path: option_rows(path) for path in options(group).values()}
     shared = common(tables.values())
     notes = reasons(tables.values())
     lines += [f"Keys begin with `{package(group)}.`. Several options have:", ""] if shared else []
     lines += [*(_line(key, *row) for key, row in shared.items()), ""] if shared else []
     lines += [f"- ({number}): {_flat(reason)}" for reason, number in notes.items()]
     lines += [""] if notes else []
-    for path in paths:
-        lines += [*_option(group, path, tables[path], shared, notes), ""]
+    for path, table in tables.items():
+        lines += [_option(group, path, table, shared, notes), ""]
     return "\n".join(lines)
 
 
@@ -182,7 +181,7 @@ def reasons(tables: Iterable[Rows]) -> dict[str, int]:
     return {reason: number for number, reason in enumerate(frequent, start=1)}
 
 
-def _option(group: str, path: Path, own: Rows, shared: Rows, notes: Mapping[str, int]) -> list[str]:
+def _option(group: str, path: Path, own: Rows, shared: Rows, notes: Mapping[str, int]) -> str:
     text = path.read_text()
     comment, is_for = heading(text), purpose(path)
     if "\n  " in comment:  # a table
@@ -207,7 +206,7 @@ def _option(group: str, path: Path, own: Rows, shared: Rows, notes: Mapping[str,
     parts += [f"With {', '.join(brief)}."] if brief else []
     parts += [f"{', '.join(short)}."] if short else []
     parts += ["\n".join(keys)] if keys else []
-    return ["\n\n".join(parts)]
+    return "\n\n".join(parts)
 
 
 def _line(key: str, value: str, meaning: str) -> str:
