@@ -300,10 +300,6 @@ class TableData(OwnData):
             refuse_commas(numbers, targets, where)
         rule = self.rule if self.known else self.missing
         whole, notes = completed(table, inputs, [*targets, *owner], rule, where)
-        for name, values in table.select_dtypes(exclude=["number", "bool"]).items():
-            if (broken := values.astype(str).str.contains("\n")).any():
-                row = f"a line break in row {broken.idxmax() + 1}"
-                notes.append(f"{where}: {name} has {row}: a single quote mark joins lines")
         owners = whole[owner[0]] if owner else None
         return Part(where, whole[inputs], whole[targets], owners, categories, notes)
 

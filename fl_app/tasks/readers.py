@@ -65,6 +65,16 @@ class Csv(TableData):
         where, key = f"task.test_path={tests[0]}", "task.test_path"
         return train, tester.part_of(self.table(tests[0], key, texts), where)
 
+    def part_of(self, table: "pd.DataFrame", where: str) -> Part:
+        """As of every table, with notes on cells that hold a line break."""
+        notes = []
+        for name, values in table.select_dtypes(exclude=["number", "bool"]).items():
+            if (broken := values.astype(str).str.contains("\n")).any():
+                row = f"a line break in row {broken.idxmax() + 1}"
+                notes.append(f"{where}: {name} has {row}: a single quote mark joins lines")
+        part = super().part_of(table, where)
+        return replace(part, notes=[*notes, *part.notes])
+
     def table(self, file: Path, key: str, texts: Iterable[str] = ()) -> "pd.DataFrame":
         """The rows of a file.
 
