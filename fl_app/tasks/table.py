@@ -119,10 +119,10 @@ def doubts(part: Any, schema: Schema) -> list[str]:
                 f"{name} is {texts.iloc[0]} in every row: a device where it differs would spoil "
                 f"the model; {out}"
             )
-    for name, texts in table.join(part.targets).items():
-        share = as_numbers(present := texts.dropna()).notna().mean()
-        if name not in part.categories and 0.1 < share < 1:
-            word = present[as_numbers(present).isna()].mode()[0]
+    for name, values in table.join(part.targets).items():
+        is_number = as_numbers(present := values.dropna()).notna()
+        if name not in part.categories and 0.1 < (share := is_number.mean()) < 1:
+            word = present[~is_number].mode()[0]
             empty = f"if {word!r} is no value, leave the cell empty"
             notes.append(f"{name} is taken for texts, of which {share:.0%} are numbers: {empty}")
     groups = {f"values of {each.name}": each.categories or () for each in schema.columns}

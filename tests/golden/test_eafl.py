@@ -28,7 +28,7 @@ from fl_app.core.types import GlobalModel, Update, Upload
 from fl_app.schedule import k_async, synchronous
 
 MODEL = GlobalModel(vec(1, 1), version=3)
-EXAMPLES = [10, 20, 30, 20, 20]
+EXAMPLES = [10, 20, 30, 20, 20, 1]
 SURVEY = [vec(2, 0), vec(1, 0), vec(9, 1), vec(0, 1), vec(0, 3)]
 
 
@@ -51,7 +51,8 @@ def clusters(directions, num_clusters=2, model=MODEL):
 
 
 def test_like_directions_are_clustered_the_largest_cluster_first():
-    assert clusters(SURVEY) == {0: 0, 1: 0, 2: 0, 3: 1, 4: 1}
+    a, b, c = vec(1, 0), vec(0, 1), vec(-1, 0)
+    assert [*clusters([c, b, b, a, c, b], 3).values()] == [1, 0, 0, 2, 1, 0]
 
 
 def test_a_step_weighs_by_staleness_within_and_by_data_between_clusters():

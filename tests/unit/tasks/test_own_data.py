@@ -552,7 +552,6 @@ TEST = {"ignore": ["owner"], "test_path": "test.csv"}
         (ROWS, {"categories": "age", **WITH}, "task.categories=age must be as in task.schema"),
         (ROWS, TEST | {"age,city,bought\n1,Bern,no\n2,Oslo,no\n": 0}, "'city' has 'Oslo' in row 2"),
         ("x,x ,bought\n1,1,no\n", {}, "has two columns 'x'"),
-        ("x,x,bought\n1,1,no\n", {}, "has two columns 'x'"),
         (ROWS, {"client": "bought"}, "task.client=bought must be another column: it is the target"),
         (ROWS.replace(",", ";"), {}, r"its first line is 'age;.*: give \"task.separator=';'\"$"),
         (ROWS.replace(",", ";"), WITH, r"first line is 'age;.*: write ',' instead of ';'$"),
