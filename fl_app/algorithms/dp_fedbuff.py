@@ -52,8 +52,8 @@ class DPFedBuff(Stepped):
         noise_multiplier: z, standard deviation of the noise over C.
         delta: of (epsilon, delta); well below 1 / number of clients.
         max_epsilon: a run that would spend more is refused; None = any.
-        noise_seed: seed of the noise; None = from the operating system, which privacy requires. A
-            known seed allows the noise to be removed.
+        noise_seed: seed of the noise; None = from the operating system, as privacy requires, and
+            new after a restart. Whoever knows the seed can remove the noise.
 
     Examples:
         >>> model = GlobalModel(np.zeros(2, np.float32), version=3)
@@ -78,7 +78,8 @@ class DPFedBuff(Stepped):
     def __post_init__(self) -> None:
         super().__post_init__()
         require_installed("dp_accounting")
-        self.state["noise"] = np.random.default_rng(self.noise_seed)
+        if self.noise_seed is not None:  # a checkpoint holds no generator of secret noise
+            self.state["noise"] = np.random.default_rng(self.noise_seed)
 
     def validate_run(self, num_versions: float, schedule: Schedule) -> None:
         if self.max_epsilon is None:
@@ -106,7 +107,8 @@ class DPFedBuff(Stepped):
         counts = [share[update.client_id] for update in updates]
         weights = (polynomials(model, updates, 0.5) / counts).tolist()
         deltas = self.deltas(model, updates)
-        noise = self.state["noise"].standard_normal(model.params.size, np.float32)
+        generator = self.state.get("noise") or np.random.default_rng()
+        noise = generator.standard_normal(model.params.size, np.float32)
         noise *= np.float32(self.noise_multiplier * self.clip_norm)
         total = weighted_sum([*weights, 1.0], [*deltas, noise])
         self.state["versions"] += 1

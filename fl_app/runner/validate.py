@@ -194,6 +194,13 @@ def validate_config(config: DictConfig, objects: UserObjects = NO_OBJECTS) -> No
             "algorithm/schedule=routed must be another one with runtime=deployment: its "
             "probabilities are those of simulated devices"
         )
+    if real and "noise_seed" in config.algorithm.strategy:  # of differential privacy
+        seed, bound = config.algorithm.strategy.noise_seed, "null with runtime=deployment"
+        effect = "whoever knows it can remove the noise"
+        require(seed is None, "algorithm.strategy.noise_seed", seed, bound, effect)
+        every, bound = config.checkpoint_every, "1 with noise on real nodes"
+        effect = "after a crash, versions would be published again, which epsilon does not count"
+        require(every == 1, "checkpoint_every", every, bound, effect)
     if config.num_clients is not None:  # else as many real nodes as connect
         schedule.validate_population(config.num_clients)
     if code := own_code(*_user_code(config, objects, strategy, schedule)):

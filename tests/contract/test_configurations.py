@@ -153,6 +153,15 @@ def test_a_limit_of_updates_is_one_of_versions():
         validate_config(configuration("fedsa", *overrides[:2]))
 
 
+def test_noise_on_real_nodes_is_secret_and_never_used_twice():
+    overrides = ["algorithm=dp_fedbuff", "runtime=deployment", "num_clients=12"]
+    overrides += ["checkpoint_every=1", "algorithm.strategy.noise_seed=null"]
+    validate_config(make_config(*overrides))
+    for override in ("algorithm.strategy.noise_seed=0", "checkpoint_every=2"):
+        with pytest.raises(ValueError, match=f"^{override} must be "):
+            validate_config(make_config(*overrides, override))
+
+
 def test_a_gradient_is_no_model_to_mix():
     with pytest.raises(ValueError, match="upload=gradient must be one of model, delta"):
         validate_config(configuration("safl", "algorithm.strategy.form=model"))

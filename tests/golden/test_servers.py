@@ -432,6 +432,7 @@ def test_noise_without_a_seed_cannot_be_repeated():
     settings = {"noise_seed": None, "noise_multiplier": 1.0}
     one, other = (private(**settings).aggregate(PRIVATE_MODEL, FOUR) for _ in range(2))
     assert one.tobytes() != other.tobytes()
+    assert "noise" not in private(**settings).state  # nor after a restart
 
 
 def test_epsilon_by_number_of_versions():
