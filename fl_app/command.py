@@ -2,12 +2,15 @@
 
 import os
 import shlex
+import signal
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from signal import SIGINT
 from traceback import walk_tb
+from types import FrameType
 from typing import Any
 
 import hydra
@@ -125,6 +128,7 @@ def command(arguments: Sequence[str]) -> int:
     if "--version" in arguments:
         print(f"fl-app {installed_version('fl-app')}")
         return 0
+    signal.signal(SIGINT, partial(_end, arguments))  # outside of a run, which has its own handler
     try:
         if "--help" in arguments or "-h" in arguments:
             print(help_on(arguments))
@@ -152,6 +156,13 @@ def command(arguments: Sequence[str]) -> int:
     if _failures:
         print(f"error: {len(_failures)} of the sweep's jobs failed", file=sys.stderr)
     return max(_failures, default=0)
+
+
+def _end(arguments: Sequence[str], number: int, frame: FrameType | None) -> None:
+    """End the process at once: libraries swallow KeyboardInterrupt, or print it."""
+    if _hydra is None:
+        os._exit(128 + number)
+    os._exit(_report_failure(Interrupted(), arguments))
 
 
 def _report_failure(error: BaseException | None, arguments: Sequence[str]) -> int:

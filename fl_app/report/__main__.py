@@ -1,6 +1,7 @@
 """`python -m fl_app.report <run folder>`: write table, page and figures of a run."""
 
 import argparse
+import signal
 from pathlib import Path
 
 from fl_app.report import PAGE, Table, no_pictures, target_of, write_report
@@ -15,6 +16,7 @@ def evaluations(text: str) -> int:
 
 def main(arguments: list[str] | None = None) -> None:
     """Read the command line, write the report, print the table."""
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # for example, of `| head`
     parser = argparse.ArgumentParser(prog="python -m fl_app.report", description=__doc__)
     parser.add_argument(
         "run_folder", type=Path, help="output folder of a run, or of one of its cells"

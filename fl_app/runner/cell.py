@@ -124,24 +124,31 @@ def run_cell(
             sinks.append(progress)
         with interruptible(engine.ask_to_stop) as uninterrupted:
             outcome = engine.run()
-        cause = outcome.error and outcome.error.__cause__
-        if isinstance(outcome.error, ServerError) and isinstance(cause, Exception):
-            form = "%s: an error in the code of the strategy, the schedule or the evaluation:\n%s"
-            log.error(form, label, traceback_of(cause))
-    client = config.algorithm.client
-    decider = work_decider(components.strategy, components.schedule, client, outcome.ordered)
-    facts: dict[str, Any] = {
-        "algorithm": config.algorithm.name,
-        "task": task.name,
-        "seed": config.seed,
-        "num_clients": config.num_clients or len(history.sequences),
-        **({"made_up": True} if config.task.get("made_up") else {}),
-        "work_per_update": f"by {decider}" if decider else components.trainer.work_per_update,
-    }
-    if client.private:
-        facts["private"] = list(client.private)
-    if config.runtime.name == "deployment":
-        facts["without_update"] = sorted({*history.sequences} - {*history.arrivals})
-    arrays = model.named(outcome.params)
-    target = config.experiment.report_accuracy
-    return outcome, files.finish(outcome, arrays, facts, target, score)
+            cause = outcome.error and outcome.error.__cause__
+            if isinstance(outcome.error, ServerError) and isinstance(cause, Exception):
+                form = (
+                    "%s: an error in the code of the strategy, the schedule or the evaluation:\n%s"
+                )
+                log.error(form, label, traceback_of(cause))
+            client = config.algorithm.client
+            decider = work_decider(
+                components.strategy, components.schedule, client, outcome.ordered
+            )
+            facts: dict[str, Any] = {
+                "algorithm": config.algorithm.name,
+                "task": task.name,
+                "seed": config.seed,
+                "num_clients": config.num_clients or len(history.sequences),
+                **({"made_up": True} if config.task.get("made_up") else {}),
+                "work_per_update": f"by {decider}"
+                if decider
+                else components.trainer.work_per_update,
+            }
+            if client.private:
+                facts["private"] = list(client.private)
+            if config.runtime.name == "deployment":
+                facts["without_update"] = sorted({*history.sequences} - {*history.arrivals})
+            arrays = model.named(outcome.params)
+            target = config.experiment.report_accuracy
+            with uninterrupted():  # Ctrl-C comes too late
+                return outcome, files.finish(outcome, arrays, facts, target, score)

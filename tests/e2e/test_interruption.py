@@ -71,6 +71,20 @@ def test_a_sweep_ends_at_once_and_one_command_resumes_it(tmp_path):
 
 
 @slow
+def test_ctrl_c_while_the_report_is_drawn_names_the_command_that_draws_it(tmp_path):
+    words = ["num_versions=2", f"hydra.run.dir={tmp_path}"]
+    with launch(*words) as process:
+        wait_for(process, (tmp_path / "summary.json").exists)
+        process.send_signal(signal.SIGINT)
+        _, err = wait_for_end(process, 130)
+    command = f"{' '.join(words)} resume=auto"
+    assert err == f"interrupted; to go on: python -m fl_app {command}\n"
+    with launch(*command.split()) as process:
+        wait_for_end(process)
+    assert (tmp_path / "report.html").exists()
+
+
+@slow
 def test_processes_end_with_the_command(tmp_path):
     """After SIGKILL, as by a batch system after its timeout, the command cannot end them itself."""
     with quickstart(tmp_path, "num_versions=5000", "experiment.parallel=2") as process:
