@@ -1,5 +1,6 @@
 """Predictions of a run's final model, with the run's schema."""
 
+import warnings
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -17,7 +18,7 @@ from fl_app.tasks.conversion import pair
 from fl_app.tasks.files import existing
 from fl_app.tasks.own_data import Part, encoded_inputs, scaling_of
 from fl_app.tasks.readers import Csv, channels_first
-from fl_app.tasks.table import completed
+from fl_app.tasks.table import completed, unusual
 
 if TYPE_CHECKING:
     from fl_app.tasks.encoding import Schema
@@ -58,12 +59,16 @@ def predict(folder: Path, arrays: Mapping[str, Array], inputs: Any) -> Array:
         if missing := {*names} - {*inputs}:
             text = f"{', '.join(sorted(missing))}: there are {', '.join(map(str, inputs))}"
             raise ValueError(f"inputs must have the columns {text}")
+        if len(twice := inputs.columns[inputs.columns.duplicated()]):
+            raise ValueError(f"inputs has two columns {twice[0]!r}: which of them is meant?")
         rule = "median" if schema.missing == "median" else "refuse"
         inputs, _ = completed(inputs.reset_index(drop=True), names, [], rule, "inputs")
     else:
         inputs = channels_first(pair(inputs, inputs, "inputs", "inputs")[0])
         task = replace(task, prepare=scaling_of(inputs, schema))
     encoded = encoded_inputs(Part("inputs", inputs, pd.DataFrame()), schema)
+    for note in unusual(schema, encoded, np.empty((len(encoded), 0))):
+        warnings.warn(f"inputs: {note}", stacklevel=3)
     model = task.model()
     model.load_state_dict({name: torch.from_numpy(array) for name, array in arrays.items()})
     return task.answers(model, torch.from_numpy(encoded))

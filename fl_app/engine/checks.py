@@ -169,6 +169,23 @@ def evaluated(strategy: Algorithm, model: GlobalModel) -> Vector:
     return vector
 
 
+def dispatched(strategy: Algorithm, model: GlobalModel, client_id: int) -> tuple[Vector, Config]:
+    """What the strategy sends with an order; RunError if it is no vector and config."""
+    result: Any = strategy.dispatch(model, client_id)
+    valid = isinstance(result, tuple) and len(result) == 2 and isinstance(result[1], Mapping)
+    _require(strategy, "dispatch", result, valid, "a vector and a dict, the client's config")
+    vector, config = result
+    require_vector(strategy, "dispatch", vector, model.params.size)
+    return vector, config
+
+
+def work(schedule: Schedule, client_id: int) -> Config:
+    """The schedule's config for an order; RunError if it is no dict."""
+    result: Any = schedule.work(client_id)
+    _require(schedule, "work", result, isinstance(result, Mapping), "a dict, the client's config")
+    return result
+
+
 def order_config(strategy: Algorithm, config: Config) -> None:
     """Refuse what `dispatch` or the schedule's `work` tells a client about its training.
 

@@ -224,10 +224,9 @@ class Engine(Versions):
         model = fed.model
         chosen = self.schedule.start(fed.idle, fed.busy, fed.buffer, fed.rng)
         for client_id in checks.started(self.schedule, chosen):
-            vector, config = self.strategy.dispatch(model, client_id)
-            checks.require_vector(self.strategy, "dispatch", vector, model.params.size)
+            vector, config = checks.dispatched(self.strategy, model, client_id)
             self.outcome.ordered |= config.keys()
-            work = self.schedule.work(client_id)
+            work = checks.work(self.schedule, client_id)
             if checks.RATE in config and checks.RATE in work:
                 work = {**work, checks.RATE: float(config[checks.RATE]) * float(work[checks.RATE])}
             config = {**config, **work}

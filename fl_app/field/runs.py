@@ -92,11 +92,11 @@ class Supervisor:
                 reason = f"run {run_id} is {status}{f': {details}' if details else ''}"
                 if status == "finished:stopped":
                     raise RunError(f"{reason}; the same command goes on with it")
-                if ending := _reason_of_end(output):
-                    raise RunError(f"{reason}; it ended with {ending}")
                 if (refusal := output / REFUSED).exists():
                     text = refusal.read_text(encoding="utf-8")
                     raise RunError(f"run {run_id} was refused: {text}")
+                if ending := _reason_of_end(output):
+                    raise RunError(f"{reason}; it ended with {ending}")
             # A resumed run cuts its log back to the checkpoint.
             size, _ = _log_of(output)
             fruitless = 0 if size > furthest else fruitless + 1

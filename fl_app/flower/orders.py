@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass
 from functools import partial
+from http.client import UNAUTHORIZED
 from typing import Any, TypeAlias
 
 from flwr.app import Message, MessageType, RecordDict
@@ -110,6 +111,8 @@ class Orders:
             self.report(error)
             return
         except Exception as error:  # else the order would be lost with its thread
+            if getattr(getattr(error, "response", None), "status_code", None) == UNAUTHORIZED:
+                return  # the run was stopped, and no client has failed
             replies = [Reply(order.number, error=f"grid: {error!r}")]
         self.report(partial(self.on_replies, order, replies))
 

@@ -204,6 +204,8 @@ def test_a_model_predicts_in_the_words_and_units_of_its_data(folder, monkeypatch
     digest(folder / "classes", *options, *longer)
     result = fl_app.Result(folder / "classes")
     assert (result.predict(table) == table["bought"]).mean() > 0.9
+    with pytest.warns(UserWarning, match=r"^inputs: first: -?[\d.e+]+ to .* in the schema$"):
+        result.predict(table.assign(first=1000 * table["first"]))
     assert (result.predict("table.csv") == result.predict(table)[::-1]).all()
     digest(folder / "numbers", *options, *longer, "task.target=price", "task.ignore=[bought,city]")
     prices = fl_app.Result(folder / "numbers").predict(table)
@@ -223,6 +225,8 @@ def test_a_model_predicts_in_the_words_and_units_of_its_data(folder, monkeypatch
         ValueError, match="inputs must have the columns second: there are first, city"
     ):
         result.predict(table[["first", "city"]])
+    with pytest.raises(ValueError, match="inputs has two columns 'first'"):
+        result.predict(pd.concat([table, table[["first"]]], axis=1))
     (folder / "classes" / "schema.json").unlink()
     with pytest.raises(ValueError, match=r"has no schema.json: its task is a Python object"):
         result.predict(table)

@@ -482,6 +482,7 @@ def test_divergence_keeps_the_last_finite_model():
         (Buffered, "take", lambda self, buffer: [*buffer, *buffer], "of the buffer, each once, or"),
         (Buffered, "take", lambda self, buffer: [*map(copy, buffer)], "of the buffer, each once"),
         (Buffered, "start", lambda *_: None, " returned None, and must return clients of"),
+        (Buffered, "work", lambda *_: 2, " returned 2, and must return a dict"),
         (Buffered, "work", lambda *_: {"local_steps": 0}, "local_steps=0 must be an integer >= 1"),
         (
             MeanDelta,
@@ -491,6 +492,12 @@ def test_divergence_keeps_the_last_finite_model():
         ),
         (MeanDelta, "aggregate", lambda *_: vec(0), " returned shape (1,), expected that of model"),
         (MeanDelta, "aggregate", lambda *_: [0.0, 0.0], " returned a list, expected a NumPy array"),
+        (
+            MeanDelta,
+            "dispatch",
+            lambda *_: vec(0, 0),
+            "must return a vector and a dict, the client",
+        ),
         (MeanDelta, "dispatch", lambda _, model, client: (model.params, {"proximal-mu": -1}), "-1"),
         (MeanDelta, "admit", lambda *_: True, " returned True, and must return a reason or None"),
         (

@@ -105,6 +105,7 @@ def ends(stopped):
 
 
 def refuses(output):
+    ends("num_versions")(output)  # of an earlier run
     (output / "refused.txt").write_text("task.loss=my:los is unknown")
 
 
@@ -150,7 +151,7 @@ def test_a_run_is_resumed_whatever_died(tmp_path, runs, resumed, message):
 )
 def test_a_run_that_ended_or_was_stopped_is_not_submitted_again(tmp_path, run, reason):
     with pytest.raises(RunError, match=reason):
-        Scripted(tmp_path / "run", run).complete()
+        Scripted(tmp_path / "run", run).complete("resume=auto")
 
 
 def test_a_run_that_another_process_submitted_is_supervised_and_resumed(tmp_path):

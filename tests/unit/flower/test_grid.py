@@ -6,7 +6,9 @@ import signal
 import threading
 from dataclasses import replace
 from types import SimpleNamespace
+from unittest.mock import Mock
 
+import httpx
 import numpy as np
 import pytest
 from fake_grid import FakeGrid, SuperLink, serve
@@ -237,12 +239,15 @@ def test_errors_become_replies_with_the_reason(open_mailbox, monkeypatch):
     assert errors[1] == "malformed reply: reply holds 0 MetricRecords, expected exactly one"
     assert errors[2] == f"node {refused} was not given the order"
 
-    def broken(message_ids):
-        raise ConnectionError("refused")
-
-    monkeypatch.setattr(grid, "pull_messages", broken)
-    mailbox.push(order(3, empty))
-    assert pull(mailbox, 1) == [Reply(3, error="grid: ConnectionError('refused')")]
+    request = httpx.Request("POST", "http://link")
+    for number, error in (
+        # The run has been stopped: no client has failed.
+        (3, httpx.HTTPStatusError("", request=request, response=httpx.Response(401))),
+        (4, ConnectionError("refused")),
+    ):
+        monkeypatch.setattr(grid, "pull_messages", Mock(side_effect=error))
+        mailbox.push(order(number, empty))
+    assert pull(mailbox, 1) == [Reply(4, error="grid: ConnectionError('refused')")]
 
 
 def test_a_node_that_restarts_between_two_looks_has_lost_its_order(one_node):
