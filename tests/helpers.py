@@ -580,7 +580,7 @@ EVENTFUL = [
     evaluate(11.0, 2, 0.8),
 ]
 
-SUMMARY = {"bytes_down": 2_500_000, "bytes_up": 1_000_000, "updates_per_second": 812.4}
+SUMMARY = {"bytes_down": 2_500_000, "bytes_up": 1_000_000, "wall_updates_per_second": 812.4}
 SUMMARY |= {"work_per_update": "10 steps", "stopped": "num_versions"}
 
 

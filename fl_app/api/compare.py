@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 # Columns of the table that a comparison leaves out, and those with a meaningful spread.
 OF_RUN = (
     *("cell", "algorithm", "statistic", "num_seeds", "label", "seed", "folder"),
-    *("updates_per_second", "score", "target_accuracy"),
+    *("wall_updates_per_second", "score", "target_accuracy"),
 )
 SPREAD = ("final_", "best_", "last10_", "seconds_to_", "updates_to_", "mean_")
 WIDTH = 120  # characters of a comparison as text

@@ -264,8 +264,9 @@ class ClientsEvaluated(OfVersion):
         client_updates: that had arrived by then.
         clients: number of clients that sent scores, >= 1.
         num_examples: of all of them.
-        metrics: for every metric ``<metric>_mean`` (weighted by examples), ``<metric>_std`` (over
-            the clients) and ``<metric>_worst_decile`` (mean over the worst tenth of the clients).
+        metrics: for every metric ``<metric>_mean`` (weighted by examples; RMSE and perplexity are
+            pooled), ``<metric>_std`` (over the clients) and ``<metric>_worst_decile`` (mean over
+            the worst tenth of the clients).
     """
 
     kind = "clients_evaluate"

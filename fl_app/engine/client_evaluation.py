@@ -34,6 +34,9 @@ LOWER_IS_BETTER = (
     *("loss", "error", "perplexity", "rmse", "mse", "mae", "entropy", "nll", "brier"),
     *("distance", "divergence", "deviation"),
 )
+# Metrics that are a function of a mean over examples, by parts of their names, with its inverse and
+# itself. They are pooled: as if one client had all examples.
+POOLED = {"rmse": (np.square, np.sqrt), "perplexity": (np.log, np.exp)}
 
 
 class ClientEvaluation(Remembers):
@@ -211,8 +214,10 @@ def figures(scores: Sequence[Scores]) -> dict[str, float]:
         values = np.array([each.metrics[name] for each in counted], float)
         sizes = np.array([each.num_examples for each in counted], float)
         sign = -1.0 if any(part in name for part in LOWER_IS_BETTER) else 1.0
-        with np.errstate(invalid="ignore", over="ignore"):  # a model that diverged has any loss
-            result[f"{name}_mean"] = float(sizes @ values / sizes.sum())
+        pairs = (pair for part, pair in POOLED.items() if part in name)
+        transform, inverse = next(pairs, (np.positive, np.positive))
+        with np.errstate(all="ignore"):  # a model that diverged has any loss
+            result[f"{name}_mean"] = float(inverse(sizes @ transform(values) / sizes.sum()))
             result[f"{name}_std"] = float(values.std())
             result[f"{name}_worst_decile"] = sign * worst_decile(sign * values)
     return result

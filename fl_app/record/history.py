@@ -33,6 +33,8 @@ Joules = Callable[..., float]
 # Names of a metric in replies of ClientApps that are not this project's.
 ALIASES = dict.fromkeys(("eval_acc", "eval_accuracy", "eval-accuracy"), "accuracy")
 ALIASES |= dict.fromkeys(("eval_loss", "eval-loss"), "loss")
+# Metrics that do not follow from those of parts of the examples, by how their names begin.
+OF_ONE_CLIENT = ("r2", "commonest_prediction", "recall_")
 
 
 @dataclass(slots=True)
@@ -135,8 +137,9 @@ class EvaluationOnClients(Evaluation):
 
     @property
     def as_evaluation(self) -> Evaluation:
-        """The means over the clients, as if the server had measured them."""
-        means = {name: self.metrics[f"{name}_mean"] for name in self.names}
+        """What the server would have measured on the examples of all clients."""
+        known = [name for name in self.names if not name.startswith(OF_ONE_CLIENT)]
+        means = {name: self.metrics[f"{name}_mean"] for name in known}
         for alias in filter(means.__contains__, ALIASES):
             means.setdefault(ALIASES[alias], means[alias])
         return Evaluation(self.version, self.t, self.client_updates, means)

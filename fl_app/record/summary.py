@@ -50,19 +50,20 @@ def of_outcome(
     name = (score or ACCURACY).name
     scores = [numbers[name] for numbers in metrics if name in numbers]
     losses = [numbers["loss"] for numbers in metrics if "loss" in numbers]
-    log, plain = stability([each.value(name) for each in history.evaluations])
+    last = late(history.evaluations, name)
+    log, plain = stability(last)
     has_accuracy = name == ACCURACY.name
     summary = {
         "num_versions": outcome.version,
         "client_updates": history.client_updates,
         "virtual_seconds": outcome.seconds,
         "wall_seconds": wall_seconds,
-        "updates_per_second": history.client_updates / wall_seconds,
+        "wall_updates_per_second": history.client_updates / wall_seconds,
         "score": score and score.name,
         "higher_is_better": score and score.higher_is_better,
         f"final_{name}": finite_mean(scores[-1:]),
         f"best_{name}": score and score.best(scores),
-        f"last10_{name}": finite_mean(late(scores)),
+        f"last10_{name}": finite_mean(last),
         "final_loss": finite_mean(losses[-1:]),
         "model_sha256": hashlib.sha256(outcome.params.tobytes()).hexdigest(),
         "mean_staleness": mean_age(history.ages) if history.ages else None,
@@ -77,13 +78,13 @@ def of_outcome(
         **_first("first_failure", history.first_failure),
         **_first("first_rejection", history.first_rejection),
         "stopped": outcome.stopped,
-        **({"last10_log10_accuracy_std": _or_null(log)} if has_accuracy else {}),
-        f"last10_{name}_std": _or_null(plain),
+        **({"std_of_last10_log10_accuracy": _or_null(log)} if has_accuracy else {}),
+        f"std_of_last10_{name}": _or_null(plain),
         **(of_target(history.evaluations, report_accuracy) if has_accuracy else {}),
         "joules": history.joules,
         "orders_wasted": history.orders_wasted,
         "aggregation": {key: _or_null(total / n) for key, (total, n) in history.reported.items()},
-        **of_last_evaluation(metrics[-1] if metrics else {}),
+        **of_last_evaluation(metrics[-1] if metrics else {}, name),
         **of_clients(history),
     }
     if clash := sorted(summary.keys() & outcome.totals.keys()):
@@ -104,19 +105,21 @@ def finite_mean(values: Sequence[float]) -> float | None:
     return _or_null(float(np.mean(values))) if values else None
 
 
-def late(values: Sequence[float]) -> Sequence[float]:
-    """The values of the last ten evaluations, without the first one, of the untrained model."""
-    return (values[1:] or values)[-STABILITY_WINDOW:]
+def late(evaluations: Sequence[Evaluation], name: str) -> list[float]:
+    """A metric in the last ten evaluations that have it; without version 0, which is untrained."""
+    known = [evaluation for evaluation in evaluations if name in evaluation.metrics]
+    trained = [evaluation for evaluation in known if evaluation.version > 0]
+    return [evaluation.value(name) for evaluation in (trained or known)[-STABILITY_WINDOW:]]
 
 
 def stability(accuracies: Sequence[float]) -> tuple[float, float]:
-    """Standard deviation of the last ten accuracies; small values mean steady training.
+    """Standard deviation of accuracies; small values mean steady training.
 
     Returns:
         Population standard deviation of log10(accuracy), the measure of WKAFL's Table 3, and of the
         accuracy. Both are NaN for fewer than two accuracies, the former also if an accuracy is 0.
     """
-    last = np.array(late(accuracies), float)
+    last = np.array(accuracies, float)
     if last.size < 2:
         return math.nan, math.nan
     with np.errstate(invalid="ignore"):  # of a run that diverged
@@ -201,8 +204,12 @@ def stays_at(evaluations: Sequence[Evaluation], target: float) -> Evaluation | N
     return evaluations[first + WINDOW - 1] if first < means.size else None
 
 
-def of_last_evaluation(metrics: Mapping[str, float]) -> dict[str, Any]:
+def of_last_evaluation(metrics: Mapping[str, float], score: str) -> dict[str, Any]:
     """Keys of ``summary.json`` from the metrics of the last evaluation, if it has them.
+
+    Args:
+        metrics: by name.
+        score: the one by which the run is judged.
 
     Returns:
         ``collapsed``: whether the model predicts (nearly) always the same class although its loss
@@ -213,7 +220,7 @@ def of_last_evaluation(metrics: Mapping[str, float]) -> dict[str, Any]:
     if "commonest_prediction" in metrics:
         constant = metrics["commonest_prediction"] >= COLLAPSED_AT
         summary["collapsed"] = constant and math.isfinite(metrics["loss"])
-    if "r2" in metrics:
+    if "r2" in metrics and score == "rmse":
         summary["collapsed"] = metrics["r2"] < MIN_R2
     if "perplexity" in metrics:
         summary["final_perplexity"] = _or_null(metrics["perplexity"])

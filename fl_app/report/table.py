@@ -41,7 +41,7 @@ _COLUMNS: tuple[tuple[str, str, str, str, Callable[[list[float]], float] | None]
     ("rejected", "", "rej", "{:,.0f}", None),
     ("mb_down", "MB", "down", "{:,.1f}", None),
     ("mb_up", "MB", "up", "{:,.1f}", None),
-    ("updates_per_second", "wall", "upd/s", "{:,.0f}", None),
+    ("wall_updates_per_second", "wall", "upd/s", "{:,.0f}", None),
     ("stopped", "", "stopped", "{}", None),
 )
 
@@ -87,7 +87,8 @@ class Table:
       the mean of the last five was never again below the target
     - ``mean_staleness``, ``max_staleness``: age of aggregated updates, versions
     - ``mb_down``, ``mb_up``: sent to and received from clients, 10^6 bytes
-    - ``client_updates``: that arrived and were accepted; ``updates_per_second``: by the wall clock
+    - ``client_updates``: that arrived and were accepted; ``wall_updates_per_second``: their rate
+      in real time
     - ``at_work``: the most clients that were at work at one time; ``work_per_update``: steps or
       epochs that a client trains for an upload, or one mini-batch
     - ``failures``: orders that ended without an update; ``rejected``: replies that were rejected
@@ -163,12 +164,12 @@ class Table:
         return columns
 
     def write(self, path: Path) -> None:
-        """Write all columns as CSV; "-" stands for None."""
+        """Write all columns as CSV; None is an empty cell."""
         names = [name for name in self.rows[0] if name != "score" or len(self.scores) > 1]
         import pandas as pd  # takes half a second
 
         table = pd.DataFrame(self.rows, columns=names, dtype=object)
-        table.to_csv(path, index=False, na_rep="-", lineterminator="\n")
+        table.to_csv(path, index=False, lineterminator="\n")
 
     def print(self, console: Console | None = None) -> None:
         """Print the table, and sentences about it.
@@ -268,7 +269,7 @@ def _row(cell: Cell, scores: Sequence[Score], target_accuracy: float, last: int)
         row |= {
             "final_{score}": finite_mean(values[-last:]),
             "best_{score}": score.best(values) if score else None,
-            "last10_{score}": finite_mean(late(values)),
+            "last10_{score}": finite_mean(late(history.evaluations, name)),
         }
     if ACCURACY in scores:
         times = of_target(cell.evaluations if score == ACCURACY else [], target_accuracy)
@@ -279,7 +280,7 @@ def _row(cell: Cell, scores: Sequence[Score], target_accuracy: float, last: int)
         "mb_down": _megabytes(summary.get("bytes_down")),
         "mb_up": _megabytes(summary.get("bytes_up")),
         "client_updates": history.client_updates,
-        "updates_per_second": summary.get("updates_per_second"),
+        "wall_updates_per_second": summary.get("wall_updates_per_second"),
         "at_work": at_work(cell),
         "work_per_update": summary.get("work_per_update"),
         "failures": history.failures,

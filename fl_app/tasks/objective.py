@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from fl_app.core.score import ACCURACY, Score
+from fl_app.core.score import ACCURACY, LOSS, Score
 from fl_app.core.types import Array, Indices
 
 LARGEST_EXPONENT = 700.0  # the exponential of more overflows
@@ -34,14 +34,17 @@ class Objective(ABC):
 
     Attributes:
         kind: ``"classification"`` or ``"regression"``.
-        score: the main metric.
     """
 
     num_outputs: int
     criterion: Loss | None = None
 
     kind: ClassVar[str]
-    score: ClassVar[Score]
+
+    @property
+    @abstractmethod
+    def score(self) -> Score:
+        """The main metric."""
 
     def with_loss(self, loss: Loss) -> Self:
         """This objective with another loss, which gets the targets as they are."""
@@ -169,7 +172,11 @@ class Regression(Objective):
     deviation: tuple[float, ...] = ()
 
     kind = "regression"
-    score = Score("rmse", higher_is_better=False)
+
+    @property
+    def score(self) -> Score:
+        """RMSE; the loss if it is an own one, whose outputs may be logits."""
+        return Score("rmse", higher_is_better=False) if self.criterion is None else LOSS
 
     def with_loss(self, loss: Loss) -> Self:
         return replace(self, criterion=loss, mean=(), deviation=())

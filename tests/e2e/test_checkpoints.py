@@ -103,7 +103,7 @@ def test_random_kills_lose_nothing(name, num_kills, tmp_path):
         kill_run(name, folder, int(moment))
         resumed = federation(name, folder, "resume=auto")
         assert outcome(folder) == outcome(whole), f"killed at event {moment} of {len(events)}"
-        for entry in ("wall_seconds", "updates_per_second", *provenance([])):
+        for entry in ("wall_seconds", "wall_updates_per_second", *provenance([])):
             resumed.pop(entry)
         assert {key: straight[key] for key in resumed} == resumed
 

@@ -77,14 +77,14 @@ def rows_of(events, *kinds):
 
 def test_figures_of_three_clients():
     """By hand: (0.5 x 10 + 0.8 x 30 + 0.2 x 60) / 100 = 0.41; the values' mean is 0.5, their
-    deviations 0, 0.3 and -0.3; the worst tenth is one client: 0.2, of the loss the highest, 4."""
-    result = figures(
-        [
-            Scores({"accuracy": 0.5, "loss": 1.0}, 10),
-            Scores({"accuracy": 0.8, "loss": 4.0}, 30),
-            Scores({"accuracy": 0.2, "loss": 1.0}, 60),
-        ]
-    )
+    deviations 0, 0.3 and -0.3; the worst tenth is one client: 0.2, of the loss the highest, 4.
+    The RMSE of all examples is sqrt((10 x 16 + 30 x 4 + 60 x 2) / 100) = 2, their perplexity
+    exp((10 x 1 + 30 x 3 + 60 x 0) / 100) = e."""
+    sent = (0.5, 1.0, 4.0, math.e, 10), (0.8, 4.0, 2.0, math.e**3, 30), (0.2, 1.0, 2**0.5, 1, 60)
+    names = "accuracy", "loss", "rmse", "perplexity"
+    result = figures([Scores(dict(zip(names, each, strict=False)), each[-1]) for each in sent])
+    assert (result["rmse_mean"], result["perplexity_mean"]) == pytest.approx((2.0, math.e))
+    result = {name: value for name, value in result.items() if name[0] in "al"}
     assert result == pytest.approx(
         {
             "accuracy_mean": 0.41,

@@ -33,7 +33,7 @@ from fl_app.record.history import Evaluation, History
 from fl_app.record.log import FLUSH_EVERY, MAX_LINES, JsonLines, Log, read_events
 from fl_app.record.progress import LINE_EVERY, Progress
 from fl_app.record.provenance import provenance, source_commit
-from fl_app.record.summary import columns, of_last_evaluation, of_outcome, stability
+from fl_app.record.summary import columns, late, of_last_evaluation, of_outcome, stability
 from fl_app.tasks.task import Task
 
 
@@ -335,7 +335,10 @@ def test_stability_is_the_scatter_of_the_last_ten_accuracies():
     log10 differs by log10(4) = 0.60206 between the halves, so its population standard deviation is
     half of that, 0.30103; that of the accuracies is 0.15. Earlier values do not count.
     """
-    log, plain = stability([0.9, 0.001] + 5 * [0.1] + 5 * [0.4])
+    accuracies = [0.9, 0.001] + 5 * [0.1] + 5 * [0.4]
+    log, plain = stability(
+        late([Evaluation(n, 0.0, 0, {"accuracy": a}) for n, a in enumerate(accuracies)], "accuracy")
+    )
     assert log == pytest.approx(0.30103, abs=1e-6)
     assert plain == pytest.approx(0.15)
 
@@ -406,8 +409,8 @@ def test_joules_of_orders_as_far_as_they_went(events, joules):
 
 def test_the_summary_of_a_run():
     expected = {
-        "last10_log10_accuracy_std": None,  # the first evaluation is of the untrained model
-        "last10_accuracy_std": None,
+        "std_of_last10_log10_accuracy": None,  # the first evaluation is of the untrained model
+        "std_of_last10_accuracy": None,
         "report_accuracy": 0.5,
         "seconds_to_target": 5.0,
         "updates_to_target": 2,
@@ -429,14 +432,28 @@ def test_the_summary_of_a_run():
 def test_a_collapsed_model_has_finite_weights_and_one_answer():
     def has_collapsed(share, loss):
         metrics = {"accuracy": 0.1, "loss": loss, "commonest_prediction": share}
-        return bool(of_last_evaluation(metrics)["collapsed"])
+        return bool(of_last_evaluation(metrics, "accuracy")["collapsed"])
 
     assert has_collapsed(0.99, 2.3)
     assert not has_collapsed(0.98, 2.3)
     assert not has_collapsed(1.0, math.nan)  # it diverged: see the loss
-    assert "collapsed" not in of_last_evaluation({"accuracy": 0.1, "loss": 2.3})
-    assert of_last_evaluation({"rmse": 2.7, "loss": 1.0, "r2": -0.003})["collapsed"]
-    assert not of_last_evaluation({"rmse": 1.0, "loss": 0.1, "r2": 0.86})["collapsed"]
+    assert "collapsed" not in of_last_evaluation({"accuracy": 0.1, "loss": 2.3}, "accuracy")
+    poor = {"rmse": 2.7, "loss": 1.0, "r2": -0.003}
+    assert of_last_evaluation(poor, "rmse")["collapsed"]
+    assert "collapsed" not in of_last_evaluation(poor, "loss")  # an own one, perhaps of logits
+    assert not of_last_evaluation({"rmse": 1.0, "loss": 0.1, "r2": 0.86}, "rmse")["collapsed"]
+
+
+def test_clients_alone_say_nothing_about_a_constant_and_begin_with_a_trained_model():
+    """Each client has one class; the means of three versions are 0.2, 0.6 and 1.0."""
+    totals = History()
+    for version, mean in ((1, 0.2), (2, 0.6), (3, 1.0)):
+        names = ("accuracy_mean", "loss_mean", "commonest_prediction_mean", "r2_mean")
+        metrics = dict(zip(names, (mean, 0.1, 1.0, -9.0), strict=True))
+        totals.emit(ClientsEvaluated(9.0, version, 8.0, 20, 2, 20, metrics))
+    summary = of_outcome(Outcome(np.zeros(2, np.float32)), totals, 1.0, 0.5)
+    assert summary["last10_accuracy"] == pytest.approx(0.6)
+    assert "collapsed" not in summary
 
 
 # -- class by class -------------------------------------------------------------------------------

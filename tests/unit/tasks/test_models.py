@@ -16,6 +16,7 @@ from torch.utils.data import TensorDataset
 
 from fl_app.client.build import build_task
 from fl_app.client.flat import FlatModel
+from fl_app.core.score import LOSS
 from fl_app.runner.validate import validate_config
 from fl_app.tasks.models import architecture, torchvision_models
 from fl_app.tasks.models.deep import Block
@@ -166,6 +167,7 @@ def test_models_and_losses_of_users(tmp_path):
     overrides = ["task=csv", f"task.path={tmp_path / 't.csv'}", "task.target=y", "num_clients=2"]
     config = make_config(*overrides, "partition=iid", "task.loss=my_models:distance")
     objective = build_task(config).objective  # it gets unscaled numbers
+    assert objective.score == LOSS  # outputs may be logits
     assert objective.loss(torch.zeros(2, 1), torch.tensor([[7.0], [9.0]])) == 8
 
 
