@@ -36,15 +36,7 @@ def upload(vector, examples=10):
 
 
 def masked(
-    vector,
-    client,
-    *,
-    sequence=0,
-    base_version=3,
-    examples=10,
-    terms=TERMS,
-    keys=KEYS,
-    bare=False,
+    vector, client, *, sequence=0, base_version=3, examples=10, terms=TERMS, keys=KEYS, bare=False
 ):
     """The update of a client's masked upload; if `bare`, it is rounded but not masked."""
     order = Order(9, client, sequence, base_version, vector, {"run": terms.run}, 0.0)

@@ -1,7 +1,10 @@
 """Checks of clients' uploads and of what a strategy or schedule returns. They change no state."""
 
+import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from copy import copy
+from difflib import get_close_matches
+from functools import cache
 from numbers import Real
 from reprlib import repr as short
 from typing import Any
@@ -192,9 +195,17 @@ def order_config(strategy: Algorithm, config: Config) -> None:
     Raises:
         ValueError: naming the key, the value and the bound.
     """
+    for key in config.keys() - ORDERED.keys():
+        _doubt(key)
     for key in ORDERED.keys() & config.keys():
         name = f"{type(strategy).__name__}.dispatch, or work of its schedule: {key}"
         ORDERED[key].check(name, config[key], "no client could train so")
+
+
+@cache
+def _doubt(key: str) -> None:
+    if close := get_close_matches(key, ORDERED, 1, 0.9):
+        warnings.warn(f"{key} in the config of an order: did you mean {close[0]}?", stacklevel=2)
 
 
 def order_extra(strategy: Algorithm, model: GlobalModel, client_id: int) -> Extra:

@@ -108,7 +108,7 @@ REFUSED = {
 OTHERS = {
     "weights and metrics of one's own": lambda **k: flower.FedAvg(
         weighted_by_key="num-correct", train_metrics_aggr_fn=metrics_of_devices, **k
-    ),
+    )
 }
 
 

@@ -31,10 +31,7 @@ CASES = {
     ],
     "overlap_fedavg": ["devices/network=normal"],
     "fedbuff": [*FEW, "algorithm.schedule.concurrency=6"],
-    "dp_fedbuff": [
-        *(*FEW, "algorithm.schedule.concurrency=6"),
-        "guard.max_norm_ratio=1.2",
-    ],
+    "dp_fedbuff": [*(*FEW, "algorithm.schedule.concurrency=6"), "guard.max_norm_ratio=1.2"],
 }
 CHURN = ["devices/availability=churn", "deadline=4.0"]
 ON_CLIENTS = ["client_eval_every=2", "client_eval_fraction=0.5", *CHURN]

@@ -374,7 +374,7 @@ def test_the_buffer_is_aggregated_at_the_pace_of_the_slowest_at_work(wrap):
     schedule = wrap(lambda: Guided(concurrency=2))
     result = versions(schedule, lambda client, _: (4, 10)[client], 5, num_clients=2)
     assert [each[:2] for each in result] == [
-        *((4, [0]), (8, [0]), (10, [1]), (15, [0]), (20, [0, 1])),
+        *((4, [0]), (8, [0]), (10, [1]), (15, [0]), (20, [0, 1]))
     ]
     assert [each[2] for each in result] == [[0], [0], [2], [1], [0, 1]]
 

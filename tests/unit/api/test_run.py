@@ -190,10 +190,7 @@ class Eagerer(Eager):
 
 @pytest.mark.parametrize(
     ("overrides", "lr", "momentum"),
-    [
-        ([], 0.25, 0.5),
-        (["algorithm.client.local_lr=0.5", "algorithm.client.momentum=0"], 0.5, 0),
-    ],
+    [([], 0.25, 0.5), (["algorithm.client.local_lr=0.5", "algorithm.client.momentum=0"], 0.5, 0)],
 )
 def test_values_of_a_trainer_count_unless_an_override_gives_them(overrides, lr, momentum, tmp_path):
     run(Mean(), partial(Eagerer, local_lr=0.25), *overrides, output=tmp_path)

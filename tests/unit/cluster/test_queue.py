@@ -12,13 +12,7 @@ import pytest
 from helpers import executable, vec
 
 from fl_app.cluster.connection import connect
-from fl_app.cluster.mailbox import (
-    CALL_SECONDS,
-    MAX_DEATHS,
-    MAX_ORDERS,
-    ClusterMailbox,
-    OrderQueue,
-)
+from fl_app.cluster.mailbox import CALL_SECONDS, MAX_DEATHS, MAX_ORDERS, ClusterMailbox, OrderQueue
 from fl_app.core.errors import RunError
 from fl_app.core.types import Order
 

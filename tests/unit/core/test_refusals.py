@@ -12,14 +12,7 @@ import pytest
 
 from fl_app.core.bugs import check_names, place_of, traceback_of
 from fl_app.core.errors import Diverged, error_text
-from fl_app.core.events import (
-    Aggregated,
-    Arrived,
-    Dispatched,
-    Rejected,
-    from_json,
-    to_json,
-)
+from fl_app.core.events import Aggregated, Arrived, Dispatched, Rejected, from_json, to_json
 from fl_app.core.extras import EXTRAS, explaining_imports, lacking, require_installed
 from fl_app.core.hyper import POSITIVE, at_least, count, one_of, or_none, within
 from fl_app.core.layout import Layout

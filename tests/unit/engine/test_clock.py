@@ -397,7 +397,7 @@ def test_an_order_for_fewer_steps_takes_its_share_of_its_own_clients_steps():
     for client_id in (0, 1):
         clock.dispatch(replace(order(client_id, client_id=client_id), config={"local_steps": 2}))
     assert [(clock.next(math.inf).order.client_id, clock.now) for _ in range(2)] == [
-        *((1, 4.5), (0, 7.0)),
+        *((1, 4.5), (0, 7.0))
     ]
 
 

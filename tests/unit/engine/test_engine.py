@@ -517,6 +517,12 @@ def test_the_error_of_a_method_with_a_bad_result_names_it(base, method, result, 
     assert outcome.params.shape == (2,)
 
 
+def test_a_misspelt_key_of_an_order_is_told():
+    schedule = type("Own", (Buffered,), {"work": lambda *_: {"local_step": 2}})(2, 1)
+    with pytest.warns(UserWarning, match="^local_step in the .* did you mean local_steps"):
+        run(schedule)
+
+
 @pytest.mark.parametrize("weights", [[1.0], np.full(3, np.nan), [[0.5]] * 3, 1.0])
 def test_the_error_of_weights_that_do_not_fit_the_updates_names_the_aggregation(weights):
     class Careless(MeanDelta):

@@ -12,15 +12,7 @@ from flwr.proto.transport_pb2 import Scalar
 from kit_processes import superlink
 
 from fl_app.core.errors import RunError
-from fl_app.core.events import (
-    Aggregated,
-    Arrived,
-    Dispatched,
-    Evaluated,
-    Failed,
-    Rejected,
-    to_json,
-)
+from fl_app.core.events import Aggregated, Arrived, Dispatched, Evaluated, Failed, Rejected, to_json
 from fl_app.field.__main__ import _register
 from fl_app.field.control import SuperLink, Unreachable, clients, public_bytes, show_status
 from fl_app.field.kit import Kit

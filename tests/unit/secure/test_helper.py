@@ -16,14 +16,7 @@ from secure_world import CLIENTS, SIZE, TERMS, helper, masked, request, vectors
 from fl_app.core.weighting import Weighting
 from fl_app.secure.ledger import Ledger
 from fl_app.secure.request import Refused, Request, Terms
-from fl_app.secure.seals import (
-    SEAL_BYTES,
-    Seal,
-    check_curve,
-    device_id,
-    new_seal,
-    open_seal,
-)
+from fl_app.secure.seals import SEAL_BYTES, Seal, check_curve, device_id, new_seal, open_seal
 from fl_app.secure.simulated import device_key, find_device, helper_key
 
 
