@@ -78,6 +78,8 @@ def app(config: DictConfig) -> None:
     _hydra = job = HydraConfig.get()
     try:
         _run(config)
+        if signals.received and job.mode == RunMode.MULTIRUN:
+            raise Interrupted  # too late to end the job
     except (ValueError, RunError) as error:
         if isinstance(error, Interrupted) or job.mode != RunMode.MULTIRUN:
             raise Ended from error

@@ -73,7 +73,6 @@ def test_bad_values_are_refused_by_the_name_of_their_key(name):
 
 
 BEYOND = {
-    "ace": "max_age=-1",
     "asyncfeded": "offset=0 epoch_rate=0",
     "aso_fed": "decay=1.0 num_clients=0",
     "ca2fl": "calibration=1.5 num_clients=0",
@@ -86,7 +85,6 @@ BEYOND = {
     "fedhist": "utility_rate=2 norm_floor=0 similarity_threshold=2",
     "fedpsa": "temperature_slope=-1 min_temperature=0 queue_length=0 sketch_size=0",
     "fedqs": "form=both expected_share=-1",
-    "fedqueue": "staleness_rate=-1",
     "fedsa": "mixing=0.0 mixing=1.5 local_epochs=0 num_versions=0",
     "fedstaleasync": "participation_rate=2",
     "fedstaleweight": "rate=0",

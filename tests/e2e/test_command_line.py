@@ -14,6 +14,7 @@ from helpers import python, status_of
 
 from fl_app.__main__ import main
 from fl_app.core.files import ANOTHER
+from fl_app.runner import signals
 
 FILES = {"summary.json", "events.jsonl", "metrics.csv", "config.yaml", "model.npz"}
 
@@ -186,38 +187,40 @@ def test_a_folder_that_cannot_be_made_is_reported_in_one_line(tmp_path, capsys, 
     assert len(error.splitlines()) == 1
 
 
+def test_ctrl_c_that_is_too_late_for_a_job_ends_the_sweep(tmp_path, monkeypatch, capsys):
+    def run_to_the_end(*_):
+        signals.received = signal.SIGINT
+
+    monkeypatch.setattr(signals, "received", None)
+    monkeypatch.setattr("fl_app.runner.run.run", run_to_the_end)
+    assert command("-m", "seed=1,2", f"hydra.sweep.dir={tmp_path}") == 130
+    assert capsys.readouterr().err.startswith("interrupted; to go on: ")
+    assert not (tmp_path / "1").exists()
+
+
 # -- refusals do not import slow packages ---------------------------------------------------------
 
 HEAVY = ("torch", "torchvision", "sklearn", "scipy", "pandas", "altair", "vl_convert", "ray")
 REFUSED = """
 algorith=fedbuff
-fusion=0.2
 algorithm=fedbuf
-num_versions=-1
-runtime.workers=-3
 client_eval_every=5 client_eval_fraction=20
 algorithm.strategy.server_lr=-1
 algorithm.schedule.concurrency=51
 algorithm.client.local_lr=fast
-algorithm=fedavg_k algorithm.client.local_epochs=3
-partition.alpha=-1
 devices.ratio=-1
-experiment=quickstart algorithm.client.momentum=2
 experiment=quickstart experiment.parallel=0
-experiment.only=[fedbuff]
-algorithm=moon algorithm.strategy.temperature=0
 task.model=foo
 task=cifar10 task.scaling=foo
 task=csv
 task=csv task.path=a.csv task.schema=none.json
-task=image_folder task.path=a task.size=0
 task=huggingface task.path=a task.channels=2
 """
 # Runs `python -m fl_app` with each of the lines, and prints status and imported packages.
 COMMANDS = f"""
 import json, shlex, sys
 from fl_app.__main__ import main
-from fl_app.core.files import ANOTHER
+from fl_app.runner import signals
 
 for words in sys.argv.pop().splitlines():
     sys.argv[1:] = shlex.split(words)
