@@ -29,9 +29,10 @@ MIN_LENGTHS = 10  # lengths needed before uploads are compared with their median
 class Guard(Remembers, Checked):
     """Bounds on uploads; None is no bound. That uploads are finite is checked in any case.
 
-    The length of an upload is ||Delta_i||, or ||g_i|| of one that is a gradient, over the trainable
-    part. The median is that of the last 100 finite uploads, including those refused for their
-    length. So fewer than half of the clients cannot move it, and it follows a common trend.
+    The length of an upload is ||Delta_i||, or ||g_i|| if the run's clients send gradients, over the
+    trainable part: a client does not choose which. The median is that of the last 100 finite
+    uploads, also of those refused for their length. So fewer than half of the clients cannot move
+    it, and it follows a common trend.
 
     Args:
         max_norm: longest upload, > 0.
@@ -57,6 +58,7 @@ class Guard(Remembers, Checked):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        self.kind = ""  # of the uploads of the run; "" = each has its own
         self._lengths: dict[str, deque[float]] = {}  # by name of the vector, "" = the upload's own
 
     def validate_kinds(self, takes: Collection[str]) -> None:
@@ -95,7 +97,8 @@ class Guard(Remembers, Checked):
     def _too_long(self, model: GlobalModel, update: Update) -> str:
         if self.max_norm is None and self.max_norm_ratio is None:
             return ""
-        vector = model.delta(update) if update.kind == "model" else update.vector
+        gradients = (self.kind or update.kind) in ("gradient", "pseudo")
+        vector = model.gradient(update) if gradients else model.delta(update)
         with np.errstate(over="ignore"):  # too long for its length to be a number is too long
             lengths = {
                 name: norm(each[: model.num_trainable])

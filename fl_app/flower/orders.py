@@ -70,6 +70,7 @@ class Orders:
     def __post_init__(self) -> None:
         # Number of an order -> client, and the time at which its message expires.
         self._awaited: dict[int, tuple[int, float]] = {}
+        self._answered = False  # whether a ClientApp has carried an order out
 
     def busy(self) -> set[int]:
         """Clients with an order."""
@@ -108,8 +109,10 @@ class Orders:
         try:
             replies = self._ask(order, node)
         except RunError as error:
-            self.report(error)
-            return
+            if not self._answered:
+                self.report(error)
+                return
+            replies = [Reply(order.number, error=str(error))]  # one node cannot end the run
         except Exception as error:  # else the order would be lost with its thread
             if getattr(getattr(error, "response", None), "status_code", None) == UNAUTHORIZED:
                 return  # the run was stopped, and no client has failed
@@ -121,7 +124,9 @@ class Orders:
         if not message_id:
             return [Reply(order.number, error=f"node {node} was not given the order")]
         messages = wait_for(self.grid, message_id, lambda: order.number in self._awaited)
-        return [read_reply(message, order, self.layout, self.needs) for message in messages]
+        replies = [read_reply(message, order, self.layout, self.needs) for message in messages]
+        self._answered = self._answered or any(not reply.error for reply in replies)
+        return replies
 
 
 def kind_of(order: Order) -> str:

@@ -190,11 +190,25 @@ def _build(app_config: str, data: str | None, *, any_node: bool) -> "TrainerClie
     # Imported here, because torch takes seconds to import on a small device.
     from omegaconf import DictConfig, OmegaConf
 
-    from fl_app.client.build import build_task, build_trainer, prepare_process, transformed
+    from fl_app.client.build import (
+        asks_for_masks,
+        build_task,
+        build_trainer,
+        prepare_process,
+        transformed,
+    )
     from fl_app.client.numpy_client import TrainerClient
 
     config = OmegaConf.create(app_config)
     assert isinstance(config, DictConfig)
+    kit = os.environ.get("FL_APP_KIT")
+    if kit and Path(kit, "helper.pub").exists():
+        real = not any_node and config.runtime.name == "deployment"
+        if not (real and asks_for_masks(config)):
+            raise ValueError(
+                "this node's kit has a helper, so it masks its uploads: the run needs "
+                "secure_aggregation=helper, or the node's folder no helper.pub"
+            )
     if any_node:
         prepare_process()
     weights = config.task.get("weights")

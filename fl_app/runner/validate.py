@@ -194,13 +194,8 @@ def validate_config(config: DictConfig, objects: UserObjects = NO_OBJECTS) -> No
             "algorithm/schedule=routed must be another one with runtime=deployment: its "
             "probabilities are those of simulated devices"
         )
-    if real and "noise_seed" in config.algorithm.strategy:  # of differential privacy
-        seed, bound = config.algorithm.strategy.noise_seed, "null with runtime=deployment"
-        effect = "whoever knows it can remove the noise"
-        require(seed is None, "algorithm.strategy.noise_seed", seed, bound, effect)
-        every, bound = config.checkpoint_every, "1 with noise on real nodes"
-        effect = "after a crash, versions would be published again, which epsilon does not count"
-        require(every == 1, "checkpoint_every", every, bound, effect)
+    if "noise_seed" in config.algorithm.strategy:
+        _check_noise(config)
     if config.num_clients is not None:  # else as many real nodes as connect
         schedule.validate_population(config.num_clients)
     if code := own_code(*_user_code(config, objects, strategy, schedule)):
@@ -305,9 +300,25 @@ def build_schedule(config: DictConfig, objects: UserObjects = NO_OBJECTS) -> Sch
     return deepcopy(objects.schedule) or cast(Schedule, instantiate(config.algorithm.schedule))
 
 
+def _check_noise(config: DictConfig) -> None:
+    """Refuse what spoils differential privacy."""
+    bound, effect = "null with noise", "whom it refuses depends on lengths before the clip"
+    for key in ("max_norm", "max_norm_ratio"):
+        require(config.guard[key] is None, f"guard.{key}", config.guard[key], bound, effect)
+    if config.runtime.name == "deployment":
+        seed, bound = config.algorithm.strategy.noise_seed, "null with runtime=deployment"
+        effect = "whoever knows it can remove the noise"
+        require(seed is None, "algorithm.strategy.noise_seed", seed, bound, effect)
+        every, bound = config.checkpoint_every, "1 with noise on real nodes"
+        effect = "after a crash, versions would be published again, which epsilon does not count"
+        require(every == 1, "checkpoint_every", every, bound, effect)
+
+
 def build_guard(config: DictConfig) -> Guard:
     """The configured checks of uploads."""
-    return Guard(**cast(dict[str, Any], OmegaConf.to_container(config.guard)))
+    guard = Guard(**cast(dict[str, Any], OmegaConf.to_container(config.guard)))
+    guard.kind = config.algorithm.client.upload
+    return guard
 
 
 def build_client_evaluation(config: DictConfig) -> ClientEvaluation:

@@ -33,7 +33,8 @@ class Helper:
       terms of the run; the seal opens with the same statement.
     - Weights are integers from 1 to 16, computed here from what devices have signed and from the
       version that the server states, and they decode no upload (`fl_app.secure.integers`).
-    - A seed is used for one request only. This is on disk before the sum is returned.
+    - A seed and an order are used for one request only. This is on disk before the sum is
+      returned.
 
     Args:
         private_key: opens the seals.
@@ -82,11 +83,17 @@ class Helper:
                 "modulo that divisor would show this device's upload"
             )
         seeds = self._open(request)
-        if spent := self.ledger.use(seeds, request.digest()):
+        # An order that is answered twice has one upload under two masks.
+        orders = [
+            f"{terms.run} {seal.device.hex()} {seal.sequence}".encode()
+            for seal in (member.seal for member in members)
+        ]
+        if spent := self.ledger.use([*seeds, *orders], request.digest()):
+            places = {place % len(seeds) for place in spent}
             raise Refused(
-                f"{len(spent)} seeds were used before: the difference of two sums would show "
-                "single uploads",
-                dict.fromkeys(spent, "its seed was used before"),
+                f"{len(places)} seeds or orders were used before: the difference of two sums would "
+                "show single uploads",
+                dict.fromkeys(places, "its seed or its order was used before"),
             )
         return sum_of_masks(seeds, weights, terms.size)
 

@@ -1,4 +1,4 @@
-"""The helper's durable record: its private key, and every seed that it has used.
+"""The helper's durable record: its private key, and every seed and order that it has used.
 
 Both are in one SQLite file, so a helper that has lost the record has lost the key as well, and
 cannot open earlier seals. SQLite flushes every transaction to the disk before it returns.
@@ -76,20 +76,20 @@ class Ledger:
             raise ValueError(f"the helper's record holds {len(rows)} keys, expected 1")
         return X25519PrivateKey.from_private_bytes(rows[0][0])
 
-    def use(self, seeds: Sequence[bytes], request: bytes) -> list[int]:
-        """Record on disk that seeds are used for a request.
+    def use(self, secrets: Sequence[bytes], request: bytes) -> list[int]:
+        """Record on disk that secrets are used for a request.
 
         The same request may come again, because a helper may be killed before it has answered.
 
         Args:
-            seeds: of the masks; only their hashes are stored.
+            secrets: seeds of masks, or names of orders; only their hashes are stored.
             request: digest of the request.
 
         Returns:
-            The places of seeds that another request has used, or that occur twice; if there are
+            The places of those that another request has used, or that occur twice; if there are
             any, nothing is recorded.
         """
-        marks = [hashlib.sha256(seed).digest() for seed in seeds]
+        marks = [hashlib.sha256(secret).digest() for secret in secrets]
         with self._lock, self._database as database:  # undone if anything is raised
             database.execute("BEGIN IMMEDIATE")
             spent, first = [], dict[bytes, int]()

@@ -155,7 +155,8 @@ def test_noise_on_real_nodes_is_secret_and_never_used_twice():
     overrides = ["algorithm=dp_fedbuff", "runtime=deployment", "num_clients=12"]
     overrides += ["checkpoint_every=1", "algorithm.strategy.noise_seed=null"]
     validate_config(make_config(*overrides))
-    for override in ("algorithm.strategy.noise_seed=0", "checkpoint_every=2"):
+    seed, every, guard = "algorithm.strategy.noise_seed=0", "checkpoint_every=2", "guard.max_norm=5"
+    for override in (seed, every, guard, "guard.max_norm_ratio=5"):
         with pytest.raises(ValueError, match=f"^{override} must be "):
             validate_config(make_config(*overrides, override))
 

@@ -23,7 +23,10 @@ SMALL += ["runtime.workers=0", "algorithm.client.batch_size=64"]
 FEW = ["algorithm.schedule.buffer_size=3"]
 # Each kind of state of servers, schedules, clients and clocks.
 CASES = {
-    "fedhist": [*FEW, "algorithm.strategy.buffer_length=3", "algorithm.strategy.norm_decay=0.01"],
+    "fedhist": [
+        *(*FEW, "algorithm.strategy.buffer_length=3", "algorithm.strategy.norm_decay=0.01"),
+        "guard.max_norm_ratio=1.2",
+    ],
     "eafl": ["algorithm.strategy.num_clusters=2", "algorithm.strategy.recluster_every=3"],
     "port": [
         *(*FEW, "algorithm.schedule.concurrency=6", "devices.ratio=110"),
@@ -31,7 +34,7 @@ CASES = {
     ],
     "overlap_fedavg": ["devices/network=normal"],
     "fedbuff": [*FEW, "algorithm.schedule.concurrency=6"],
-    "dp_fedbuff": [*(*FEW, "algorithm.schedule.concurrency=6"), "guard.max_norm_ratio=1.2"],
+    "dp_fedbuff": [*FEW, "algorithm.schedule.concurrency=6"],
 }
 CHURN = ["devices/availability=churn", "deadline=4.0"]
 ON_CLIENTS = ["client_eval_every=2", "client_eval_fraction=0.5", *CHURN]

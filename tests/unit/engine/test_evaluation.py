@@ -472,6 +472,10 @@ def test_the_length_of_an_upload(upload, length):
     assert Guard(max_norm=length).refuse(MODEL, upload) == ""
     reason = Guard(max_norm=length - 0.01).refuse(MODEL, upload)
     assert reason == "norm=5 is above guard.max_norm=4.99"
+    guard = Guard(max_norm=5)
+    guard.kind = "delta"  # a short gradient of many steps is a long displacement
+    disguised = update(0.03, 0.04, 0, kind="pseudo", rate_sum=200.0)
+    assert guard.refuse(MODEL, disguised) == "norm=10 is above guard.max_norm=5"
 
 
 def test_lengths_are_compared_with_the_median_of_those_before():

@@ -250,6 +250,25 @@ def test_errors_become_replies_with_the_reason(open_mailbox, monkeypatch):
     assert pull(mailbox, 1) == [Reply(4, error="grid: ConnectionError('refused')")]
 
 
+def test_an_app_that_cannot_train_ends_a_run_only_before_another_has_trained(open_mailbox):
+    def app(message, context):
+        if context.node_config["partition-id"] == 0:
+            raise ClientAppException("KeyError: 'fitins.parameters'")
+        return plus_one(message, context)
+
+    grid = FakeGrid(app, 2)
+    mailbox = open_mailbox(grid)
+    bad, good = [each.client_id for each in pull(mailbox, 2)]
+    mailbox.push(order(0, bad))
+    with pytest.raises(RunError, match="client_fn"):
+        pull(mailbox, 1)
+    replies = []
+    for number, node in ((1, good), (2, bad)):
+        mailbox.push(order(number, node))
+        replies += pull(mailbox, 1)
+    assert ["client_fn" in reply.error for reply in replies] == [False, True]
+
+
 def test_a_node_that_restarts_between_two_looks_has_lost_its_order(one_node):
     """Flower reports the error of an absent node only while it is absent."""
     grid, node, clock = one_node()

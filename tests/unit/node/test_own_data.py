@@ -114,7 +114,7 @@ def refusal(node_config, text=CONFIG):
     return ask("train", order(text=text), node_config).error.reason
 
 
-def test_no_data(tmp_path):
+def test_no_data(tmp_path, monkeypatch):
     missing = refusal({"data": str(tmp_path / "secret-name.csv")})
     assert missing.startswith("ValueError: this node's own data cannot be found (No such file or")
     assert "DATA in its node.env" in missing
@@ -123,6 +123,10 @@ def test_no_data(tmp_path):
     assert refusal({"partition-id": 0}).startswith(none)
     assert "has no partition-id: start it with" in refusal({})
     digits = OmegaConf.to_yaml(make_config("runtime=deployment", "num_clients=3"), resolve=True)
+    monkeypatch.setenv("FL_APP_KIT", str(tmp_path))
+    (tmp_path / "helper.pub").touch()
+    assert "this node's kit has a helper, so it masks" in refusal({"partition-id": 0}, digits)
+    (tmp_path / "helper.pub").unlink()
     lacks = "partition-id=3 must be below num_clients=3 of the run: the run has no data for this"
     assert lacks in refusal({"partition-id": 3}, digits)
 
