@@ -11,6 +11,7 @@ from flwr.supercore.constant import TaskType
 from flwr.supercore.exit import add_exit_handler
 from flwr.supercore.object_store import ObjectStoreFactory
 from flwr.supercore.superexec.executor import ExecutionSpec, LaunchResultStatus
+from flwr.supercore.task_identity import TaskIdentity
 from flwr.supernode import start_client_internal
 from flwr.supernode.nodestate import NodeStateFactory
 from flwr.supernode.runtime import run_clientapp
@@ -153,6 +154,7 @@ def test_a_reply_that_comes_late_does_not_take_the_place_of_the_next(monkeypatch
     monkeypatch.setattr(start_client_internal, "_pull_and_store_message", lambda **settings: None)
     patches.push_late_replies()
     state = NodeStateFactory(ObjectStoreFactory()).state()
+    TaskIdentity.task_id, TaskIdentity.run_id, TaskIdentity.node_id = 1, 1, 1
     order = Message(RecordDict(), dst_node_id=1, message_type="train")
     order.metadata.__dict__["_message_id"] = "order"
     pull = start_client_internal._pull_and_store_message
