@@ -523,45 +523,25 @@ def evaluate(t, version, accuracy):
 # Two clients, one three times as slow as the other. In a round the fast client waits for the slow
 # one; with a buffer of one it starts again at once.
 ROUNDS = [
-    evaluate(0.0, 0, 0.1),
-    dispatch(0.0, 0),
-    dispatch(0.0, 1),
+    *(evaluate(0.0, 0, 0.1), dispatch(0.0, 0), dispatch(0.0, 1)),
     arrival(1.0, 0),
-    arrival(3.0, 1),
-    aggregate(3.0, 1, [0, 1], [0, 0]),
-    evaluate(3.0, 1, 0.5),
-    dispatch(3.0, 1, 1),
-    dispatch(3.0, 0, 1),
+    *(arrival(3.0, 1), aggregate(3.0, 1, [0, 1], [0, 0]), evaluate(3.0, 1, 0.5)),
+    *(dispatch(3.0, 1, 1), dispatch(3.0, 0, 1)),
     arrival(4.0, 0, 1),
-    arrival(6.0, 1, 1),
-    aggregate(6.0, 2, [0, 1], [0, 0]),
-    evaluate(6.0, 2, 0.95),
+    *(arrival(6.0, 1, 1), aggregate(6.0, 2, [0, 1], [0, 0]), evaluate(6.0, 2, 0.95)),
 ]
 ASYNCHRONOUS = [
-    evaluate(0.0, 0, 0.1),
-    dispatch(0.0, 0),
-    dispatch(0.0, 1),
-    arrival(1.0, 0),
-    aggregate(1.0, 1, [0], [0]),
-    dispatch(1.0, 0, 1),
-    arrival(2.0, 0, 1),
-    aggregate(2.0, 2, [0], [0]),
-    evaluate(2.0, 2, 0.92),
-    dispatch(2.0, 0, 2),
-    arrival(3.0, 1, 0, 2),
-    aggregate(3.0, 3, [1], [2]),
-    evaluate(3.0, 3, 0.85),
+    *(evaluate(0.0, 0, 0.1), dispatch(0.0, 0), dispatch(0.0, 1)),
+    *(arrival(1.0, 0), aggregate(1.0, 1, [0], [0]), dispatch(1.0, 0, 1)),
+    *(arrival(2.0, 0, 1), aggregate(2.0, 2, [0], [0]), evaluate(2.0, 2, 0.92), dispatch(2.0, 0, 2)),
+    *(arrival(3.0, 1, 0, 2), aggregate(3.0, 3, [1], [2]), evaluate(3.0, 3, 0.85)),
 ]
 # All kinds of events of clients, in eleven seconds.
 EVENTFUL = [
-    evaluate(0.0, 0, 0.1),
-    dispatch(0.0, 0),
-    dispatch(0.0, 1),
-    dispatch(0.0, 2),
+    *(evaluate(0.0, 0, 0.1), dispatch(0.0, 0), dispatch(0.0, 1), dispatch(0.0, 2)),
     {"kind": "pause", "t": 0.5, "client": 0, "base_version": 0, "progress": 0.5},
     {"kind": "refresh", "t": 0.5, "client": 0, "version": 0},
-    arrival(1.0, 0),
-    {**aggregate(1.0, 1, [0], [0]), "weight": [0.5], "kept": 1},
+    *(arrival(1.0, 0), {**aggregate(1.0, 1, [0], [0]), "weight": [0.5], "kept": 1}),
     {"kind": "checkpoint", "t": 1.0, "version": 1},
     dispatch(1.0, 0, 1),
     {**failure(2.0, 1), "reason": "KeyError: '<b>bold</b>'"},
@@ -575,9 +555,7 @@ EVENTFUL = [
     {**reject(6.5), "reason": "duplicate: this order was answered before"},
     arrival(7.0, 1, 1),
     {**aggregate(7.0, 2, [1], [0]), "weight": [0.25], "kept": 1},
-    evaluate(7.0, 2, 0.8),
-    dispatch(8.0, 1, 2),
-    evaluate(11.0, 2, 0.8),
+    *(evaluate(7.0, 2, 0.8), dispatch(8.0, 1, 2), evaluate(11.0, 2, 0.8)),
 ]
 
 SUMMARY = {"bytes_down": 2_500_000, "bytes_up": 1_000_000, "wall_updates_per_second": 812.4}

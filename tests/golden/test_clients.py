@@ -386,11 +386,8 @@ def test_moons_trainer_uses_its_own_values_without_those_of_an_order():
 @pytest.mark.parametrize(
     ("name", "shape", "size"),
     [
-        ("mlp", (1, 8, 8), 32),
-        ("lenet", (1, 28, 28), 84),
-        ("resnet20", (3, 8, 8), 64),
-        ("alexnet", (3, 32, 32), 256),
-        ("transformer", (6, 10), 200),
+        *(("mlp", (1, 8, 8), 32), ("lenet", (1, 28, 28), 84), ("resnet20", (3, 8, 8), 64)),
+        *(("alexnet", (3, 32, 32), 256), ("transformer", (6, 10), 200)),
     ],
 )
 def test_moons_features_are_the_inputs_of_the_last_linear_layer(name, shape, size):

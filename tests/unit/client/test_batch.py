@@ -91,14 +91,9 @@ def test_every_kind_of_upload(model, upload):
 @pytest.mark.parametrize(
     "settings",
     [
-        {"local_steps": 1},
-        {"local_steps": 9},
-        {"batch_size": 64},
+        *({"local_steps": 1}, {"local_steps": 9}, {"batch_size": 64}, {"momentum": 0.9}),
         {"batch_size": 1, "local_epochs": 1},
-        {"momentum": 0.9},
-        {"weight_decay": 0.1},
-        {"proximal": 0.5},
-        {"max_grad_norm": 0.5},
+        *({"weight_decay": 0.1}, {"proximal": 0.5}, {"max_grad_norm": 0.5}),
         {"max_grad_norm": 0.5, "momentum": 0.5, "weight_decay": 0.1, "proximal": 0.5},
         {"lr_decay": 0.5, "upload": "pseudo"},
     ],
@@ -111,11 +106,9 @@ def test_every_option(settings):
 @pytest.mark.parametrize(
     "configs",
     [
-        {"local_epochs": [1, 4, 2]},
-        {"local_lr_factor": [1.0, 0.5]},
+        *({"local_epochs": [1, 4, 2]}, {"local_lr_factor": [1.0, 0.5]}),
         {"local_lr_factor": 0.5, "version": 4},
-        {"proximal-mu": [0.0, 0.7, 0.1]},
-        {"proximal-mu": 0.3},
+        *({"proximal-mu": [0.0, 0.7, 0.1]}, {"proximal-mu": 0.3}),
     ],
     ids=str,
 )

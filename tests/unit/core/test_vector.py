@@ -375,12 +375,7 @@ def round_trip(value):
 @pytest.mark.parametrize(
     "value",
     [
-        0.1 + 0.2,
-        b"\x00\xff",
-        [1, [2.5, None]],
-        (1, ("a", 2)),
-        {3, 4},
-        frozenset({1}),
+        *(0.1 + 0.2, b"\x00\xff", [1, [2.5, None]], (1, ("a", 2)), {3, 4}, frozenset({1})),
         {1: "by number", "a": {(1, 2): "by tuple"}},
         deque([1, 2]),
         Counter({5: 2}),

@@ -258,12 +258,8 @@ def half_are_refused(client_id, sequence, received):
 @pytest.mark.parametrize(
     "schedule",
     [
-        synchronous(4),
-        k_async(3),
-        Buffered(8, 3),
-        fully_async(8),
-        RandomK(3, 10, 0),
-        RandomSchedule(),
+        *(synchronous(4), k_async(3), Buffered(8, 3), fully_async(8)),
+        *(RandomK(3, 10, 0), RandomSchedule()),
         ClusteredQuorum(num_clusters=1, participation=0.3, recluster_every=9),
     ],
     ids=lambda schedule: type(schedule).__name__,

@@ -163,21 +163,15 @@ def test_the_log_of_a_fast_and_a_slow_client():
     """
     result = evaluate_run(num_versions=5)
     assert rows_of(result.events, *EVALUATION) == [
-        ("evaluate_order", 2.0, 2, 0),
-        ("client_evaluate", 2.5, 2, 0),
-        ("evaluate_order", 3.2, 2, 1),
-        ("evaluate_order", 3.5, 4, 0),
+        *(("evaluate_order", 2.0, 2, 0), ("client_evaluate", 2.5, 2, 0)),
+        *(("evaluate_order", 3.2, 2, 1), ("evaluate_order", 3.5, 4, 0)),
         ("client_evaluate", 4.0, 4, 0),
-        ("client_evaluate", 4.8, 2, 1),
-        ("clients_evaluate", 4.8, 2, None),
-        ("evaluate_order", 4.8, 4, 1),
-        ("evaluate_order", 5.0, 5, 0),
+        *(("client_evaluate", 4.8, 2, 1), ("clients_evaluate", 4.8, 2, None)),
+        *(("evaluate_order", 4.8, 4, 1), ("evaluate_order", 5.0, 5, 0)),
         ("client_evaluate", 5.5, 5, 0),
-        ("client_evaluate", 6.4, 4, 1),
-        ("clients_evaluate", 6.4, 4, None),
+        *(("client_evaluate", 6.4, 4, 1), ("clients_evaluate", 6.4, 4, None)),
         ("evaluate_order", 6.4, 5, 1),
-        ("client_evaluate", 8.0, 5, 1),
-        ("clients_evaluate", 8.0, 5, None),
+        *(("client_evaluate", 8.0, 5, 1), ("clients_evaluate", 8.0, 5, None)),
     ]
     versions = [(e["version"], round(e["t"], 9)) for e in result.kind("aggregate")]
     assert versions == [(1, 1.0), (2, 2.0), (3, 3.2), (4, 3.5), (5, 5.0)]
