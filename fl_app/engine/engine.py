@@ -125,6 +125,8 @@ class Engine(Versions):
             self._loop()
             if outcome.stopped == "interrupted":
                 return outcome
+            if self.client_evaluation.every < math.inf:  # clients get the last version, too
+                self._checkpoint_if_due()
             if fed.evaluated != fed.version:
                 self._evaluate_on_server(final=True)
             ended = self.clock.now
@@ -174,18 +176,20 @@ class Engine(Versions):
 
     def state_dict(self) -> dict[str, Any]:
         """The whole state between two events, for `fl_app.core.snapshot`."""
-        return {name: getattr(self, name).state_dict() for name in (*PARTS, "clock")}
+        parts = {name: getattr(self, name).state_dict() for name in (*PARTS, "clock")}
+        return {**parts, "stopped": "" if self.outcome.error else self.outcome.stopped}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore a state before `run`; on real nodes the orders in flight are lost."""
         for name in PARTS:
             getattr(self, name).load_state_dict(state[name])
-        fed = self._fed
+        fed, self.outcome.stopped = self._fed, state["stopped"]
         orders = {o.number: o for o in (*fed.busy.values(), *fed.evaluating.values())}
         if not self.clock.load_state_dict(state["clock"], orders):
             fed.idle = ClientPool(self.clock.clients())
             self._lost_orders = list(orders.values())
             self.client_evaluation.waiting.clear()
+            self.client_evaluation.version = -1  # which the last version exceeds
 
     # -- the loop ---------------------------------------------------------------------------------
 

@@ -426,6 +426,14 @@ def test_limits_and_checkpoints_come_after_all_earlier_events(in_thread):
     assert results[0][1]
 
 
+def test_the_last_version_is_kept_before_clients_get_it():
+    """So a crash while they measure it makes no other version of the same number."""
+    more = {"checkpoint": lambda version: None, "checkpoint_every": 1}
+    events = evaluate_run(num_versions=3, **more).events
+    kinds = [event["kind"] for event in events if event.get("version") == 3]
+    assert kinds.index("checkpoint") < kinds.index("evaluate_order")
+
+
 def test_a_version_that_cannot_be_measured_ends_the_run_when_it_is_due():
     recorder = Recorder()
 
