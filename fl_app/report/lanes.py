@@ -103,10 +103,7 @@ def timeline(series: Sequence[Series], *, max_clients: int = 25, width: int = 90
     pace = spans.groupby("client").seconds.mean()
     active_pace = pace[pace.index.isin(active)].sort_values(kind="stable")
     clients = [*thin(active_pace, max_clients).index]
-    panels = [
-        _lanes(member.cells[0], member.look.colour, clients, end, MAX_ORDERS // len(cells))
-        for member in series
-    ]
+    panels = [_lanes(member, clients, end, MAX_ORDERS // len(cells)) for member in series]
     kinds = {"trains"}  # a legend without an entry has no size, and cannot be drawn
     kinds |= {bar.kind for lanes in panels for bar in lanes.bars}
     kinds |= {sign.kind for lanes in panels for sign in lanes.signs}
@@ -203,8 +200,9 @@ def activity(cell: Cell, order: OrderRecord) -> tuple[list[Span], list[Span]]:
     return [span for span in zip(begins, ends, strict=True) if span[0] < span[1]], transfers
 
 
-def _lanes(cell: Cell, colour: str, clients: Sequence[int], view_end: float, limit: int) -> Lanes:
+def _lanes(series: Series, clients: Sequence[int], view_end: float, limit: int) -> Lanes:
     """What a panel shows: the orders of the first view, or the first `limit` orders."""
+    cell, colour = series.cells[0], series.look.colour
     groups = [clusters for t, clusters in cell.history.clusters if t <= view_end]
     cluster_of = groups[-1] if groups else {}
     ordered = sorted(clients, key=lambda client: -cluster_of.get(client, 0))  # first cluster on top
