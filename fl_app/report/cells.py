@@ -22,6 +22,7 @@ from fl_app.report.style import ALGORITHMS, Look, looks
 
 # Values of ``stopped`` of a run that reached its end.
 ENDS = ("num_versions", "seconds", "updates", "target_accuracy")
+RUNNING = "no summary: still running, or killed"  # instead of these
 HARMLESS = ("resume", "failures", "checkpoint_every", "runtime")  # keys without effect on results
 MAX_REASON = 300  # characters
 

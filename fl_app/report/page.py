@@ -22,7 +22,7 @@ from fl_app.core.files import cache_folder, write_text
 from fl_app.core.score import ACCURACY, LOSS
 from fl_app.record.summary import WINDOW, trouble_message
 from fl_app.report import figures
-from fl_app.report.cells import Cell, group, headline, scores_of
+from fl_app.report.cells import RUNNING, Cell, group, headline, scores_of
 from fl_app.report.figures import Chart, independent, save, seconds, specification
 from fl_app.report.lanes import timeline
 from fl_app.report.table import Table
@@ -326,7 +326,6 @@ def _setting(cells: Sequence[Cell]) -> list[tuple[str, str]]:
     """What ran and how it ended, for the head of the page; unknown values are left out."""
     real = any(cell.on_wall_clock for cell in cells)
     ends = {cell.stopped for cell in cells}
-    running = ["no summary: still running, or killed"]
     facts: dict[str, Iterable[Any]] = {
         "data": [cell.task for cell in cells],
         "model": [cell.get("task.model") for cell in cells],
@@ -336,7 +335,7 @@ def _setting(cells: Sequence[Cell]) -> list[tuple[str, str]]:
         "devices": ["real"] if real else [_kind(cell, "devices") for cell in cells],
         "network": [_kind(cell, "devices.network") for cell in cells],
         "seeds": [cell.seed for cell in cells],
-        "state": running if "" in ends else sorted(f"ended by {end}" for end in ends),
+        "state": [RUNNING] if "" in ends else sorted(f"ended by {end}" for end in ends),
     }
     return [(label, text) for label, values in facts.items() if (text := _values(values))]
 

@@ -16,7 +16,7 @@ from rich.table import Table as RichTable
 from fl_app.core.errors import require
 from fl_app.core.score import ACCURACY, Score
 from fl_app.record.summary import finite_mean, late, mean_age, of_target
-from fl_app.report.cells import ENDS, Cell, group, scores_of
+from fl_app.report.cells import ENDS, RUNNING, Cell, group, scores_of
 
 Row: TypeAlias = dict[str, Any]
 
@@ -200,8 +200,7 @@ class Table:
         runs = [row for row in self.rows if row["statistic"] == "run"]
         unfinished = [row for row in runs if row["stopped"] not in ENDS]
         if unfinished:
-            unknown = "no summary: still running, or killed"
-            names = ", ".join(f"{row['cell']} ({row['stopped'] or unknown})" for row in unfinished)
+            names = ", ".join(f"{row['cell']} ({row['stopped'] or RUNNING})" for row in unfinished)
             console.print(f"NOT RUN TO THEIR END: {escape(names)}", style="bold", highlight=False)
 
     def _render(self, columns: Sequence[Column], name_width: int) -> RichTable:
