@@ -97,5 +97,4 @@ def require_target(accuracy: float, key: str = "target_accuracy") -> None:
     Raises:
         ValueError: naming the key and the value.
     """
-    effect = "accuracy is a fraction, no run would reach it or every run at once"
-    SHARE.check(key, accuracy, effect)
+    SHARE.check(key, accuracy, "accuracy is a fraction, no run would reach it or every run at once")

@@ -112,8 +112,7 @@ class Cell:
 
         The last evaluation on clients comes after the end of training.
         """
-        training_end: float = self.summary.get("virtual_seconds", math.inf)
-        return min(self.history.t, training_end)
+        return min(self.history.t, self.summary.get("virtual_seconds", math.inf))
 
     def end(self, order: OrderRecord) -> float:
         """When an order ended, seconds; that of training if it is under way."""

@@ -53,8 +53,7 @@ warnings.filterwarnings("ignore", "Automatically deduplicated selection paramete
 
 def specification(chart: Chart) -> dict[str, Any]:
     """A figure as Vega-Lite, in the style of this project."""
-    spec: dict[str, Any] = chart.to_dict(validate=False)  # our own, and tests draw each
-    return {**spec, "config": STYLE}
+    return {**chart.to_dict(validate=False), "config": STYLE}  # our own, and tests draw each
 
 
 def independent(chart: Chart) -> Chart:
@@ -238,12 +237,11 @@ def learning(
     charts = []
     for metric in metrics:
         is_share = Score(metric).is_share
-        y = alt.Y("mean:Q", title=f"{owner} {metric}").axis(format="~%" if is_share else "~g")
         rows = points[points.metric == metric].drop(columns="metric")
         base = alt.Chart(data(rows)).transform_filter("datum.over == over")
         curves = base.encode(
             x=alt.X("x:Q", title=None, scale=alt.Scale(zero=True)).axis(grid=False),
-            y=y,
+            y=alt.Y("mean:Q", title=f"{owner} {metric}").axis(format="~%" if is_share else "~g"),
             color=alt.Color("cell:N", title=None, scale=colours, legend=legend),
             opacity=alt.when(selection).then(alt.value(1)).otherwise(alt.value(0.1)),
         )
