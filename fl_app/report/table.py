@@ -179,8 +179,7 @@ class Table:
         columns in unbroken lines, unless the environment variable COLUMNS limits the width.
         """
         console = console or Console()
-        bounded = console.is_terminal or os.environ.get("COLUMNS", "").isdigit()
-        if not bounded:
+        if not (console.is_terminal or os.environ.get("COLUMNS", "").isdigit()):
             console = Console(file=console.file, width=UNBOUNDED)
         columns = self.columns()
         shown = list(columns)
