@@ -147,12 +147,12 @@ def validate_config(config: DictConfig, objects: UserObjects = NO_OBJECTS) -> No
     limits = (config.num_versions, config.max_updates and config.max_updates // size)
     max_versions = min((limit for limit in limits if limit is not None), default=math.inf)
     strategy.validate_run(max_versions, schedule)
-    upload = config.algorithm.client.upload
+    upload, name = config.algorithm.client.upload, type(strategy).__name__
     require(
         upload in strategy.takes,
         "algorithm.client.upload",
         upload,
-        f"one of {', '.join(strategy.takes)} with {type(strategy).__name__}",
+        f"one of {', '.join(strategy.takes)} with {name}",
         "its equations have no use for another upload",
     )
     if config.algorithm.client.get("widths"):
@@ -163,10 +163,7 @@ def validate_config(config: DictConfig, objects: UserObjects = NO_OBJECTS) -> No
     holdout, bound = config.task.holdout, "0 without client_eval_every"
     require(evaluates or not holdout, "task.holdout", holdout, bound, "nobody would use it")
     uses = [key for key in ("target_accuracy", "client_eval_every", "metrics") if config[key]]
-    decider, name = (
-        work_decider(strategy, schedule, config.algorithm.client),
-        type(strategy).__name__,
-    )
+    decider = work_decider(strategy, schedule, config.algorithm.client)
     uses += [name] * (RESIDUAL in strategy.takes or decider == name)
     fits, bound = config.runtime.get("train", True) or not uses, f"true with {', '.join(uses)}"
     effect = "untrained clients have nothing to measure, and no loss or change to send"
@@ -286,8 +283,7 @@ def _check_devices(config: DictConfig) -> None:
 
 def _check(settings: type[Any], node: DictConfig) -> None:
     """Construct (and so check) settings from the keys that they know."""
-    parameters = signature_of(settings).parameters
-    settings(**{key: node[key] for key in parameters if key in node})
+    settings(**{key: node[key] for key in signature_of(settings).parameters if key in node})
 
 
 def build_strategy(config: DictConfig, objects: UserObjects = NO_OBJECTS) -> AsyncStrategy:
