@@ -10,7 +10,6 @@ from fl_app.client.build import asks_for_masks, build_task, build_trainer, insta
 from fl_app.client.gpus import AUTO, CPU, prepare, resolve_device
 from fl_app.core.algorithm import Algorithm
 from fl_app.core.errors import require
-from fl_app.core.types import Vector
 from fl_app.core.width import Widths, assign_widths
 from fl_app.devices.fleet import Fleet, Overlapping
 from fl_app.runner.validate import NO_OBJECTS, PARTS, UserObjects, build_schedule, build_strategy
@@ -57,11 +56,10 @@ class Components(NamedTuple):
 
     Attributes:
         config: the run's, with the number of local epochs that nodes are to train.
-        trainer: of the task; trains where no Flower nodes do.
+        trainer: of the task, its model at w_0; trains where no Flower nodes do.
         strategy: how updates become the next model.
         schedule: when clients start and updates are aggregated.
         devices: of all clients; None where the schedule or real nodes decide how long orders take.
-        initial: w_0.
         upload_bytes: of every client's uploads, extra vectors included.
         workers: worker processes; 0 = this process trains.
         objects: objects in place of parts of the configuration.
@@ -72,7 +70,6 @@ class Components(NamedTuple):
     strategy: Algorithm
     schedule: Schedule
     devices: Fleet | Overlapping | None
-    initial: Vector
     upload_bytes: int
     workers: int
     objects: UserObjects
@@ -117,8 +114,7 @@ def build_components(
         trainer.model.narrowed(min(trainer.widths))  # refuses other layers
         assert isinstance(devices, Fleet)
         shares = assign_widths(trainer.widths, devices.compute.mean_seconds)
-        rolling = trainer.width_window == "rolling"
-        strategy.widths = Widths(trainer.model.layout, shares, rolling)
+        strategy.widths = Widths(trainer.model.layout, shares, trainer.width_window == "rolling")
         devices.entries = strategy.widths.parts
     if real:
         devices = None  # they only served to find the slow clients
@@ -129,10 +125,7 @@ def build_components(
         config = deepcopy(config)
         config.algorithm.client.local_epochs = devices.local_epochs
         trainer = build_trainer(config, task, objects.trainer, device)
-    initial = trainer.model.read()
-    return Components(
-        config, trainer, strategy, schedule, devices, initial, upload_bytes, workers, objects
-    )
+    return Components(config, trainer, strategy, schedule, devices, upload_bytes, workers, objects)
 
 
 def message_bytes(strategy: Algorithm, trainer: "LocalTrainer") -> tuple[int, int]:
@@ -159,6 +152,5 @@ def _build_devices(
     parts = map(settings.get, ("network", "energy"))
     fleet = Fleet(compute, *(part and instantiate(part, facts) for part in parts))
     if trainer.overlaps:
-        max_epochs = config.algorithm.strategy.max_local_epochs
-        return Overlapping(fleet, config.num_clients, max_epochs)
+        return Overlapping(fleet, config.num_clients, config.algorithm.strategy.max_local_epochs)
     return fleet

@@ -112,8 +112,8 @@ def build_engine(
         evaluate=_evaluation(components),
         client_evaluation=build_client_evaluation(config),
         guard=build_guard(config),
+        initial=trainer.model.read(),
         clock=_clock(components, grid, run),
-        initial=components.initial,
         num_trainable=layout.num_trainable,
         stop=Stop(
             num_versions=_unlimited(config.num_versions),
