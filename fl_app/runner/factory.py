@@ -208,8 +208,7 @@ def _clock(components: Components, grid: "Grid | None", run: str) -> Clock:
             patches.pull_sooner()
         if run:
             settings[names.RUN] = run
-        layout = trainer.model.layout
-        mailbox = GridMailbox(grid, layout, train_config=settings, deadline=deadline)
+        mailbox = GridMailbox(grid, trainer.model.layout, train_config=settings, deadline=deadline)
         return WallClock(mailbox, deadline=deadline)
     if schedule.devices is not None and (trainer.pauses or trainer.overlaps):
         raise ValueError(
@@ -251,12 +250,11 @@ def _mailbox(components: Components, grid: "Grid | None", settings: dict[str, ob
         return build_cluster_mailbox(components)
     if not runtime.get("train", True):
         return Inline(Untrained(trainer, components.strategy.upload_extra))
-    workers = components.workers
     executor = together(components.config, trainer, runtime.batch)
-    if not workers:
+    if not components.workers:
         return Inline(executor)
     vectors = 1 + len(components.strategy.upload_extra)
-    return Workers(executor, workers, layout.size, vectors=vectors)
+    return Workers(executor, components.workers, layout.size, vectors=vectors)
 
 
 def _unlimited(value: float | None) -> float:
