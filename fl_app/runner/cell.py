@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+FAULT = "%s: an error in the code of the strategy, the schedule or the evaluation:\n%s"
+
 
 class Plan(NamedTuple):
     """A run to carry out.
@@ -72,7 +74,8 @@ def run_cell(
             (`fl_app.runner.earlier.enter`).
     """
     config, objects = plan.config, plan.objects
-    if config.runtime.name != "deployment":
+    live = config.runtime.name == "deployment"
+    if not live:
         prepare_process()
     task = build_task(config) if objects.task is None else complete_task(config, objects.task)
     score = task.objective.score
@@ -85,7 +88,7 @@ def run_cell(
     token = stored["token"] if stored else secrets.token_hex(8)
     devices = components.devices
     history = History(joules=None if devices is None else devices.joules)
-    live, saved = config.runtime.name == "deployment", stored and stored["files"]
+    saved = stored and stored["files"]
     files = RunFolder(folder, history, overrides=plan.overrides, saved=saved, live=live)
     # The other sinks read the history, so it is the first to receive an event.
     sinks: list[Sink] = [history]
@@ -126,27 +129,23 @@ def run_cell(
             outcome = engine.run()
             cause = outcome.error and outcome.error.__cause__
             if isinstance(outcome.error, ServerError) and isinstance(cause, Exception):
-                form = (
-                    "%s: an error in the code of the strategy, the schedule or the evaluation:\n%s"
-                )
-                log.error(form, label, traceback_of(cause))
+                log.error(FAULT, label, traceback_of(cause))
             client = config.algorithm.client
             decider = work_decider(
                 components.strategy, components.schedule, client, outcome.ordered
             )
+            work = f"by {decider}" if decider else components.trainer.work_per_update
             facts: dict[str, Any] = {
                 "algorithm": config.algorithm.name,
                 "task": task.name,
                 "seed": config.seed,
                 "num_clients": config.num_clients or len(history.sequences),
                 **({"made_up": True} if config.task.get("made_up") else {}),
-                "work_per_update": f"by {decider}"
-                if decider
-                else components.trainer.work_per_update,
+                "work_per_update": work,
             }
             if client.private:
                 facts["private"] = list(client.private)
-            if config.runtime.name == "deployment":
+            if live:
                 facts["without_update"] = sorted({*history.sequences} - {*history.arrivals})
             arrays = model.named(outcome.params)
             target = config.experiment.report_accuracy
