@@ -162,8 +162,7 @@ class RunFolder:
                 }
             case _:
                 return
-        place = {"version": event.version, "t": event.t}
-        row = {**place, **metrics, **columns(self.history)}
+        row = {"version": event.version, "t": event.t, **metrics, **columns(self.history)}
         self._rows.append({key: _field(value) for key, value in row.items()})
 
     def state_dict(self) -> dict[str, Any]:

@@ -329,10 +329,9 @@ class History:
         return order
 
     def _dispatch(self, event: Dispatched) -> OrderRecord:
-        client = event.client
         order = self._record(event)
-        self.sequences[client] += 1
-        self.current[client] = order
+        self.sequences[event.client] += 1
+        self.current[event.client] = order
         if self._keep_orders:
             self.orders.append(order)
         return order
