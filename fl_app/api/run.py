@@ -15,7 +15,7 @@ from fl_app.core.errors import RunError
 from fl_app.record.summary import trouble_message
 from fl_app.report.cells import is_cell
 from fl_app.runner.cell import Plan
-from fl_app.runner.run import run_cells
+from fl_app.runner.run import Results, run_cells
 
 if TYPE_CHECKING:
     from fl_app.tasks.task import Task
@@ -77,16 +77,14 @@ def carry_out(
     except KeyboardInterrupt:  # before the first order, or while the report was written
         if not any(is_cell(folder / name) for name in plans):
             raise
-        problems, interrupted = {}, True
-    else:
-        problems, interrupted = results.problems, results.interrupted
-        if show and (message := trouble_message(results.summaries)):
-            print(message)
+        results = Results({}, {}, interrupted=True)
     finally:
         torch.set_num_threads(threads)
-    if interrupted:
+    if show and (message := trouble_message(results.summaries)):
+        print(message)
+    if results.interrupted:
         print(f'interrupted; to go on, add output="{folder}" and "resume=auto" to the same call')
-    return problems
+    return results.problems
 
 
 def new_folder() -> Path:
