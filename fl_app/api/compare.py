@@ -84,8 +84,7 @@ def compare(
             plan.config.experiment.only = [*cells]  # a report orders the cells by it
             plans[name + suffix] = plan
     folder = new_folder() if output is None else Path(output)
-    problems = carry_out(plans, folder, show=progress, figures=True)
-    for name, problem in problems.items():
+    for name, problem in carry_out(plans, folder, show=progress, figures=True).items():
         warnings.warn(f"{name}: {type(problem).__name__}: {problem}", stacklevel=2)
     return Comparison(folder)
 

@@ -205,6 +205,5 @@ def _classes(
     rows["mean_age"] /= rows["share"]
     rows["share"] /= rows["share"].sum()
     heard, ages = long_run.sample or simulate(orders, schedule, LOOP)[1]
-    by_class = pd.Series(ages).groupby(names[heard])
-    rows["age_95"] = by_class.quantile(0.95, interpolation="higher")
+    rows["age_95"] = pd.Series(ages).groupby(names[heard]).quantile(0.95, interpolation="higher")
     return rows

@@ -21,7 +21,6 @@ from fl_app.tasks.readers import Csv, channels_first
 from fl_app.tasks.table import completed, unusual
 
 if TYPE_CHECKING:
-    from fl_app.tasks.encoding import Schema
     from fl_app.tasks.task import Task
 
 
@@ -47,7 +46,7 @@ def predict(folder: Path, arrays: Mapping[str, Array], inputs: Any) -> Array:
     task: Task = kind()
     if settings.loss is not None:  # with a user's loss, a model predicts numbers as they are
         task = task.with_loss(settings.loss)
-    schema: Schema | None = task.schema
+    schema = task.schema
     assert schema is not None
     if isinstance(kind, Csv) and isinstance(inputs, str | Path):
         inputs = kind.table(existing(str(inputs), "inputs", "file"), "inputs")
