@@ -88,8 +88,7 @@ class Scores:
         complete = self.table(self.settings)
         index = ["seed", "setting", "method"]
         wide = self.scores.set_index(index).accuracy.unstack()[complete.columns]
-        ranks = wide.rank(axis=1, ascending=False).loc[complete.index]
-        by_seed = ranks.groupby("seed").mean()
+        by_seed = wide.rank(axis=1, ascending=False).loc[complete.index].groupby("seed").mean()
         means = {str(method): interval(list(by_seed[method])) for method in complete}
         return dict(sorted(means.items(), key=lambda item: item[1].mean))
 

@@ -90,8 +90,7 @@ def grid(
 def _contains(distribution: BaseDistribution, value: Any) -> bool:
     if isinstance(distribution, CategoricalDistribution):
         return value in distribution.choices
-    number = isinstance(value, int | float)
-    return number and distribution._contains(value)
+    return isinstance(value, int | float) and distribution._contains(value)
 
 
 def _spread(first: BaseDistribution, points: int) -> list[Any]:
