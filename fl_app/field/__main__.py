@@ -106,8 +106,7 @@ def _init(out: Path, host: Sequence[str] | None, port: int, nodes: int) -> int:
 
     hosts = host or [socket.gethostname()]
     with tempfile.TemporaryDirectory() as folder:
-        wheel = build_wheel(Path(folder))
-        new_kit(out, hosts=hosts, port=port, wheel=wheel, nodes=nodes)
+        new_kit(out, hosts=hosts, port=port, wheel=build_wheel(Path(folder)), nodes=nodes)
     print(f"Copy {out}/server to the server, and each node-<i> to its device.")
     print("Then run there, in the folder: sudo sh install.sh")
     print(f"Devices reach the server as {hosts[0]}:{port}; --host chooses another name.")

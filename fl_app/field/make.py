@@ -99,8 +99,7 @@ def new_kit(
         shutil.copy(ca / "ca.crt", server)
         for i in range(nodes):
             node = draft / f"node-{i}"
-            own_values = {"node": i, "own_port": NODE_PORT + i}
-            _write_program(node, "node", wheel, values | own_values)
+            _write_program(node, "node", wheel, values | {"node": i, "own_port": NODE_PORT + i})
             new_node(node, node.name)
             shutil.copy(ca / "ca.crt", node)
             shutil.copy(node / "node.key.pub", server / "keys" / f"{node.name}.pub")

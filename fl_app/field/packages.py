@@ -106,8 +106,7 @@ class Environment:
         options = ["--retries", "2", "install", "--constraint", self._file("pins", self.pins), "uv"]
         if not self.uv.exists():  # else one of the interpreter's own environment satisfies pip
             options.append("--ignore-installed")
-        pip = [str(self.python), "-m", "pip", "--disable-pip-version-check", "--quiet"]
-        _run([*pip, *options])
+        _run([str(self.python), "-m", "pip", "--disable-pip-version-check", "--quiet", *options])
 
     def runs(self, code: str) -> str:
         """The last line of the error that some code raises in the environment; "" = none."""
