@@ -198,11 +198,9 @@ class SuperLink:
 
     @contextmanager
     def _client(self) -> Iterator[ControlHttpClient]:
-        address, root = self._kit.address, self._kit.folder / "ca.crt"
+        address, root = self._kit.address, (self._kit.folder / "ca.crt").read_bytes()
         try:
-            with ControlHttpClient.from_server_address(
-                address, False, root.read_bytes(), ()
-            ) as client:
+            with ControlHttpClient.from_server_address(address, False, root, ()) as client:
                 yield client
         except httpx.TransportError as error:
             reason = (
