@@ -260,14 +260,11 @@ def of_data(path: str, run: DictConfig | None) -> Iterator[Finding]:
     """
     is_absolute = os.path.isabs(path) and "'" not in path
     if not is_absolute or not os.access(path, os.R_OK):
-        reason = (
-            "does not exist, or may not be read"
-            if is_absolute
-            else "is no absolute path, or has a quote in it"
-        )
-        mend = (
-            f"correct DATA in node.env, or let user {getpass.getuser()}, who runs this, read it; "
-        )
+        reason = "does not exist, or may not be read"
+        if not is_absolute:
+            reason = "is no absolute path, or has a quote in it"
+        user = getpass.getuser()
+        mend = f"correct DATA in node.env, or let user {user}, who runs this, read it; "
         mend += "in a container, `docker compose --env-file node.env up -d` mounts it"
         yield Finding("data", False, f"{path} {reason}", mend)
         return
