@@ -39,7 +39,7 @@ def main() -> int:
         arguments["overrides"] += extra
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C
     try:
-        status: int = arguments.pop("carry_out")(**arguments)
+        return arguments.pop("carry_out")(**arguments)
     except (ValueError, FileExistsError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
@@ -48,7 +48,6 @@ def main() -> int:
         return 1
     except KeyboardInterrupt:
         return INTERRUPTED
-    return status
 
 
 def _parser() -> argparse.ArgumentParser:

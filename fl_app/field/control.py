@@ -297,8 +297,6 @@ def clients(log: Path, *, under_way: bool = True) -> Table:
         if order is not None:
             state = f"version {order.version}, {order.ended or waiting}"
             since = f"{now - (order.end or order.start):.0f} s"
-        numbers = (history.arrivals[client], history.lost[client])
-        table.add_row(
-            str(client), state, since, *map(str, numbers), escape(reasons.get(client, ""))
-        )
+        row = (client, state, since, history.arrivals[client], history.lost[client])
+        table.add_row(*map(str, row), escape(reasons.get(client, "")))
     return table
