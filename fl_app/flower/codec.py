@@ -326,13 +326,12 @@ def read_order(message: Message, layout: Layout) -> Order:
     content, config = message.content, order_config(message)
     record = content.array_records[names.ARRAYS]
     whole, part = names.APP_CONFIG in config or not len(record), part_of(config, layout)
-    vector = decode(record, layout, part) if whole else from_arrays(record, layout)
     return Order(
         number=0,
         client_id=config[names.CLIENT_ID],
         sequence=config[names.SEQUENCE],
         base_version=config[names.VERSION],
-        vector=vector,
+        vector=decode(record, layout, part) if whole else from_arrays(record, layout),
         config=config,
         sent_at=0.0,
         **_side_fields(content, layout),
