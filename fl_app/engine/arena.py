@@ -54,10 +54,9 @@ class Arena:
 
     def store(self, vector: Vector) -> tuple[int, Vector]:
         """A slot and a read-only copy in it; a vector that is in a slot already is not copied."""
-        if vector.size == self.size and vector.flags.c_contiguous:
-            slot = self._starts.get(vector.ctypes.data)
-            if slot is not None:
-                return slot, vector
+        slot = self._starts.get(vector.ctypes.data)
+        if slot is not None and vector.size == self.size and vector.flags.c_contiguous:
+            return slot, vector
         slot, copy = self.new()
         np.copyto(copy, vector)
         copy.flags.writeable = False
@@ -70,12 +69,10 @@ class Arena:
 
     def _locate(self, slot: int) -> tuple[mmap.mmap, int]:
         index, position = divmod(slot, SLOTS_PER_SEGMENT)
-        segment = self._segments.get(index)
-        if segment is None:
-            segment = self._segments[index] = mmap.mmap(
-                self._file, self._segment_bytes, offset=index * self._segment_bytes
-            )
-        return segment, position * self._stride
+        if index not in self._segments:
+            start = index * self._segment_bytes
+            self._segments[index] = mmap.mmap(self._file, self._segment_bytes, offset=start)
+        return self._segments[index], position * self._stride
 
     def _release(self, slot: int, address: int) -> None:
         del self._starts[address]
