@@ -132,8 +132,7 @@ class Versions:
         self.clock.work("dispatch")
         vector, config, extra = NO_VECTOR, {**order.config, "continues": True}, NO_EXTRA
         if model.version > base_version:
-            seconds = now - order.sent_at
-            paused = Update.of(upload, client_id, base_version, order.number, seconds)
+            paused = Update.of(upload, client_id, base_version, order.number, now - order.sent_at)
             vector, fresh_config = self.strategy.refresh(model, paused)
             checks.require_vector(self.strategy, "refresh", vector, model.params.size)
             config |= {**fresh_config, "fresh_version": model.version}
@@ -148,9 +147,7 @@ class Versions:
     def _arrive(self, order: Order, upload: Upload) -> bool:
         """Accept an upload into the buffer, or refuse it; returns whether it was accepted."""
         fed, model, now = self._fed, self._fed.model, self.clock.now
-        base_version = order.base_version
-        if upload.base_version is not None:
-            base_version = upload.base_version
+        base_version = order.base_version if upload.base_version is None else upload.base_version
         seconds = now - order.sent_at
         steps = int(order.config.get("local_steps", 0))
         update = Update.of(upload, order.client_id, base_version, order.number, seconds, steps)
@@ -216,9 +213,8 @@ class Versions:
             fed.release(order.base_version)
             fed.failures_in_a_row += 1
             fed.failing.add(order.client_id)
-        client_id, now, raised = order.client_id, self.clock.now, bool(traceback)
-        identity = (now, client_id, order.number, order.base_version, why)
-        self._emit(Rejected(*identity) if refused else Failed(*identity, raised))
+        identity = (self.clock.now, order.client_id, order.number, order.base_version, why)
+        self._emit(Rejected(*identity) if refused else Failed(*identity, bool(traceback)))
         if traceback:
             self._log_client_error(order, why, traceback)
         if order.evaluates:
@@ -310,7 +306,6 @@ class Versions:
             params = strategy.aggregate(model, opened.updates)
         self.intake.complete(strategy.report, opened)
         checks.require_version(strategy, params, model, len(updates))
-        ages = [model.age(update) for update in updates]
         # The order of these steps matters: Ctrl-C between any two must leave an existing version.
         fed.take_out(updates)
         fed.publish(clock.share(params))
@@ -322,7 +317,7 @@ class Versions:
                 fed.version,
                 client=[update.client_id for update in updates],
                 order=[update.order for update in updates],
-                age=ages,
+                age=[model.age(update) for update in updates],
                 report=strategy.report,
             )
         )
@@ -356,8 +351,7 @@ class Versions:
 
     def _evaluate_on_clients(self) -> None:
         """Choose the clients that measure the current version; they do so when they are free."""
-        fed = self._fed
-        self.client_evaluation.plan(checks.evaluated(self.strategy, fed.model))
+        self.client_evaluation.plan(checks.evaluated(self.strategy, self._fed.model))
 
     def _check_accuracy_on_clients(self, metrics: Mapping[str, float]) -> None:
         """End the run at the accuracy on clients, if the server measures none."""
