@@ -87,11 +87,9 @@ class Guard(Remembers, Checked):
         age = model.age(update)
         if self.max_age is not None and age > self.max_age:
             return f"age={age} is above guard.max_age={self.max_age}"
-        if self.max_examples is not None and update.num_examples > self.max_examples:
-            return (
-                f"num_examples={update.num_examples} is above guard.max_examples="
-                f"{self.max_examples}"
-            )
+        number = update.num_examples
+        if self.max_examples is not None and number > self.max_examples:
+            return f"num_examples={number} is above guard.max_examples={self.max_examples}"
         return self._too_long(model, update)
 
     def _too_long(self, model: GlobalModel, update: Update) -> str:

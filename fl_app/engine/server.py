@@ -46,8 +46,7 @@ class Server(Remembers, Checked):
 
     def work(self, what: Work, now: float) -> float:
         """Do a piece of work at `now`, seconds; returns when the loop goes on."""
-        seconds: float = getattr(self, what)
-        self._free = max(self._free, now) + seconds
+        self._free = max(self._free, now) + getattr(self, what)
         return self._free
 
     def begins(self, arrival: float) -> float:

@@ -114,9 +114,7 @@ class VirtualClock(Clock):
         self._moments: list[Moment] = []  # a heap
         self._parts: dict[int, tuple[float, float, float]] = {}  # of every client's order, seconds
         self._lookahead = Lookahead(self.mailbox)
-        self._presence: Presence | None = None
-        if availability is not None:
-            self._presence = Presence(availability, self.num_clients)
+        self._presence = None if availability is None else Presence(availability, self.num_clients)
         self._lost: dict[int, tuple[Order]] = {}  # client -> the order in which it goes offline
         self._early: dict[int, Reply] = {}  # computed to see whether the client pauses
         self._recalled: dict[int, Order] = {}  # shorter orders, by their own numbers

@@ -56,8 +56,7 @@ class Inline(Mailbox):
     def pull(self, timeout: float | None) -> Iterable[Reply]:
         if not self._batches or timeout == 0.0:
             return []
-        orders = self._batches.popleft()
-        return map(read_only_reply, carry_out(self._trainer, orders))
+        return map(read_only_reply, carry_out(self._trainer, self._batches.popleft()))
 
     def close(self) -> None:
         self._batches.clear()
