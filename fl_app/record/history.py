@@ -228,9 +228,7 @@ class History:
     @property
     def evaluations(self) -> list[Evaluation]:
         """Evaluations on the server or, without a test set there, means of those on clients."""
-        if self.server_evaluations or not self.client_evaluations:
-            return self.server_evaluations
-        return [evaluation.as_evaluation for evaluation in self.client_evaluations]
+        return self.server_evaluations or [e.as_evaluation for e in self.client_evaluations]
 
     @property
     def joules(self) -> float | None:
@@ -274,8 +272,7 @@ class History:
                 bisect.insort(self.client_evaluations, evaluation, key=lambda item: item.version)
             case Refreshed():
                 self.bytes_down += event.bytes
-                order = self.current.get(event.client)
-                if order is not None:
+                if order := self.current.get(event.client):
                     order.fresh += (event.t,)
             case Clustered():
                 for number in event.order:  # the clusters were formed from these updates

@@ -46,10 +46,9 @@ def provenance(overrides: Sequence[str], began: Mapping[str, Any] | None = None)
     }
     if began is not None:
         now["date"] = began["date"]
-        first_values = began.get("began_with", {})
         changed = {key: began[key] for key in now if began.get(key) != now[key]}
-        if changed | first_values:
-            now["began_with"] = changed | first_values
+        if first_values := changed | began.get("began_with", {}):
+            now["began_with"] = first_values
     return now
 
 

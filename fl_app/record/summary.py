@@ -224,8 +224,7 @@ def of_last_evaluation(metrics: Mapping[str, float], score: str) -> dict[str, An
         summary["collapsed"] = metrics["r2"] < MIN_R2
     if "perplexity" in metrics:
         summary["final_perplexity"] = _or_null(metrics["perplexity"])
-    recall = [_or_null(value) for key, value in metrics.items() if key.startswith("recall_")]
-    if recall:
+    if recall := [_or_null(value) for key, value in metrics.items() if key.startswith("recall_")]:
         summary["recall"] = recall
     return summary
 
