@@ -219,8 +219,7 @@ def order_extra(strategy: Algorithm, model: GlobalModel, client_id: int) -> Extr
     if not names:
         return NO_EXTRA
     extra = strategy.dispatch_extra(model, client_id)
-    problem = check_extra(extra, names, model.params.size)
-    if problem:
+    if problem := check_extra(extra, names, model.params.size):
         raise ValueError(f"dispatch_extra() for client {client_id}: {problem}")
     if not all_finite(extra.values()):
         raise Diverged(

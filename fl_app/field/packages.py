@@ -239,8 +239,7 @@ def check_torch(environment: Environment) -> str:
 
 
 def _run(command: Sequence[str], variables: Mapping[str, str] | None = None) -> None:
-    status = subprocess.run(command, env=variables).returncode
-    if status != 0:
+    if status := subprocess.run(command, env=variables).returncode:
         start = " ".join(command[:4])
         raise InstallError(f"`{start} ...` failed with exit status {status}; see above")
 

@@ -197,8 +197,7 @@ class Table:
         for sentence in filter(None, (self.deviation, self.work)):
             console.print(sentence, highlight=False)
         runs = [row for row in self.rows if row["statistic"] == "run"]
-        unfinished = [row for row in runs if row["stopped"] not in ENDS]
-        if unfinished:
+        if unfinished := [row for row in runs if row["stopped"] not in ENDS]:
             names = ", ".join(f"{row['cell']} ({row['stopped'] or RUNNING})" for row in unfinished)
             console.print(f"NOT RUN TO THEIR END: {escape(names)}", style="bold", highlight=False)
 
