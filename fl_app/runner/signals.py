@@ -86,9 +86,8 @@ def interruptible(stop: Callable[[], None], patience: float = PATIENCE) -> Itera
     if threading.current_thread() is not threading.main_thread() or None in handlers:
         yield nullcontext
         return
-    main = threading.get_ident()
     # To the thread itself, so that a blocking call of the thread ends.
-    timer = threading.Timer(patience, signal.pthread_kill, (main, signal.SIGINT))
+    timer = threading.Timer(patience, signal.pthread_kill, (threading.get_ident(), signal.SIGINT))
     timer.daemon = True
     signalled = patient = False
 
