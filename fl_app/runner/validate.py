@@ -148,13 +148,9 @@ def validate_config(config: DictConfig, objects: UserObjects = NO_OBJECTS) -> No
     max_versions = min((limit for limit in limits if limit is not None), default=math.inf)
     strategy.validate_run(max_versions, schedule)
     upload, name = config.algorithm.client.upload, type(strategy).__name__
-    require(
-        upload in strategy.takes,
-        "algorithm.client.upload",
-        upload,
-        f"one of {', '.join(strategy.takes)} with {name}",
-        "its equations have no use for another upload",
-    )
+    bound = f"one of {', '.join(strategy.takes)} with {name}"
+    effect = "its equations have no use for another upload"
+    require(upload in strategy.takes, "algorithm.client.upload", upload, bound, effect)
     if config.algorithm.client.get("widths"):
         _check_widths(config, strategy, schedule)
     evaluates, share = config.client_eval_every is not None, config.client_eval_fraction
