@@ -316,12 +316,6 @@ def orders_of(
         seconds = -mean * np.expm1(-draws / mean)
         # The share of each part that is done before the client goes offline.
         work = -mean * np.diff(np.exp(-work.cumsum(axis=2) / mean), axis=2, prepend=1.0)
-    joules = devices.joules
-    return Orders(
-        draws,
-        seconds.mean(axis=1),
-        stays,
-        server,
-        eval_every,
-        np.array([joules(each) if joules else math.nan for each in work.mean(axis=1)]),
-    )
+    energy = devices.joules
+    joules = np.array([energy(each) if energy else math.nan for each in work.mean(axis=1)])
+    return Orders(draws, seconds.mean(axis=1), stays, server, eval_every, joules)
