@@ -148,14 +148,13 @@ def of_app(folder: str, **values: float) -> AsyncStrategy:
         caught.append(strategy)
         raise _Started
 
+    context = Context(0, 0, {}, RecordDict(), flatten_dict(app.get("config", {})))
     with ExitStack() as stack:
         for kind in filter(lambda kind: "start" in vars(kind), _kinds(Strategy)):
             stack.callback(setattr, kind, "start", vars(kind)["start"])
             kind.start = start
         with suppress(_Started):
-            main(
-                SeenNodes(10), Context(0, 0, {}, RecordDict(), flatten_dict(app.get("config", {})))
-            )
+            main(SeenNodes(10), context)
         bound = "the folder of an app whose ServerApp calls the start of a Strategy"
         require(bool(caught), "entry", folder, bound, "there is nothing to enter")
         vars(getattr(caught[0], "inner", caught[0])).update(values)
