@@ -235,8 +235,9 @@ def of_node(kit: Kit, run: DictConfig | None) -> Iterator[Finding]:
         yield Finding("partition", True, "none: the server knows this device by its node id")
     else:
         number, total = (pairs.get(key, "") for key in ("partition-id", "num-partitions"))
-        fits = kit.data is not None or (total.isdecimal() and int(number) < int(total))
-        good = number.isdecimal() and fits
+        good = number.isdecimal() and (
+            kit.data is not None or (total.isdecimal() and int(number) < int(total))
+        )
         mend = 'NODE_CONFIG="partition-id=0 num-partitions=3": another number on every device, '
         yield Finding("partition", good, f"NODE_CONFIG={words}", f"{mend}from 0")
     if folder := pairs.get("state-dir"):

@@ -294,16 +294,17 @@ def build_schedule(config: DictConfig, objects: UserObjects = NO_OBJECTS) -> Sch
 
 def _check_noise(config: DictConfig) -> None:
     """Refuse what spoils differential privacy."""
-    bound, effect = "null with noise", "whom it refuses depends on lengths before the clip"
-    for key in ("max_norm", "max_norm_ratio"):
-        require(config.guard[key] is None, f"guard.{key}", config.guard[key], bound, effect)
+    effect = "whom it refuses depends on lengths before the clip"
+    values: dict[str, tuple[int | None, str]]
+    values = {"guard.max_norm": (None, effect), "guard.max_norm_ratio": (None, effect)}
     if config.runtime.name == "deployment":
-        seed, bound = config.algorithm.strategy.noise_seed, "null with runtime=deployment"
         effect = "whoever knows it can remove the noise"
-        require(seed is None, "algorithm.strategy.noise_seed", seed, bound, effect)
-        every, bound = config.checkpoint_every, "1 with noise on real nodes"
+        values["algorithm.strategy.noise_seed"] = None, effect
         effect = "after a crash, versions would be published again, which epsilon does not count"
-        require(every == 1, "checkpoint_every", every, bound, effect)
+        values["checkpoint_every"] = 1, effect
+    for key, (needed, effect) in values.items():
+        value, bound = OmegaConf.select(config, key), f"{needed or 'null'} with noise"
+        require(value == needed, key, value, bound, effect)
 
 
 def build_guard(config: DictConfig) -> Guard:

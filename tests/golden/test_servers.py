@@ -106,10 +106,8 @@ def fadas(**settings):
 @pytest.mark.parametrize(
     ("settings", "last"),
     [
-        ({}, 1 / 16),
-        ({"delay_rule": "ratio"}, 1 / 32),
-        ({"delay_adaptive": False}, 1 / 8),
-        ({"delay_threshold": 4}, 1 / 8),
+        *(({}, 1 / 16), ({"delay_rule": "ratio"}, 1 / 32)),
+        *(({"delay_adaptive": False}, 1 / 8), ({"delay_threshold": 4}, 1 / 8)),
     ],
 )
 def test_fadas_steps_adapt_to_moments_and_delay(settings, last):

@@ -275,10 +275,8 @@ def test_a_penalty_without_effect_is_logged_once(caplog):
 @pytest.mark.parametrize(
     ("settings", "expected"),
     [
-        ({}, 1.25),
-        ({"weight_decay": 0.5}, 1.1015625),
-        ({"proximal": 0.5}, 1.1875),
-        ({"momentum": 0.5}, 1.5),
+        *(({}, 1.25), ({"weight_decay": 0.5}, 1.1015625)),
+        *(({"proximal": 0.5}, 1.1875), ({"momentum": 0.5}, 1.5)),
     ],
 )
 def test_parameters_whose_gradients_are_one_tensor(settings, expected):

@@ -152,7 +152,10 @@ def test_files_that_are_missing_public_or_expired(out, tmp_path, monkeypatch):
     ("settings", "wrong"),
     [
         ("partition-id=1 num-partitions=2 state-dir=STATE", None),
-        *((settings, "partition") for settings in ("partition-id=9 num-partitions=2", "")),
+        *(
+            (settings, "partition")
+            for settings in ("partition-id=9 num-partitions=2", "num-partitions=2", "")
+        ),
         ("partition-id=0 num-partitions=2 statedir=/tmp", "settings"),
         ("partition-id=0 num-partitions=2 state-dir='/nowhere'", "state-dir"),
         ("partition-id=0 num-partitions=2 state-dir='/nowhere", "partition"),

@@ -368,13 +368,9 @@ def test_late_and_duplicate_replies_are_counted_and_train_nothing(tmp_path):
 
 
 def test_cells_come_in_the_order_of_algorithms_then_of_numbers_in_names(tmp_path):
-    for name, algorithm in [
-        ("mine", "my_own"),
-        ("fedbuff-seed10", "fedbuff"),
-        ("fedbuff-seed9", "fedbuff"),
-        ("slow", "fedavg"),
-        ("async", "fedasync"),
-    ]:
+    names = ["mine", "fedbuff-seed10", "fedbuff-seed9", "slow", "async"]
+    algorithms = ["my_own", "fedbuff", "fedbuff", "fedavg", "fedasync"]
+    for name, algorithm in zip(names, algorithms, strict=True):
         write_cell(tmp_path / name, events=ROUNDS, algorithm=algorithm)
     (tmp_path / "figures").mkdir()
     names = "slow async fedbuff-seed9 fedbuff-seed10 mine"
