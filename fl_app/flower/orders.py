@@ -70,7 +70,7 @@ class Orders:
     def __post_init__(self) -> None:
         # Number of an order -> client, and the time at which its message expires.
         self._awaited: dict[int, tuple[int, float]] = {}
-        self._answered = False  # whether a ClientApp has carried an order out
+        self._answered = set[str]()  # kinds of orders that a ClientApp has carried out
 
     def busy(self) -> set[int]:
         """Clients with an order."""
@@ -109,7 +109,7 @@ class Orders:
         try:
             replies = self._ask(order, node)
         except RunError as error:
-            if not self._answered:
+            if kind_of(order) not in self._answered:
                 self.report(error)
                 return
             replies = [Reply(order.number, error=str(error))]  # one node cannot end the run
@@ -125,7 +125,8 @@ class Orders:
             return [Reply(order.number, error=f"node {node} was not given the order")]
         messages = wait_for(self.grid, message_id, lambda: order.number in self._awaited)
         replies = [read_reply(message, order, self.layout, self.needs) for message in messages]
-        self._answered = self._answered or any(not reply.error for reply in replies)
+        if any(not reply.error for reply in replies):
+            self._answered.add(kind_of(order))
         return replies
 
 
