@@ -98,7 +98,7 @@ def test_random_kills_lose_nothing(name, num_kills, tmp_path):
     straight = federation(name, whole)
     events = (whole / "events.jsonl").read_text().splitlines()
     moments = np.random.default_rng(11).choice(len(events) - 1, num_kills, replace=False) + 1
-    for moment in moments:
+    for moment in (*moments, len(events)):  # the last one may be of an evaluation after the run
         folder = tmp_path / str(moment)
         kill_run(name, folder, int(moment))
         resumed = federation(name, folder, "resume=auto")
