@@ -302,10 +302,8 @@ def test_synchronous_clients_wait_for_the_slowest(tmp_path):
         (0, 3.0, 4.0, "arrival", 1, 0, ""),
     ]
     assert cell.history.waits == [(0, 1.0, 3.0), (0, 4.0, 6.0)]
-    assert cell.history.aggregations == [3.0, 6.0]
-    assert cell.history.ages == {0: 4}
-    assert cell.history.client_updates == 4
-    assert cell.history.t == 6.0
+    assert (cell.history.aggregations, cell.history.ages) == ([3.0, 6.0], {0: 4})
+    assert (cell.history.client_updates, cell.history.t) == (4, 6.0)
 
 
 CLUSTERS = {"kind": "cluster", "version": 0, "client": [0, 1], "cluster": [0, 0]}
