@@ -74,7 +74,7 @@ def test_a_sweep_ends_at_once_and_one_command_resumes_it(tmp_path):
 def test_ctrl_c_while_the_report_is_drawn_names_the_command_that_draws_it(tmp_path):
     words = ["num_versions=2", f"hydra.run.dir={tmp_path}"]
     with launch(*words) as process:
-        wait_for(process, (tmp_path / "summary.json").exists)
+        wait_for(process, (tmp_path / "table.csv").exists)
         process.send_signal(signal.SIGINT)
         _, err = wait_for_end(process, 130)
     command = f"{' '.join(words)} resume=auto"
