@@ -125,29 +125,27 @@ def run_cell(
             progress = Progress(history, label, limits, score=score)
             stack.callback(progress.close)
             sinks.append(progress)
-        with interruptible(engine.ask_to_stop) as uninterrupted:
-            outcome = engine.run()
-            cause = outcome.error and outcome.error.__cause__
-            if isinstance(outcome.error, ServerError) and isinstance(cause, Exception):
-                log.error(FAULT, label, traceback_of(cause))
-            client = config.algorithm.client
-            decider = work_decider(
-                components.strategy, components.schedule, client, outcome.ordered
-            )
-            work = f"by {decider}" if decider else components.trainer.work_per_update
-            facts: dict[str, Any] = {
-                "algorithm": config.algorithm.name,
-                "task": task.name,
-                "seed": config.seed,
-                "num_clients": config.num_clients or len(history.sequences),
-                **({"made_up": True} if config.task.get("made_up") else {}),
-                "work_per_update": work,
-            }
-            if client.private:
-                facts["private"] = list(client.private)
-            if live:
-                facts["without_update"] = sorted({*history.sequences} - {*history.arrivals})
-            arrays = model.named(outcome.params)
-            target = config.experiment.report_accuracy
-            with uninterrupted():  # Ctrl-C comes too late
-                return outcome, files.finish(outcome, arrays, facts, target, score)
+        uninterrupted = stack.enter_context(interruptible(engine.ask_to_stop))
+        outcome = engine.run()
+        cause = outcome.error and outcome.error.__cause__
+        if isinstance(outcome.error, ServerError) and isinstance(cause, Exception):
+            log.error(FAULT, label, traceback_of(cause))
+        client = config.algorithm.client
+        decider = work_decider(components.strategy, components.schedule, client, outcome.ordered)
+        work = f"by {decider}" if decider else components.trainer.work_per_update
+        facts: dict[str, Any] = {
+            "algorithm": config.algorithm.name,
+            "task": task.name,
+            "seed": config.seed,
+            "num_clients": config.num_clients or len(history.sequences),
+            **({"made_up": True} if config.task.get("made_up") else {}),
+            "work_per_update": work,
+        }
+        if client.private:
+            facts["private"] = list(client.private)
+        if live:
+            facts["without_update"] = sorted({*history.sequences} - {*history.arrivals})
+        arrays = model.named(outcome.params)
+        target = config.experiment.report_accuracy
+        with uninterrupted():  # Ctrl-C comes too late
+            return outcome, files.finish(outcome, arrays, facts, target, score)

@@ -293,18 +293,14 @@ def build_schedule(config: DictConfig, objects: UserObjects = NO_OBJECTS) -> Sch
 
 
 def _check_noise(config: DictConfig) -> None:
-    """Refuse what spoils differential privacy."""
-    effect = "whom it refuses depends on lengths before the clip"
-    values: dict[str, tuple[int | None, str]]
-    values = {"guard.max_norm": (None, effect), "guard.max_norm_ratio": (None, effect)}
+    """Refuse what spoils differential privacy: lengths before the clip, known or repeated noise."""
+    needed: dict[str, int | None] = {"guard.max_norm": None, "guard.max_norm_ratio": None}
     if config.runtime.name == "deployment":
-        effect = "whoever knows it can remove the noise"
-        values["algorithm.strategy.noise_seed"] = None, effect
-        effect = "after a crash, versions would be published again, which epsilon does not count"
-        values["checkpoint_every"] = 1, effect
-    for key, (needed, effect) in values.items():
-        value, bound = OmegaConf.select(config, key), f"{needed or 'null'} with noise"
-        require(value == needed, key, value, bound, effect)
+        needed |= {"algorithm.strategy.noise_seed": None, "checkpoint_every": 1}
+    effect = "the noise would hide less than epsilon says"
+    for key, only in needed.items():
+        value = OmegaConf.select(config, key)
+        require(value == only, key, value, f"{only or 'null'} with noise", effect)
 
 
 def build_guard(config: DictConfig) -> Guard:

@@ -84,10 +84,7 @@ class Helper:
             )
         seeds = self._open(request)
         # An order that is answered twice has one upload under two masks.
-        orders = [
-            f"{terms.run} {seal.device.hex()} {seal.sequence}".encode()
-            for seal in (member.seal for member in members)
-        ]
+        orders = [f"{terms.run} {m.seal.device.hex()} {m.seal.sequence}".encode() for m in members]
         if spent := self.ledger.use([*seeds, *orders], request.digest()):
             places = {place % len(seeds) for place in spent}
             raise Refused(

@@ -204,6 +204,7 @@ HEAVY = ("torch", "torchvision", "sklearn", "scipy", "pandas", "altair", "vl_con
 REFUSED = """
 algorith=fedbuff
 algorithm=fedbuf
+runtime.workers=-3
 client_eval_every=5 client_eval_fraction=20
 algorithm.strategy.server_lr=-1
 algorithm.schedule.concurrency=51
@@ -220,7 +221,6 @@ task=huggingface task.path=a task.channels=2
 COMMANDS = f"""
 import json, shlex, sys
 from fl_app.__main__ import main
-from fl_app.runner import signals
 
 for words in sys.argv.pop().splitlines():
     sys.argv[1:] = shlex.split(words)
