@@ -113,8 +113,8 @@ def all_finite(arrays: Iterable[ArrayLike]) -> bool:
 
 
 def norm(vector: Vector) -> float:
-    """Euclidean length, also where the squares are too small for float32."""
-    squared = float(np.dot(vector, vector))
+    """Euclidean length, also where squares are too small for float32, or too many for its sums."""
+    squared = sum(float(np.vdot(vector[place], vector[place])) for place in blocks(vector.size))
     if squared < PRECISE:
         precise = vector.astype(np.float64)
         squared = float(np.dot(precise, precise))
