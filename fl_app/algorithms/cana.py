@@ -129,14 +129,14 @@ class CANA(RemembersClients, AveragesVersions):
         uploads = self.gradients(model, updates)
         gradients = [upload[:split] for upload in uploads]
         weights = self._weights(model, updates)
-        direction, lengths = self._fused(weights, gradients, self._fusion(updates))
+        direction, lengths = self._fused(weights, gradients, updates)
         matched = self._matched(model, updates)
         memories = {place: memory.row(updates[place].client_id) for place in matched}
         beta = self._coefficient(gradients, memories)
         self.report["calibration"], self.report["matched"] = beta, len(matched)
         if beta > 0 and matched:
-            direction += self._calibration(model.version, weights, memories, beta)
-        direction = self.by_entry(direction, weights, updates)
+            calibration = self._calibration(model.version, weights, memories, beta)
+            direction += self.of_updates(calibration, updates)
         self.remember(updates, uploads, split)
         if self.fusion > 0:
             keep_step(self.state, direction, norm(direction), self.fusion_length)
@@ -206,13 +206,16 @@ class CANA(RemembersClients, AveragesVersions):
         return self.fusion * min(1.0, self.fusion_length * len(updates) / self.population(updates))
 
     def _fused(
-        self, weights: Numbers, gradients: Sequence[Vector], fusion: float
+        self, weights: Numbers, gradients: Sequence[Vector], updates: Updates
     ) -> tuple[Vector, Numbers]:
         """sum_i a_i g_i, where each g_i has the most opposite past step added; and ||g_i||."""
+        fusion, added = self._fusion(updates), None
         if fusion == 0 or self.state["num_past"] < self.fusion_length:
             direction, lengths, _ = combine(weights, gradients)
         else:
             direction, added, lengths, _ = opposed(self.state, weights, gradients, fusion)
-            direction += added
+        direction = self.by_entry(direction, weights, updates)
+        if added is not None:
+            direction += self.of_updates(added, updates)
         self.describe(weights, lengths, norm(direction))
         return direction, lengths

@@ -151,12 +151,12 @@ class FedHist(AveragesVersions):
             direction, added, lengths, fused_lengths = opposed(
                 self.state, weights, gradients, self.fusion
             )
-            if not self.aggregate_raw:
-                direction += added
         else:
             direction, lengths, _ = combine(weights, gradients)
-            fused_lengths = lengths
+            added, fused_lengths = None, lengths
         direction = self.by_entry(direction, weights, updates)
+        if added is not None and not self.aggregate_raw:
+            direction += self.of_updates(added, updates)
         length = norm(direction)
         self.describe(weights, lengths, length)
         if self.egs and self.cache_before_ina:

@@ -160,9 +160,8 @@ def chain(trainer: "LocalTrainer", *further: Transformation) -> Trainer:
         further: the innermost first.
     """
     transformations: list[Transformation] = [Private(trainer.model)] if trainer.private else []
+    transformations += [trainer.compressed] if trainer.compressed.changes else []
     transformations += [Narrow(trainer)] if trainer.widths else []
-    if trainer.compressed.changes:
-        transformations.append(trainer.compressed)
     result: Trainer = trainer
     for transformation in (*transformations, *further):
         result = Transformed(result, transformation)

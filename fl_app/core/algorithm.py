@@ -237,6 +237,12 @@ class Algorithm(Remembers, Checked, ABC):
         """
         return direction * self.widths.factor(weights, updates) if self.widths else direction
 
+    def of_updates(self, past: Vector, updates: Updates) -> Vector:
+        """What past updates add to a direction ``(d,)``: 0 in entries that no update has."""
+        if self.widths is None:
+            return past
+        return past * (self.widths.factor(np.ones(len(updates)), updates) > 0)
+
     def part(self, client_id: int) -> float:
         """The share of the model's entries that a client trains, in (0, 1]."""
         return 1.0 if self.widths is None else self.widths.part(client_id)

@@ -5,6 +5,7 @@ Most clients have one example x, so f(w) = (w - x)^2 / 2 and the gradient is w -
 
 import math
 import re
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -30,8 +31,9 @@ from fl_app.algorithms.scaffold.trainer import SCAFFOLDTrainer
 from fl_app.client import LocalTrainer
 from fl_app.client.build import chain
 from fl_app.client.flat import FlatModel
+from fl_app.client.transform import Compressed
 from fl_app.core.snapshot import dumps, loads
-from fl_app.core.types import GlobalModel, Update
+from fl_app.core.types import GlobalModel, Update, Upload
 from fl_app.core.width import Widths, places
 from fl_app.runner.components import build_components
 from fl_app.runner.validate import build_strategy, validate_config
@@ -640,8 +642,8 @@ def test_each_entry_moves_by_the_updates_that_have_it():
 def test_entries_of_no_update_stay_and_entries_of_one_update_count_alone(strategy):
     """Gradients of ones, of units 0, 1 (version 0) and 1, 2 (version 1): CANA steps by 1, 1, 1, 0.
 
-    Then a step of whole models, which memories and past steps keep, and gradients of units 2, 3
-    (version 2) and 3, 0 (version 3): unit 1 stays.
+    Then a step of whole models, of 1 or CANA's 2, 2, 2, 1, and gradients of units 2, 3 (version 2)
+    and 3, 0 (version 3): unit 1 stays, and the others move by 1 and the past step (CANA: 3, 3, 2).
     """
     layout, params = two_layers().layout, np.zeros(27, np.float32)
     strategy.widths = Widths(layout, [0.5, 0.5, 1.0, 1.0], rolling=True)
@@ -658,7 +660,18 @@ def test_entries_of_no_update_stay_and_entries_of_one_update_count_alone(strateg
     assert (first < 0).all()
     difference = strategy.aggregate(GlobalModel(first, 3), halves(2)) - first
     assert difference[9] == 0
-    assert (difference[[8, 10, 11]] != 0).all()
+    last = 2 / 3 if isinstance(strategy, CANA) else 1
+    assert difference[[8, 10, 11]] / difference[8] == pytest.approx([1, 1, last])
+
+
+def test_rounding_moves_no_entry_that_a_client_lacks():
+    model, vector = two_layers(), np.full(27, 0.1, np.float32)  # 0.1 is no number of float16
+    trainer = SimpleNamespace(model=model, private=None, widths=[0.5])
+    trainer.compressed = Compressed(model.layout, "float16")
+    trainer.train = lambda order: Upload(order.vector + 1, "model", 10, 0.1)
+    order = order_for(0, 0, vector, {"width": 0.5, "window": 0})
+    moved = chain(trainer).train(order).vector != vector
+    assert np.flatnonzero(moved).tolist() == HALVES["first", 9]
 
 
 SLOW = ["num_clients=4", "task.model=mlp", "devices/network=link", "devices.network.latency=0"]
