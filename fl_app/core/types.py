@@ -323,6 +323,7 @@ class Parts(NamedTuple):
         work: the three parts of a client that trains while it transfers; `training` is then the
             whole time. None = the parts above follow one after the other.
         metered: whether the device's power is known, so that the log needs the parts.
+        start: seconds of `training` before its first step, which do not grow with the work.
     """
 
     download: float
@@ -330,6 +331,7 @@ class Parts(NamedTuple):
     upload: float
     work: tuple[float, float, float] | None = None
     metered: bool = False
+    start: float = 0.0
 
     @property
     def seconds(self) -> float:

@@ -90,11 +90,15 @@ class Fleet:
         """Seconds of the client's order with sequence number `sequence` given at `now`."""
         part = 1.0 if self.entries is None else self.entries[client_id]
         training = part * self.compute.seconds(client_id, sequence, now)
-        training += self.compute.start_up(client_id, sequence)
+        start = self.compute.start_up(client_id, sequence)
         about, links, down, up = (client_id, sequence, part), self.network, 0.0, 0.0
         if links is not None:
             down, up = links.download(*about), links.upload(*about)
-        return Parts(down, training, up, metered=self.joules is not None)
+        # Classes of a user's own may give numbers of NumPy, which no log takes.
+        seconds = float(down), float(start + training), float(up)
+        fits = all(part >= 0 for part in seconds)
+        require(fits, "devices", seconds, "seconds >= 0", "time would run backwards")
+        return Parts(*seconds, metered=self.joules is not None, start=start)
 
 
 class Overlapping:
@@ -117,8 +121,7 @@ class Overlapping:
     def __init__(self, fleet: Fleet, num_clients: int, max_epochs: int) -> None:
         self._fleet, self.joules = fleet, fleet.joules
         parts = [fleet.parts(client_id, 0, 0.0) for client_id in range(num_clients)]
-        start_up = fleet.compute.start_up
-        epoch = max(each.training - start_up(i, 0) for i, each in enumerate(parts)) / max_epochs
+        epoch = max(each.training - each.start for each in parts) / max_epochs
         transfers = max(each.download + each.upload for each in parts)
         self.local_epochs = min(max(math.ceil(transfers / epoch - 1e-9), 1), max_epochs)
         self._share = self.local_epochs / max_epochs
@@ -129,8 +132,7 @@ class Overlapping:
         A client's first cycle does not overlap: its training needs the download.
         """
         parts = self._fleet.parts(client_id, sequence, now)
-        start_up = self._fleet.compute.start_up(client_id, sequence)
-        training = (parts.training - start_up) * self._share + start_up
+        training = (parts.training - parts.start) * self._share + parts.start
         download, training, upload = work = (parts[0], training, parts[2])
         seconds = max(training, download + upload)
         if sequence == 0:

@@ -5,6 +5,7 @@ import math
 from collections.abc import Collection
 from typing import Protocol
 
+from fl_app.core.errors import require
 from fl_app.core.snapshot import Remembers
 
 
@@ -77,6 +78,8 @@ class Presence(Remembers):
 
     def _next_stay(self, client_id: int) -> None:
         self._numbers[client_id] += 1
-        self._until[client_id] += self._availability.stay(client_id, self._numbers[client_id])
+        stay = self._availability.stay(client_id, self._numbers[client_id])
+        require(stay > 0, "devices.availability", stay, "stays above 0", "time would stand still")
+        self._until[client_id] += stay
         if math.isfinite(self._until[client_id]):
             heapq.heappush(self._ends, (self._until[client_id], client_id))

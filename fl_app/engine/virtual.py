@@ -42,7 +42,7 @@ class Kind(IntEnum):
 
 COMPUTED = (Kind.REPLY, Kind.EARLIEST_PAUSE)  # of which the order's result is needed
 ARRIVALS = (Kind.REPLY, Kind.LATE_REPLY)
-NEVER = (math.inf, 0.0, 0.0)  # the parts of an order that does not end
+NEVER = (math.inf, 0.0, 0.0, 0.0)  # the parts of an order that does not end
 
 
 class Moment(NamedTuple):
@@ -112,7 +112,8 @@ class VirtualClock(Clock):
         self._server = self.server or Server()
         self._ties = np.random.default_rng((self.seed, 0x71E5))
         self._moments: list[Moment] = []  # a heap
-        self._parts: dict[int, tuple[float, float, float]] = {}  # of every client's order, seconds
+        # Of every client's order: download, start, the rest of the training, upload; seconds.
+        self._parts: dict[int, tuple[float, float, float, float]] = {}
         self._lookahead = Lookahead(self.mailbox)
         self._presence = None if availability is None else Presence(availability, self.num_clients)
         self._lost: dict[int, tuple[Order]] = {}  # client -> the order in which it goes offline
@@ -140,7 +141,8 @@ class VirtualClock(Clock):
             self._plan(order, self._now + parts.download + parts.training, 1.0)
             return parts if parts.metered else None
         parts = self.devices.parts(order.client_id, order.sequence, self._now)
-        seconds, epoch = parts.seconds, parts.training / self.epochs
+        start, seconds = parts.start, parts.seconds
+        epoch = (parts.training - start) / self.epochs
         share = None
         if self.steps and "local_steps" in order.config:
             # A client without examples has no steps, and its order fails.
@@ -148,18 +150,19 @@ class VirtualClock(Clock):
         elif self.counts_epochs and "local_epochs" in order.config:
             share = int(order.config["local_epochs"]) / self.epochs
         if share is not None:
-            parts = parts._replace(training=share * parts.training)
+            parts = parts._replace(training=start + share * (parts.training - start))
             seconds = sum(parts[:3])  # not `parts.seconds`, which adds in another order
-        self._parts[order.client_id] = parts[:3]
+        download, training, upload = parts[:3]
+        self._parts[order.client_id] = download, start, training - start, upload
         pause = math.inf
         if self.pauses and self.epochs > 1:
-            pause = self._now + parts.download + epoch
+            pause = self._now + download + start + epoch
         self._plan(order, self._now + seconds, self._ties.random(), pause=pause)
         return parts
 
     def continue_order(self, order: Order, progress: float) -> None:
         # The rest of the training, after one more download if there is a newer model.
-        download, training, upload = self._parts[order.client_id]
+        download, _, training, upload = self._parts[order.client_id]
         fetch = download if order.vector.size else 0.0
         end = self._now + fetch + (1.0 - progress) * training + upload
         self._plan(order, end, self._ties.random())
@@ -177,12 +180,12 @@ class VirtualClock(Clock):
     def recall(self, order: Order) -> bool:
         planned = [moment for moment in self._moments if moment.order.number == order.number]
         kinds = [moment.kind for moment in planned]
-        download, training, upload = self._parts.get(order.client_id, NEVER)
+        download, start, training, upload = self._parts.get(order.client_id, NEVER)
         if math.isinf(download + training + upload) or Kind.EARLIEST_PAUSE in kinds:
             return False  # it is not under way, never ends, or may pause first
         if "continues" in order.config:
             return False  # its epochs do not follow from when it was dispatched
-        began = order.sent_at + download
+        began = order.sent_at + download + start
         epochs = self.epochs
         if self.counts_epochs:
             epochs = int(order.config.get("local_epochs", epochs))
@@ -260,7 +263,7 @@ class VirtualClock(Clock):
                 return Alarm()
             if due > until or math.isinf(due):
                 # Time passes up to the limit of the run, unless nothing is to come at all.
-                if math.isfinite(until) and (self._moments or presence):
+                if math.isfinite(until) and (self._moments or presence or math.isfinite(alarm)):
                     self._now = max(self._now, until)
                 return None
             moment = heapq.heappop(self._moments)
@@ -350,12 +353,12 @@ class VirtualClock(Clock):
         """Plan the end of the order anew, now that it is known whether the client pauses."""
         order = moment.order
         reply = self._early[moment.number] = self._lookahead.result(moment.number)
-        download, training, upload = self._parts[order.client_id]
+        download, start, training, upload = self._parts[order.client_id]
         share = 1.0
         if reply.upload is not None and not reply.upload.done:
             share, upload = reply.upload.progress, 0.0
-        end = max(order.sent_at + download + share * training + upload, moment.time)
-        self._plan(order, end, moment.tie)
+        end = order.sent_at + download + (start + share * training) + upload
+        self._plan(order, max(end, moment.time), moment.tie)
 
     def _next_presence_change(self, presence: Presence) -> Joined | Left:
         self._now = max(self._now, presence.due)

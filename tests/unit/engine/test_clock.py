@@ -255,6 +255,7 @@ def test_an_alarm_comes_at_its_time_unless_something_else_does():
     assert clock.next(math.inf, 4.0) == Alarm()
     assert clock.next(math.inf) is None
     assert clock.next(5.0, 9.0) is None
+    assert clock.now == 5.0  # time passes, since an alarm is to come
 
 
 def test_alarms_that_bring_no_order_do_not_keep_a_clock_going_with_nothing_under_way():
@@ -268,9 +269,12 @@ def test_alarms_that_bring_no_order_do_not_keep_a_clock_going_with_nothing_under
     assert clock.now == 10.0
 
 
-def at_work(seconds, mailbox=None, config=None, **settings):
-    """A clock, and the first of the orders of its clients, by their seconds of training."""
-    times = links(lambda client, _: seconds[client])
+def at_work(seconds, mailbox=None, config=None, start=0.0, **settings):
+    """A clock, and the first of the orders of its clients, by their seconds of training.
+
+    Each begins to train `start` seconds after its download.
+    """
+    times = Times(lambda client, _: Parts(1.0, start + seconds[client], 1.0, start=start))
     clock = VirtualClock(mailbox or Inbox(), times, len(seconds), **{"epochs": 5, **settings})
     orders = [order(client, client_id=client) for client in range(len(seconds))]
     orders[0] = replace(orders[0], config=config or {})
@@ -334,11 +338,12 @@ def test_a_client_that_is_about_to_pause_is_not_recalled():
     "settings",
     [
         {"seconds": (10.0, 4.0), "deadline": 11.0},
+        {"seconds": (10.0, 2.0), "deadline": 11.0, "start": 2.0},  # 1.5 epochs at 6, 2 at 7
         {"seconds": (10.0, 4.0), "availability": Stays({0: [11.0]})},
         # 20 s in 10 epochs, where 5 take 10 s; recalled at 6.5.
         {"seconds": (10.0, 4.5), "counts_epochs": True, "config": {"local_epochs": 10}},
     ],
-    ids=["deadline", "departure", "epochs"],
+    ids=["deadline", "start", "departure", "epochs"],
 )
 def test_an_order_that_would_end_too_late_is_recalled_if_its_epoch_ends_in_time(settings):
     """1 s down, 10 s in 5 epochs, 1 s up: recalled at 6, it has 3 epochs at 7."""
@@ -360,13 +365,17 @@ def test_an_order_whose_epoch_ends_too_late_is_not_recalled():
 
 
 @pytest.mark.parametrize(
-    ("progress", "events"),
-    [(0.4, [(5.0, "Replied", 0)]), (0.8, [(6.0, "Expired", 0), (9.0, "Returned", 0)])],
+    ("progress", "start", "events"),
+    [
+        (0.4, 0, [(5.0, "Replied", 0)]),
+        (0.2, 3, [(6.0, "Replied", 0)]),
+        (0.8, 0, [(6.0, "Expired", 0), (9.0, "Returned", 0)]),
+    ],
 )
-def test_a_client_whose_order_would_end_too_late_pauses_in_time_or_expires(progress, events):
+def test_a_client_whose_order_would_end_too_late_pauses_in_time_or_expires(progress, start, events):
     """1 s down, 10 s in 5 epochs, 1 s up: it would end at 12."""
     mailbox = Answers({0: pause_upload(progress)})
-    clock, _ = at_work((10.0,), mailbox, pauses=True, deadline=6.0)
+    clock, _ = at_work((10.0,), mailbox, start=start, pauses=True, deadline=6.0)
     assert drain(clock) == events
 
 
@@ -380,15 +389,18 @@ def test_a_client_that_continues_after_a_pause_is_not_recalled():
     assert not clock.recall(continued)
 
 
-@pytest.mark.parametrize(("counts_epochs", "end"), [(True, 22.0), (False, 12.0)])
-def test_an_order_for_more_epochs_takes_longer_where_epochs_count(counts_epochs, end):
+@pytest.mark.parametrize(
+    ("counts_epochs", "start", "end"), [(True, 0, 22.0), (True, 3, 25.0), (False, 0, 12.0)]
+)
+def test_an_order_for_more_epochs_takes_longer_where_epochs_count(counts_epochs, start, end):
     """1 s down, 10 s in 5 epochs, so 20 s in 10, 1 s up."""
-    clock, _ = at_work((10.0,), config={"local_epochs": 10}, counts_epochs=counts_epochs)
+    more = {"local_epochs": 10}
+    clock, _ = at_work((10.0,), config=more, start=start, counts_epochs=counts_epochs)
     clock.next(math.inf)
     assert clock.now == pytest.approx(end)
     clock.dispatch(order(1))
     clock.next(math.inf)
-    assert clock.now == pytest.approx(end + 12.0)
+    assert clock.now == pytest.approx(end + 12.0 + start)
 
 
 def test_an_order_for_fewer_steps_takes_its_share_of_its_own_clients_steps():
@@ -447,6 +459,11 @@ def test_an_absence_that_ended_while_the_server_worked_ends_no_later_order():
         (14.0, "Left", (0, 0)),
     ]
     assert drain(clock) == events
+
+
+def test_a_stay_of_no_time_is_refused():
+    with pytest.raises(ValueError, match=r"devices\.availability=0\.0 must be stays above 0"):
+        virtual(Inbox(), lambda *_: 2.0, availability=Stays({0: [0.0]}))
 
 
 ONE = Buffered(concurrency=1, buffer_size=1)
