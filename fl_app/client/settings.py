@@ -83,7 +83,7 @@ class TrainingSettings(Checked):
     @property
     def epochs(self) -> int:
         """Number of equal parts of an order; a client can pause or stop after each part."""
-        return 1 if self.local_steps is not None else self.local_epochs
+        return 1 if self.local_steps or self.upload == "gradient" else self.local_epochs
 
     @property
     def work_per_update(self) -> str:
