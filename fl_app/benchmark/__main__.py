@@ -35,6 +35,7 @@ def benchmark(args: argparse.Namespace, command: str) -> bool:
     from fl_app.benchmark.conformance import Subject, conformance
     from fl_app.benchmark.entry import enter
     from fl_app.cli import compose, search_path
+    from fl_app.client.build import build_task
     from fl_app.core.errors import require
     from fl_app.core.files import require_writable
     from fl_app.runner.validate import build_schedule, build_strategy
@@ -70,6 +71,8 @@ def benchmark(args: argparse.Namespace, command: str) -> bool:
     spaces = added["spaces"].get(name) or compose(words).experiment.spaces.get(name) or []
     cell_words = [*config.experiment.overrides, *added["cells"][name], *args.common]
     cell = compose([words[0], "experiment=benchmark", "num_clients=100", *cell_words])
+    score = build_task(cell).objective.score.name
+    require(score == "accuracy", "--common", score, "a task with accuracy", "the page compares it")
     schedule = build_schedule(cell)
     size = getattr(schedule, "buffer_size", 1)
     has_rate = not any("local_lr" in word for word in spaces)
@@ -114,6 +117,8 @@ def main(argv: Sequence[str]) -> int:
         1 if the entry does not conform or a run failed, 2 if something is refused, 130 or 143 after
         Ctrl-C or SIGTERM, else 0.
     """
+    from hydra.errors import HydraException
+
     from fl_app.cli import failure
     from fl_app.core.errors import Interrupted, RunError
     from fl_app.core.extras import explaining_imports
@@ -142,7 +147,7 @@ def main(argv: Sequence[str]) -> int:
     except (Interrupted, KeyboardInterrupt):
         print("interrupted; the same command goes on", file=sys.stderr)
         return 128 + (signals.received or SIGINT)
-    except (ValueError, RunError) as error:
+    except (ValueError, RunError, HydraException) as error:
         return failure(error, argv)
 
 

@@ -238,8 +238,11 @@ def _user_code(
     trainer = objects.trainer or config.algorithm.client.get("_target_")
     if not str(trainer).startswith("fl_app."):
         yield locate(trainer) if isinstance(trainer, str) else trainer
-    if objects.task is not None:
-        yield from (objects.task.architecture, objects.task.objective.criterion)
+    nodes = (config.devices, *config.devices.values(), config.partition)
+    targets = (node.get("_target_") for node in nodes if isinstance(node, DictConfig))
+    yield from map(locate, filter(None, targets))
+    if (task := objects.task) is not None:
+        yield from (task, task.architecture, task.augment, task.objective, task.objective.criterion)
         return
     for path in (config.task.get("model"), config.task.get("loss")):
         if path and ":" in path:

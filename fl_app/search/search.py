@@ -60,11 +60,13 @@ def search(settings: Settings, words: Sequence[str], folder: Path, resume: bool)
         all_words += [] if settings.updates is None else [f"max_updates={settings.updates}"]
         cells = cells_of(words, all_words)
         budget = budget_of(settings, cells)
+        keys = {key: value for key, value in asdict(settings).items() if key not in MAY_CHANGE}
         spaces = {name: space_of(settings, name, cell) for name, cell in cells.items()}
         with disk_errors_as_run_errors(folder), require_writable(folder):
             folder.mkdir(parents=True, exist_ok=True)
             with open_log(folder / LOCK, None):
-                _enter(settings, words, folder, resume)
+                code = {name: dict(cell.get("code") or {}) for name, cell in cells.items()}
+                _enter({"search": keys, "words": list(words), "code": code}, folder, resume)
                 journal = open_journal(folder / JOURNAL)
                 studies = []
                 for name, space in spaces.items():
@@ -162,16 +164,14 @@ def space_of(settings: Settings, name: str, cell: DictConfig) -> Space:
     return space
 
 
-def _enter(settings: Settings, words: Sequence[str], folder: Path, resume: bool) -> None:
-    """Write the keys and words of the search; refuse to resume another search."""
-    values = {key: value for key, value in asdict(settings).items() if key not in MAY_CHANGE}
-    request = {"search": values, "words": list(words)}
+def _enter(request: Mapping[str, Any], folder: Path, resume: bool) -> None:
+    """Write keys, words and the user's code of the search; refuse to resume another search."""
     path = folder / SETTINGS
     if path.exists():
         bound = "a new folder, or one to go on with by resume=auto"
         require(resume, "search.folder", folder, bound, "it holds a search")
         matches = json.loads(path.read_text()) == request
-        bound = f"the folder of a search with the same words and keys, which are in {path}"
+        bound = f"the folder of a search with the same words, keys and code, which are in {path}"
         require(matches, "search.folder", folder, bound, "trials could not be compared")
     write_text(path, json.dumps(request, indent=2))
 

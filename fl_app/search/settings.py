@@ -75,7 +75,7 @@ def split(words: Sequence[str]) -> tuple[Settings, list[str]]:
     values = [word for word in search_words if not word.startswith("space=")]  # space is no YAML
     with explaining("search"):
         config = OmegaConf.merge(OmegaConf.structured(Settings), OmegaConf.from_dotlist(values))
-        config.space = "".join(w.removeprefix("space=") for w in search_words if w not in values)
+        config.space = " ".join(w.removeprefix("space=") for w in search_words if w not in values)
         settings = OmegaConf.to_object(config)
     assert isinstance(settings, Settings)
     return settings, [word for word in words if not word.startswith("search.")]

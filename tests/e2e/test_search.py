@@ -126,6 +126,11 @@ def test_a_resumed_search_tests_the_best_setting_so_far(tmp_path, capsys):
     assert tested_rates() == {"fedbuff-seed6": 0.5}
     assert quick(tmp_path, "resume=auto", "search.test_seeds=[7]") == 0
     assert tested_rates() == {"fedbuff-seed7": 0.5}
+    given = tmp_path / "search.json"
+    text = given.read_text()
+    given.write_text(text.replace('"fedbuff": {}', '"fedbuff": {"mine.Trainer": 7}'))  # its code
+    assert quick(tmp_path, "resume=auto") == 2
+    given.write_text(text)
     assert quick(tmp_path, "resume=auto", "eval_every=1") == 2
     assert "must be the folder of a search with the same words" in capsys.readouterr().err
 
@@ -198,7 +203,11 @@ def test_a_strategy_of_flower_is_scored_and_its_page_rebuilt_by_one_command(
 
 
 def test_refused_input_names_the_reason(tmp_path, capsys):
+    (tmp_path / "y.csv").write_text("x,y\n" + "1,0.5\n2,1.5\n" * 1000)
+    table = ["task=csv", f"task.path={tmp_path / 'y.csv'}", "task.target=y", "task.kind=regression"]
     for arguments, message in [
+        (["fedbuff", "--common", "partition=iid"], "unknown key 'partition.alpha'"),
+        (["fedbuff", "--common", *table], "--common=rmse must be a task with accuracy"),
         (["fedhits"], "did you mean fedhist"),
         (["fedbuff", "algorithm.strategy.server_rl=1"], "server_rl"),
         (["fedbuff", "--settings", "n7"], "--settings=n7 must be one of n10-dir0.1, n10-dir0.3, "),

@@ -40,7 +40,7 @@ from fl_app.strategy import AsyncStrategy
 
 def test_keys_of_the_search_are_separated_from_those_of_the_experiment():
     overrides = ["experiment=quickstart", "search.trials=3", "search.seeds=[0,1]", "seed=3"]
-    overrides += ["search.space=a=interval(0,1) b=choice(1,2)"]
+    overrides += ["search.space=a=interval(0,1)", "search.space=b=choice(1,2)"]
     settings, others = split(overrides)
     assert others == ["experiment=quickstart", "seed=3"]
     assert settings == Settings(trials=3, seeds=[0, 1], space="a=interval(0,1) b=choice(1,2)")
