@@ -17,6 +17,7 @@ from fl_app.core.errors import explaining, require
 from fl_app.record.summary import trouble_message
 from fl_app.report.cells import group, read_run
 from fl_app.runner.cell import Plan
+from fl_app.runner.cells import NAME
 
 if TYPE_CHECKING:
     from fl_app.tasks.task import Task
@@ -76,6 +77,7 @@ def compare(
         plain = isinstance(name, str) and bool(name) and name.strip(" .") == name == Path(name).name
         valid = plain and not name.isdigit()
         require(valid, "cells", repr(name), "the name of a folder, and no number", "it names one")
+        NAME.check("cells", name, "a report would take it for a seed of another")
         mine = list(own) if isinstance(own, Sequence) and not isinstance(own, str) else [own]
         for seed in seeds:
             suffix = "" if len(seeds) == 1 else f"-seed{seed}"
@@ -83,7 +85,7 @@ def compare(
                 plan = plan_of([*drop_overridden(settings, mine), *mine], task, seed)
             plan.config.experiment.only = [*cells]  # a report orders the cells by it
             plans[name + suffix] = plan
-    folder = new_folder() if output is None else Path(output)
+    folder = new_folder() if output is None else Path(output).expanduser()
     for name, problem in carry_out(plans, folder, show=progress, figures=True).items():
         warnings.warn(f"{name}: {type(problem).__name__}: {problem}", stacklevel=2)
     return Comparison(folder)

@@ -31,7 +31,7 @@ class Reported:
     """
 
     def __init__(self, folder: str | PathLike[str]) -> None:
-        self._folder = Path(folder)
+        self._folder = Path(folder).expanduser().absolute()
 
     @property
     def folder(self) -> Path:

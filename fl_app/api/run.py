@@ -53,7 +53,7 @@ def run(
         RunError: the run could not go on; its files are written.
     """
     plan = plan_of(settings, task)
-    folder = new_folder() if output is None else Path(output)
+    folder = new_folder() if output is None else Path(output).expanduser()
     # Figures take seconds, and a result draws its own.
     for problem in carry_out({"": plan}, folder, show=progress, figures=False).values():
         raise problem

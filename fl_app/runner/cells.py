@@ -1,5 +1,6 @@
 """The configurations of an experiment's cells."""
 
+import re
 from collections.abc import Collection, Mapping, Sequence
 
 from hydra import compose
@@ -14,6 +15,7 @@ LIST = Bound(
     "a list such as [a,b]", lambda value: isinstance(value, Sequence) and not isinstance(value, str)
 )
 FILLED = Bound(LIST.text, lambda value: LIST.holds(value) and len(value) > 0)
+NAME = Bound("without -seedN at its end", lambda value: not re.search(r"-seed\d+$", value))
 
 
 def compose_cells(config: DictConfig, overrides: Sequence[str]) -> dict[str, DictConfig]:
@@ -82,6 +84,7 @@ def _non_null(lists: DictConfig) -> dict[str, Sequence[str]]:
     """Lists of overrides by name, without null, by which an experiment drops an inherited list."""
     entries = {str(name): words for name, words in lists.items() if words is not None}
     for name, words in entries.items():
+        NAME.check("experiment: a cell", name, "a report would take it for a seed of another")
         LIST.check(f"experiment: {name}", words, "every entry is an override")
     return entries
 

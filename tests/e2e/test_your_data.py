@@ -240,6 +240,8 @@ def test_images_are_predicted_as_the_run_read_them(folder):
     digest(folder / "run", *overrides, "num_versions=20", "eval_every=${num_versions}")
     result = fl_app.Result(folder / "run")
     assert (result.predict(images).astype(int) == np.arange(ROWS) % 2).mean() > 0.9
+    with pytest.warns(UserWarning, match="none is above 1, and the model was trained on pixels"):
+        result.predict(images.transpose(0, 3, 1, 2) / 255)
     with pytest.raises(ValueError, match=r"inputs\[0, 0, 0, 0\] must be a finite float32"):
         result.predict(np.full((1, 3, 6, 6), np.nan))
 

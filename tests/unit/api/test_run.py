@@ -26,6 +26,7 @@ from fl_app.cli import CONF
 from fl_app.client import LocalTrainer
 from fl_app.client.build import build_task
 from fl_app.core.errors import ClientError, RunError
+from fl_app.devices.compute import UniformRatio
 from fl_app.runner.earlier import own_code
 from fl_app.schedule import Buffered, Schedule
 from fl_app.strategy import AsyncStrategy
@@ -127,9 +128,24 @@ def test_a_task_object_brings_its_clients(task, tmp_path):
     assert config.task.num_examples == 1437
     other = build_task(make_config("num_clients=12", "partition=iid", "seed=1"))
     custom = replace(task, objective=task.objective.with_loss(lambda output, _: output.mean()))
-    for other_task, message in ((other, r"task\.crc32="), (custom, r"code\..*lambda")):
+    random = replace(task, augment=lambda inputs: inputs)
+    for other_task, message in [
+        (other, r"task\.crc32="),
+        *((t, "code.*lam") for t in (custom, random)),
+    ]:
         with pytest.raises(ValueError, match=message):
             run("algorithm=fedasync", "resume=auto", task=other_task, output=tmp_path)
+
+
+class Slower(UniformRatio):
+    """Devices of a user's own."""
+
+
+def test_the_code_of_devices_is_part_of_a_run(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setitem(sys.modules, "mine", sys.modules[__name__])
+    run("devices._target_=mine.Slower", output="~/own")
+    assert f"{__name__}.Slower" in OmegaConf.load(tmp_path / "own" / "config.yaml").code
 
 
 def test_code_has_a_checksum_unless_it_is_installed():
@@ -399,6 +415,7 @@ def test_a_failed_run_is_reported_and_the_others_run(task, tmp_path):
         ({"a": "num_versions=2"}, {"seeds": "0,1"}, r"^seeds=0,1 must be a list such as"),
         ({"a": "seed=3"}, {}, r"^a: seed=3 has no effect here: give the seeds as seeds="),
         ({"7": "num_versions=2"}, {}, r"^cells='7' must be the name of a folder, and no number"),
+        ({"x-seed1": "num_versions=2"}, {}, r"^cells=x-seed1 must be without -seedN at its end"),
         ({"a": "num_versions=2", "b": "algorithm=x"}, {}, r"^b: algorithm=x does not exist"),
     ],
 )

@@ -198,6 +198,9 @@ def test_a_collapsed_model_is_reported():
     assert private.startswith("the server has the first values of private layers")
     silent = {"one": {"without_update": [2, 7]}, "two": {"without_update": []}}
     assert trouble_message(silent) == "one, NO UPDATE from clients 2, 7"
+    assert trouble_message({"one": {"num_versions": 0}}).endswith(
+        "are those of the first model: one"
+    )
 
 
 def test_an_error_in_a_strategy_is_logged_with_its_traceback(tmp_path, caplog, monkeypatch):
@@ -234,10 +237,7 @@ def make_cells(*overrides):
         ("experiment.only=[fedavg]", "experiment.only=['fedavg'] must be null without"),
         ("+experiment.cels={}", "unknown keys: experiment.cels; did you mean experiment.cells"),
         ("+experiment.seed=1", "unknown keys: experiment.seed; did you mean experiment.seeds or"),
-        (
-            "algorithm=fedhist algorithm.client.local_epochs=3",
-            "algorithm.client.local_epochs would",
-        ),
+        ("algorithm=fedhist algorithm.client.local_epochs=3", "algorithm.client.local_epochs w"),
         ("experiment=quickstart experiment.seeds=3", "experiment.seeds=3 must be a list"),
         ("experiment=quickstart experiment.seeds=[]", "experiment.seeds=[] must be a list"),
         ("experiment=quickstart experiment.seeds=[1,2] seed=3", "seed=3 must be left out with exp"),
@@ -247,6 +247,7 @@ def make_cells(*overrides):
             "seed=4 must be left out with experiment.seeds=[1]",
         ),
         ("experiment=quickstart +experiment.cells.x=a", "experiment: x=a must be a list such as"),
+        ("experiment=quickstart +experiment.cells.x-seed1=[]", "experiment: a cell=x-seed1 must"),
         ("experiment=quickstart experiment.seeds=[1,1]", "experiment.seeds=[1, 1] must be se"),
         ("experiment=quickstart experiment.only=fedavg", "experiment.only=fedavg must be a l"),
     ],
