@@ -169,7 +169,8 @@ class Federation(Remembers):
 
         A client that diverged keeps its earlier state, or it would diverge for ever.
         """
-        if all_finite(state.values()):
+        plain = all(isinstance(array, np.ndarray | np.generic) for array in state.values())
+        if plain and all_finite(state.values()):
             self._states.pop(client_id, None)
             if state:
                 self._states[client_id] = state

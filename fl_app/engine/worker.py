@@ -83,8 +83,9 @@ def work(
     # send the next order would wait for ever for a worker that waits to send its answer.
     messages: SimpleQueue[Any] = SimpleQueue()
     threading.Thread(target=_receive, args=(pipe, messages), daemon=True).start()
-    while (message := messages.get()) is not None:
-        send(pipe, _answer(trainer, arena, *message))
+    with suppress(BrokenPipeError):  # the parent was killed
+        while (message := messages.get()) is not None:
+            send(pipe, _answer(trainer, arena, *message))
 
 
 def _answer(

@@ -249,10 +249,9 @@ def read_pairs(data: Any, name: str) -> tuple[Array, Array]:
     Raises:
         ValueError: it has no length, an item is no pair, or its inputs differ in shape.
     """
-    if not hasattr(data, "__len__"):
-        raise ValueError(
-            f"{name} is a {type(data).__name__} without a length: give list(...) of it"
-        )
+    if not (hasattr(data, "__len__") and hasattr(data, "__getitem__")):
+        problem = "has no length or no items by number: give list(...) of it, or its .dataset"
+        raise ValueError(f"{name} is a {type(data).__name__}, which {problem}")
     items = [data[place] for place in range(len(data))]
     for place, item in enumerate(items):
         if not isinstance(item, tuple | list) or len(item) != 2:

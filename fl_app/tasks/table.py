@@ -58,7 +58,7 @@ def completed(
         keys = f"; or, without a schema, say task.missing=drop{more}"
         raise ValueError(
             f"{where}: column {name!r} has no value (an empty cell, NA, NaN or NULL) in "
-            f"row {gaps[name].idxmax() + 1} and {gaps[name].sum()} rows in all: fill them in, or "
+            f"row {gaps[name].idxmax() + 1}, the first of {gaps[name].sum()}: fill them in, or "
             f"remove these rows{keys if rule != 'refuse' else ''}"
         )
     if len(table) == 0:
@@ -323,7 +323,8 @@ def fit_column(values: pd.Series, train: Flags, nominal: bool, where: str, *, fi
             f"{where}: column {name!r} has {len(known)} different texts in {len(names)} rows, such "
             f"as {known[0]!r}, above the bound of {limit}: each would be an input of the model; "
             f"take them as names with task.categories=[{name}] (at most {MAX_CATEGORIES}), or "
-            f"leave the column out with task.ignore=[{name}]"
+            f"leave the column out with task.ignore=[{name}]; sentences need Task.from_arrays, as "
+            "tokens, which are integers"
         )
     own = names[train[values.notna()]]
     return Column(name, categories=known, fill=str(own.mode()[0]) if fill else None)

@@ -276,10 +276,13 @@ def test_versions_are_kept_exactly_while_an_order_or_update_cites_them(schedule,
 
 
 def test_a_client_that_diverged_keeps_its_earlier_state():
-    """Otherwise it would diverge for ever, as a client of FedDyn with its h_i."""
+    """Otherwise it would diverge for ever, as a client of FedDyn with its h_i.
+
+    A list, which is refused, would end the run at its next checkpoint.
+    """
     federation = Federation(vec(0, 0), 2, [7], seed=0)
-    for value in (1.0, math.nan, math.inf):
-        federation.keep(7, {"h": np.array([value])})
+    for values in (np.array([1.0]), np.array([math.nan]), np.array([math.inf]), [2.0]):
+        federation.keep(7, {"h": values})
     assert federation.give(7, 0, vec(0, 0), {}, 0.0).state == {"h": [1.0]}
 
 
@@ -480,28 +483,13 @@ def test_divergence_keeps_the_last_finite_model():
         (Buffered, "start", lambda *_: None, " returned None, and must return clients of"),
         (Buffered, "work", lambda *_: 2, " returned 2, and must return a dict"),
         (Buffered, "work", lambda *_: {"local_steps": 0}, "local_steps=0 must be an integer >= 1"),
-        (
-            MeanDelta,
-            "aggregate",
-            lambda *_: np.zeros(2),
-            " returned float64, expected float32: use",
-        ),
+        (MeanDelta, "aggregate", lambda *_: np.zeros(2), " returned float64, expected float32"),
         (MeanDelta, "aggregate", lambda *_: vec(0), " returned shape (1,), expected that of model"),
         (MeanDelta, "aggregate", lambda *_: [0.0, 0.0], " returned a list, expected a NumPy array"),
-        (
-            MeanDelta,
-            "dispatch",
-            lambda *_: vec(0, 0),
-            "must return a vector and a dict, the client",
-        ),
+        (MeanDelta, "dispatch", lambda *_: vec(0, 0), "must return a vector and a dict, the"),
         (MeanDelta, "dispatch", lambda _, model, client: (model.params, {"proximal-mu": -1}), "-1"),
         (MeanDelta, "admit", lambda *_: True, " returned True, and must return a reason or None"),
-        (
-            MeanDelta,
-            "totals",
-            lambda *_: {"a": [1]},
-            " returned {'a': [1]}, and must return a dict",
-        ),
+        (MeanDelta, "totals", lambda *_: {"a": [1]}, " returned {'a': [1]}, and must return"),
         (MeanDelta, "to_evaluate", lambda *_: None, " returned None, expected a vector"),
     ],
 )

@@ -12,7 +12,7 @@ from datasets import ClassLabel, Dataset, DatasetDict, Features, List, Value
 from helpers import make_config
 from PIL import Image
 from torch import nn
-from torch.utils.data import TensorDataset
+from torch.utils.data import DataLoader, TensorDataset
 
 from fl_app.client.build import build_task
 from fl_app.client.flat import FlatModel
@@ -461,7 +461,6 @@ BYTES = PLANES.astype(np.uint8)
         ({"x": [[1.0], [1.0, 2.0]]}, "x_train is no array, since its rows differ in shape"),
         ({"objective": "ranking"}, "objective=ranking must be one of classification, regression"),
         ({"clients": Y[:5]}, "clients has the shape (5,) and must have (40,)"),
-        ({"clients": "dirichlet"}, "clients has the shape () and must have (40,)"),
         ({"clients": [[1], [40]]}, "clients has the shape (2, 1) and must have (40,)"),
         ({"clients": [None, *Y[1:]]}, "clients[0] is None: nobody would have this example"),
         ({"model": lambda: nn.Linear(3, 5)}, "gives outputs of shape (2, 5) for 2 examples"),
@@ -500,7 +499,7 @@ RAGGED = {"ragged": (List(Value("float32")), [[1.0], [1.0, 2.0]] * 10)}
             lambda: Task.from_datasets([(X[0], 0), (X[0, :1], 1)], model=linear),
             r"the inputs of train have different shapes, such as \(1,\) and",
         ),
-        (lambda: Task.from_datasets(iter([]), model=linear), "a list_iterator without a len"),
+        (lambda: Task.from_datasets(DataLoader(X), model=linear), "a DataLoader, which has no l"),
         (lambda: hub(table(), "points", "kind"), "no column 'points': there are size, point"),
         (lambda: hub(table(), ["size", "owner"], "kind"), "x_train has 'owner 0' where numbers"),
         (lambda: hub(table(**RAGGED), "ragged", "kind"), "column 'ragged' have different shapes"),
