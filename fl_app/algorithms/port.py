@@ -90,15 +90,11 @@ class PORT(Stepped):
         age, bound = model.age(update), self.staleness_bound
         cosine = 1.0
         if age:
-            course = (model.params - self._reference(model, update))[: model.num_trainable]
+            before = self.state.get("before") or [model.params]
+            older = model.base(update) if self.reference == "base" else before[0]
+            course = (model.params - older)[: model.num_trainable]
             delta = delta[: model.num_trainable]
             product = float(np.dot(delta, course))
             cosine = float(cosines([[product]], [norm(delta)], [norm(course)])[0, 0])
         agreement = self.similarity_weight * (cosine + 1) / 2
         return agreement + self.staleness_weight * bound / (age + bound)
-
-    def _reference(self, model: GlobalModel, update: Update) -> Vector:
-        if self.reference == "base":
-            return model.base(update)
-        before: list[Vector] = self.state["before"]
-        return before[0] if before else model.params

@@ -113,7 +113,7 @@ def all_finite(arrays: Iterable[ArrayLike]) -> bool:
 
 
 def norm(vector: Vector) -> float:
-    """Euclidean length, also where squares are too small for float32, or too many for its sums."""
+    """Euclidean length, also where float32 would lose squares that are small or many."""
     squared = sum(float(np.vdot(vector[place], vector[place])) for place in blocks(vector.size))
     if squared < PRECISE:
         precise = vector.astype(np.float64)

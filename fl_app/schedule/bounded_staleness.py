@@ -51,10 +51,7 @@ class BoundedStaleness(Schedule):
         return buffer if self._buffered.take(buffer) else ()
 
     def recall(self, busy: Mapping[int, Order], version: int) -> Sequence[int]:
-        late = [
-            client_id
-            for client_id, order in busy.items()
-            if version - order.base_version >= self.staleness_bound
-        ]
+        bound = self.staleness_bound
+        late = [c for c, order in busy.items() if version - order.base_version >= bound]
         self._awaited = set(late)
         return late

@@ -65,7 +65,8 @@ def test_combine_is_sum_lengths_and_products(size):
 
 
 def test_norm_by_hand():
-    assert norm(vec(3, 0, -4)) == 5 and norm(vec(0, 0)) == 0
+    assert norm(vec(3, 0, -4)) == 5
+    assert norm(vec(0, 0)) == 0
     small = vec(3e-25, 0, -4e-25)  # the squares are no float32
     assert norm(small) == pytest.approx(5e-25, rel=1e-6, abs=0)
     many = vec(*[1] * 64, *[2.4e-4] * (1 << 22))  # in float32, a long sum loses squares of 5.8e-8
