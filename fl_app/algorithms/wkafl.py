@@ -125,7 +125,10 @@ class WKAFL(Stepped):
             selected = similarity >= self.min_similarity
             self.report["kept"] = int(selected.sum())
             if selected.any():
-                weights = np.where(selected, self._raw_weights(similarity, fresh), 0.0)
+                # Relative to the largest exponent, so that nothing overflows.
+                q = np.exp(self.similarity_sharpness * (similarity - similarity.max()))
+                q = q * fresh if self.reuse_staleness_weight else q
+                weights = np.where(selected, q, 0.0)
                 weights /= weights.sum()
                 if self.state["stage"] == 2:
                     lengths = _clip(gradients, lengths, self.relative_clip * estimate_length)
@@ -147,11 +150,6 @@ class WKAFL(Stepped):
             begins = float(np.mean([update.loss for update in updates])) <= self.stage_two_loss
         if begins:
             self.state["stage"] = 2
-
-    def _raw_weights(self, similarity: Numbers, fresh: Numbers) -> Numbers:
-        """q_i up to a common factor: relative to the largest exponent, nothing overflows."""
-        q: Numbers = np.exp(self.similarity_sharpness * (similarity - similarity.max()))
-        return q * fresh if self.reuse_staleness_weight else q
 
 
 def _clip(rows: Vector, lengths: Numbers, bound: float | None) -> Numbers:

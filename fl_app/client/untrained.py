@@ -31,13 +31,12 @@ class Untrained:
     """
 
     def __init__(self, trainer: "LocalTrainer", upload_extra: Sequence[str] = ()) -> None:
-        require(
+        fits, bound = (
             not (trainer.pauses or trainer.overlaps),
-            "runtime.train",
-            "false",
             f"true with {type(trainer).__name__}",
-            "what clients send, and when, depends on their training",
         )
+        effect = "what clients send, and when, depends on their training"
+        require(fits, "runtime.train", "false", bound, effect)
         self._trainer = trainer
         self._upload_extra = upload_extra
         self._nothing = read_only(np.zeros(trainer.model.layout.size, np.float32))

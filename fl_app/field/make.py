@@ -251,13 +251,9 @@ def general_name(host: str) -> x509.GeneralName:
     try:
         return x509.IPAddress(ip_address(host))
     except ValueError:
-        require(
-            HOST.fullmatch(host) is not None,
-            "--host",
-            host,
-            "an IP address or a host name, without port",
-            "no certificate could name it, and no device would find the server",
-        )
+        bound = "an IP address or a host name, without port"
+        effect = "no certificate could name it, and no device would find the server"
+        require(HOST.fullmatch(host) is not None, "--host", host, bound, effect)
         return x509.DNSName(host)
 
 

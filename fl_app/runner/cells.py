@@ -94,13 +94,9 @@ def _check(experiment: DictConfig, runtime: DictConfig) -> None:
         or_none(FILLED).check(f"experiment.{key}", experiment[key], "every entry is one of several")
     COUNT.check("experiment.parallel", experiment.parallel, "no cell would run")
     if experiment.cells:
-        require(
-            experiment.parallel == 1 or runtime.name == "inprocess",
-            "experiment.parallel",
-            experiment.parallel,
-            f"1 with runtime={runtime.name}",
-            "the cells would compete for the same workers",
-        )
+        number, bound = experiment.parallel, f"1 with runtime={runtime.name}"
+        fits, effect = number == 1 or runtime.name == "inprocess", "cells would share its workers"
+        require(fits, "experiment.parallel", number, bound, effect)
         return
     for key, default, effect in (
         ("parallel", 1, "there are no cells; runtime.workers trains clients side by side"),

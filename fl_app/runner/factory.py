@@ -173,25 +173,15 @@ def _evaluation(components: Components) -> Evaluate | None:
 def _check_measures(task: "Task", config: DictConfig) -> None:
     metrics, target = list(config.metrics), config.target_accuracy
     no_test_set = "" if task.has_test_set else f"task={task.name} has no test set"
-    require(
-        not (no_test_set and metrics),
-        "metrics",
-        metrics,
-        "[]",
-        f"{no_test_set}, on which they are measured",
-    )
+    effect = f"{no_test_set}, on which they are measured"
+    require(not (no_test_set and metrics), "metrics", metrics, "[]", effect)
     on_clients = config.client_eval_every is not None
     if task.objective.score.name != "accuracy":
         unknown = f"task={task.name} measures no accuracy but {task.objective.score.name}"
     else:
         unknown = "" if on_clients else no_test_set and f"{no_test_set}, nor client_eval_every"
-    require(
-        target is None or not unknown,
-        "target_accuracy",
-        target,
-        "null, with num_versions=, max_updates= or max_seconds= to end the run",
-        unknown,
-    )
+    bound = "null, with num_versions=, max_updates= or max_seconds= to end the run"
+    require(target is None or not unknown, "target_accuracy", target, bound, unknown)
     if no_test_set and not on_clients:
         log.warning("%s, and client_eval_every=null: no version is evaluated", no_test_set)
 

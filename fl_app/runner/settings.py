@@ -86,13 +86,9 @@ class RunSettings(Checked):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require(
-            not (self.num_versions is self.max_updates is self.max_seconds is None),
-            "num_versions",
-            "null",
-            "an integer >= 1 without max_updates and max_seconds",
-            "the run would never end",
-        )
+        ends = not (self.num_versions is self.max_updates is self.max_seconds is None)
+        bound = "an integer >= 1 without max_updates and max_seconds"
+        require(ends, "num_versions", "null", bound, "the run would never end")
 
 
 @dataclass(kw_only=True)

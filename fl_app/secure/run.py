@@ -85,20 +85,12 @@ def settled(config: DictConfig, strategy: Algorithm, schedule: Schedule) -> Dict
     if secure.clip_norm is not None:
         key, consequence = "secure_aggregation.clip_norm", "nothing would be left of an upload"
         POSITIVE.check(key, secure.clip_norm, consequence)
-    require(
-        members >= MIN_DEVICES,
-        "algorithm.schedule.buffer_size",
-        members,
-        f"at least {MIN_DEVICES} with {ON}",
-        "a sum over one client is its upload",
-    )
-    require(
-        None in (secure.clip_norm, clip) or secure.clip_norm == clip,
-        "secure_aggregation.clip_norm",
-        secure.clip_norm,
-        f"null with algorithm.strategy.clip_norm={clip}",
-        "clients clip once, and the server sees no upload that it could clip",
-    )
+    bound, effect = f"at least {MIN_DEVICES} with {ON}", "a sum over one client is its upload"
+    require(members >= MIN_DEVICES, "algorithm.schedule.buffer_size", members, bound, effect)
+    fits = None in (secure.clip_norm, clip) or secure.clip_norm == clip
+    bound = f"null with algorithm.strategy.clip_norm={clip}"
+    effect = "clients clip once, and the server sees no upload that it could clip"
+    require(fits, "secure_aggregation.clip_norm", secure.clip_norm, bound, effect)
     if secure.clip_norm is None:
         secure.clip_norm = clip
     if secure.clip_norm is None:
