@@ -65,8 +65,9 @@ def predict(folder: Path, arrays: Mapping[str, Array], inputs: Any) -> Array:
     else:
         inputs = channels_first(pair(inputs, inputs, "inputs", "inputs")[0])
         task = replace(task, prepare=scaling_of(inputs, schema))
-        if inputs.dtype.kind == "f" and inputs.ndim == 4 and inputs.max() <= 1 < min(schema.mean):
-            means = f"the model was trained on pixels of mean {min(schema.mean):.3g}"
+        darkest = min(schema.mean, default=0.0)
+        if inputs.dtype.kind == "f" and inputs.ndim == 4 and inputs.max() <= 1 < darkest:
+            means = f"the model was trained on pixels of mean {darkest:.3g}"
             warnings.warn(f"inputs: none is above 1, and {means}: give bytes", stacklevel=3)
     encoded = encoded_inputs(Part("inputs", inputs, pd.DataFrame()), schema)
     for note in unusual(schema, encoded, np.empty((len(encoded), 0))):

@@ -31,10 +31,8 @@ class Untrained:
     """
 
     def __init__(self, trainer: "LocalTrainer", upload_extra: Sequence[str] = ()) -> None:
-        fits, bound = (
-            not (trainer.pauses or trainer.overlaps),
-            f"true with {type(trainer).__name__}",
-        )
+        fits = not (trainer.pauses or trainer.overlaps)
+        bound = f"true with {type(trainer).__name__}"
         effect = "what clients send, and when, depends on their training"
         require(fits, "runtime.train", "false", bound, effect)
         self._trainer = trainer

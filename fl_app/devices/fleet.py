@@ -90,7 +90,7 @@ class Fleet:
         """Seconds of the client's order with sequence number `sequence` given at `now`."""
         part = 1.0 if self.entries is None else self.entries[client_id]
         training = part * self.compute.seconds(client_id, sequence, now)
-        start = self.compute.start_up(client_id, sequence)
+        start = float(self.compute.start_up(client_id, sequence))
         about, links, down, up = (client_id, sequence, part), self.network, 0.0, 0.0
         if links is not None:
             down, up = links.download(*about), links.upload(*about)

@@ -7,7 +7,7 @@ from typing import Any
 from fl_app.core.files import atomic_write
 from fl_app.core.snapshot import dumps, loads
 
-FORMAT = b"fl_app checkpoint 15\n"
+FORMAT = b"fl_app checkpoint 16\n"
 NUM_KEPT = 2
 CHECKSUM = 32  # bytes
 SUFFIX, ASIDE = ".checkpoint", ".torn"

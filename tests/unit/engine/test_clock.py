@@ -338,7 +338,8 @@ def test_a_client_that_is_about_to_pause_is_not_recalled():
     "settings",
     [
         {"seconds": (10.0, 4.0), "deadline": 11.0},
-        {"seconds": (10.0, 2.0), "deadline": 11.0, "start": 2.0},  # 1.5 epochs at 6, 2 at 7
+        # It begins to train at 3.5 and has 1.25 epochs at 6, so 2 at 7.5.
+        {"seconds": (10.0, 1.5), "deadline": 11.0, "start": 2.5},
         {"seconds": (10.0, 4.0), "availability": Stays({0: [11.0]})},
         # 20 s in 10 epochs, where 5 take 10 s; recalled at 6.5.
         {"seconds": (10.0, 4.5), "counts_epochs": True, "config": {"local_epochs": 10}},
@@ -351,7 +352,7 @@ def test_an_order_that_would_end_too_late_is_recalled_if_its_epoch_ends_in_time(
     clock.next(math.inf)
     assert clock.recall(late)
     assert clock.next(math.inf) == Replied(late, Reply(-1, UPLOAD))
-    assert clock.now == pytest.approx(8.0)
+    assert clock.now == pytest.approx(8.0 + settings.get("start", 0) / 5)
     assert not [event for event in drain(clock) if event[1] == "Expired" or event[2] == (0, 1)]
 
 
@@ -368,7 +369,7 @@ def test_an_order_whose_epoch_ends_too_late_is_not_recalled():
     ("progress", "start", "events"),
     [
         (0.4, 0, [(5.0, "Replied", 0)]),
-        (0.2, 3, [(6.0, "Replied", 0)]),
+        (0.4, 1, [(6.0, "Replied", 0)]),
         (0.8, 0, [(6.0, "Expired", 0), (9.0, "Returned", 0)]),
     ],
 )
