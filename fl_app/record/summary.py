@@ -261,11 +261,10 @@ def trouble_message(summaries: Mapping[str, Mapping[str, Any]]) -> str:
             sentences.append(f"{count:,} {text}, first: {name}{name and ', '}{run[first]}")
             if "non-finite" in run[first]:
                 sentences.append(smaller(run))
-    if names := [name for name, run in summaries.items() if run.get("num_versions") == 0]:
-        text = "NO VERSION was published: scores are those of the first model"
-        sentences.append(f"{text}{': ' * any(names)}{', '.join(names)}")
+    summaries = {n: {**s, "untrained": s.get("num_versions") == 0} for n, s in summaries.items()}
     for key, text in (
         ("made_up", "NOT THE REAL DATA but random ones"),
+        ("untrained", "NO VERSION was published: scores are those of the first model"),
         ("collapsed", "the model predicts no better than a constant"),
         ("private", "the server has the first values of private layers (see client_eval_every)"),
     ):

@@ -95,7 +95,7 @@ def _check(experiment: DictConfig, runtime: DictConfig) -> None:
     COUNT.check("experiment.parallel", experiment.parallel, "no cell would run")
     if experiment.cells:
         number, bound = experiment.parallel, f"1 with runtime={runtime.name}"
-        fits, effect = number == 1 or runtime.name == "inprocess", "cells would share its workers"
+        fits, effect = number == 1 or runtime.name == "inprocess", "cells would compete for workers"
         require(fits, "experiment.parallel", number, bound, effect)
         return
     for key, default, effect in (

@@ -60,11 +60,11 @@ def search(settings: Settings, words: Sequence[str], folder: Path, resume: bool)
         all_words += [] if settings.updates is None else [f"max_updates={settings.updates}"]
         cells = cells_of(words, all_words)
         budget = budget_of(settings, cells)
-        keys = {key: value for key, value in asdict(settings).items() if key not in MAY_CHANGE}
         spaces = {name: space_of(settings, name, cell) for name, cell in cells.items()}
         with disk_errors_as_run_errors(folder), require_writable(folder):
             folder.mkdir(parents=True, exist_ok=True)
             with open_log(folder / LOCK, None):
+                keys = {key: v for key, v in asdict(settings).items() if key not in MAY_CHANGE}
                 code = {name: dict(cell.get("code") or {}) for name, cell in cells.items()}
                 _enter({"search": keys, "words": list(words), "code": code}, folder, resume)
                 journal = open_journal(folder / JOURNAL)

@@ -242,10 +242,7 @@ def make_cells(*overrides):
         ("experiment=quickstart experiment.seeds=[]", "experiment.seeds=[] must be a list"),
         ("experiment=quickstart experiment.seeds=[1,2] seed=3", "seed=3 must be left out with exp"),
         ("experiment=quickstart experiment.seeds=[1] ++seed=3", "seed=3 must be left out with exp"),
-        (
-            "experiment=quickstart experiment.seeds=[1] +experiment.cells.x=['seed=4']",
-            "seed=4 must be left out with experiment.seeds=[1]",
-        ),
+        ("experiment=quickstart experiment.seeds=[1] +experiment.cells.x=['seed=4']", "seed=4 mu"),
         ("experiment=quickstart +experiment.cells.x=a", "experiment: x=a must be a list such as"),
         ("experiment=quickstart +experiment.cells.x-seed1=[]", "experiment: a cell=x-seed1 must"),
         ("experiment=quickstart experiment.seeds=[1,1]", "experiment.seeds=[1, 1] must be se"),

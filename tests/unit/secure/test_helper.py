@@ -50,6 +50,7 @@ UNREGISTERED = {3: "its device is not registered"}
     ("query", "text", "members"),
     [
         (request(updates(2)), "2 uploads must be between 3 and 10000", {}),
+        (request(updates() * 2501), "must be between 3 and 10000", {}),
         (request(FEW), "2 different devices must be at least 3", {}),
         (request(updates(), terms=replace(TERMS, size=0)), "size=0 must be at least 1", {}),
         (one_more(CLIENTS), "", UNREGISTERED),

@@ -182,10 +182,12 @@ def greedy(labels, num_clients, rng):
         (lambda: deal(Dirichlet(0.3, 80)), "min_size=80 must be at most 71 with 1437 training"),
         (lambda: Dirichlet(max_size=9), "max_size=9 must be at least partition.min_size=10"),
         (lambda: deal(IidFraction(0.9), n=150), "num_clients=150 must be at most 144, the"),
+        (lambda: LabelQuantity(1, 10, 9), "partition.max_size=9 must be at least"),
         (lambda: deal(LabelQuantity(11)), "partition.num_labels=11 must be at most 10"),
         (lambda: deal(LabelQuantity(1, 10, 144)), "partition.max_size=144 must be at most 143"),
         (lambda: deal(Shards(100)), "partition.shard_size=100 must be at most 71 with 1437"),
         (lambda: SlowLabels(labels=[1, 1]), "partition.labels=.* must be a list of classes, each"),
+        (lambda: deal(SlowLabels(1.0)), "partition.slow_share=1.0 must be smaller"),
         (lambda: deal(SlowLabels(labels=[11])), "labels=.* must be some but not all of the class"),
         (
             lambda: deal(SlowLabels(1.0, [9], others=True), n=144),
