@@ -95,8 +95,8 @@ class Fleet:
         if links is not None:
             down, up = links.download(*about), links.upload(*about)
         # Classes of a user's own may give numbers of NumPy, which no log takes.
-        seconds = float(down), float(start + training), float(up)
-        fits = all(part >= 0 for part in seconds)
+        seconds = down, training, up = float(down), float(start + training), float(up)
+        fits = down >= 0 and training >= 0 and up >= 0
         require(fits, "devices", seconds, "seconds >= 0", "time would run backwards")
         return Parts(*seconds, metered=self.joules is not None, start=start)
 

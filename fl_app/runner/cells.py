@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Collection, Mapping, Sequence
+from copy import deepcopy
 
 from hydra import compose
 from hydra.core.override_parser.overrides_parser import OverridesParser
@@ -63,14 +64,16 @@ def compose_cells(config: DictConfig, overrides: Sequence[str]) -> dict[str, Dic
     require(unique, "experiment.seeds", seeds, "seeds, each once", "runs would be equal")
     cells = {}
     for name in names:
+        words = [*experiment.overrides, *options[name], *overrides]
+        cell = compose("config", overrides=words)  # once, since it takes long
+        refuse_surplus(cell, words)
+        refuse_epochs(cell, overrides)
+        equalise(cell, user_keys)
         for seed in seeds:
-            seed_override = [] if seed is None else [f"seed={seed}"]
             suffix = "" if len(seeds) == 1 else f"-seed{seed}"
-            words = [*experiment.overrides, *options[name], *seed_override, *overrides]
-            cells[name + suffix] = cell = compose("config", overrides=words)
-            refuse_surplus(cell, words)
-            refuse_epochs(cell, overrides)
-            equalise(cell, user_keys)
+            cells[name + suffix] = own = deepcopy(cell)
+            if seed is not None:
+                own.seed = seed
     return cells
 
 

@@ -83,8 +83,7 @@ def helper_key_pem(key: X25519PublicKey) -> bytes:
 class RegisteredDevices:
     """The devices whose public keys lie in a folder as ``*.pub``, in OpenSSH's format.
 
-    The folder is read again when an unknown device appears. A key that is removed from it stays
-    valid until the process ends.
+    The folder is read again after a file was added or removed, so that a removed key is refused.
 
     Args:
         folder: of the keys; a file that holds none is skipped.
@@ -93,13 +92,17 @@ class RegisteredDevices:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._keys: dict[bytes, DevicePublicKey] = {}
+        self._changed = 0
 
     def find(self, device: bytes, client: int) -> DevicePublicKey | None:
-        if device not in self._keys:
-            self._read()
+        changed = self._folder.stat().st_mtime_ns
+        if changed != self._changed or device not in self._keys:
+            self._keys = self._read()
+            self._changed = changed
         return self._keys.get(device)
 
-    def _read(self) -> None:
+    def _read(self) -> dict[bytes, DevicePublicKey]:
+        keys = {}
         for path in sorted(self._folder.glob("*.pub")):
             try:
                 key = serialization.load_ssh_public_key(path.read_bytes())
@@ -110,7 +113,8 @@ class RegisteredDevices:
                 )
                 continue
             assert isinstance(key, DevicePublicKey)
-            self._keys[device_id(key)] = key
+            keys[device_id(key)] = key
+        return keys
 
 
 def server_context(folder: Path) -> ssl.SSLContext:

@@ -4,11 +4,10 @@ import errno
 import json
 import os
 import signal
-from pathlib import Path
 
 import numpy as np
 import pytest
-from helpers import make_config, python
+from helpers import make_config
 
 from fl_app.core.errors import RunError
 from fl_app.record.log import JsonLines
@@ -18,6 +17,7 @@ from fl_app.runner.cell import Plan, run_cell
 from fl_app.runner.run import run
 
 SLOW = pytest.mark.slow
+pytestmark = pytest.mark.timeout(240)
 SMALL = ["num_clients=8", "num_versions=12", "eval_every=4", "checkpoint_every=2", "partition=iid"]
 SMALL += ["runtime.workers=0", "algorithm.client.batch_size=64"]
 FEW = ["algorithm.schedule.buffer_size=3"]
@@ -142,30 +142,3 @@ def test_a_full_disk_ends_a_run_with_its_reason_and_with_room_it_resumes(tmp_pat
     assert earlier.ended_summary(make_config(*overrides), folder) is None
     federation("fedbuff", folder, "resume=auto")
     assert outcome(folder) == outcome(whole)
-
-
-# -- runtimes --------------------------------------------------------------------------------------
-
-pytestmark = pytest.mark.timeout(240)
-
-
-@SLOW
-def test_simulation_engine_writes_the_same_files_as_inprocess(tmp_path):
-    """The ClientApps also mask uploads and evaluate."""
-    overrides = [
-        *("algorithm=fedbuff", "num_versions=4", "devices.ratio=110", "seed=7"),
-        *("algorithm.schedule.concurrency=5", "algorithm.schedule.buffer_size=3"),
-        *("client_eval_every=2", "client_eval_fraction=0.2"),
-        *("secure_aggregation=helper", "secure_aggregation.clip_norm=5"),
-    ]
-    folders = [tmp_path / name for name in ("flower", "inprocess")]
-    script = Path(__file__).parents[1] / "in_flower.py"
-    python(script, folders[0], "3", *overrides, "runtime=flower")
-    options = ["runtime.workers=0", f"hydra.run.dir={folders[1]}"]
-    python("-m", "fl_app", *overrides, *options)
-    (log,) = {(folder / "events.jsonl").read_bytes() for folder in folders}
-    assert b'"clients_evaluate"' in log
-    assert b'"weight_rounding"' in log
-    flower, inprocess = (json.loads((f / "summary.json").read_text()) for f in folders)
-    assert flower["model_sha256"] == inprocess["model_sha256"]
-    assert (flower["num_versions"], flower["failures"], flower["rejected"]) == (4, 0, 0)

@@ -6,9 +6,10 @@ import shlex
 from copy import deepcopy
 from dataclasses import replace
 from functools import cache
+from unittest.mock import patch
 
 import pytest
-from hydra import compose, initialize_config_dir
+from helpers import make_config
 from omegaconf import OmegaConf
 
 from fl_app.cli import CONF, refuse_surplus
@@ -35,22 +36,21 @@ ROWS = sorted(
 
 def config_and_cells(*overrides, last=False):
     """The configuration of a user's overrides, and its cells, or only the last of them."""
-    with initialize_config_dir(str(CONF), version_base="1.3"):
-        config = compose("config", overrides=list(overrides))
-        refuse_surplus(config, overrides)
-        if last:
-            experiment = config.experiment
-            cells = experiment.only or list(experiment.cells)
-            assert {*cells} <= {*experiment.cells}
-            name = cells[-1]
-            experiment.only = ["@".join([name, *settings_of(experiment)[-1:]])]
+    config = make_config(*overrides)
+    refuse_surplus(config, overrides)
+    if last:
+        experiment = config.experiment
+        cells = experiment.only or list(experiment.cells)
+        assert {*cells} <= {*experiment.cells}
+        name = cells[-1]
+        experiment.only = ["@".join([name, *settings_of(experiment)[-1:]])]
+    with patch("fl_app.runner.cells.compose", lambda _, overrides: make_config(*overrides)):
         return config, compose_cells(config, overrides)
 
 
 @cache
 def experiment_of(name):
-    with initialize_config_dir(str(CONF), version_base="1.3"):
-        return compose("config", [f"experiment={name}"]).experiment
+    return make_config(f"experiment={name}").experiment
 
 
 def settings_of(experiment):

@@ -261,16 +261,22 @@ def test_the_schema_command_prints_and_refuses(folder, capsys):
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-def test_flowers_engine_gives_the_same_model(folder):
-    """The path is relative: the nodes are other processes."""
-    overrides = [*SMALL, *own_table(folder)]
-    overrides = [word.replace(f"{folder}/", "") for word in overrides]
-    hashes = set()
-    for name in ("inprocess", "flower"):
-        command = ["-m", "fl_app", f"hydra.run.dir={name}"]
-        if name == "flower":
-            command = [ROOT / "tests/in_flower.py", name, "2", "runtime=flower"]
-        arguments = [word for word in overrides if name == "inprocess" or "workers" not in word]
-        python(*command, *arguments)
-        hashes.add(json.loads(Path(name, "summary.json").read_text())["model_sha256"])
-    assert len(hashes) == 1
+def test_flowers_engine_writes_the_same_files(folder):
+    """The path is relative: the nodes are other processes. They also mask uploads and evaluate."""
+    overrides = [
+        *(word.replace(f"{folder}/", "") for word in own_table(folder)),
+        *SMALL[:-1],
+        *("algorithm.schedule.concurrency=5", "algorithm.schedule.buffer_size=3"),
+        *("client_eval_every=2", "client_eval_fraction=0.2", "devices.ratio=110"),
+        *("secure_aggregation=helper", "secure_aggregation.clip_norm=5"),
+    ]
+    python(ROOT / "tests/in_flower.py", "flower", "3", *overrides, "runtime=flower")
+    assert status(Path("inprocess"), *overrides) == 0
+    (log,) = {Path(name, "events.jsonl").read_bytes() for name in ("flower", "inprocess")}
+    assert b'"clients_evaluate"' in log
+    assert b'"weight_rounding"' in log
+    flower, inprocess = (
+        json.loads(Path(name, "summary.json").read_text()) for name in ("flower", "inprocess")
+    )
+    assert flower["model_sha256"] == inprocess["model_sha256"]
+    assert (flower["num_versions"], flower["failures"], flower["rejected"]) == (6, 0, 0)

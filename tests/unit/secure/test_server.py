@@ -158,6 +158,10 @@ def test_it_answers_its_server_and_no_stranger_and_no_nonsense(kit, port):
     plain_sum = (total - masks).view(np.int32) / TERMS.scale
     assert np.abs(plain_sum - sum(plain)).max() < 5 / TERMS.scale
 
+    (kit / "helper" / "keys" / "node-4.pub").unlink()
+    with pytest.raises(Refused, match="client 4: its device is not registered"):
+        ask_helper(f"localhost:{port}", context, request(mine))
+
     url = f"https://localhost:{port}"
     stranger = ssl.create_default_context(cafile=kit / "ca" / "ca.crt")
     with pytest.raises(httpx.TransportError):
