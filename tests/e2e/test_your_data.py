@@ -3,6 +3,7 @@
 import json
 import re
 import shlex
+import warnings
 from pathlib import Path
 
 import datasets
@@ -64,17 +65,25 @@ def files(tmp_path, monkeypatch):
 def test_python(code, files, capsys):
     has_class = "class " in code
     assert has_class or len([line for line in code.splitlines() if line]) <= 10
-    exec(code.replace("max_updates=500", "max_updates=40"), {})
+    exec(code.replace("max_updates=500", "max_updates=20"), {})
     output = capsys.readouterr().out
     for cell in ("fedbuff", "mine") if has_class else ("fedavg", "fedasync", "fedbuff"):
         assert re.search(rf"^{cell} ", output, re.MULTILINE), output
 
 
-def run_command(command):
-    arguments = shlex.split(command.replace("\\\n", ""))
-    assert arguments[:3] == ["python", "-m", "fl_app"]
-    limits = ["max_updates=40", "eval_every=1"]
-    return python(*arguments[1:], *limits, timeout=240).stdout
+@pytest.fixture
+def run_command(capsys):
+    """The output of a command of the page."""
+
+    def run(command):
+        arguments = shlex.split(command.replace("\\\n", ""))
+        assert arguments[:3] == ["python", "-m", "fl_app"]
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of pyarrow, by flwr-datasets
+            assert status_of(main, *arguments[3:], "max_updates=20") == 0
+        return capsys.readouterr().out
+
+    return run
 
 
 @pytest.mark.slow
@@ -82,7 +91,7 @@ def run_command(command):
 @pytest.mark.parametrize(
     "command", blocks(HERE, "sh"), ids=lambda text: re.findall(r"task=\w+", text)[0]
 )
-def test_command(command, files):
+def test_command(command, files, run_command):
     output = run_command(command)
     (cells,) = re.findall(r"experiment.only=\[(.*)\]", command)
     for cell in cells.split(","):
@@ -92,9 +101,10 @@ def test_command(command, files):
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-def test_a_users_model_and_loss(files):
+def test_a_users_model_and_loss(files, run_command, monkeypatch):
     (code,) = blocks(PAGE, "py")
     (files / "my_model.py").write_text(code)
+    monkeypatch.syspath_prepend(files)
     (keys,) = re.findall(r"The words are `(.*)`\.", PAGE)
     assert keys == "task.model=my_model:make task.loss=my_model:loss"
     run_command(
@@ -104,7 +114,7 @@ def test_a_users_model_and_loss(files):
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-def test_readme_and_the_first_page_of_the_api(files):
+def test_readme_and_the_first_page_of_the_api(files, run_command):
     readme = (ROOT / "README.md").read_text()
     (command,) = re.findall(r"^python -m fl_app .*\\\n.*hospital", readme, re.MULTILINE)
     assert re.search(r"All \d+ cells are done", run_command(command))

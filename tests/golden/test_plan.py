@@ -142,7 +142,7 @@ SCHEDULES = {
     "routed": lambda n, m, k: Routed(n, m, "throughput"),
     "clock": lambda n, m, k: Periodic(1.5, 1, m),
 }
-ARRIVALS = 3000
+ARRIVALS = 2000
 
 
 def fleet(rng, number):
