@@ -70,10 +70,8 @@ def compose_cells(config: DictConfig, overrides: Sequence[str]) -> dict[str, Dic
         refuse_epochs(cell, overrides)
         equalise(cell, user_keys)
         for seed in seeds:
-            suffix = "" if len(seeds) == 1 else f"-seed{seed}"
-            cells[name + suffix] = own = deepcopy(cell)
-            if seed is not None:
-                own.seed = seed
+            own = cells[name if len(seeds) == 1 else f"{name}-seed{seed}"] = deepcopy(cell)
+            own.seed = own.seed if seed is None else seed
     return cells
 
 

@@ -6,7 +6,6 @@ The environment variable FL_APP_KIT names a process's folder; ``start.sh`` sets 
 import logging
 import os
 import ssl
-from functools import lru_cache
 from pathlib import Path
 
 from cryptography.exceptions import UnsupportedAlgorithm
@@ -46,17 +45,12 @@ def keys_of_device(client: int) -> tuple[X25519PublicKey, DeviceKey]:
     Raises:
         ValueError: one of them is missing or of another kind.
     """
-    return _keys_in(kit_folder())
-
-
-@lru_cache(1)
-def _keys_in(folder: Path) -> tuple[X25519PublicKey, DeviceKey]:
-    path = folder / "node.key"
+    path = kit_folder() / "node.key"
     with explaining(f"{path} cannot be read"):
         private = serialization.load_ssh_private_key(path.read_bytes(), None)
     check_curve(private, str(path))
     assert isinstance(private, DeviceKey)
-    return load_helper_key(folder / PUBLIC_KEY), private
+    return load_helper_key(path.with_name(PUBLIC_KEY)), private
 
 
 def load_helper_key(path: Path) -> X25519PublicKey:
@@ -97,8 +91,7 @@ class RegisteredDevices:
     def find(self, device: bytes, client: int) -> DevicePublicKey | None:
         changed = self._folder.stat().st_mtime_ns
         if changed != self._changed or device not in self._keys:
-            self._keys = self._read()
-            self._changed = changed
+            self._keys, self._changed = self._read(), changed
         return self._keys.get(device)
 
     def _read(self) -> dict[bytes, DevicePublicKey]:

@@ -54,11 +54,9 @@ def configured(folder: Path, host: str, port: int, min_devices: int) -> uvicorn.
             return JSONResponse(content, HTTPStatus.CONFLICT)
         return Response(total.astype("<u4", copy=False).tobytes())
 
-    async def get_health(http: HttpRequest) -> Response:
-        return Response()
-
+    health = Route(HEALTH, lambda http: Response())
     return uvicorn.Config(
-        Starlette(routes=[Route(SUM, post_sum, methods=["POST"]), Route(HEALTH, get_health)]),
+        Starlette(routes=[Route(SUM, post_sum, methods=["POST"]), health]),
         host=host,
         port=port,
         ws="none",

@@ -233,10 +233,11 @@ def test_a_wait_in_a_queue_draws_no_power():
     assert type(parts.training) is float  # else nothing could log it
     assert fleet.joules(*parts.logged) == 50.0
     assert Fleet(compute, Queue()).joules is None  # unknown
-    for seconds in (-1.0, math.nan):
-        compute.seconds = lambda *_, seconds=seconds: seconds
+    for name, seconds in {"seconds": math.nan, "download": -1.0, "upload": -1.0}.items():
+        own = SimpleNamespace(**dict.fromkeys(("download", "upload"), compute.start_up))
+        vars(own).update(vars(compute) | {name: lambda *_, seconds=seconds: seconds})
         with pytest.raises(ValueError, match="must be seconds >= 0: time would run backwards"):
-            fleet.parts(0, 1, 0.0)
+            Fleet(own, own).parts(0, 1, 0.0)
 
 
 @pytest.mark.parametrize(

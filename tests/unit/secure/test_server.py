@@ -16,7 +16,7 @@ from secure_world import CLIENTS, SIZE, TERMS, masked, request, server, vectors
 from fl_app.core.errors import RunError
 from fl_app.core.types import GlobalModel, Order, Upload
 from fl_app.field.make import add_helper, new_kit
-from fl_app.secure.folder import _keys_in, server_context
+from fl_app.secure.folder import KIT, keys_of_device, server_context
 from fl_app.secure.integers import integer_weights
 from fl_app.secure.masked import Masked
 from fl_app.secure.remote import ask_helper
@@ -146,21 +146,29 @@ def port(kit):
     process.wait()
 
 
-def test_it_answers_its_server_and_no_stranger_and_no_nonsense(kit, port):
+def test_it_answers_its_server_and_no_stranger_and_no_nonsense(kit, port, monkeypatch):
     def keys(client):
-        return _keys_in.__wrapped__(kit / f"node-{client}")
+        monkeypatch.setenv(KIT, f"{kit}/node-{client}")
+        return keys_of_device(client)
 
     context = server_context(kit / "server")
     plain = vectors(5)
     mine = [masked(vector, i, keys=keys) for i, vector in enumerate(plain)]
-    masks = ask_helper(f"localhost:{port}", context, request(mine))
+    ask = partial(ask_helper, f"localhost:{port}", context, request(mine))
+    key = kit / "helper" / "keys" / "node-4.pub"
+    text = key.read_text()
+    key.write_text("")  # a copy that is not yet complete
+    with pytest.raises(Refused, match="client 4: its device is not registered"):
+        ask()
+    key.write_text(text)
+    masks = ask()
     total = sum(update.vector.view(np.uint32) for update in mine)
     plain_sum = (total - masks).view(np.int32) / TERMS.scale
     assert np.abs(plain_sum - sum(plain)).max() < 5 / TERMS.scale
 
-    (kit / "helper" / "keys" / "node-4.pub").unlink()
+    key.unlink()
     with pytest.raises(Refused, match="client 4: its device is not registered"):
-        ask_helper(f"localhost:{port}", context, request(mine))
+        ask()
 
     url = f"https://localhost:{port}"
     stranger = ssl.create_default_context(cafile=kit / "ca" / "ca.crt")
