@@ -2,8 +2,9 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
+from typing import Any
 
-from omegaconf import OmegaConf
+import yaml
 
 from fl_app.cli import nearest
 from fl_app.core.errors import explaining
@@ -39,23 +40,23 @@ class Settings(Checked):
 
     trials: int = bounded(20, COUNT, "nothing would be tried")
     space: str = ""
-    updates: int | None = None
+    updates: int | None = bounded(None, COUNT, "nothing would be learned")
     grid: int = bounded(4, count(0), "it counts trials")
     seeds: list[int] = field(default_factory=lambda: [0])
     test_seeds: list[int] = field(default_factory=list)
     measure: str = bounded("last10", MEASURE, "no other measure is known")
     parallel: int = bounded(1, COUNT, "nothing would run")
-    seed: int = 0
+    seed: int = bounded(0, SEED, "trials are drawn from it")
     folder: str = ""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         for key in ("seeds", "test_seeds"):
             seeds = getattr(self, key)
-            valid = len({*seeds}) == len(seeds) and (len(seeds) > 0 or key == "test_seeds")
-            valid = valid and all(map(SEED.holds, seeds))
-            bound = "seeds >= 0 and < 2^63, each once"
-            self._require(valid, key, bound, "runs would be equal, or none")
+            valid = isinstance(seeds, list) and all(map(SEED.holds, seeds))
+            valid = valid and len({*seeds}) == len(seeds) and (seeds or key == "test_seeds")
+            bound = "a list of seeds >= 0 and < 2^63, each once"
+            self._require(bool(valid), key, bound, "runs would be equal, or none")
         fits, bound = not {*self.seeds} & {*self.test_seeds}, f"none of search.seeds={self.seeds}"
         self._require(fits, "test_seeds", bound, "a setting is not judged on what it was chosen by")
 
@@ -66,16 +67,14 @@ def split(words: Sequence[str]) -> tuple[Settings, list[str]]:
     Raises:
         ValueError: a key is unknown or a value is refused.
     """
-    search_words = [word.removeprefix("search.") for word in words if word.startswith("search.")]
-    keys = [f"search.{item.name}" for item in fields(Settings)]
-    for word in search_words:
-        key, equals, _ = f"search.{word}".partition("=")
+    keys, values = [f"search.{item.name}" for item in fields(Settings)], dict[str, Any]()
+    for word in (word for word in words if word.startswith("search.")):
+        key, equals, value = word.partition("=")
         if key not in keys or not equals:
             raise ValueError(f"unknown key {key!r}{nearest(key, keys)}")
-    values = [word for word in search_words if not word.startswith("space=")]  # space is no YAML
-    with explaining("search"):
-        config = OmegaConf.merge(OmegaConf.structured(Settings), OmegaConf.from_dotlist(values))
-        config.space = " ".join(w.removeprefix("space=") for w in search_words if w not in values)
-        settings = OmegaConf.to_object(config)
-    assert isinstance(settings, Settings)
-    return settings, [word for word in words if not word.startswith("search.")]
+        name = key.removeprefix("search.")
+        if name == "space":  # several are one
+            value = f"{values.get(name, '')} {value}".strip()
+        with explaining(key):
+            values[name] = value if name in ("space", "folder") else yaml.safe_load(value)
+    return Settings(**values), [word for word in words if not word.startswith("search.")]

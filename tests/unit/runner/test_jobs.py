@@ -96,7 +96,7 @@ def test_a_mean_has_the_runs_of_the_command_alone_and_further_seeds_join_it(tmp_
     shutil.rmtree(tmp_path / "fedbuff")
     assert len(run_seeds(tmp_path, "experiment.seeds=[0,1]", "resume=auto")) == 2
     assert len(run_seeds(tmp_path, "experiment.seeds=[0,1,2]", "resume=auto")) == 3
-    assert SEEDS == {w: [cell.seed for cell in checked(*WORDS, w).values()] for w in SEEDS}
+    assert {w: [cell.seed for cell in checked(*WORDS, w).values()] for w in SEEDS} == SEEDS
 
 
 def test_a_picture_that_fails_costs_the_run_nothing(tmp_path, monkeypatch, caplog):

@@ -51,15 +51,15 @@ def test_keys_of_the_search_are_separated_from_those_of_the_experiment():
     [
         (["search.trails=3"], "unknown key 'search.trails'; did you mean search.trials"),
         (["search.trials=0"], "search.trials=0 must be an integer >= 1"),
-        (["search.trials=many"], "search: ValidationError: Value 'many'"),
-        (["search.seeds=[1,1]"], "search.seeds=[1, 1] must be seeds >= 0 and < 2^63, each"),
-        ([f"search.seeds=[{2**63}]"], f"search.seeds=[{2**63}] must be seeds >= 0 and < 2^63"),
-        (["search.test_seeds=[-1]"], "search.test_seeds=[-1] must be seeds >= 0 and < 2^63, each"),
+        (["search.seeds=0"], "search.seeds=0 must be a list of seeds"),
+        (["search.seeds=[1,1]"], "search.seeds=[1, 1] must be a list of seeds >= 0 and < 2^63"),
+        ([f"search.seeds=[{2**63}]"], f"search.seeds=[{2**63}] must be a list of seeds >= 0"),
+        (["search.test_seeds=[-1]"], "search.test_seeds=[-1] must be a list of seeds >= 0 and"),
         (
             ["search.seeds=[0,1]", "search.test_seeds=[1,2]"],
             "search.test_seeds=[1, 2] must be none",
         ),
-        (["search.seeds=[0,1"], "search: ParserError: while parsing a flow sequence"),
+        (["search.seeds=[0,1"], "search.seeds: ParserError: while parsing a flow sequence"),
         (["search.measure=mean"], "search.measure=mean must be one of last10, final, best"),
     ],
 )
