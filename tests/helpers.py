@@ -415,7 +415,7 @@ def _chosen(options):
 def make_config(*overrides):
     """The composed configuration. Composed options are kept, since Hydra takes long, not values."""
     options = [
-        w for w in overrides if w.partition("=")[0] in groups() or re.search("^[+~]|[{@']", w)
+        w for w in overrides if w.partition("=")[0] in groups() or re.search("^[+~]|[{@]", w)
     ]
     config = deepcopy(_chosen(tuple(options)))
     config.merge_with_dotlist([word for word in overrides if word not in options])
