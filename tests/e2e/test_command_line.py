@@ -85,7 +85,7 @@ def test_interrupt_ends_soon_with_files_written(tmp_path):
         start_new_session=True,
     )
     log = tmp_path / "events.jsonl"
-    while process.poll() is None and not (log.exists() and '"evaluate"' in log.read_text()):
+    while process.poll() is None and not (log.exists() and '"aggregate"' in log.read_text()):
         time.sleep(0.05)
     os.killpg(process.pid, signal.SIGINT)  # also to the workers, as a terminal does
     start = time.monotonic()
