@@ -2,7 +2,6 @@
 
 import json
 import math
-import re
 import subprocess
 import sys
 from collections import defaultdict
@@ -17,6 +16,8 @@ import hydra
 import numpy as np
 import pytest
 import torch
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from omegaconf import OmegaConf
 from torch import nn
 
 from fl_app.cli import CONF, groups
@@ -413,12 +414,12 @@ def _chosen(options):
 
 
 def make_config(*overrides):
-    """The composed configuration. Composed options are kept, since Hydra takes long, not values."""
-    options = [
-        w for w in overrides if w.partition("=")[0] in groups() or re.search("^[+~]|[{@]", w)
-    ]
+    """The composed configuration: options are composed once, which takes long, and copied."""
+    options = [word for word in overrides if word.partition("=")[0] in groups() or word[0] in "+~"]
     config = deepcopy(_chosen(tuple(options)))
-    config.merge_with_dotlist([word for word in overrides if word not in options])
+    values = [word for word in overrides if word not in options]
+    for item in OverridesParser.create().parse_overrides(values):  # as Hydra does
+        OmegaConf.update(config, item.key_or_group, item.value())
     return config
 
 

@@ -6,7 +6,6 @@ import shlex
 import shutil
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from copy import deepcopy
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -225,19 +224,15 @@ class _Search:
     ) -> dict[str, Plan]:
         """The runs of a cell with some values, one per seed, by the names of their folders."""
         words = [*self.words, f"experiment.only=['{study.name}']", "resume=auto"]
+        words.append(f"experiment.seeds={[*seeds]}")
         # Without the values: the experiment's own algorithm may lack keys of the cell.
         config = hydra.compose("config", overrides=words)
         words += values
         try:
-            (cell,) = checked_cells(config, words).values()
+            cells = checked_cells(config, words).values()
         except ValueError as error:
             raise ValueError(f"{study.name}: {error}") from None
-        plans = {}
-        for seed in seeds:
-            config_of_seed = deepcopy(cell)
-            config_of_seed.seed = seed
-            plans[f"{study.name}-seed{seed}"] = Plan(config_of_seed, [*words, f"seed={seed}"])
-        return plans
+        return {f"{study.name}-seed{cell.seed}": Plan(cell, words) for cell in cells}
 
     def _run(self, plans: Sequence[Mapping[str, Plan]], folder: Path) -> dict[str, dict[str, Any]]:
         """The summaries of runs; each has the full length, or an error of its setting.
@@ -284,11 +279,11 @@ class _Search:
         for study in self.studies:
             print(f"{study.name}: {' '.join(study.setting) or 'no trial was completed'}")
         print(f"Trials and best settings: {self.folder}")
-        folder, plans = self.folder / "test", []
+        folder, plans, seeds = self.folder / "test", [], self.settings.test_seeds
         for study in self.studies:
             if study.setting:
-                plans.append(self._plans(study, study.setting, self.settings.test_seeds))
-                _remove_others(folder, study, self.settings.test_seeds)
+                plans += [self._plans(study, study.setting, seeds)] if seeds else []
+                _remove_others(folder, study, seeds)
         if self._run(plans, folder):
             print(f"The best settings on fresh seeds: {folder}")
 

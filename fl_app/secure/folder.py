@@ -77,7 +77,8 @@ def helper_key_pem(key: X25519PublicKey) -> bytes:
 class RegisteredDevices:
     """The devices whose public keys lie in a folder as ``*.pub``, in OpenSSH's format.
 
-    The folder is read again after a file was added or removed, so that a removed key is refused.
+    The folder is read again after a file was added or removed, so that a removed key is refused,
+    and when an unknown device appears, since a copy of its key may have been incomplete.
 
     Args:
         folder: of the keys; a file that holds none is skipped.

@@ -24,7 +24,6 @@ from helpers import (
 from hydra.utils import get_class
 from torch import nn
 
-from fl_app.cli import refuse_surplus
 from fl_app.client.build import build_trainer
 from fl_app.core.events import from_json
 from fl_app.core.snapshot import dumps, loads
@@ -52,7 +51,6 @@ def test_configuration_is_complete_and_valid(name):
     """Every keyword of the strategy is a key of its file, and the schedule is valid."""
     config = configuration(name)
     validate_config(config)
-    refuse_surplus(config, [f"algorithm={name}"])
     strategy = config.algorithm.strategy
     keywords = inspect.signature(get_class(strategy._target_)).parameters.keys()
     assert set(strategy) - {"_target_"} == keywords

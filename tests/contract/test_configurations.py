@@ -11,7 +11,7 @@ from hydra.utils import get_object
 from omegaconf import OmegaConf
 
 from fl_app.asynchronous import Asynchronous
-from fl_app.cli import CONF
+from fl_app.cli import CONF, refuse_surplus
 from fl_app.client import LocalTrainer
 from fl_app.client.build import build_trainer
 from fl_app.core.types import KINDS
@@ -231,6 +231,7 @@ def unexplained(python, conf, *files):
 @every_algorithm
 def test_the_schedule_is_that_of_the_class(name):
     config = make_config(f"algorithm={name}", *RUN)
+    refuse_surplus(config, [f"algorithm={name}"])  # the file's name is the algorithm's
     strategy, schedule = build_strategy(config), build_schedule(config)
     if isinstance(strategy, Asynchronous):
         pytest.skip("one class for all strategies of Flower, each with a schedule of its own")

@@ -143,7 +143,7 @@ MEASURES = ("target_accuracy=1", "metrics=[recall]", "client_eval_every=1")
 
 
 @pytest.mark.parametrize(
-    "more", [*MEASURES, "algorithm=area", "algorithm=fedsa", "runtime.train='no'"]
+    "more", [*MEASURES, "algorithm=area", "algorithm=fedsa", "runtime.train=no"]
 )
 def test_settings_that_need_training_are_refused(more):
     with pytest.raises(ValueError, match=r"^runtime\.train="):
