@@ -158,7 +158,7 @@ class FlatModel:
             ValueError: the model has other layers than these, or buffers, or frozen parameters.
         """
         module = deepcopy(self.module)
-        parts = {name: part for name, part in module.named_modules() if part._parameters}
+        parts = {name: p for name, p in module.named_modules() if [*p.parameters(recurse=False)]}
         layers = (nn.Linear, nn.Conv2d, nn.GroupNorm)
         others = [name for name, part in parts.items() if not isinstance(part, layers)]
         others += [name for name, part in parts.items() if getattr(part, "groups", 1) > 1]

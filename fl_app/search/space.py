@@ -90,7 +90,10 @@ def grid(
 def _contains(distribution: BaseDistribution, value: Any) -> bool:
     if isinstance(distribution, CategoricalDistribution):
         return value in distribution.choices
-    return isinstance(value, int | float) and distribution._contains(value)
+    assert isinstance(distribution, FloatDistribution | IntDistribution)
+    if not isinstance(value, int | float) or not distribution.low <= value <= distribution.high:
+        return False
+    return not distribution.step or (value - distribution.low) % distribution.step == 0
 
 
 def _spread(first: BaseDistribution, points: int) -> list[Any]:

@@ -71,8 +71,7 @@ class CellStudy:
         state = trials[number].state if number < len(trials) else TrialState.WAITING
         if state.is_finished():
             return False
-        running = state == TrialState.RUNNING
-        self._trial = Trial(self.study, trials[number]._trial_id) if running else self.study.ask()
+        self._trial = self._resume(number) if state == TrialState.RUNNING else self.study.ask()
         for key, distribution in self.space.items():
             # A new sampler for each key: an interruption would lose how often an old one has drawn.
             self.study.sampler = TPESampler(
@@ -83,6 +82,12 @@ class CellStudy:
             )
             suggest(self._trial, key, distribution)
         return True
+
+    def _resume(self, number: int) -> Trial:
+        study = self.storage.get_study_id_from_name(self.name)
+        return Trial(
+            self.study, self.storage.get_trial_id_from_study_id_trial_number(study, number)
+        )
 
     @property
     def words(self) -> list[str]:

@@ -96,11 +96,10 @@ def test_words_that_leave_no_choice_are_refused(word):
 
 
 def test_the_grid_is_even_over_the_first_key_and_leaves_the_others_configured():
-    """1/9, 1/3, 1 and 3 of 0.25; the key "d" is configured outside of its range."""
-    space = parse(
-        ["a=tag(log,interval(0.0278,0.75))", "b=choice(3,4)", "c=interval(0,1)", "d=interval(5,6)"]
-    )
-    first = grid(space, 4, {"a": 0.3, "b": 4, "c": 0.5, "d": 7})
+    """1/9, 1/3, 1 and 3 of 0.25; "d" is configured outside of its range, "e" between two steps."""
+    others = ["b=choice(3,4)", "c=interval(0,1)", "d=interval(5,6)", "e=range(0,9,2)"]
+    space = parse(["a=tag(log,interval(0.0278,0.75))", *others])
+    first = grid(space, 4, {"a": 0.3, "b": 4, "c": 0.5, "d": 7, "e": 3})
     assert [values.pop("a") for values in first] == [0.0278, 0.08338, 0.2501, 0.75]
     assert first == [{"b": 4, "c": 0.5}] * 4
 
