@@ -62,8 +62,10 @@ class Hooks(Callback):
 
 
 def _refuse_folder(config: DictConfig, other: str, kind: str) -> None:
-    """Refuse the folder of the other kind of command."""
+    """Refuse the folder of the other kind of command, and one below a folder named ~."""
     for word in config.hydra.overrides.hydra:
+        if word.startswith(f"hydra.{kind}.dir=~"):
+            raise Ended from ValueError(f"{word} would make a folder named ~: write $HOME")
         if word.startswith(f"hydra.{other}.dir="):
             raise Ended from ValueError(f"{word} has no effect here: give hydra.{kind}.dir=")
 

@@ -18,6 +18,7 @@ from fl_app.core.errors import explaining, is_number
 FORMAT = 1  # of the file
 KINDS = ("classification", "regression")
 MISSING = ("refuse", "median", "drop")  # treatment of table rows that lack a value
+CODE = r"\s*0\d+\s*"  # a name rather than a number, such as a postcode
 COMMAND = "python -m fl_app.schema task=... task.path=... > schema.json"
 
 

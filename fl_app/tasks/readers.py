@@ -11,6 +11,7 @@ import numpy as np
 from fl_app.core.errors import explaining, require
 from fl_app.core.hyper import Bound, bounded
 from fl_app.core.types import Array
+from fl_app.tasks.encoding import CODE
 from fl_app.tasks.files import existing, folder_of, loaded, stored_images
 from fl_app.tasks.own_data import KIND, ImageKeys, OwnData, Part, TableData, below, names_of
 from fl_app.tasks.vision import torchvision
@@ -23,6 +24,7 @@ MISSING = ["", "NA", "N/A", "NaN", "nan", "NULL", "null"]  # None may be a categ
 SIGN = Bound(r"one character, or \t for a tab", lambda v: len(v) == 1 or v == r"\t")
 FORMS = {b"PAR1": "Parquet", b"\x1f\x8b": "gzip", b"PK\x03\x04": "Excel or zip"}
 FORMS[b"\xd0\xcf\x11\xe0"] = "Excel (.xls)"
+CODED = 1000  # first rows in which a number with a zero in front makes a column one of texts
 OTHERS = ";\t|,"  # separators that a file may have instead
 NAMES = ("x_train", "y_train", "x_test", "y_test", "client")  # arrays that are read
 LAYOUT = "a folder for each class (DIR/class/image), or for each client (DIR/client/class/image)"
@@ -95,8 +97,8 @@ class Csv(TableData):
             warnings.simplefilter("error", pd.errors.ParserWarning)
             options: dict[str, Any] = {"sep": sign, "skipinitialspace": True}
             with file.open("rb") as stream:
-                start = stream.read(4)
-            forms = [form for magic, form in FORMS.items() if start.startswith(magic)]
+                magic = stream.read(4)
+            forms = [form for start, form in FORMS.items() if magic.startswith(start)]
             if forms and file.suffix.lower() not in (".gz", ".zip"):  # these pandas unpacks
                 raise ValueError(f"it is {forms[0]}: write it as CSV (to_csv of pandas)")
             first = pd.read_csv(file, header=None, nrows=1, dtype=str, na_filter=False, **options)
@@ -108,13 +110,14 @@ class Csv(TableData):
                 remedy = f'give "task.separator={others[0]!r}"'
                 remedy = f"write {sign!r} instead of {others[0]!r}" if self.known else remedy
                 raise ValueError(f"its first line is {head!r}: {remedy}")
-            as_text = self.texts().union(texts)
-            options |= {"keep_default_na": False, "na_values": MISSING}
+            options |= {"keep_default_na": False, "na_values": MISSING, "index_col": False}
             try:
+                start = pd.read_csv(file, dtype=str, nrows=CODED, **options)
+                codes = start.columns[[start[n].str.fullmatch(CODE).any() for n in start]]
+                as_text = self.texts().union(texts, codes.str.strip())
                 table = pd.read_csv(
                     file,
                     dtype={n: "str" for n in first.iloc[0] if n.strip() in as_text},
-                    index_col=False,
                     low_memory=False,  # the types of columns must not depend on the size of a chunk
                     **options,
                 )

@@ -17,13 +17,14 @@ import pandas as pd
 from fl_app.core.errors import require
 from fl_app.core.layout import names_of
 from fl_app.core.types import Array, Flags, Indices
-from fl_app.tasks.encoding import Column, Schema
+from fl_app.tasks.encoding import CODE, Column, Schema
 
 MAX_CATEGORIES = 1000  # of one column: each becomes an input of the model
 FEW = 20  # up to so many distinct values always count as categories or classes
 SHOWN = 10  # names in a message
 FAR, NARROW = 5.0, 0.01  # deviations of a column that suggest other units [A]
 OUTLYING = 30.0  # deviations of a value that may be a code for a missing one [A]
+APART = 10.0  # quartile distances to the median of such a code [A]
 FLAGS = {"true": 1, "false": 0}
 
 
@@ -102,9 +103,20 @@ def doubts(part: Any, schema: Schema) -> list[str]:
         schema: of the data.
     """
     table, notes = part.inputs if isinstance(part.inputs, pd.DataFrame) else pd.DataFrame(), []
+    numeric = {column.name for column in schema.columns if column.categories is None}
     for name, values in table.drop(columns=[*part.categories], errors="ignore").items():
         texts = values.dropna().astype(str)
         out = f"task.ignore=[{name}] leaves it out"
+        if str(name) in numeric:
+            numbers = as_numbers(values)
+            low, high = numbers.quantile([0.25, 0.75])
+            far = numbers[(numbers - numbers.median()).abs() > APART * (high - low)]
+            if high > low and far.nunique() == 1 < len(far):
+                empty = "far from the others: if it stands for no value, leave the cells empty"
+                notes.append(f"{name} is {far.iloc[0]:g} in {len(far)} rows, {empty}")
+            if (codes := texts[texts.str.fullmatch(CODE)]).size:
+                names = f"task.categories=[{name}] takes its values for names"
+                notes.append(f"{name} has {codes.iloc[0]!r} and is taken for a number: {names}")
         if pd.api.types.is_integer_dtype(values) and values.is_unique and len(values) > FEW:
             notes.append(
                 f"no two rows have the same whole number in {name}, as in an identity: {out}"
