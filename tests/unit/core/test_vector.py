@@ -99,7 +99,6 @@ def test_infinite_values_and_nan_are_found_in_every_place(shape, dtype):
 
 
 def test_worst_decile_is_the_mean_of_the_lowest_tenth():
-    assert worst_decile([0.9, 0.1, 0.5]) == 0.1
     assert worst_decile(np.arange(25.0)) == pytest.approx(1.0)  # of 0, 1, 2
 
 

@@ -114,8 +114,7 @@ def test_numbers_are_standardised_and_categories_have_an_input_each():
     expected = [[-15 / d, 1, 0], [-5 / d, 0, 1], [5 / d, 1, 0], [15 / d, 1, 0]]
     np.testing.assert_allclose(task.inputs, expected, rtol=1e-6)
     assert task.targets.tolist() == [0, 1, 0, 1]
-    facts = task.has_test_set, task.name, task.objective.classes
-    assert facts == (False, "csv-table", ("no", "yes"))
+    assert (task.name, task.has_test_set, *task.objective.classes) == ("csv-table", 0, "no", "yes")
     one_hot = table(ROWS, inputs="age", categories="age")
     assert one_hot.inputs.tolist() == np.eye(4).tolist()
 
@@ -123,8 +122,7 @@ def test_numbers_are_standardised_and_categories_have_an_input_each():
 def test_mean_and_deviation_are_those_of_the_training_rows():
     Path("test.csv").write_text("bought,age,city,more\nyes,35,Rome,1\n")
     task = table(ROWS, ignore=["owner"], test_path="test.csv", test_share=0.25)
-    assert len(task.inputs) == 4
-    assert task.test_inputs.tolist() == [[0, 0, 1]]
+    assert (len(task.inputs), task.test_inputs.tolist()) == (4, [[0, 0, 1]])
     Path("test.csv").write_text("bought,zip \nyes,01\n")  # no number, as in training
     task = table("zip ,bought\n01,no\nA1,yes\nA2,no\n", test_path="test.csv")
     assert task.test_inputs.tolist() == [[1, 0, 0]]
@@ -234,8 +232,8 @@ def test_missing_values_become_those_of_training_rows_and_nodes_use_the_same(cap
 def test_rows_without_a_value_are_left_out_and_counted(caplog):
     keys = {"inputs": ["age", "smoker"], "client": "owner", "missing": "drop"}
     task = table(GAPS, num_clients=None, test_path="table.csv", **keys)
-    assert (task.targets.tolist(), task.num_clients) == ([0, 1, 1], 2)
-    assert len(task.test_targets) == 3  # a test set has no owners
+    counts = task.num_clients, len(task.test_targets)  # a test set has no owners
+    assert (task.targets.tolist(), *counts) == ([0, 1, 1], 2, 3)
     assert caplog.text.count("task.missing=drop leaves out 2 rows") == 2
     assert len(table(GAPS, schema=task.schema.to_json()).targets) == 3
 
@@ -259,16 +257,17 @@ def test_the_encoding_of_a_table_and_likely_mistakes_are_logged(caplog):
     crp = ["0", '"2\n3"', *"3456789", *"-" * 51]
     pairs = [("No", "1.0", "Zürich"), ("no", "1", "Zu\u0308rich")]
     starts = (f"{90 + i // 2} mmHg,P{i // 2},{','.join(pairs[i % 2])},7" for i in range(60))
-    codes = [f"0{i % 9},{60 + i % 7 if i % 20 else -999}" for i in range(60)]
-    lines = "".join(map("{},{},{}\n".format, starts, codes, crp))
-    head = "pressure,id,bought,owner,city,site,ward,pulse,crp\n"
+    codes = (f"0{i % 9},{i % 7 if i % 20 else -999},{i % 5 + 999 * (i == 9)}" for i in range(60))
+    sound = (f"{i % 20 == 0:d},{i % 7 + i // 58 * i * 9},{'0AB'[i % 3]}{i % 3}" for i in range(60))
+    lines = "".join(map("{},{},{},{}\n".format, starts, codes, sound, crp))
+    head = "pressure,id,bought,owner,city,site,ward,change,dose,flag,pay,room,crp\n"
     table(head + lines, client="owner", num_clients=2)
     for message in (
         "site is 7 in every row: a device where it differs would spoil the model; task.ignore=",
         "id has 30 texts such as 'P0', each an input: make numbers or fewer texts of them; task.",
         "ward has '00' and is taken for a number: task.categories=[ward] takes its values for",
-        "pulse is -999 in 3 rows, far from the others: if it stands for no value, leave the cells",
-        "60 examples, 75 inputs, classes No, no; owners (2), in the order of the clients: 1, 1.0",
+        "change is -999 in 3 rows, far from the others: if it stands for no value, leave the cell",
+        "60 examples, 81 inputs, classes No, no; owners (2), in the order of the clients: 1, 1.0",
         "crp is taken for texts, of which 13% are numbers: if '-' is no value, leave the cell empt",
         "crp has a line break in row 2: a single quote mark joins lines",
         "pressure has 30 texts such as '90 mmHg', each an input: make numbers or fewer texts of",
@@ -277,6 +276,7 @@ def test_the_encoding_of_a_table_and_likely_mistakes_are_logged(caplog):
         "values of city differ only in case, accents or zeros: Zu\u0308rich, Zürich",
     ):
         assert message in caplog.text
+    assert len(caplog.records) == 12  # also room's texts; none on dose, flag and pay
 
 
 def test_targets_in_other_units_and_constant_columns_are_reported():
