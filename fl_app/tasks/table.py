@@ -24,7 +24,6 @@ FEW = 20  # up to so many distinct values always count as categories or classes
 SHOWN = 10  # names in a message
 FAR, NARROW = 5.0, 0.01  # deviations of a column that suggest other units [A]
 OUTLYING = 30.0  # deviations of a value that may be a code for a missing one [A]
-APART = 10.0  # quartile distances to the median of such a code [A]
 FLAGS = {"true": 1, "false": 0}
 
 
@@ -96,7 +95,7 @@ def refuse_commas(table: pd.DataFrame, targets: Sequence[str], where: str) -> No
 
 
 def doubts(part: Any, schema: Schema) -> list[str]:
-    """Notes on likely mistakes in a table: an identifier as input, a unit, a spelling.
+    """Notes on likely mistakes in a table: an identifier or a code as a number, a unit, a spelling.
 
     Args:
         part: a `fl_app.tasks.own_data.Part`; inputs that are an array give no notes.
@@ -108,15 +107,17 @@ def doubts(part: Any, schema: Schema) -> list[str]:
         texts = values.dropna().astype(str)
         out = f"task.ignore=[{name}] leaves it out"
         if str(name) in numeric:
-            numbers = as_numbers(values)
-            low, high = numbers.quantile([0.25, 0.75])
-            far = numbers[(numbers - numbers.median()).abs() > APART * (high - low)]
-            if high > low and far.nunique() == 1 < len(far):
-                empty = "far from the others: if it stands for no value, leave the cells empty"
-                notes.append(f"{name} is {far.iloc[0]:g} in {len(far)} rows, {empty}")
-            if (codes := texts[texts.str.fullmatch(CODE)]).size:
+            numbers = as_numbers(values).dropna()
+            codes = texts[texts.str.fullmatch(CODE)]
+            if codes.size:
                 names = f"task.categories=[{name}] takes its values for names"
                 notes.append(f"{name} has {codes.iloc[0]!r} and is taken for a number: {names}")
+            for end in () if codes.size else (numbers.min(), numbers.max()):
+                others = numbers[numbers != end]
+                times = len(numbers) - len(others)
+                if times > 1 and (others - end).abs().min() > np.ptp(others) > 0:
+                    empty = "far from the others: if it stands for no value, leave the cells empty"
+                    notes.append(f"{name} is {end:g} in {times} rows, {empty}")
         if pd.api.types.is_integer_dtype(values) and values.is_unique and len(values) > FEW:
             notes.append(
                 f"no two rows have the same whole number in {name}, as in an identity: {out}"

@@ -69,7 +69,7 @@ def test_a_refused_sweep_leaves_no_folder(monkeypatch, tmp_path, capsys, overrid
     assert "All jobs in one report" not in captured.out
     assert ("other." in overrides) == ("experiment.parallel runs side by side" in captured.err)
     assert ("run.dir" in overrides) == ("give hydra.sweep.dir=" in captured.err)
-    assert status_of(main, "hydra.run.dir=~/x") == 2  # no shell replaces this ~
+    assert status_of(main, "hydra.run.dir='~/x'") == 2  # no shell replaces this ~
     assert not list(tmp_path.iterdir())
     (tmp_path / "named").mkdir()
     assert status_of(main, *words, "hydra.sweep.dir=named") == 2
