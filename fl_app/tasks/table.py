@@ -108,11 +108,11 @@ def doubts(part: Any, schema: Schema) -> list[str]:
         out = f"task.ignore=[{name}] leaves it out"
         if str(name) in numeric:
             numbers = as_numbers(values).dropna()
-            codes = texts[texts.str.fullmatch(CODE)]
-            if codes.size:
-                names = f"task.categories=[{name}] takes its values for names"
+            if (codes := texts[texts.str.fullmatch(CODE)]).size:
+                names = f"task.categories=[{name}] takes its values for names, {out}"
                 notes.append(f"{name} has {codes.iloc[0]!r} and is taken for a number: {names}")
-            for end in () if codes.size else (numbers.min(), numbers.max()):
+                continue
+            for end in (numbers.min(), numbers.max()):
                 others = numbers[numbers != end]
                 times = len(numbers) - len(others)
                 if times > 1 and (others - end).abs().min() > np.ptp(others) > 0:
