@@ -109,15 +109,15 @@ def doubts(part: Any, schema: Schema) -> list[str]:
         if str(name) in numeric:
             numbers = as_numbers(values).dropna()
             if (codes := texts[texts.str.fullmatch(CODE)]).size:
-                names = f"task.categories=[{name}] takes its values for names, {out}"
-                notes.append(f"{name} has {codes.iloc[0]!r} and is taken for a number: {names}")
+                nominal = f"task.categories=[{name}] takes its values for names, {out}"
+                notes.append(f"{name} has {codes.iloc[0]!r} and is taken for a number: {nominal}")
                 continue
             for end in (numbers.min(), numbers.max()):
                 others = numbers[numbers != end]
-                times = len(numbers) - len(others)
-                if times > 1 and (others - end).abs().min() > np.ptp(others) > 0:
+                number = len(numbers) - len(others)
+                if number > 1 and (others - end).abs().min() > np.ptp(others) > 0:
                     empty = "far from the others: if it stands for no value, leave the cells empty"
-                    notes.append(f"{name} is {end:g} in {times} rows, {empty}")
+                    notes.append(f"{name} is {end:g} in {number} rows, {empty}")
         if pd.api.types.is_integer_dtype(values) and values.is_unique and len(values) > FEW:
             notes.append(
                 f"no two rows have the same whole number in {name}, as in an identity: {out}"
