@@ -97,8 +97,8 @@ class Csv(TableData):
             warnings.simplefilter("error", pd.errors.ParserWarning)
             options: dict[str, Any] = {"sep": sign, "skipinitialspace": True}
             with file.open("rb") as stream:
-                magic = stream.read(4)
-            forms = [form for start, form in FORMS.items() if magic.startswith(start)]
+                start = stream.read(4)
+            forms = [form for magic, form in FORMS.items() if start.startswith(magic)]
             if forms and file.suffix.lower() not in (".gz", ".zip"):  # these pandas unpacks
                 raise ValueError(f"it is {forms[0]}: write it as CSV (to_csv of pandas)")
             first = pd.read_csv(file, header=None, nrows=1, dtype=str, na_filter=False, **options)
@@ -112,8 +112,8 @@ class Csv(TableData):
                 raise ValueError(f"its first line is {head!r}: {remedy}")
             options |= {"keep_default_na": False, "na_values": MISSING, "index_col": False}
             try:
-                start = pd.read_csv(file, dtype=str, nrows=CODED, **options)
-                codes = start.columns[[start[n].str.fullmatch(CODE).any() for n in start]]
+                rows = pd.read_csv(file, dtype=str, nrows=CODED, **options)
+                codes = rows.columns[[rows[n].str.fullmatch(CODE).any() for n in rows]]
                 as_text = self.texts().union(texts, codes.str.strip())
                 table = pd.read_csv(
                     file,
