@@ -64,8 +64,7 @@ class Hooks(Callback):
 def _refuse_folder(config: DictConfig, other: str, kind: str) -> None:
     """Refuse the folder of the other kind of command, and one below a folder named ~."""
     if (folder := str(config.hydra[kind].dir)).startswith("~"):
-        problem = "would make a folder named ~: write $HOME"
-        raise Ended from ValueError(f"hydra.{kind}.dir={folder} {problem}")
+        raise Ended from ValueError(f"hydra.{kind}.dir={folder} makes a folder named ~: use $HOME")
     for word in config.hydra.overrides.hydra:
         if word.startswith(f"hydra.{other}.dir="):
             raise Ended from ValueError(f"{word} has no effect here: give hydra.{kind}.dir=")

@@ -85,9 +85,8 @@ class CellStudy:
 
     def _resume(self, number: int) -> Trial:
         study = self.storage.get_study_id_from_name(self.name)
-        return Trial(
-            self.study, self.storage.get_trial_id_from_study_id_trial_number(study, number)
-        )
+        trial = self.storage.get_trial_id_from_study_id_trial_number(study, number)
+        return Trial(self.study, trial)
 
     @property
     def words(self) -> list[str]:
