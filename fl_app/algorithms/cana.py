@@ -48,7 +48,7 @@ last gradient of client c that was aggregated, p exponent, A = memory_span N / K
 c(i) the client of upload i, beta calibration, rho = 0.1, alpha fusion, L fusion_length.
 
 Deviations: none, there is no paper. (1 + age)^(-p) of a memory is a sum of exponentials, within
-5e-7 of itself for p <= 1 (`fl_app.strategy.memories`). Limits: p = 0 and beta = 0 is the mean of K
+1e-6 of itself (`fl_app.strategy.memories`). Limits: p = 0 and beta = 0 is the mean of K
 gradients; p = 1 and beta = 0 is DynSGD; p = 0, any age and beta = 1 is CA2FL once everybody was
 heard (before, a memory stands in only for uploads whose clients have one). Both uploads of a client
 that is in a buffer twice are compared with the memory from before. A memory that was once older
@@ -77,7 +77,7 @@ SHORTEST = 1e-12  # the direction of a shorter v is rounding noise
 class CANA(RemembersClients, AveragesVersions):
     """One step along the age-weighted mean of K gradients, calibrated by clients' memories.
 
-    The server keeps the last gradient of every client, 4 N d bytes or 2 N d, and up to 30 sums of
+    The server keeps the last gradient of every client, 4 N d bytes or 2 N d, and up to 25 sums of
     them, 4 d bytes each.
 
     Args:

@@ -47,7 +47,7 @@ MIN_SHARE = 0.1  # of K / N, below which no participation is estimated
 class FedStaleAsync(RemembersClients):
     """One step along all clients' memories and K gradients, over their clients' participation.
 
-    The server keeps the last gradient of every client, 4 N d bytes or 2 N d, and up to 30 sums of
+    The server keeps the last gradient of every client, 4 N d bytes or 2 N d, and up to 25 sums of
     them, 4 d bytes each.
 
     Args:

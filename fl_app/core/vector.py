@@ -97,12 +97,13 @@ def slope(vectors: Sequence[Vector], others: Sequence[Vector]) -> float | None:
     """
     product = length = 0.0
     for place in blocks(vectors[0].size):
-        other = np.stack([vector[place] for vector in others])
-        if (other != other[0]).any():  # else u_k - mean u is rounding noise
-            other -= other.mean(0)
-            pairs = zip(vectors, other, strict=True)
-            product += sum(float(np.dot(vector[place], row)) for vector, row in pairs)
-            length += float(np.vdot(other, other))
+        rows = [vector[place] for vector in others]
+        if any((row != rows[0]).any() for row in rows[1:]):  # else u_k - mean u is rounding noise
+            mean = sum(rows[1:], rows[0]) / len(rows)
+            for vector, row in zip(vectors, rows, strict=True):
+                deviation = row - mean
+                product += float(np.dot(vector[place], deviation))
+                length += float(np.dot(deviation, deviation))
     return product / length if length > 0 else None
 
 

@@ -17,7 +17,6 @@ from fl_app.schedule import Schedule, k_async
 from fl_app.strategy.weighted import Stepped
 
 RESERVED_ROWS = 8  # if the number of clients is unknown
-FASTEST = 6.0  # greatest rate of the exponentials; it matters to fresh gradients only
 BATCH = 64  # greatest number of gradients that are added at once, or wait to be removed
 SMALLEST = 1e-15  # factor of a sum since its weights were scaled; a weight below it is 0
 REBUILT = 4096  # versions after which sums are built anew, without the rounding of the removals
@@ -27,9 +26,11 @@ BLOCK = 1 << 16  # entries of gradients that are added at a time, so that they s
 class Memories:
     """The last gradient of every client, one row of an array of shape ``(slots, d)`` each.
 
+    A row stays as it is until the sums are without it, so a client's next gradient gets another.
+
     With ``"float16"`` a row is divided by a power of two, its scale, before it is rounded, so that
     a small gradient does not vanish. Sums are those of the rounded rows, one for each of the
-    exponentials that add up to (1 + age)^(-p): for p = 0 one, in float64, else 14 to 30, in
+    exponentials that add up to (1 + age)^(-p): for p = 0 one, in float64, else 10 to 25, in
     float32. A version scales all weights of a sum by one factor, so its cost does not depend on the
     number of clients.
 
@@ -49,37 +50,40 @@ class Memories:
         self.versions: dict[int, int] = {}
         self.oldest = 0
         self._dtype = dtype
-        self._reserve = reserve or RESERVED_ROWS
+        reserve = reserve or RESERVED_ROWS
+        self._spare = min(BATCH, RESERVED_ROWS + reserve // 2)  # of those that wait to be removed
+        self._reserve = reserve + self._spare
         self._exponent = exponent
-        self._slots: dict[int, int] = {}
+        self._slots: dict[int, int] = {}  # of clients whose gradients count
+        self._free: list[int] = []  # slots that were used
         self._rows: Array = np.empty((0, 0), self._dtype)
-        self._scales = np.empty(0, np.float32)
-        self._counted: dict[int, dict[int, bool]] = {}  # version -> clients in `weighted`
+        self._scales: dict[int, float] = {}  # of the slots
+        self._counted: dict[int, dict[int, bool]] = {}  # version -> these clients
         self._entered: dict[int, bool] = {}  # of these, those whose rows are in no sum yet
-        self._left: list[tuple[int, np.float32, Array]] = []  # version, scale, row, still in sums
+        self._left: list[tuple[int, int]] = []  # version and slot of others that are in sums
         self._span, self._at = -1.0, 0  # greatest age that the sums are made for, their version
         self._built = 0  # version at which they were built from the rows
         self._rates = self._shares = self._masses = np.zeros(0)
         self._sums: Numbers = np.zeros((0, 0))
 
     def __len__(self) -> int:
-        return len(self._slots)
+        return len(self.versions)
 
     def __contains__(self, client_id: int) -> bool:
-        return client_id in self._slots
+        return client_id in self.versions
 
     def row(self, client_id: int) -> Vector:
-        """A client's gradient as it is stored, shape ``(d,)``; KeyError if it has none."""
+        """A client's gradient as it is stored, shape ``(d,)``; KeyError if none counts."""
         slot = self._slots[client_id]
         row: Vector = self._rows[slot].astype(np.float32, copy=False)
         return row if self._dtype == "float32" else row * self._scales[slot]
 
     def counts(self, client_id: int) -> bool:
         """Whether the client has a gradient, and that was not forgotten (`forget_before`)."""
-        return self.versions.get(client_id, -1) >= self.oldest
+        return client_id in self._slots
 
     def forget_before(self, version: float) -> None:
-        """Leave gradients that were computed before `version` out of all sums, for good."""
+        """Remove gradients that were computed before `version`, for good."""
         if version > self.oldest:
             before, self.oldest = self.oldest, math.ceil(version)
             for old in range(before, self.oldest):
@@ -94,8 +98,7 @@ class Memories:
 
         Returns:
             sum_c weight_c h_c, shape ``(d,)``, and sum_c weight_c; zeros if there is none. Weights
-            are (1 + now - version)^(-p), within 5e-7 of themselves for p <= 1, and 5e-6 for
-            p <= 2 and ages up to 10,000.
+            are (1 + now - version)^(-p), within 1e-6 of themselves for ages up to 10,000.
         """
         span = now - self.oldest
         if span > self._span or (self._exponent and now - self._built >= REBUILT):
@@ -104,7 +107,8 @@ class Memories:
             self._masses = np.zeros(self._rates.size)
             dtype = np.float32 if self._exponent else np.float64
             self._sums = np.zeros((self._rates.size, self._rows.shape[1]), dtype)
-            self._left, counted = [], [c for clients in self._counted.values() for c in clients]
+            self._free += [slot for _, slot in self._left]
+            self._left, counted = [], [*self._slots]
             for start in range(0, len(counted), BATCH):
                 self._entered = dict.fromkeys(counted[start : start + BATCH], True)
                 self._settle(now)
@@ -112,26 +116,21 @@ class Memories:
 
     def put(self, client_id: int, gradient: Vector, version: int) -> None:
         """Remember a client's gradient ``(d,)``, computed on `version`, in place of its last."""
-        slot = self._slots.get(client_id)
-        if slot is None:
-            slot = self._add(client_id, gradient.size)
-        else:
-            self._leave(client_id)
-        scale = np.float32(1)
-        if self._dtype != "float32":
-            scale = _power_of_two(gradient)
-            gradient = gradient / scale
-        self._rows[slot] = gradient
-        self._scales[slot] = scale
+        self._leave(client_id)
         self.versions[client_id] = version
-        if version >= self.oldest:
-            self._counted.setdefault(version, {})[client_id] = True
-            self._entered[client_id] = True
+        if version < self.oldest:
+            return
+        slot = self._slots[client_id] = self._free.pop() if self._free else self._add(gradient.size)
+        scale = 1.0 if self._dtype == "float32" else _power_of_two(gradient)
+        self._scales[slot] = scale
+        np.divide(gradient, scale, out=self._rows[slot], casting="same_kind")
+        self._counted.setdefault(version, {})[client_id] = True
+        self._entered[client_id] = True
 
     def state_dict(self) -> dict[str, Any]:
         """Everything, for a checkpoint."""
-        used = len(self._slots)
-        return {**vars(self), "_rows": self._rows[:used], "_scales": self._scales[:used]}
+        used = len(self._slots) + len(self._left) + len(self._free)
+        return {**vars(self), "_rows": self._rows[:used]}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore everything.
@@ -144,36 +143,39 @@ class Memories:
         require(dtype == self._dtype, key, self._dtype, f"{dtype}, as in the checkpoint", reason)
         vars(self).update(deepcopy(dict(state)))
 
-    def _add(self, client_id: int, size: int) -> int:
-        """A row for a client that has none."""
-        slot = self._slots[client_id] = len(self._slots)
+    def _add(self, size: int) -> int:
+        """A slot that was not used before."""
+        slot = len(self._slots) + len(self._left)
         if slot >= len(self._rows):
             # Reserved memory that nobody has written to takes no room yet.
             rows = np.zeros((max(self._reserve, 2 * slot), size), self._dtype)
             rows[:slot] = self._rows[:slot].reshape(slot, size)
-            scales = np.ones(len(rows), np.float32)
-            scales[:slot] = self._scales[:slot]
-            self._rows, self._scales = rows, scales
+            self._rows = rows
         return slot
 
     def _leave(self, client_id: int) -> None:
-        """Remove a client's gradient from the sums of `weighted`, if it is in them."""
-        clients = self._counted.get(version := self.versions[client_id], {})
-        if clients.pop(client_id, False):
-            if not self._entered.pop(client_id, False):
-                slot = self._slots[client_id]
-                self._left.append((version, self._scales[slot], self._rows[slot].copy()))
-                if len(self._left) >= BATCH:
-                    self._settle(self._at)
-            if not clients:
-                del self._counted[version]
+        """Remove a client's gradient, if it has one that counts."""
+        slot = self._slots.pop(client_id, None)
+        if slot is None:
+            return
+        clients = self._counted[version := self.versions[client_id]]
+        del clients[client_id]
+        if not clients:
+            del self._counted[version]
+        if self._entered.pop(client_id, False):
+            self._free.append(slot)
+            return
+        self._left.append((version, slot))
+        if len(self._left) >= self._spare:
+            self._settle(self._at)
 
     def _settle(self, now: int) -> tuple[Numbers, float]:
         """Bring the sums up to date, as of `now`, and weigh them; shape ``(d,)``."""
-        slots = [self._slots[client_id] for client_id in self._entered]
-        rows = [row for _, _, row in self._left] + [self._rows[slot] for slot in slots]
-        scales = np.array([-scale for _, scale, _ in self._left] + [*self._scales[slots]])
-        versions = [v for v, _, _ in self._left] + [self.versions[c] for c in self._entered]
+        left = [slot for _, slot in self._left]
+        slots = left + [self._slots[client_id] for client_id in self._entered]
+        scales = np.array([self._scales[slot] for slot in slots])
+        scales[: len(left)] *= -1
+        versions = [v for v, _ in self._left] + [self.versions[c] for c in self._entered]
         now = max([now, *versions])
         if (falls := np.exp(-self._rates * (now - self._at))).min() < SMALLEST:
             self._sums *= falls[:, None].astype(self._sums.dtype)
@@ -185,15 +187,11 @@ class Memories:
         weights = (weights * scales).astype(self._sums.dtype)
         falls *= self._shares
         factors, total = falls.astype(self._sums.dtype), np.empty(self._sums.shape[1])
-        width = max(64, BLOCK // (len(rows) + 1))
-        block = np.empty((len(rows), width), self._sums.dtype)
-        for place in blocks(total.size, width):
+        for place in blocks(total.size, max(64, BLOCK // (len(slots) + 1))):
             sums = self._sums[:, place]
-            entries = block[:, : sums.shape[1]]
-            for target, row in zip(entries, rows, strict=True):
-                target[:] = row[place]
-            sums += weights @ entries
+            sums += weights @ self._rows[slots, place].astype(sums.dtype, copy=False)
             total[place] = factors @ sums
+        self._free += left
         self._entered, self._left = {}, []
         return total, float(falls @ self._masses)
 
@@ -201,24 +199,27 @@ class Memories:
 def exponentials(exponent: float, span: float) -> tuple[Numbers, Numbers]:
     """Rates l_j and shares c_j with sum_j c_j e^(-l_j a) = (1 + a)^(-exponent), a = 0 .. `span`.
 
-    Rates are geometric, since a power of the age is a mean of exponentials whose rates have a power
-    as density; shares are fitted (least squares of the relative error).
+    A power of the age is a mean of exponentials whose rates have a power as density. So rates are
+    geometric where they are large, and equally spaced where the span cannot tell them apart; shares
+    are fitted (least squares of the relative error).
 
     Returns:
-        Two arrays of the same length, 1 for `exponent` 0, else 7 + 1.8 ln(span).
+        Two arrays of the same length, 1 for `exponent` 0, else 3 + 3 `exponent` + 1.6 ln(span).
     """
     if exponent == 0:
         return np.zeros(1), np.ones(1)
-    rates = np.append(np.geomspace(FASTEST, 0.5 / span, round(6 + 1.8 * math.log(span))), 0.0)
+    places = np.arange(round(3 + 3 * exponent + 1.6 * math.log(span))) + 0.4 * exponent
+    slow, fast = 0.5 / span, 3.5 + exponent
+    rates = slow * np.expm1(places / places[-1] * math.log1p(fast / slow))
     ages = np.unique(np.geomspace(1, span + 1, 400).round()) - 1
     powers = np.exp(-np.outer(ages, rates)) * (1 + ages[:, None]) ** exponent
     return rates, np.linalg.lstsq(powers, np.ones(ages.size))[0].astype(np.float64)
 
 
-def _power_of_two(gradient: Vector) -> np.float32:
+def _power_of_two(gradient: Vector) -> float:
     """A power of two by which a gradient's largest entry becomes one in [1, 2); 1 of zeros."""
     largest = float(np.abs(gradient).max(initial=0.0))
-    return np.float32(np.ldexp(1.0, int(np.frexp(largest)[1]) - 1)) if largest else np.float32(1)
+    return math.ldexp(1, math.frexp(largest)[1] - 1) if largest else 1.0
 
 
 @dataclass(kw_only=True)
@@ -276,7 +277,7 @@ class RemembersClients(Stepped):
         if not num_clients:
             return f"{name} keeps {row / 1e6:,.1f} MB of each client's gradient, and sums of these"
         lower = num_clients * row + 8 * size
-        upper = lower + 4 * size * (30 if self.memory_weight else 0)  # a sum for each rate
+        upper = lower + 4 * size * (25 if self.memory_weight else 0)  # a sum for each rate
         available = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
         self._require(
             lower <= available,
