@@ -205,7 +205,7 @@ class LocalTrainer(TrainingSettings):
         self.model.load(order.vector)
         self.begin(order.config, rng)
         if self.upload == "gradient":
-            return self._gradient(order.vector, indices, rng)
+            return self._gradient(order, indices, rng)
         velocity = [torch.zeros_like(p) for p in self.model.trained] if self.momentum else None
         return self._descend(order, indices, rng, Progress(velocity))
 
@@ -228,13 +228,15 @@ class LocalTrainer(TrainingSettings):
         rng = np.random.default_rng((*entropy, 1) if continues else entropy)
         return indices, rng, int(rng.integers(1 << 62))
 
-    def _gradient(self, received: Vector, indices: Indices, rng: Rng) -> Upload:
+    def _gradient(self, order: Order, indices: Indices, rng: Rng) -> Upload:
         """The gradient of one mini-batch, and the change of the buffers by its forward pass."""
         chosen = rng.permutation(indices)[: self.batch_size]
-        loss, grad = self._loss_and_grad(chosen, self._anchor(received), step=0)
+        loss, grad = self._loss_and_grad(chosen, self._anchor(order.vector), step=0)
+        if order.base_version == 0:
+            _require_finite(loss, grad)
         vector = to_vector(grad[: len(self.model.params)])  # without private parameters
-        if (split := vector.size) < received.size:
-            vector = np.concatenate([vector, received[split:] - self.model.read(start=split)])
+        if (split := vector.size) < order.vector.size:
+            vector = np.concatenate([vector, order.vector[split:] - self.model.read(start=split)])
         return Upload(vector, "gradient", int(indices.size), loss.item(), state=self.state)
 
     def _descend(self, order: Order, indices: Indices, rng: Rng, progress: Progress) -> Upload:
@@ -247,7 +249,7 @@ class LocalTrainer(TrainingSettings):
         for step, chosen in enumerate(batches, progress.steps):
             loss, grad = self._loss_and_grad(chosen, anchor, step)
             if step == 0 and order.base_version == 0:
-                _require_gradient(loss, grad)
+                _require_finite(loss, grad)
             self._step(grad, progress.velocity, lr)
             losses.append(loss)
             epoch, remainder = divmod(step + 1, per_epoch)
@@ -410,10 +412,11 @@ class LocalTrainer(TrainingSettings):
         return self.task.evaluation_indices(client_id).size / (3 * num_trained)
 
 
-def _require_gradient(loss: Tensor, grad: list[Tensor]) -> None:
-    """Refuse a gradient that is not finite before any step: of the first batch of version 0."""
-    if loss.isfinite().item() and not all(g.isfinite().all().item() for g in grad):
-        raise ValueError(
-            "the gradient of the first batch of version 0 is not finite, and its loss is: look at "
-            "the model, the loss, penalty() and correct()"
-        )
+def _require_finite(loss: Tensor, grad: list[Tensor]) -> None:
+    """Refuse numbers that are not finite before any step: of the first batch of version 0."""
+    for name, numbers in (("loss", [loss]), ("gradient", grad)):
+        if not all(each.isfinite().all().item() for each in numbers):
+            raise ValueError(
+                f"the {name} of the first batch of version 0 is not finite: look at the data, the "
+                "model, the loss, penalty() and correct()"
+            )
