@@ -55,24 +55,24 @@ def cut(layout: Layout, share: float, offset: int = 0) -> dict[str, Places]:
         offset: first unit of the window.
 
     Raises:
-        ValueError: a matrix reads something else.
+        ValueError: a matrix reads something else, or no layer before has a convolution's channels.
     """
     weights = [entry.name for entry in layout.entries if len(entry.shape) > 1]
-    parts, before, last = {}, 0, False
+    parts, before, last = {}, list[int](), False
     for entry in layout.entries:
         shape, ends = entry.shape, [np.arange(size) for size in entry.shape]
         last |= entry.name == weights[-1]
         if not last:
             ends[0] = units(shape[0], share, offset)
         if before and len(shape) > 1:
-            channels = before if len(shape) == 2 else shape[1]
-            if shape[1] % channels:
-                problem = f"{entry.name} reads {shape[1]} numbers, no multiple of {before} units"
+            channels = before[-1] if len(shape) == 2 else shape[1]
+            if shape[1] % channels or channels not in (1, *before):
+                problem = f"{entry.name} reads {shape[1]} numbers or channels of {before} units"
                 raise ValueError(f"{problem}: algorithm.client.widths knows no sub-model of it")
             block = shape[1] // channels  # numbers that are one channel's
             ends[1] = (units(channels, share, offset)[:, None] * block + np.arange(block)).ravel()
         if len(shape) > 1:
-            before = shape[0]
+            before.append(shape[0])
         place = layout.slices[entry.name]
         parts[entry.name] = np.arange(place.start, place.stop).reshape(shape)[np.ix_(*ends)]
     return parts

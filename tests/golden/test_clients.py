@@ -761,6 +761,11 @@ def test_layers_without_sub_models_are_refused():
     tied[1].weight = tied[0].weight
     with pytest.raises(ValueError, match=r"shared: 1\.weight has no sub-model"):
         FlatModel(tied).narrowed(0.5)
+    joined = nn.Sequential(nn.Conv2d(1, 4, 3), nn.Conv2d(1, 4, 3), nn.Conv2d(8, 2, 3))
+    with pytest.raises(
+        ValueError, match=r"2\.weight reads 8 numbers or channels of \[4, 4\] units"
+    ):
+        FlatModel(joined).narrowed(0.5)
 
 
 @pytest.mark.parametrize("client", ["moon", "first_only"])
