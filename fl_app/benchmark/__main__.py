@@ -10,13 +10,14 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from signal import SIGINT
+from typing import Any
 
-SETTINGS = ("n10-dir0.3", "n10-slow", "n100-dir0.3", "n100-slow")
 PEERS = ("fedavg", "fedavg-updates", "fedavg_k", "fedbuff", "fedasync", "fedhist-average")
 # Settings, methods to compare with, trials, how many of them form a grid, and test seeds.
-QUICK = SETTINGS[:1], PEERS[2:4], 3, 3, [10, 11, 12]
-WHOLE = SETTINGS, PEERS, 9, 6, [10, 11, 12, 13, 14]
+QUICK = ["n10-dir0.3"], PEERS[2:4], 3, 3, [10, 11, 12]
+WHOLE = None, PEERS, 9, 6, [10, 11, 12, 13, 14]
 SECONDS = 10.0
+MOVES = 2  # of a range whose end was best
 TRIED = re.compile(r"=\w+\(")  # in an override that describes a search space
 
 
@@ -33,7 +34,7 @@ def benchmark(args: argparse.Namespace, command: str) -> bool:
 
     from fl_app.benchmark import page
     from fl_app.benchmark.conformance import Subject, conformance
-    from fl_app.benchmark.entry import enter
+    from fl_app.benchmark.entry import enter, moved
     from fl_app.cli import compose, search_path
     from fl_app.client.build import build_task
     from fl_app.core.errors import require
@@ -43,8 +44,9 @@ def benchmark(args: argparse.Namespace, command: str) -> bool:
     from fl_app.search.settings import BEST, Settings
 
     settings, peers, trials, grid, seeds = QUICK if args.quick else WHOLE
-    settings, peers = args.settings or settings, args.peers or peers
     config = compose(["experiment=benchmark", *args.common])
+    settings = args.settings or settings or [*config.experiment.settings]
+    peers = args.peers or peers
     for flag, names, key in (("--settings", settings, "settings"), ("--peers", peers, "cells")):
         for name in names:
             bound = f"one of {', '.join(config.experiment[key])}"
@@ -61,12 +63,15 @@ def benchmark(args: argparse.Namespace, command: str) -> bool:
     name, added = enter(args.entry, conf, config, own_words, space)
     methods = [name, *(peer for peer in peers if peer != name)]
     only = [f"{method}@{setting}" for setting in settings for method in methods]
-    experiment = {"defaults": ["benchmark"], "experiment": added | {"only": only}}
     with require_writable(folder):
         (conf / "experiment").mkdir(parents=True, exist_ok=True)
-    text = OmegaConf.to_yaml(experiment).replace("${", "\\${")
-    (conf / "experiment" / "entry.yaml").write_text(f"# @package _global_\n{text}")
 
+    def write_experiment(cells: Sequence[str]) -> None:
+        experiment = {"defaults": ["benchmark"], "experiment": added | {"only": [*cells]}}
+        text = OmegaConf.to_yaml(experiment).replace("${", "\\${")
+        (conf / "experiment" / "entry.yaml").write_text(f"# @package _global_\n{text}")
+
+    write_experiment(only)
     words = [search_path([conf]), "experiment=entry", *args.common]
     spaces = added["spaces"].get(name) or compose(words).experiment.spaces.get(name) or []
     cell_words = [*config.experiment.overrides, *added["cells"][name], *args.common]
@@ -86,23 +91,38 @@ def benchmark(args: argparse.Namespace, command: str) -> bool:
     runs = len(only) * (trials + len(seeds))
     print(f"{len(methods)} methods in {len(settings)} settings: {runs} runs", flush=True)
     words += ["runtime.workers=0", "runtime.batch=16"]
-    search(search_settings, words, folder / "search", resume=True)
-    results = page.read(folder / "search" / "test", SECONDS)
+    best, tests = dict[str, Any](), []
+    is_usual = not space and name not in config.experiment.cells  # the range of a rate
+    ranges = {f"{name}@{setting}": spaces[-1] for setting in settings if is_usual}
+    for number in range(1 + MOVES):
+        place = folder / f"search{number or ''}"
+        search(search_settings, words, place, resume=True)
+        best |= {cell: own for cell, own in OmegaConf.load(place / BEST).cells.items() if own}
+        tests.append(page.read(place / "test", SECONDS))
+        beyond = {cell: moved(word, best.get(cell)) for cell, word in ranges.items()}
+        ranges = {cell: word for cell, word in beyond.items() if word}
+        if not ranges:
+            break
+        added["spaces"] |= {cell: [word] for cell, word in ranges.items()}
+        write_experiment([*ranges])
+    results = pd.concat(tests).drop_duplicates(["method", "setting", "seed"], keep="last")
     results = results[(results.method + "@" + results.setting).isin(only)]
     at_hand = page.PUBLISHED.exists() and not args.common and not args.quick  # of fewer trials
     published = pd.read_csv(page.PUBLISHED) if at_hand else results[:0]
     published = published[published.setting.isin(settings) & published.seed.isin(seeds)]
-    best = OmegaConf.load(folder / "search" / BEST).cells
-    values = "; ".join(f"`{' '.join(best[f'{name}@{s}'] or ['none'])}` ({s})" for s in settings)
+    values = "; ".join(f"`{' '.join(best.get(f'{name}@{s}', ['none']))}` ({s})" for s in settings)
     by_key = {word.partition("=")[0]: word for word in [*config.experiment.space, *spaces]}
     space = [word for word in by_key.values() if not word.endswith("=null")]
-    note = "Other methods: its published runs, of nine trials, on the same seeds. " * at_hand
+    note = "Only these methods are compared"
+    if at_hand:
+        note = "Other methods: its published runs, of nine trials, on the same seeds"
     text = (
         f"`{command}` wrote this page, and rewrites it. The settings are of "
         f"`experiment=benchmark`. {', '.join(methods)}: {trials} trials each on seed 0, and the "
         f"best values judged on the seeds {', '.join(map(str, seeds))}. Tried of the entry: "
-        f"`{' '.join(space)}`. Best of it: {values}. Its schedule: {type(schedule).__name__}. "
-        f"{note}Intervals are 95 % ones over the seeds; differences are paired by seed."
+        f"`{' '.join(space)}`{' and, where an end was best, beyond it' * is_usual}. Best of it: "
+        f"{values}. Its schedule: {type(schedule).__name__}. "
+        f"{note}. Intervals are 95 % ones over the seeds; differences are paired by seed."
     )
     budget = config.max_updates, SECONDS, config.experiment.report_accuracy
     print(page.write(folder, name, text, verdicts, results, published, budget))
@@ -134,7 +154,7 @@ def main(argv: Sequence[str]) -> int:
     text = "overrides of the entry: KEY=VALUE, or KEY=interval(...) in place of its rate"
     parser.add_argument("words", nargs="*", help=text)
     parser.add_argument("--quick", action="store_true", help="one setting, few trials and seeds")
-    parser.add_argument("--settings", nargs="+", help=f"default: {' '.join(SETTINGS)}")
+    parser.add_argument("--settings", nargs="+", help="default: all eight")
     parser.add_argument("--peers", nargs="+", help=f"run beside it; default: {' '.join(PEERS)}")
     parser.add_argument("--common", nargs="+", default=[], help="overrides of all runs")
     parser.add_argument("--folder", type=Path, help="default: outputs/benchmark-ENTRY")

@@ -1,5 +1,6 @@
 """The entry of the benchmark, a cell of its experiment: a class, or the strategy of an app."""
 
+import math
 import sys
 import tomllib
 from collections.abc import Iterator, Sequence
@@ -7,7 +8,7 @@ from contextlib import ExitStack, suppress
 from importlib import import_module
 from inspect import signature
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from flwr.app import Context, RecordDict
 from flwr.common.config import flatten_dict
@@ -18,6 +19,7 @@ from fl_app.cli import compose, nearest, search_path
 from fl_app.core.errors import explaining, is_number, require
 from fl_app.core.hyper import COUNT
 from fl_app.schedule import Buffered, Schedule
+from fl_app.search.space import override, parse
 from fl_app.strategy import AsyncStrategy
 from fl_app.strategy.asynchronous import Asynchronous, SeenNodes
 
@@ -25,6 +27,7 @@ from fl_app.strategy.asynchronous import Asynchronous, SeenNodes
 RATES = ("server_lr", "server_learning_rate", "eta", "mixing", "learning_rate", "lr", "rate")
 SHARES = ("mixing",)  # rates of at most 1
 BELOW, ABOVE = 27, 9  # the range is default / 27 to 9 * default, as for the other methods
+MOVED = 9  # factor of a range whose end was best, as for the other methods
 LOCAL_LR = "algorithm.client.local_lr=tag(log,interval(0.00185,0.45))"  # if it has no rate
 BUFFER, EVAL_EVERY = 10, 50  # client updates of a version (or 1), and of two evaluations
 OURS = Buffered.__module__.rpartition(".")[0]  # its modules have the names of their options
@@ -104,6 +107,21 @@ def enter(
         space = [f"{place}{key}=tag(log,interval({rate / BELOW:.4g},{upper:.4g}))"]
     spaces = {name: ["algorithm.strategy.server_lr=null", *(space or [LOCAL_LR])]}
     return name, {"cells": {name: [*cell, *words]}, "spaces": spaces}
+
+
+def moved(word: str, best: Sequence[str] | None) -> str | None:
+    """The range of a rate, moved beyond its end if that was best; None = it was not.
+
+    Args:
+        word: ``KEY=tag(log,interval(LOW,HIGH))``.
+        best: its override in the best trial; None = no trial was completed.
+    """
+    ((key, rates),) = cast(dict[str, Any], parse([word])).items()
+    ends = {override(key, rates.low): 1 / MOVED, override(key, rates.high): MOVED}
+    factor = ends.get(" ".join(best or []), 1)
+    high = min(factor * rates.high, 1 if key.endswith(SHARES) else math.inf)
+    space = f"{key}=tag(log,interval({factor * rates.low:.4g},{high:.4g}))"
+    return None if high == rates.high else space
 
 
 def _option(schedule: Schedule) -> dict[str, Any]:

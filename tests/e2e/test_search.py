@@ -170,9 +170,7 @@ TINY = [
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-def test_a_strategy_of_flower_is_scored_and_its_page_rebuilt_by_one_command(
-    tmp_path, capsys, monkeypatch
-):
+def test_a_strategy_of_flower_is_scored_and_its_page_rebuilt(tmp_path, capsys, monkeypatch):
     target = "examples.fedsasync.FedSaSync"
     arguments = [target, "algorithm/schedule=round_blocking", "algorithm.schedule.buffer_size=4"]
     arguments += ["--quick", "--peers", "fedbuff"]

@@ -25,7 +25,7 @@ from fl_app.algorithms.scaffold import SCAFFOLD
 from fl_app.algorithms.zeno import Zeno
 from fl_app.asynchronous import Asynchronous
 from fl_app.benchmark.conformance import TRIALS, Subject, Verdict, conformance
-from fl_app.benchmark.entry import LOCAL_LR, enter, of_app
+from fl_app.benchmark.entry import LOCAL_LR, enter, moved, of_app
 from fl_app.benchmark.page import NUMBERS, PAGE, read, write
 from fl_app.cli import compose, search_path
 from fl_app.runner.validate import build_schedule, build_strategy
@@ -402,12 +402,7 @@ def main(grid, context):
     strategy = Asynchronous(FedAvgM(server_learning_rate=context.run_config["rates.server"]))
     strategy.start(grid, None, schedule=RoundBlocking(10))
 """
-PROJECT = """\
-[tool.flwr.app.components]
-serverapp = "entered_app:app"
-[tool.flwr.app.config]
-rates.server = 0.5
-"""
+PROJECT = '[tool.flwr.app]\ncomponents.serverapp = "entered_app:app"\nconfig.rates.server = 0.5\n'
 
 
 @pytest.fixture(scope="module")
@@ -425,11 +420,19 @@ def test_a_class_enters_with_its_rate_and_its_defaults(config, tmp_path):
     target = "fl_app.algorithms.dynsgd.DynSGD"
     strategy, entry = strategy_of(target, config, tmp_path, "algorithm.strategy.exponent=0.5")
     assert (strategy.exponent, strategy.lr_schedule.to) == (0.5, 0.4)
-    assert entry["spaces"]["entry-DynSGD"][-1] == (
-        "algorithm.strategy.server_lr=tag(log,interval(0.03704,9))"
-    )
+    space = "algorithm.strategy.server_lr=tag(log,interval(0.03704,9))"
+    assert entry["spaces"]["entry-DynSGD"][-1] == space
     option = OmegaConf.load(tmp_path / "algorithm" / "entry-DynSGD.yaml")
     assert option.client.upload == "delta"
+
+
+def test_a_range_moves_beyond_an_end_that_was_best():
+    def range_after(best, key="a.server_lr", high=9):
+        return moved(f"{key}=tag(log,interval(0.9,{high}))", [f"{key}={best}"])
+
+    below, above = "a.server_lr=tag(log,interval(0.1,1))", "a.server_lr=tag(log,interval(8.1,81))"
+    assert [range_after(best) for best in (0.9, 1.5, 9.0)] == [below, None, above]
+    assert range_after(1.0, "a.mixing", 1) is None  # a share
 
 
 class Own(Guided):
