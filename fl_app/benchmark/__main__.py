@@ -13,7 +13,7 @@ from signal import SIGINT
 from typing import Any
 
 PEERS = ("fedavg", "fedavg-updates", "fedavg_k", "fedbuff", "fedasync", "fedhist-average")
-# Settings (None = all), methods to compare with, trials, how many of them form a grid, and test seeds.
+# Settings (None = all), methods to compare with, trials, how many form a grid, and test seeds.
 QUICK = ["n10-dir0.3"], PEERS[2:4], 3, 3, [10, 11, 12]
 WHOLE = None, PEERS, 9, 6, [10, 11, 12, 13, 14]
 SECONDS = 10.0
