@@ -13,8 +13,8 @@ from signal import SIGINT
 from typing import Any
 
 PEERS = ("fedavg", "fedavg-updates", "fedavg_k", "fedbuff", "fedasync", "fedhist-average")
-# Settings (None = all), methods to compare with, trials, how many form a grid, and test seeds.
-QUICK = ["n10-dir0.3"], PEERS[2:4], 3, 3, [10, 11, 12]
+# First settings (None = all), methods beside, trials, how many form a grid, and test seeds.
+QUICK = 1, PEERS[2:4], 3, 3, [10, 11, 12]
 WHOLE = None, PEERS, 9, 6, [10, 11, 12, 13, 14]
 SECONDS = 10.0
 MOVES = 2  # of a range whose end was best
@@ -43,18 +43,20 @@ def benchmark(args: argparse.Namespace, command: str) -> bool:
     from fl_app.search.search import search
     from fl_app.search.settings import BEST, Settings
 
-    settings, peers, trials, grid, seeds = QUICK if args.quick else WHOLE
-    config = compose(["experiment=benchmark", *args.common])
-    settings = args.settings or settings or [*config.experiment.settings]
-    peers = args.peers or peers
-    for flag, names, key in (("--settings", settings, "settings"), ("--peers", peers, "cells")):
+    number, usual, trials, grid, seeds = QUICK if args.quick else WHOLE
+    config = compose([experiment := f"experiment={args.experiment}", *args.common])
+    known = [name for name, words in config.experiment.settings.items() if words]
+    cells = [name for name, words in config.experiment.cells.items() if words]
+    settings = args.settings or known[:number]
+    peers = args.peers or [peer for peer in usual if peer in cells]
+    for flag, names, options in (("--settings", settings, known), ("--peers", peers, cells)):
         for name in names:
-            bound = f"one of {', '.join(config.experiment[key])}"
-            require(name in config.experiment[key], flag, name, bound, "there is no other")
+            bound = f"one of {', '.join(options)}"
+            require(name in options, flag, name, bound, "there is no other")
     label = Path(args.entry).name + "-quick" * args.quick
     folder = (args.folder or Path("outputs") / f"benchmark-{label}").resolve()
     path, conf = folder / "given.json", folder / "conf"
-    request = [args.entry, args.words, args.common, args.quick]
+    request = [args.experiment, args.entry, args.words, args.common, args.quick]
     matches = not (folder / "search").exists() or json.loads(path.read_text()) == request
     bound = f"a new folder, or one with the arguments in {path}"
     require(matches, "--folder", folder, bound, "runs could not be compared")
@@ -67,15 +69,15 @@ def benchmark(args: argparse.Namespace, command: str) -> bool:
         (conf / "experiment").mkdir(parents=True, exist_ok=True)
 
     def write_experiment(cells: Sequence[str]) -> None:
-        experiment = {"defaults": ["benchmark"], "experiment": added | {"only": [*cells]}}
-        text = OmegaConf.to_yaml(experiment).replace("${", "\\${")
+        own = {"defaults": [args.experiment], "experiment": added | {"only": [*cells]}}
+        text = OmegaConf.to_yaml(own).replace("${", "\\${")
         (conf / "experiment" / "entry.yaml").write_text(f"# @package _global_\n{text}")
 
     write_experiment(only)
     words = [search_path([conf]), "experiment=entry", *args.common]
     spaces = added["spaces"].get(name) or compose(words).experiment.spaces.get(name) or []
     cell_words = [*config.experiment.overrides, *added["cells"][name], *args.common]
-    cell = compose([words[0], "experiment=benchmark", "num_clients=100", *cell_words])
+    cell = compose([words[0], experiment, "num_clients=100", *cell_words])
     score = build_task(cell).objective.score.name
     require(score == "accuracy", "--common", score, "a task with accuracy", "the page compares it")
     schedule = build_schedule(cell)
@@ -92,7 +94,7 @@ def benchmark(args: argparse.Namespace, command: str) -> bool:
     print(f"{len(methods)} methods in {len(settings)} settings: {runs} runs", flush=True)
     words += ["runtime.workers=0", "runtime.batch=16"]
     best, tests = dict[str, Any](), []
-    is_usual = not space and name not in config.experiment.cells  # the range of a rate
+    is_usual = not space and name not in cells  # the range of a rate
     ranges = {f"{name}@{setting}": spaces[-1] for setting in settings if is_usual}
     for number in range(1 + MOVES):
         place = folder / f"search{number or ''}"
@@ -107,9 +109,10 @@ def benchmark(args: argparse.Namespace, command: str) -> bool:
         write_experiment([*ranges])
     results = pd.concat(tests).drop_duplicates(["method", "setting", "seed"], keep="last")
     results = results[(results.method + "@" + results.setting).isin(only)]
-    at_hand = page.PUBLISHED.exists() and not args.common and not args.quick  # of fewer trials
-    published = pd.read_csv(page.PUBLISHED) if at_hand else results[:0]
-    published = published[published.setting.isin(settings) & published.seed.isin(seeds)]
+    published = page.DOCS / f"{args.experiment}.csv"
+    at_hand = published.exists() and not args.common and not args.quick  # of fewer trials
+    others = pd.read_csv(published) if at_hand else results[:0]
+    others = others[others.setting.isin(settings) & others.seed.isin(seeds)]
     values = "; ".join(f"`{' '.join(best.get(f'{name}@{s}', ['none']))}` ({s})" for s in settings)
     by_key = {word.partition("=")[0]: word for word in [*config.experiment.space, *spaces]}
     space = [word for word in by_key.values() if not word.endswith("=null")]
@@ -118,14 +121,14 @@ def benchmark(args: argparse.Namespace, command: str) -> bool:
         note = "Other methods: its published runs, of nine trials, on the same seeds"
     text = (
         f"`{command}` wrote this page, and rewrites it. The settings are of "
-        f"`experiment=benchmark`. {', '.join(methods)}: {trials} trials each on seed 0, and the "
+        f"`{experiment}`. {', '.join(methods)}: {trials} trials each on seed 0, and the "
         f"best values judged on the seeds {', '.join(map(str, seeds))}. Tried of the entry: "
         f"`{' '.join(space)}`{' and, where an end was best, beyond it' * is_usual}. Best of it: "
         f"{values}. Its schedule: {type(schedule).__name__}. "
         f"{note}. Intervals are 95 % ones over the seeds; differences are paired by seed."
     )
     budget = config.max_updates, SECONDS, config.experiment.report_accuracy
-    print(page.write(folder, name, text, verdicts, results, published, budget))
+    print(page.write(folder, name, text, verdicts, results, others, budget))
     print(f"Page: {folder / page.PAGE}")
     return all(verdict.holds is not False for verdict in verdicts)
 
@@ -154,7 +157,8 @@ def main(argv: Sequence[str]) -> int:
     text = "overrides of the entry: KEY=VALUE, or KEY=interval(...) in place of its rate"
     parser.add_argument("words", nargs="*", help=text)
     parser.add_argument("--quick", action="store_true", help="one setting, few trials and seeds")
-    parser.add_argument("--settings", nargs="+", help="default: all eight")
+    parser.add_argument("--experiment", default="benchmark", help="or benchmark_states")
+    parser.add_argument("--settings", nargs="+", help="default: all")
     parser.add_argument("--peers", nargs="+", help=f"run beside it; default: {' '.join(PEERS)}")
     parser.add_argument("--common", nargs="+", default=[], help="overrides of all runs")
     parser.add_argument("--folder", type=Path, help="default: outputs/benchmark-ENTRY")

@@ -53,7 +53,7 @@ def enter(
         ValueError: there is no such entry, or it cannot run.
     """
     cells = config.experiment.cells
-    if target in cells:
+    if cells.get(target):
         spaces = {target: [*space]} if space else {}
         return target, {"cells": {target: [*cells[target], *words]}, "spaces": spaces}
     defaults: list[Any] = [{"client": "sgd"}, "_self_"]

@@ -179,8 +179,8 @@ def test_a_strategy_of_flower_is_scored_and_its_page_rebuilt(tmp_path, capsys, m
     folder = tmp_path / "one"
     trials = pd.read_csv(folder / "search" / "trials.csv")
     counts = trials.groupby("cell").size().to_dict()
-    assert counts == {"entry-FedSaSync@n10-dir0.3": 3, "fedbuff@n10-dir0.3": 3}
-    assert set(trials[trials.cell == "fedbuff@n10-dir0.3"].state) == {"COMPLETE"}
+    assert counts == {"entry-FedSaSync@n10-dir0.1": 3, "fedbuff@n10-dir0.1": 3}
+    assert set(trials[trials.cell == "fedbuff@n10-dir0.1"].state) == {"COMPLETE"}
     page = (folder / "page.md").read_text()
     assert "entry-FedSaSync is number" in page
     assert "Its schedule: RoundBlocking." in page
@@ -200,6 +200,7 @@ def test_a_strategy_of_flower_is_scored_and_its_page_rebuilt(tmp_path, capsys, m
 
 def test_refused_input_names_the_reason(tmp_path, capsys):
     (tmp_path / "y.csv").write_text("x,y\n" + "1,0.5\n2,1.5\n" * 1000)
+    states = ["--experiment", "benchmark_states"]
     table = ["task=csv", f"task.path={tmp_path / 'y.csv'}", "task.target=y", "task.kind=regression"]
     for arguments, message in [
         (["fedbuff", "--common", "partition=iid"], "unknown key 'partition.alpha'"),
@@ -207,6 +208,7 @@ def test_refused_input_names_the_reason(tmp_path, capsys):
         (["fedhits"], "did you mean fedhist"),
         (["fedbuff", "algorithm.strategy.server_rl=1"], "server_rl"),
         (["fedbuff", "--settings", "n7"], "--settings=n7 must be one of n10-dir0.1, n10-dir0.3, "),
+        (["fedbuff", *states, "--settings", "n10-iid"], "--settings=n10-iid must be one of n10-ch"),
         (["fedbuff", "--peers", "fedbuf"], "--peers=fedbuf must be one of "),
     ]:  # nothing has run, so the same folder can be used
         assert benchmark([*arguments, "--folder", str(tmp_path / "one")]) == 2
