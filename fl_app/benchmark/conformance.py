@@ -12,7 +12,8 @@ from fl_app.core.snapshot import dumps, loads
 from fl_app.core.types import GlobalModel, Update, Vector
 from fl_app.strategy import AsyncStrategy
 
-SIZE = 64  # entries of the model, at least twice the updates of a version
+VERSIONS = 4  # in which an update may count again
+SIZE = 128  # entries of the model, at least the updates of these versions
 ALIKE = 1e-3  # relative difference between float32 results in another order
 RANDOM = "two equal runs of it differ, as with noise without a seed"
 
@@ -88,7 +89,7 @@ class Subject(NamedTuple):
 
 def conformance(subject: Subject) -> list[Verdict]:
     """Try four properties; one that raises an error fails, with the error as its text."""
-    subject, verdicts = subject._replace(size=min(subject.size, SIZE // 2)), []
+    subject, verdicts = subject._replace(size=min(subject.size, SIZE // VERSIONS)), []
     for name, trial in TRIALS.items():
         try:
             one, other = (subject.models(*subject.draw(2)) for _ in range(2))
@@ -116,12 +117,12 @@ def _reduces(subject: Subject) -> tuple[bool | None, str]:
 
 def _counts_once(subject: Subject) -> tuple[bool | None, str]:
     """Every client moves along its own axis, on which the model shows the effect of its update."""
-    axes = np.eye(2 * subject.size, SIZE, dtype=np.float32).reshape(2, subject.size, SIZE)
-    examples, size = np.full((2, subject.size), 10), subject.size
-    models = *subject.models(axes, examples), subject.models(axes, examples, stale=True)[-1]
-    before, between, after, aged = (model[: 2 * size] for model in models)
-    first, second, other = (np.abs(d) for d in (between - before, after - between, aged - between))
-    weights, again, fresh, old = first[:size], second[:size], second[size:], other[size:]
+    size, shape = subject.size, (VERSIONS, subject.size)
+    axes = np.eye(VERSIONS * size, SIZE, dtype=np.float32).reshape(*shape, SIZE)
+    runs = (subject.models(axes, np.full(shape, 10), stale=stale) for stale in (False, True))
+    steps, aged = (np.abs(np.diff(models, axis=0)) for models in runs)
+    weights, again = steps[0, :size], steps[1:, :size]
+    fresh, old = (each[1, size : 2 * size] for each in (steps, aged))
     if weights.max() < ALIKE**2:  # nothing, or what rounding leaves
         return None, "no update moves the model by itself, as with a median"
     used = weights[weights > ALIKE * weights.max()]
@@ -132,7 +133,7 @@ def _counts_once(subject: Subject) -> tuple[bool | None, str]:
         text = f"older updates move the model by {old.sum():.3g}, fresh ones by {fresh.sum():.3g}"
         return False, text
     remembers = type(subject.make()).memory_cost is not Algorithm.memory_cost
-    text = f"an update acts {later:.2g} times as much as a new one in the next version, too"
+    text = f"an update acts {later:.2g} times as much as a new one in a later version, too"
     return bool(remembers or later < 1 - ALIKE), text if later > ALIKE else "equal weights, once"
 
 

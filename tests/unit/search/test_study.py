@@ -273,12 +273,12 @@ class CountsTheFirstTwice(AsyncStrategy):
         return model.params + mean(model, [*updates, updates[0]])
 
 
-class KeepsItsBuffer(AsyncStrategy):
-    """It aggregates all updates so far."""
+class RepeatsLater(AsyncStrategy):
+    """It applies each mean once more, two versions later."""
 
     def aggregate(self, model, updates):
         self.state["all"] = [*self.state.get("all", []), mean(model, updates)]
-        return model.params + np.mean(self.state["all"], 0)
+        return model.params + self.state["all"][-1] + sum(self.state["all"][-3:-2])
 
 
 class CountsAllTwice(AsyncStrategy):
@@ -352,7 +352,7 @@ def of_flower(strategy, size=4):
             {FEDAVG: None, ONCE: False, ORDER: False},
             "weights from 0.2 to 0.4",
         ),
-        (unrated(KeepsItsBuffer), {ONCE: False}, "acts 1 times as much as a new one in the next"),
+        (unrated(RepeatsLater), {ONCE: False}, "acts 1 times as much as a new one in a later v"),
         (unrated(CountsAllTwice), {FEDAVG: False}, "2 of FedAvg's step, clients weighted equally"),
         (unrated(CountsTheOldTwice), {ONCE: False}, "older updates move the model by 3, fresh"),
         (unrated(partial(FedBuff, server_lr=0.1)), {FEDAVG: None}, "shorter, as with a rate"),
