@@ -761,6 +761,7 @@ def test_layers_without_sub_models_are_refused():
     tied[1].weight = tied[0].weight
     with pytest.raises(ValueError, match=r"shared: 1\.weight has no sub-model"):
         FlatModel(tied).narrowed(0.5)
+    FlatModel(nn.Sequential(nn.Linear(2, 6), nn.Linear(6, 4), nn.Linear(4, 2))).narrowed(0.5)
     joined = nn.Sequential(nn.Conv2d(1, 4, 3), nn.Conv2d(1, 4, 3), nn.Conv2d(8, 2, 3))
     with pytest.raises(
         ValueError, match=r"2\.weight reads 8 numbers or channels of \[4, 4\] units"
@@ -773,7 +774,6 @@ def test_trainers_with_other_whole_models_have_no_sub_models(client):
     overrides = ("algorithm.client.widths=[1,0.5]", f"algorithm/client={client}")
     with pytest.raises(ValueError, match=r"widths=\[1, 0.5\] must be null with"):
         build_components(make_config(*overrides))
+    words = ("task=cifar10", "task.made_up=true", "task.model=cnn_bn")
     with pytest.raises(ValueError, match="widths needs a model of Linear"):
-        build_components(
-            make_config(overrides[0], "task=cifar10", "task.made_up=true", "task.model=cnn_bn")
-        )
+        build_components(make_config(overrides[0], *words))
