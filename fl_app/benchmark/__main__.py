@@ -13,7 +13,7 @@ from signal import SIGINT
 from typing import Any
 
 PEERS = ("fedavg", "fedavg-updates", "fedavg_k", "fedbuff", "fedasync", "fedhist-average")
-# First settings (None = all), methods beside, trials, how many form a grid, and test seeds.
+# How many settings (None = all), methods beside, trials, how many form a grid, and test seeds.
 QUICK = 1, PEERS[2:4], 3, 3, [10, 11, 12]
 WHOLE = None, PEERS, 9, 6, [10, 11, 12, 13, 14]
 SECONDS = 10.0
@@ -43,11 +43,11 @@ def benchmark(args: argparse.Namespace, command: str) -> bool:
     from fl_app.search.search import search
     from fl_app.search.settings import BEST, Settings
 
-    number, usual, trials, grid, seeds = QUICK if args.quick else WHOLE
+    first, usual, trials, grid, seeds = QUICK if args.quick else WHOLE
     config = compose([experiment := f"experiment={args.experiment}", *args.common])
     known = [name for name, words in config.experiment.settings.items() if words]
     cells = [name for name, words in config.experiment.cells.items() if words]
-    settings = args.settings or known[:number]
+    settings = args.settings or known[:first]
     peers = args.peers or [peer for peer in usual if peer in cells]
     for flag, names, options in (("--settings", settings, known), ("--peers", peers, cells)):
         for name in names:
@@ -68,8 +68,8 @@ def benchmark(args: argparse.Namespace, command: str) -> bool:
     with require_writable(folder):
         (conf / "experiment").mkdir(parents=True, exist_ok=True)
 
-    def write_experiment(cells: Sequence[str]) -> None:
-        own = {"defaults": [args.experiment], "experiment": added | {"only": [*cells]}}
+    def write_experiment(only: Sequence[str]) -> None:
+        own = {"defaults": [args.experiment], "experiment": added | {"only": only}}
         text = OmegaConf.to_yaml(own).replace("${", "\\${")
         (conf / "experiment" / "entry.yaml").write_text(f"# @package _global_\n{text}")
 
@@ -101,8 +101,7 @@ def benchmark(args: argparse.Namespace, command: str) -> bool:
         search(search_settings, words, place, resume=True)
         best |= {cell: own for cell, own in OmegaConf.load(place / BEST).cells.items() if own}
         tests.append(page.read(place / "test", SECONDS))
-        beyond = {cell: moved(word, best.get(cell)) for cell, word in ranges.items()}
-        ranges = {cell: word for cell, word in beyond.items() if word}
+        ranges = {cell: to for cell, word in ranges.items() if (to := moved(word, best.get(cell)))}
         if not ranges:
             break
         added["spaces"] |= {cell: [word] for cell, word in ranges.items()}
@@ -157,7 +156,8 @@ def main(argv: Sequence[str]) -> int:
     text = "overrides of the entry: KEY=VALUE, or KEY=interval(...) in place of its rate"
     parser.add_argument("words", nargs="*", help=text)
     parser.add_argument("--quick", action="store_true", help="one setting, few trials and seeds")
-    parser.add_argument("--experiment", default="benchmark", help="or benchmark_states")
+    names = "benchmark", "benchmark_states"
+    parser.add_argument("--experiment", choices=names, default=names[0], help="of the settings")
     parser.add_argument("--settings", nargs="+", help="default: all")
     parser.add_argument("--peers", nargs="+", help=f"run beside it; default: {' '.join(PEERS)}")
     parser.add_argument("--common", nargs="+", default=[], help="overrides of all runs")

@@ -83,13 +83,17 @@ class Scores:
         order = table.mean().sort_values(ascending=False).index
         return {str(m): interval(list(table[m] - table[method])) for m in order if m != method}
 
-    def ranks(self) -> dict[str, Interval]:
-        """The mean rank of each method over all settings, best first."""
+    def ranks_by_seed(self) -> pd.DataFrame:
+        """Mean rank over all settings: a row for each seed, a column for each complete method."""
         complete = self.table(self.settings)
         index = ["seed", "setting", "method"]
         wide = self.scores.set_index(index).accuracy.unstack()[complete.columns]
-        by_seed = wide.rank(axis=1, ascending=False).loc[complete.index].groupby("seed").mean()
-        means = {str(method): interval(list(by_seed[method])) for method in complete}
+        return wide.rank(axis=1, ascending=False).loc[complete.index].groupby("seed").mean()
+
+    def ranks(self) -> dict[str, Interval]:
+        """The mean rank of each method over all settings, best first."""
+        by_seed = self.ranks_by_seed()
+        means = {str(method): interval(list(by_seed[method])) for method in by_seed}
         return dict(sorted(means.items(), key=lambda item: item[1].mean))
 
 

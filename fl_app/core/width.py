@@ -67,7 +67,7 @@ def cut(layout: Layout, share: float, offset: int = 0) -> dict[str, Places]:
         if before and len(shape) > 1:
             channels = before[-1] if len(shape) == 2 else shape[1]
             if shape[1] % channels or channels not in (1, *before):
-                problem = f"{entry.name} reads {shape[1]} numbers or channels of {before} units"
+                problem = f"{entry.name} has {shape[1]} inputs, after layers of {before} units"
                 raise ValueError(f"{problem}: algorithm.client.widths knows no sub-model of it")
             block = shape[1] // channels  # numbers that are one channel's
             ends[1] = (units(channels, share, offset)[:, None] * block + np.arange(block)).ravel()

@@ -51,7 +51,7 @@ class Memories:
         self.oldest = 0
         self._dtype = dtype
         reserve = reserve or RESERVED_ROWS
-        self._spare = min(BATCH, RESERVED_ROWS + reserve // 2)  # of those that wait to be removed
+        self._spare = min(BATCH, RESERVED_ROWS + reserve // 2)  # rows that may wait to be removed
         self._reserve = reserve + self._spare
         self._exponent = exponent
         self._slots: dict[int, int] = {}  # of clients whose gradients count

@@ -763,9 +763,7 @@ def test_layers_without_sub_models_are_refused():
         FlatModel(tied).narrowed(0.5)
     FlatModel(nn.Sequential(nn.Linear(2, 6), nn.Linear(6, 4), nn.Linear(4, 2))).narrowed(0.5)
     joined = nn.Sequential(nn.Conv2d(1, 4, 3), nn.Conv2d(1, 4, 3), nn.Conv2d(8, 2, 3))
-    with pytest.raises(
-        ValueError, match=r"2\.weight reads 8 numbers or channels of \[4, 4\] units"
-    ):
+    with pytest.raises(ValueError, match=r"2\.weight has 8 inputs, after layers of \[4, 4\] units"):
         FlatModel(joined).narrowed(0.5)
 
 

@@ -273,12 +273,14 @@ class CountsTheFirstTwice(AsyncStrategy):
         return model.params + mean(model, [*updates, updates[0]])
 
 
-class RepeatsLater(AsyncStrategy):
-    """It applies each mean once more, two versions later."""
+class Repeats(AsyncStrategy):
+    """It applies each mean once more, `later` versions later."""
+
+    later = 1
 
     def aggregate(self, model, updates):
-        self.state["all"] = [*self.state.get("all", []), mean(model, updates)]
-        return model.params + self.state["all"][-1] + sum(self.state["all"][-3:-2])
+        means = self.state["all"] = [mean(model, updates), *self.state.get("all", [])]
+        return model.params + sum(means[:: self.later][:2])
 
 
 class CountsAllTwice(AsyncStrategy):
@@ -352,7 +354,8 @@ def of_flower(strategy, size=4):
             {FEDAVG: None, ONCE: False, ORDER: False},
             "weights from 0.2 to 0.4",
         ),
-        (unrated(RepeatsLater), {ONCE: False}, "acts 1 times as much as a new one in a later v"),
+        (unrated(Repeats), {ONCE: False}, "acts 1 times as much as a new one in a later version"),
+        (unrated(type("Late", (Repeats,), {"later": 2})), {ONCE: False}, "acts 1 times as much"),
         (unrated(CountsAllTwice), {FEDAVG: False}, "2 of FedAvg's step, clients weighted equally"),
         (unrated(CountsTheOldTwice), {ONCE: False}, "older updates move the model by 3, fresh"),
         (unrated(partial(FedBuff, server_lr=0.1)), {FEDAVG: None}, "shorter, as with a rate"),

@@ -204,7 +204,7 @@ def test_the_last_gradient_of_every_client_is_kept(dtype, precision):
 def test_sums_are_those_of_the_rows_as_they_are_kept(dtype):
     memories, _ = make_memories(dtype)
     for now in (1995, 2000, 9000, 9001):  # at 9000 the sums are computed again
-        weights = {client: (1 + now - at) ** -0.5 for client, at in memories.versions.items()}
+        weights = {c: np.float64(1 + now - at) ** -0.5 for c, at in memories.versions.items()}
         total, mass = memories.weighted(now)
         expected = sum(weight * memories.row(client) for client, weight in weights.items())
         np.testing.assert_allclose(total, expected, rtol=1e-6, atol=1e-5)  # of float32
