@@ -50,8 +50,7 @@ class FedBuff(AveragesVersions):
     )
 
     def public_weights(self) -> Weighting:
-        exponent = 0.5 if self.staleness_function == "polynomial" else 0.0
-        return Weighting("polynomial", exponent=exponent)
+        return Weighting(self.staleness_function, exponent=0.5)
 
     def aggregate(self, model: GlobalModel, updates: Updates) -> Vector:
         weights = self.public_weights().of(model, updates) / len(updates)

@@ -55,7 +55,7 @@ class BatchTrainer:
         forward = stacked_forward(trainer.model.module, trainer.model.trained)
         assert forward is not None
         self.forward = forward
-        self._rows = torch.empty(batch, trainer.model.layout.size, device=trainer.processor)
+        self._rows = torch.empty(batch, trainer.model.layout.size, device=trainer.torch_device)
         self._models = [_RowModel(trainer.model, row) for row in self._rows]
         # One for each order, since orders and hooks set attributes of their trainer.
         self._trainers = [copy(trainer) for _ in range(batch)]

@@ -9,7 +9,6 @@ from torch import Tensor
 from fl_app.client.flat import to_tensors, to_vector
 from fl_app.core.types import Array, Extra, State, Vector
 
-NOTHING: Vector = np.empty(0, np.float32)  # in place of an upload that does not exist yet
 PAUSED = "paused"  # the client's model, and prefix of all names in the client state
 RECEIVED = "paused_received"  # w_o
 EXTRA = "paused_extra."

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from fl_app.client import gpus
 from fl_app.client.flat import to_tensors, to_vector
 from fl_app.client.initial import build_model
-from fl_app.client.pauses import EXTRA, NOTHING, PAUSED, RECEIVED, Progress, without_pause
+from fl_app.client.pauses import EXTRA, PAUSED, RECEIVED, Progress, without_pause
 from fl_app.client.settings import RATE_SUM, TrainingSettings
 from fl_app.client.transform import Compressed, below
 from fl_app.core.bugs import check_names
@@ -48,8 +48,8 @@ class LocalTrainer(TrainingSettings):
         task: data, model and loss of every client.
         seed: seed of the run; an order's random draws follow from (seed, client, `Order.sequence`),
             and the model's first weights from it alone.
-        device: torch device; ``"auto"`` takes a GPU if there is one.
-        processor: torch device on which the model is computed.
+        device: as configured; ``"auto"`` takes a GPU if there is one.
+        torch_device: the device that this became; the model is on it.
         model: the model in training, with its layout.
         compressed: the compression of uploads (`fl_app.client.transform`).
         overlaps: whether it trains while models travel.
@@ -85,20 +85,22 @@ class LocalTrainer(TrainingSettings):
         self._has_penalty = cls.penalty is not LocalTrainer.penalty
         self._has_correction = cls.correct is not LocalTrainer.correct
         self._pauses = cls.should_pause is not LocalTrainer.should_pause
+        reason = "a client pauses at the end of a local epoch"
+        self._require(not (self._pauses and self.local_steps), "local_steps", "null", reason)
         self._proximal = self.proximal
         self.lineage = [c.__name__ for c in cls.__mro__ if issubclass(c, LocalTrainer)][:-1]
         self.client_id = 0
         self.state: dict[str, Array] = {}
         self.extra = NO_EXTRA
-        self.processor = torch.device(gpus.resolve_device(self.device))
-        self.model = build_model(self.task, self.seed, self.processor, self.private)
+        self.torch_device = torch.device(gpus.resolve_device(self.device))
+        self.model = build_model(self.task, self.seed, self.torch_device, self.private)
         self._normalises = any(isinstance(layer, NORMS) for layer in self.model.module.modules())
-        if self.processor.type != gpus.CPU:
+        if self.torch_device.type != gpus.CPU:
             try:
-                self.task = self.task.on(self.processor)
+                self.task = self.task.on(self.torch_device)
             except torch.OutOfMemoryError:
                 note = "the data do not fit on %s: mini-batches are copied there"
-                log.warning(note, self.processor)
+                log.warning(note, self.torch_device)
         self.compressed = Compressed(self.model.layout, self.upload_dtype)
 
     @property
@@ -138,7 +140,10 @@ class LocalTrainer(TrainingSettings):
         return upload
 
     def should_pause(self, epoch: int) -> bool:
-        """Whether to ask for a fresh model after `epoch` local epochs; at most once per order."""
+        """Whether to ask for a fresh model after `epoch` >= 1 local epochs; at most once an order.
+
+        A trainer that defines it is refused with `local_steps`.
+        """
         raise NotImplementedError
 
     def should_stop(self, epoch: int) -> bool:
@@ -173,11 +178,14 @@ class LocalTrainer(TrainingSettings):
             order: the order. Its vector, w_o, is not changed. After a pause the vector is the fresh
                 model, or empty, shape ``(0,)``, if there is none. Keys of the config, all
                 optional: ``local_epochs``, ``local_steps`` and ``proximal-mu`` replace the
-                trainer's own values; ``local_lr_factor`` multiplies the rate; ``version`` (of w_o)
-                counts for `lr_decay`; ``continues`` marks the rest of an order that paused.
+                trainer's own values (steps, of either, replace epochs); ``local_lr_factor``
+                multiplies the rate; ``version`` (of w_o) counts for `lr_decay`; ``continues`` marks
+                the rest of an order that paused.
 
         Raises:
-            ValueError: the client has no training data, or the order continues without a pause.
+            ValueError: the client has no training data, the order continues without a pause, the
+                first batch of version 0 is not finite, or a pseudo upload's rates are too small.
+            TypeError: `penalty` or `correct` returned no tensor of the right shape.
         """
         upload = self._train(self.basis(order))
         is_complete = upload.done and not order.config.get("continues", False)
@@ -195,7 +203,7 @@ class LocalTrainer(TrainingSettings):
         # `torch.manual_seed` seeds all kinds of devices. If CUDA is built in but not in use, it
         # formats a stack trace each time, which takes 0.3 ms.
         torch.default_generator.manual_seed(seed)
-        if self.processor.type == "cuda":
+        if self.torch_device.type == "cuda":
             torch.cuda.manual_seed(seed)
         if not self.model.module.training:  # `train` visits every submodule, in 0.1 ms
             self.model.module.train()
@@ -362,7 +370,7 @@ class LocalTrainer(TrainingSettings):
     def examples(self, chosen: Indices) -> tuple[Tensor, Tensor]:
         """Inputs and targets of training examples, where the model is."""
         inputs, target = self.task.batch(chosen)
-        return inputs.to(self.processor), target.to(self.processor)
+        return inputs.to(self.torch_device), target.to(self.torch_device)
 
     def loss(self, chosen: Indices) -> Tensor:
         """A batch's loss, a scalar, without penalty."""
@@ -373,8 +381,9 @@ class LocalTrainer(TrainingSettings):
 
     def _pause(self, num_examples: int, loss: float, share: float) -> Upload:
         """An upload that asks for a fresh model after this share of the order's training."""
+        vector, state = np.empty(0, np.float32), self.state
         return Upload(
-            NOTHING, self.upload, num_examples, loss, done=False, progress=share, state=self.state
+            vector, self.upload, num_examples, loss, done=False, progress=share, state=state
         )
 
     def _continue(self, order: Order, indices: Indices, rng: Rng) -> Upload:

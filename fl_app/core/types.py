@@ -6,7 +6,7 @@ as BatchNorm statistics (`fl_app.core.layout`). Time is in seconds, sizes are in
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from typing import Any, Literal, NamedTuple, Protocol, TypeAlias, get_args
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,17 +22,17 @@ Config: TypeAlias = Mapping[str, Scalar]
 State: TypeAlias = Mapping[str, Array]
 Records: TypeAlias = Mapping[str, Mapping[str, Mapping[str, Any]]]
 Extra: TypeAlias = Mapping[str, Vector]
-Kind: TypeAlias = Literal["gradient", "pseudo", "delta", "model"]
 
 # Kind of an upload that is relative to the client's last one (`fl_app.algorithms.area`). It cannot
 # be converted to another kind, so only a strategy with this kind in `takes` can use it.
 RESIDUAL = "residual"
 
-KINDS: tuple[str, ...] = get_args(Kind)
+KINDS = ("gradient", "pseudo", "delta", "model")
 TRAINED: tuple[str, ...] = ("model", "delta", "pseudo")  # of a client that took steps
 # Bounds on `Upload.rate_sum`. The entries of a vector whose length is a float32 are below 2e19, so
 # they stay finite when they are multiplied or divided by these.
 MIN_RATE, MAX_RATE = 1e-18, 1e18
+NO_VECTOR: Vector = np.empty(0, np.float32)
 NO_EXTRA: Extra = {}  # shared by all orders and uploads without extra vectors; never written to
 
 
@@ -55,15 +55,18 @@ class Order(_CompactPickle):
 
     Attributes:
         number: unique in the run, increasing with the time of dispatch.
-        client_id: the client that does it (partition id under virtual time, else node id).
+        client_id: the client that does it: its partition id; of a real node without one, its node
+            id.
         sequence: how many training orders this client had before; with the run's seed and
             `client_id` it decides the client's randomness, so that execution order never does.
         base_version: version of the global model when the order was given.
-        vector: what the client receives, shape ``(d,)``.
-        config: what the strategy tells the client beside the model.
+        vector: what the client receives, shape ``(d,)``; `NO_VECTOR` if a client that paused goes
+            on without a fresh model.
+        config: settings for the client: the strategy's, those of `Schedule.work`, which win, and
+            the engine's ``version``, ``width``, ``window``, ``continues`` and ``fresh_version``.
         sent_at: time of dispatch on the engine's clock, seconds.
         state: what the client kept from its previous order, by name; a number is an array of shape
-            ``()``. Empty on real nodes, where clients keep it themselves.
+            ``()``. Messages to real nodes have none: a node adds it from its own file.
         extra: vectors of shape ``(d,)`` that travel with the model, by name; read-only.
         evaluates: whether the client measures the model on its own data instead of training.
     """
@@ -85,7 +88,7 @@ class Upload(_CompactPickle):
     """What a client's training returns; the server adds client and version (`Update`).
 
     Attributes:
-        vector: shape ``(d,)``, meaning given by `kind`.
+        vector: shape ``(d,)``, meaning given by `kind`; `NO_VECTOR` in a pause.
         kind: ``"gradient"`` (one mini-batch), ``"pseudo"`` ((w_o - w_end) / rate_sum), ``"delta"``
             (w_end - w_o), ``"model"`` (w_end) or ``"residual"`` (w_end minus the
             model of the client's last accepted upload; w_end - w_o before there is one).
@@ -227,6 +230,7 @@ class GlobalModel:
         version: t, starting at 0.
         history: version -> vector for every version cited by an order or an update, and t itself.
         num_trainable: how many leading entries are trainable; norms and cosines use only these.
+            Below 0 = all.
     """
 
     params: Vector
@@ -239,7 +243,7 @@ class GlobalModel:
             object.__setattr__(self, "num_trainable", self.params.size)
 
     def age(self, update: Update) -> int:
-        """Number of versions published since the update's order was given, >= 0."""
+        """Versions published since the one that the client started from, >= 0."""
         return self.version - update.base_version
 
     def base(self, update: Update) -> Vector:
@@ -263,6 +267,7 @@ class GlobalModel:
 
         Raises:
             ValueError: the upload is of kind "residual".
+            KeyError: it is of kind "model", and its base version is no longer kept.
         """
         if update.kind == RESIDUAL:
             raise ValueError(
@@ -279,7 +284,8 @@ class GlobalModel:
         """The displacement w_i - w_o, but of buffers b_i - b_t, shape ``(d,)``.
 
         So buffers move towards the clients' mean. With displacements from older versions, variances
-        could become negative. Raises as `displacement`.
+        could become negative. If the base version is no longer kept, they are b_i - b_o. Raises as
+        `displacement`.
         """
         return self._shift_buffers(self.displacement(update), update, 1)
 
@@ -298,7 +304,7 @@ class GlobalModel:
         return np.concatenate([vector[:split], vector[split:] + sign * older])
 
     def local(self, update: Update) -> Vector:
-        """The client's model w_i, shape ``(d,)``; see `displacement`."""
+        """The client's model w_i, shape ``(d,)``; raises as `base` and `displacement`."""
         if update.kind == "model":
             return update.vector
         return self.base(update) + self.displacement(update)

@@ -24,9 +24,9 @@ from fl_app.core.errors import is_number
 from fl_app.core.events import ClientEvaluated, ClientsEvaluated, EvaluationOrdered, Event
 from fl_app.core.hyper import COUNT, SHARE, or_none
 from fl_app.core.snapshot import Remembers
-from fl_app.core.types import Order, Reply, Scores, Vector
+from fl_app.core.types import NO_VECTOR, Order, Reply, Scores, Vector
 from fl_app.core.vector import worst_decile
-from fl_app.engine.clock import NO_VECTOR, Clock
+from fl_app.engine.clock import Clock
 from fl_app.engine.federation import Federation
 
 # Parts of the names of metrics of which a lower value is better.

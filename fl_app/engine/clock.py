@@ -10,13 +10,10 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
 
-import numpy as np
-
 from fl_app.core.types import Order, Parts, Reply, Vector
 from fl_app.core.vector import read_only
 from fl_app.engine.server import Work
 
-NO_VECTOR: Vector = np.empty(0, np.float32)
 VANISHED = "node vanished"
 
 
@@ -142,8 +139,8 @@ class Clock(Protocol):
 class Mailbox(Protocol):
     """Pushes orders to workers or nodes and pulls their replies; it does not know the time.
 
-    Mailboxes subclass it to inherit `share`. One with an attribute `batch` above 1 is pushed up to
-    so many training orders at once, to be computed together.
+    Mailboxes subclass it to inherit `share`. One with an attribute `batch` above 1 has
+    ``push(*orders)``, and gets up to so many training orders at once, to be computed together.
     """
 
     def share(self, vector: Vector) -> Vector:

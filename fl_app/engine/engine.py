@@ -4,7 +4,8 @@
     publish <- Strategy.aggregate <- Schedule.take <- buffer <- Clock.next <==== client
 
 `fl_app.engine.versions` handles the ends of orders, aggregates and evaluates.
-This module does not know whether time is virtual, how orders travel or what the equations are.
+This module does not know whether time is virtual or how orders travel. Of the equations it knows
+the keys of orders (`fl_app.engine.checks`) and the widths of sub-models.
 """
 
 import math
@@ -49,8 +50,8 @@ class Engine(Versions):
         eval_every: versions between evaluations. The first and the last version are evaluated, too.
         client_evaluation: evaluations on clients; the last version is evaluated, too. Default none.
         guard: bounds on uploads, checked before `Algorithm.admit`.
-        tolerates: whether the run goes on after an error in a client's code, with which its order
-            fails; False = the first such error ends the run.
+        tolerates: whether an error in a client's code fails only its order; False = the first one
+            ends the run.
         intake: decides which uploads are accepted, and how the strategy sees them. Default: all,
             unchanged.
         upload_bytes: bytes of an upload with its extra vectors; default: each as large as a model.
@@ -125,7 +126,7 @@ class Engine(Versions):
             self._loop()
             if outcome.stopped == "interrupted":
                 return outcome
-            if self.client_evaluation.every < math.inf:  # clients get the last version, too
+            if self.client_evaluation.every < math.inf:  # if killed in it, the last version stays
                 self._checkpoint_if_due()
             if fed.evaluated != fed.version:
                 self._evaluate_on_server(final=True)

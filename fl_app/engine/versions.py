@@ -22,10 +22,10 @@ from fl_app.core.events import (
     Refreshed,
     Rejected,
 )
-from fl_app.core.types import NO_EXTRA, Order, Reply, Update, Updates, Upload, Vector
+from fl_app.core.types import NO_EXTRA, NO_VECTOR, Order, Reply, Update, Updates, Upload, Vector
 from fl_app.engine import checks
 from fl_app.engine.client_evaluation import ClientEvaluation
-from fl_app.engine.clock import NO_VECTOR, Clock
+from fl_app.engine.clock import Clock
 from fl_app.engine.federation import Federation
 from fl_app.engine.guard import Guard, Intake
 from fl_app.engine.outbox import Evaluate, Outbox

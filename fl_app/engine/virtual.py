@@ -10,9 +10,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fl_app.core.types import NO_EXTRA, Devices, Order, Parts, Reply
+from fl_app.core.types import NO_EXTRA, NO_VECTOR, Devices, Order, Parts, Reply
 from fl_app.engine.clock import (
-    NO_VECTOR,
     Alarm,
     Clock,
     ClockEvent,

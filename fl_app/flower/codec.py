@@ -4,13 +4,16 @@
 |---|---|---|
 | order (`train`, `evaluate`) | ``arrays`` | the model, or the part that the client trains |
 | | ``config`` | ``server-round`` (base version + 1, to evaluate + 0), ``version``, ``client-id``, |
-| | | ``sequence``, and what the strategy and the user add |
-| reply | ``arrays`` | the upload's vector; not after `evaluate`, and empty after a pause |
+| | | ``sequence``; of this project ``app-config``, ``any-node``, ``frozen``, ``run``; of |
+| | | the engine ``width``, ``window``, ``continues``, ``fresh_version``; and what strategy, |
+| | | schedule and user add |
+| reply | ``arrays`` | the upload's vector or part; not after `evaluate`, empty after a pause |
 | | ``metrics`` | ``num-examples``, ``loss`` and what else the client measured |
 | | ``upload`` | the other fields of an `Upload` but its records, and who trained it |
+| reply that failed | | Flower's Error: type and message, and the traceback |
 | both | ``extra.<name>`` | a vector beside the model, where the algorithm exchanges more |
 | both | ``state`` | the client's state, where any node serves any client |
-| introduction (`query`) | ``metrics`` | ``partition-id``, if the node has one |
+| reply to a `query` | ``metrics`` | ``partition-id``, if the node has one; the query is empty |
 
 ``arrays``, ``config`` and ``metrics`` follow Flower's own convention: the model travels as named
 arrays, and a ClientApp that does not know this project returns ``arrays`` and ``metrics``. Where
@@ -46,13 +49,12 @@ from fl_app.core import bugs
 from fl_app.core.errors import RunError
 from fl_app.core.layout import Entry, Layout, names_of
 from fl_app.core.npy import reading
-from fl_app.core.types import Order, Scores, Upload, Vector
+from fl_app.core.types import NO_VECTOR, Order, Scores, Upload, Vector
 from fl_app.core.vector import read_only
 from fl_app.core.width import Places, part_of
 from fl_app.flower import names
 
 RECENT = 8  # serialised vectors in the cache
-NOTHING: Vector = np.empty(0, np.float32)
 # Fields of an `Upload` in the record of that name. A ClientApp that does not know this project has
 # none, and the defaults are true of it.
 FIELDS = dict(kind=str, rate_sum=float, done=bool, progress=float, base_version=int, seal=bytes)
@@ -150,7 +152,7 @@ def decode(
         return read_only(whole)
     arrays, size, split = arrays_of(record), layout.size, layout.num_trainable
     if not arrays:  # a paused client: it sends nothing, and may be sent nothing
-        return NOTHING
+        return NO_VECTOR
     if arrays.keys() == {names.VECTOR}:
         return read_only(_fitting(arrays, names.VECTOR, "f4", size))
     if arrays.keys() != {names.ENTRIES, names.BUFFERS}:
@@ -164,7 +166,8 @@ def _fitting(arrays: Arrays, name: str, dtype: str, size: int) -> NDArray[Any]:
     array = arrays[name]
     if array.dtype.str[1:] != dtype or array.shape != (size,):
         actual = f"{array.dtype}{list(array.shape)}"
-        raise ValueError(f"arrays do not fit the model: {name} is {actual}, expected [{size}]")
+        expected = f"{np.dtype(dtype)}[{size}]"
+        raise ValueError(f"arrays do not fit the model: {name} is {actual}, expected {expected}")
     return array
 
 
@@ -190,7 +193,7 @@ class OrderPacker:
 
     def __post_init__(self) -> None:
         self._lock = threading.Lock()
-        self._recent: deque[tuple[weakref.ref[Vector], bool, ArrayRecord]] = deque(maxlen=RECENT)
+        self._recent = deque[tuple[weakref.ref[Vector], object, object, ArrayRecord]](maxlen=RECENT)
 
     def pack(self, order: Order) -> RecordDict:
         """Content of an order's message; its arrays are shared and must not be changed."""
@@ -204,9 +207,8 @@ class OrderPacker:
             names.CLIENT_ID: order.client_id,
             names.SEQUENCE: order.sequence,
         }
-        part = part_of(order.config, self.layout)
-        vector = order.vector if part is None else order.vector[part]
-        arrays = self._record(vector, whole=names.APP_CONFIG in config)
+        part, whole = part_of(order.config, self.layout), names.APP_CONFIG in config
+        arrays = self._record(order.vector, part, whole=whole)
         content = RecordDict({names.ARRAYS: arrays, names.CONFIG: config_record(config)})
         for name, vector in order.extra.items():
             content[names.EXTRA + name] = self._record(vector, whole=True)
@@ -214,15 +216,16 @@ class OrderPacker:
             content[names.STATE] = record_of(order.state)
         return content
 
-    def _record(self, vector: Vector, *, whole: bool) -> ArrayRecord:
+    def _record(self, vector: Vector, part: Places | None = None, *, whole: bool) -> ArrayRecord:
         if not vector.size:  # the client continues with what it has
             return ArrayRecord({})
         with self._lock:
-            for reference, as_whole, record in self._recent:
-                if reference() is vector and as_whole is whole:
+            for reference, its_part, as_whole, record in self._recent:
+                if reference() is vector and its_part is part and as_whole is whole:
                     return record
-            record = record_of({names.VECTOR: vector} if whole else self.layout.named(vector))
-            self._recent.append((weakref.ref(vector), whole, record))
+            sent = vector if part is None else vector[part]
+            record = record_of({names.VECTOR: sent} if whole else self.layout.named(sent))
+            self._recent.append((weakref.ref(vector), part, whole, record))
             return record
 
 
@@ -245,8 +248,8 @@ def read_upload(
         RunError: the client did not train with `needs`. All clients run the same app.
     """
     content, ours = message.content, names.UPLOAD in message.content.config_records
-    values = dict(content.config_records[names.UPLOAD]) if ours else {}
-    if needs and needs.rpartition(".")[2] not in str(values.pop(names.TRAINER, "")).split():
+    values = content.config_records[names.UPLOAD] if ours else {}
+    if needs and needs.rpartition(".")[2] not in str(values.get(names.TRAINER, "")).split():
         raise RunError(
             f"the ClientApp must train with {needs}: the algorithm is one of client and server, "
             "and without its half the run would be one of another algorithm"
@@ -372,9 +375,9 @@ def pack_upload(
         dtype = "float32"
     if upload.done:  # a paused client sends no vectors
         vectors = {names.EXTRA + name: vector for name, vector in upload.extra.items()}
-        for name, vector in {names.ARRAYS: upload.vector, **vectors}.items():
-            sent = vector if part is None else vector[part]
-            content[name] = record_of(encode(sent, layout.num_trainable, dtype))
+        vectors[names.ARRAYS] = upload.vector if part is None else upload.vector[part]
+        for name, vector in vectors.items():
+            content[name] = record_of(encode(vector, layout.num_trainable, dtype))
     if upload.state:
         content[names.STATE] = record_of(upload.state)
     return Message(content, reply_to=message)

@@ -257,8 +257,10 @@ def _check_widths(config: DictConfig, strategy: AsyncStrategy, schedule: Schedul
     real, number = config.runtime.name == "deployment", config.num_clients
     ways, unknown = "fedbuff, fedhist or cana", "nobody knows which clients are slow"
     unopened = "the server does not know which entries are in a sum of uploads"
+    extra, cut = strategy.order_extra or strategy.upload_extra, "one without further vectors"
     for fits, key, value, bound, effect in (
         (strategy.cuts, "algorithm", algorithm, ways, "others take every entry from every update"),
+        (not extra, "algorithm", algorithm, cut, "these have the whole model's shape"),
         (schedule.devices is None, "algorithm.schedule", "random_k", "another one", unknown),
         (devices in SLOW_ARE_NAMED or not real, "devices", devices, "boards or two_speed", unknown),
         (number is not None, "num_clients", number, "a number", unknown),

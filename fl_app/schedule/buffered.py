@@ -19,8 +19,8 @@ class Buffered(Schedule):
         concurrency: M_c, clients at work at a time; None = every registered client.
         buffer_size: K, updates per aggregation, 1 <= K <= M_c.
         refill: when a random idle client takes the place that an arrival freed: ``"at_once"`` or
-            ``"after_aggregation"``. If `concurrency` is None, the clients that start after an
-            aggregation are those whose updates were aggregated.
+            ``"after_aggregation"``. If `concurrency` is None, every idle client starts at once,
+            but one whose update waits only after its aggregation.
 
     Raises:
         ValueError: a bound is violated.
@@ -34,7 +34,7 @@ class Buffered(Schedule):
         super().__post_init__()
         if self.concurrency is None:
             return
-        # Not before the buffer size, which `synchronous` gives for both.
+        # After the buffer size: `synchronous` passes one number for both, and errors name that key.
         COUNT.check("algorithm.schedule.concurrency", self.concurrency, "no client would start")
         bound = f"between 1 and algorithm.schedule.concurrency={self.concurrency}"
         fits = self.buffer_size <= self.concurrency
@@ -43,15 +43,10 @@ class Buffered(Schedule):
     def start(self, idle: ClientPool, busy: Ids, buffer: Updates, rng: Rng) -> Sequence[int]:
         if not idle:
             return ()
-        if self.refill == "at_once":
-            free = len(idle) if self.concurrency is None else self.concurrency - len(busy)
-            return idle.draw(free, rng) if free > 0 else ()
-        waiting = {update.client_id for update in buffer}
-        if self.concurrency is None:
-            # A client whose update waits may be offline; it then takes no other client's place.
-            free = len(idle) - sum(client_id in idle for client_id in waiting)
-        else:
-            free = self.concurrency - len(busy) - len(buffer)
+        waits = buffer if self.refill == "after_aggregation" else ()
+        waiting = {update.client_id for update in waits}
+        occupied = len(busy) + len(waits)
+        free = len(idle) if self.concurrency is None else self.concurrency - occupied
         return idle.draw(free, rng, exclude=waiting) if free > 0 else ()
 
 

@@ -53,9 +53,6 @@ name. Edit these, not this page.
 - Here a key stands with its default. Within a group it stands without the group's prefix.
 - `${key}` is the value of another key. `null`, in docstrings None, means: not set.
 - `[A]` marks a value that we assume, because no paper gives it.
-
-Groups:
-
 """
 
 Rows = Mapping[str, tuple[str, str]]  # key -> default and meaning
@@ -63,9 +60,7 @@ Rows = Mapping[str, tuple[str, str]]  # key -> default and meaning
 
 def page() -> str:
     """The whole page."""
-    names = sorted(groups())
-    contents = "".join(f"- [`{group}=`](#{_anchor(group)})\n" for group in names)
-    return "\n".join([INTRODUCTION + contents, _general(), *map(_group, names)])
+    return "\n".join([INTRODUCTION, _general(), *map(_group, sorted(groups()))])
 
 
 def _general() -> str:
@@ -216,10 +211,6 @@ def _line(key: str, value: str, meaning: str) -> str:
 
 def _flat(text: str) -> str:
     return " ".join(text.split())
-
-
-def _anchor(group: str) -> str:
-    return re.sub(r"[^\w\- ]", "", group)
 
 
 if __name__ == "__main__":

@@ -36,7 +36,7 @@ from fl_app.core.snapshot import dumps, loads
 from fl_app.core.types import GlobalModel, Update, Upload
 from fl_app.core.width import Widths, places
 from fl_app.runner.components import build_components
-from fl_app.runner.validate import build_strategy, validate_config
+from fl_app.runner.validate import UserObjects, build_strategy, validate_config
 from fl_app.schedule import fully_async, synchronous
 from fl_app.tasks.models import architecture
 
@@ -752,6 +752,12 @@ def test_a_resumed_run_continues_its_rolling_windows(upload):
 def test_sub_models_are_refused(overrides, message):
     with pytest.raises(ValueError, match=re.escape(message)):
         validate_config(make_config("algorithm.client.widths=[1,0.5]", *overrides))
+
+
+def test_sub_models_are_refused_with_further_vectors():
+    (strategy := FedBuff()).upload_extra = ("control",)
+    with pytest.raises(ValueError, match="algorithm=fedbuff must be one without further vectors"):
+        validate_config(make_config("algorithm.client.widths=[1,0.5]"), UserObjects(None, strategy))
 
 
 def test_layers_without_sub_models_are_refused():

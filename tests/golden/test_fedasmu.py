@@ -10,7 +10,6 @@ from helpers import Quadratic, Times, order_for, run, update_of, vec
 from fl_app.algorithms.fedasmu import FedASMU
 from fl_app.algorithms.fedasmu.slots import ADD, MINUS, MetaModel, learn_slot, next_slot
 from fl_app.algorithms.fedasmu.trainer import FedASMUTrainer
-from fl_app.client.pauses import NOTHING
 from fl_app.core.types import GlobalModel, Parts
 from fl_app.schedule import fully_async
 
@@ -260,7 +259,7 @@ def test_a_device_reports_its_rate_and_its_merge_if_asked():
     config = {"version": 5, "tell_rate": True, "tell_merge": True}
     paused = device.train(order_for(0, 0, vec(0), config))
     assert not paused.extra
-    for fresh, newer in ((vec(6), True), (NOTHING, False)):
+    for fresh, newer in ((vec(6), True), (vec(), False)):
         more = {"continues": True, **({"fresh_version": 6} if newer else {})}
         answer = device.train(order_for(0, 0, fresh, {**config, **more}, paused.state))
         assert answer.metrics["rate"] == pytest.approx(0.1)
@@ -326,7 +325,7 @@ def test_a_pause_with_momentum_and_displacement():
     device = trainer(upload="pseudo", momentum=0.5)
     order = {"version": 1, "slot": 2}
     paused = device.train(order_for(0, 0, vec(1), order))
-    done = device.train(order_for(0, 0, NOTHING, {**order, "continues": True}, state=paused.state))
+    done = device.train(order_for(0, 0, vec(), {**order, "continues": True}, state=paused.state))
     plain = device.train(order_for(0, 0, vec(1), {"version": 1, "slot": 0}))
     assert done.vector.tolist() == pytest.approx(plain.vector.tolist())
     assert done.rate_sum == plain.rate_sum

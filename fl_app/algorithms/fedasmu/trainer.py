@@ -77,8 +77,6 @@ class FedASMUTrainer(LocalTrainer):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        reason = "a client pauses at the end of a local epoch"
-        self._require(self.local_steps is None, "local_steps", "null", reason)
         key = "algorithm.client.local_epochs - 1"
         COUNT.check(key, self.local_epochs - 1, "there would be no slot")
 
@@ -138,7 +136,7 @@ class FedASMUTrainer(LocalTrainer):
         upsilon = float(self.state.get("upsilon", np.array(self.upsilon0)))
         beta, by_gamma, by_upsilon = merge_weight(gamma, upsilon, origin, version, self.merge_scale)
         # Both losses use the same dropout: the generator is restored after the first.
-        device = self.processor
+        device = self.torch_device
         gpus = [device] if device.type == "cuda" else []
         with torch.random.fork_rng(devices=gpus), torch.no_grad():
             before = self.loss(chosen)

@@ -362,6 +362,8 @@ def test_the_rest_of_a_paused_order_can_be_computed_repeatedly(upload):
             return epoch == 1
 
     task = Quadratic.scattered(1)
+    with pytest.raises(ValueError, match="local_steps=3 must be null: a client pauses at the end"):
+        Pausing(task, local_steps=3)
     trainer = Pausing(task, upload=upload, local_epochs=3, batch_size=4, momentum=0.5, proximal=0.1)
     state = trainer.train(order_for(0, 0, vec(0, 0, 0), {})).state
     before = {name: array.copy() for name, array in state.items()}

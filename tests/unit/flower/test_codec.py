@@ -122,7 +122,9 @@ def test_messages_hold_only_the_part_that_a_client_trains(kind, dtype):
     )
     base, mine = np.arange(22, dtype=np.float32), [2, 3, 4, 5, 9, 10, 13, 14, 17, 18, 20, 21]
     order = an_order(base, width=0.5, window=1)
-    message = a_message(codec.OrderPacker(layout, OURS).pack(order))
+    packer = codec.OrderPacker(layout, OURS)
+    message = a_message(content := packer.pack(order))
+    assert packer.pack(order)["arrays"] is content["arrays"]
     assert message.content["arrays"]["vector"].numpy().tolist() == mine
     read = codec.read_order(message, layout)
     assert read.vector.tolist() == [i if i in mine else 0 for i in range(22)]
@@ -132,7 +134,7 @@ def test_messages_hold_only_the_part_that_a_client_trains(kind, dtype):
     assert upload.vector.tolist() == [2 * i if i in mine else rest[i] for i in range(22)]
     whole = codec.pack_upload(a_message(message.content), Upload(base, kind, 1, 0.5), layout)
     whole.content["arrays"] = codec.record_of({"vector": base})
-    with pytest.raises(ValueError, match=re.escape("float32[22], expected [12]")):
+    with pytest.raises(ValueError, match=re.escape("float32[22], expected float32[12]")):
         codec.read_upload(whole, layout, order=order)
 
 
@@ -200,13 +202,13 @@ def test_a_masked_upload_keeps_every_bit():
 @pytest.mark.parametrize(
     ("arrays", "text"),
     [
-        ({"vector": VECTOR[:4]}, "vector is float32[4], expected [5]"),
-        ({"vector": VECTOR[None]}, "vector is float32[1, 5], expected [5]"),
-        ({"vector": VECTOR.astype(np.float64)}, "vector is float64[5], expected [5]"),
+        ({"vector": VECTOR[:4]}, "vector is float32[4], expected float32[5]"),
+        ({"vector": VECTOR[None]}, "vector is float32[1, 5], expected float32[5]"),
+        ({"vector": VECTOR.astype(np.float64)}, "vector is float64[5], expected float32[5]"),
         ({"vector": VECTOR, "more": VECTOR}, "arrays do not fit the model: got vector, more"),
         (INITIAL, "arrays do not fit the model: got fc.weight"),
         ({"entries": VECTOR[:3]}, "arrays do not fit the model: got entries"),
-        ({"entries": VECTOR[:3], "buffers": VECTOR[:1]}, "buffers is float32[1], expected [2]"),
+        ({"entries": VECTOR[:3], "buffers": VECTOR[:1]}, "float32[1], expected float32[2]"),
         ({"entries": np.zeros(3, int), "buffers": VECTOR[3:]}, "entries is int64[3]"),
     ],
 )
