@@ -129,6 +129,7 @@ def run_cells(
     pool: ProcessPoolExecutor | None = None,
     grid: "Grid | None" = None,
     show: bool = True,
+    progress: Callable[[int], object] | None = None,
     figures: bool = True,
     tell: Callable[[report.Table], object] | None = None,
 ) -> Results:
@@ -143,7 +144,8 @@ def run_cells(
             process. If one of several is killed, all cells that have not ended fail.
         pool: of `processes`, for use in several calls; None = a new one.
         grid: of the ServerApp, for the runtimes that need one; only with `parallel` 1.
-        show: whether to show progress.
+        show: whether every run shows its progress.
+        progress: called after every run, with the number of those that ended.
         figures: whether the report has figures; it has none after Ctrl-C.
         tell: as of `fl_app.report.write_report`.
 
@@ -169,7 +171,9 @@ def run_cells(
             ends = _one_by_one(jobs, grid)
         summaries, problems = dict(previous), dict[str, RunError]()
         refusal: ValueError | None = None
-        for name, end in ends:
+        for number, (name, end) in enumerate(ends, 1):
+            if progress:
+                progress(number)
             if end.summary is not None:
                 summaries[name] = end.summary
             if isinstance(end.problem, ValueError):

@@ -4,7 +4,8 @@ import glob
 import json
 import shlex
 import shutil
-from collections.abc import Iterable, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -17,6 +18,7 @@ from omegaconf import DictConfig, OmegaConf
 from fl_app.cli import CONF, compose, nearest, refuse_epochs
 from fl_app.core.errors import Diverged, Interrupted, RunError, Stalled, require
 from fl_app.core.files import disk_errors_as_run_errors, open_log, require_writable, write_text
+from fl_app.record.progress import LINE_EVERY
 from fl_app.runner.cell import Plan
 from fl_app.runner.run import processes, run_cells
 from fl_app.runner.validate import checked_cells
@@ -28,6 +30,7 @@ JOURNAL, SETTINGS, LOCK, TRIALS = "study.jsonl", "search.json", "search.lock", "
 MAY_CHANGE = ("parallel", "folder", "trials", "test_seeds")  # when a search resumes
 ATTRS = ("number", "state", "value", "params", "user_attrs")  # columns of trials.csv
 ENDS = ("updates", "seconds", "num_versions")  # values of `stopped` of a complete run
+MAX_TOLD = 8  # cells whose best scores are told after each trial
 HEAVY = ("events.jsonl", "model.npz", "checkpoints")  # files removed after a trial
 # The search sets these keys, or trials would have other lengths.
 SEARCH_KEYS = (
@@ -202,7 +205,10 @@ class _Search:
         studies = [study for study in self.studies if study.begin(number)]
         runs = self.folder / "runs" / str(number)
         seeds = self.settings.seeds
-        summaries = self._run([self._plans(study, study.words, seeds) for study in studies], runs)
+        plans = [self._plans(study, study.words, seeds) for study in studies]
+        trials, tests = self.settings.trials, len(self.settings.test_seeds)
+        later = len(self.studies) * ((trials - number - 1) * len(seeds) + tests)
+        summaries = self._run(plans, runs, title := f"trial {number + 1} of {trials}", later)
         for study in studies:
             results = {seed: summaries[f"{study.name}-seed{seed}"] for seed in seeds}
             scores = {seed: score_of(each, self.settings.measure) for seed, each in results.items()}
@@ -215,9 +221,20 @@ class _Search:
         for path in (path for name in HEAVY for path in runs.glob(f"*/{name}")):
             shutil.rmtree(path) if path.is_dir() else path.unlink()
         best = [f"{study.name} {study.best.value:.4g}" for study in self.studies if study.best]
-        print(
-            f"trial {number + 1} of {self.settings.trials}; best so far: {', '.join(best) or '-'}"
-        )
+        if len(self.studies) <= MAX_TOLD:
+            print(f"{title}; best so far: {', '.join(best) or '-'}", flush=True)
+
+    def _progress(self, title: str, runs: int, later: int) -> Callable[[int], None]:
+        """What tells, now and then, how many runs have ended."""
+        start = last = time.monotonic()
+
+        def progress(ended: int) -> None:
+            nonlocal last
+            if (now := time.monotonic()) >= last + LINE_EVERY:
+                last, minutes = now, (now - start) / 60 / ended * (runs - ended + later)
+                print(f"{title}: {ended} of {runs} runs, {minutes:.0f} min left", flush=True)
+
+        return progress
 
     def _plans(
         self, study: CellStudy, values: Sequence[str], seeds: Iterable[int]
@@ -234,8 +251,16 @@ class _Search:
             raise ValueError(f"{study.name}: {error}") from None
         return {f"{study.name}-seed{cell.seed}": Plan(cell, words) for cell in cells}
 
-    def _run(self, plans: Sequence[Mapping[str, Plan]], folder: Path) -> dict[str, dict[str, Any]]:
+    def _run(
+        self, plans: Sequence[Mapping[str, Plan]], folder: Path, title: str, later: int = 0
+    ) -> dict[str, dict[str, Any]]:
         """The summaries of runs; each has the full length, or an error of its setting.
+
+        Args:
+            plans: of the runs, by cell.
+            folder: for the files.
+            title: of these runs on the console.
+            later: number of runs after these.
 
         Raises:
             ValueError: a configuration is refused, or `num_versions` ended a run early.
@@ -245,8 +270,15 @@ class _Search:
         runs = {name: plan for cell_plans in plans for name, plan in cell_plans.items()}
         if not runs:
             return {}
-        parallel = self.settings.parallel
-        out = run_cells(runs, folder, parallel=parallel, pool=self.pool, show=False, figures=False)
+        out = run_cells(
+            runs,
+            folder,
+            parallel=self.settings.parallel,
+            pool=self.pool,
+            show=False,
+            progress=self._progress(title, len(runs), later),
+            figures=False,
+        )
         if out.interrupted:
             raise Interrupted(f"interrupted; what was tried so far lies in {self.folder}")
         for name, problem in out.problems.items():
@@ -284,7 +316,7 @@ class _Search:
             if study.setting:
                 plans += [self._plans(study, study.setting, seeds)] if seeds else []
                 _remove_others(folder, study, seeds)
-        if self._run(plans, folder):
+        if self._run(plans, folder, "best settings"):
             print(f"The best settings on fresh seeds: {folder}")
 
 

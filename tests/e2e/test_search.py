@@ -108,14 +108,18 @@ def quick(folder, *more):
 
 
 @pytest.mark.slow
-def test_a_resumed_search_tests_the_best_setting_so_far(tmp_path, capsys):
+def test_a_resumed_search_tests_the_best_setting_so_far(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr("fl_app.search.search.LINE_EVERY", 0)
+
     def tested_rates():
         configs = {path.parent.name: path for path in tmp_path.glob("test/*/config.yaml")}
         return {n: OmegaConf.load(p).algorithm.client.local_lr for n, p in configs.items()}
 
     two = "+experiment.spaces.fedbuff=['algorithm.strategy.server_lr=choice(0.5,1)']"
     assert quick(tmp_path / "two", two) == 0
-    assert "none tries algorithm.strategy.server_lr (give" in capsys.readouterr().out
+    told = capsys.readouterr().out
+    assert "none tries algorithm.strategy.server_lr (give" in told
+    assert "trial 2 of 2: 1 of 1 runs, 0 min left\ntrial 2 of 2; best so far: fedbuff" in told
     assert quick(tmp_path, "search.trials=1", "search.test_seeds=[5]") == 0
     assert "the upper end of algorithm.client.local_lr is not tried" in capsys.readouterr().out
     assert tested_rates() == {"fedbuff-seed5": 0.0001}
