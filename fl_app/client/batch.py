@@ -31,7 +31,7 @@ from fl_app.core.types import Indices, Order, Rng, Trainer, Upload, Vector
 
 FETCH_SIZE = 2048  # about how many examples are fetched together
 # Hooks without a counterpart in a batch: a subclass with one of these trains clients one by one.
-SINGLE_HOOKS = ("penalty", "should_pause", "merge", "train")
+SINGLE_HOOKS = ("penalty", "loss", "should_pause", "should_stop", "merge", "train")
 
 
 class BatchTrainer:
@@ -332,6 +332,8 @@ def obstacle(trainer: Trainer) -> str:
     assert isinstance(trainer, LocalTrainer)
     name = type(trainer).__name__
     hooks = [h for h in SINGLE_HOOKS if getattr(type(trainer), h) is not getattr(LocalTrainer, h)]
+    if trainer.overlaps:  # its `should_stop` ends only what a real node trains ahead
+        hooks = [hook for hook in hooks if hook != "should_stop"]
     if hooks:
         return f"{name} has a {hooks[0]} of its own"
     if type(trainer) is not LocalTrainer and not trainer.batches:

@@ -228,7 +228,10 @@ class LocalTrainer(TrainingSettings):
         if indices.size == 0:
             raise ValueError(f"client {client_id} has no training examples")
         self.client_id = client_id
-        self.state = dict(order.state)
+        # Views, read-only: an order may be trained again from these arrays.
+        self.state = {name: np.asarray(array).view() for name, array in order.state.items()}
+        for array in self.state.values():
+            array.flags.writeable = False
         self.extra = order.extra
         self._proximal = float(order.config.get("proximal-mu", self.proximal))
         entropy = (self.seed, client_id, order.sequence)

@@ -256,6 +256,7 @@ class Versions:
     def _settle(self) -> bool:
         """Aggregate what the schedule takes, or form clusters; returns whether it did anything."""
         fed, changed = self._fed, False
+        self.schedule.tell_time(self.clock.now)
         while not self.outcome.stopped:
             if self.schedule.survey(fed.version, fed.buffer):
                 self._cluster()

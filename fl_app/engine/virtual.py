@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from fl_app.core.errors import Stalled
 from fl_app.core.types import NO_EXTRA, NO_VECTOR, Devices, Order, Parts, Reply
 from fl_app.engine.clock import (
     Alarm,
@@ -41,6 +42,7 @@ class Kind(IntEnum):
 
 COMPUTED = (Kind.REPLY, Kind.EARLIEST_PAUSE)  # of which the order's result is needed
 ARRIVALS = (Kind.REPLY, Kind.LATE_REPLY)
+MAX_ALARMS = 1000  # at one second, before the run counts as stalled
 NEVER = (math.inf, 0.0, 0.0, 0.0)  # the parts of an order that does not end
 
 
@@ -118,6 +120,7 @@ class VirtualClock(Clock):
         self._lost: dict[int, tuple[Order]] = {}  # client -> the order in which it goes offline
         self._early: dict[int, Reply] = {}  # computed to see whether the client pauses
         self._recalled: dict[int, Order] = {}  # shorter orders, by their own numbers
+        self._alarms = 0  # in a row, while no time passed
         self._idle_alarm = False  # the last alarm came with nothing under way, and no order since
 
     @property
@@ -154,8 +157,9 @@ class VirtualClock(Clock):
         download, training, upload = parts[:3]
         self._parts[order.client_id] = download, start, training - start, upload
         pause = math.inf
-        if self.pauses and self.epochs > 1:
-            pause = self._now + download + start + epoch
+        if self.pauses:  # of an order in steps, the epochs are unknown
+            known = self.epochs > 1 and "local_steps" not in order.config
+            pause = self._now + download + start + known * epoch
         self._plan(order, self._now + seconds, self._ties.random(), pause=pause)
         return parts
 
@@ -182,7 +186,7 @@ class VirtualClock(Clock):
         download, start, training, upload = self._parts.get(order.client_id, NEVER)
         if math.isinf(download + training + upload) or Kind.EARLIEST_PAUSE in kinds:
             return False  # it is not under way, never ends, or may pause first
-        if "continues" in order.config:
+        if {"continues", "local_steps"} & order.config.keys():
             return False  # its epochs do not follow from when it was dispatched
         began = order.sent_at + download + start
         epochs = self.epochs
@@ -258,6 +262,10 @@ class VirtualClock(Clock):
                     if self._idle_alarm:  # nothing came of the last one: the run has stalled
                         return None
                     self._idle_alarm = True
+                self._alarms = 0 if alarm > self._now else self._alarms + 1
+                if self._alarms > MAX_ALARMS:
+                    problem = f"Schedule.wake returned {alarm:g} at second {self._now:g}"
+                    raise Stalled(f"{problem} again and again: it must return a later one, or inf")
                 self._now = max(self._now, alarm)
                 return Alarm()
             if due > until or math.isinf(due):
@@ -265,6 +273,7 @@ class VirtualClock(Clock):
                 if math.isfinite(until) and (self._moments or presence or math.isfinite(alarm)):
                     self._now = max(self._now, until)
                 return None
+            self._alarms = 0
             moment = heapq.heappop(self._moments)
             if moment.kind in ARRIVALS:
                 self._server.receive(moment.time)

@@ -106,6 +106,10 @@ class Schedule(Remembers, Checked, Protocol):
         """
         return math.inf
 
+    def tell_time(self, now: float) -> None:
+        """Receive the seconds on the run's clock; called before `take`."""
+        return
+
     def recall(self, busy: Mapping[int, Order], version: int) -> Sequence[int]:
         """Clients that are to send what they have at the end of their local epoch.
 

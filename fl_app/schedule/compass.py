@@ -90,7 +90,7 @@ class Compass(Timed):
             if self._placed[update.order] == ALONE:
                 return [update]
         for group, (_, latest) in list(self._groups.items()):
-            at_work = any(g == group for c, g in self._member.items() if c in self._began)
+            at_work = any(g == group for c, g in self._member.items() if c in self._at_work)
             if at_work and self._now < latest:
                 continue
             del self._groups[group]

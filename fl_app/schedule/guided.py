@@ -81,10 +81,10 @@ class Guided(Timed):
     def due(self) -> float:
         if not self._seen:
             return math.inf
-        if not self._began:
+        if not self._at_work:
             return self._aggregated
         longest = max(self._latency.values())
-        slowest = max(self._latency.get(client_id, longest) for client_id in self._began)
+        slowest = max(self._latency.get(client_id, longest) for client_id in self._at_work)
         return self._aggregated + slowest / (self.staleness_bound or self.concurrency)
 
     def start(self, idle: ClientPool, busy: Ids, buffer: Updates, rng: Rng) -> Sequence[int]:

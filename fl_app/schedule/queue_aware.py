@@ -95,7 +95,7 @@ class QueueAware(Timed):
         """The round's updates, and late ones of earlier rounds."""
         for update in self.arrivals(buffer):
             self._learn(update)
-        if not buffer or self._over or (self._began and self._now < self.due()):
+        if not buffer or self._over or (self._at_work and self._now < self.due()):
             return ()
         ready = [u for u in buffer if self._late.get(u.order, -1) < self._round] or list(buffer)
         for update in ready:

@@ -15,8 +15,11 @@ class Timed(Schedule):
     def __post_init__(self) -> None:
         super().__post_init__()
         self._now = 0.0
-        self._began: dict[int, float] = {}  # clients at work -> when their order was given
+        self._at_work: set[int] = set()  # clients
         self._seen: set[int] = set()  # orders whose update waits
+
+    def tell_time(self, now: float) -> None:
+        self._now = now
 
     def wake(self, now: float) -> float:
         self._now = now
@@ -28,15 +31,11 @@ class Timed(Schedule):
 
     def note(self, busy: Ids, begin: Collection[int]) -> None:
         """Note the clients that are at work from now on."""
-        self._began = {client_id: self._began.get(client_id, self._now) for client_id in busy}
-        self._began |= dict.fromkeys(begin, self._now)
+        self._at_work = {*busy, *begin}
 
     def arrivals(self, buffer: Updates) -> list[Update]:
-        """Updates that were not in the buffer before; it is now when the last of them arrived."""
+        """Updates that were not in the buffer before."""
         new = [update for update in buffer if update.order not in self._seen]
         self._seen = {update.order for update in buffer}
-        for update in new:
-            began = self._began.pop(update.client_id, None)
-            if began is not None:
-                self._now = max(self._now, began + update.seconds)
+        self._at_work -= {update.client_id for update in new}
         return new

@@ -212,7 +212,7 @@ def test_obstacles_to_batches(data, reason):
 
 @pytest.mark.parametrize(
     ("hook", "reason"),
-    [("penalty", "Theirs has a penalty of its own"), ("correct", "Theirs does not say")],
+    [("should_stop", "Theirs has a should_stop of its own"), ("correct", "Theirs does not say")],
 )
 def test_trainers_that_do_not_declare_batches(hook, reason):
     assert obstacle(overridden(LocalTrainer, hook)(task())).startswith(reason)

@@ -110,6 +110,17 @@ def test_a_client_without_examples():
             train(each, vec(0), client_id=4)
 
 
+def test_what_a_client_keeps_cannot_be_changed_in_place():
+    """Here it would be the server's own array, and the order may be trained again from it."""
+
+    class Counting(LocalTrainer):
+        def begin(self, config, rng):
+            self.state["orders"] += 1
+
+    with pytest.raises(ValueError, match="read-only"):
+        Counting(ONE).train(order_for(0, 0, vec(0), {}, {"orders": np.zeros(1)}))
+
+
 def test_trainers_that_pause_cannot_run_without_training():
     with pytest.raises(ValueError, match="train=false must be true with FirstOnlyTrainer"):
         Untrained(FirstOnlyTrainer(ONE))

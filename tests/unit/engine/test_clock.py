@@ -7,12 +7,13 @@ from types import SimpleNamespace
 import pytest
 from helpers import MeanDelta, Scripted, Stays, Times, run, toward_own_number, vec
 
+from fl_app.core.errors import Stalled
 from fl_app.core.types import Order, Parts, Reply, Upload
 from fl_app.devices.fleet import Churn
 from fl_app.engine.clock import Alarm, Expired, Joined, Left, Replied, Returned, Stray
 from fl_app.engine.lookahead import READY_LIMIT
 from fl_app.engine.server import Server
-from fl_app.engine.virtual import VirtualClock
+from fl_app.engine.virtual import MAX_ALARMS, VirtualClock
 from fl_app.engine.wall import WallClock
 from fl_app.schedule import Buffered
 
@@ -378,6 +379,24 @@ def test_a_client_whose_order_would_end_too_late_pauses_in_time_or_expires(progr
     mailbox = Answers({0: pause_upload(progress)})
     clock, _ = at_work((10.0,), mailbox, start=start, pauses=True, deadline=6.0)
     assert drain(clock) == events
+
+
+def test_an_order_in_steps_pauses_whenever_it_does_and_is_not_recalled():
+    """1 s down, 10 s for 4 steps: a tenth is done at 2, before the first of 5 epochs ends."""
+    steps = {"config": {"local_steps": 4}, "steps": lambda client: 4}
+    clock, _ = at_work((10.0,), Answers({0: pause_upload(0.1)}), pauses=True, **steps)
+    assert drain(clock) == [(2.0, "Replied", 0)]
+    clock, late = at_work((10.0, 4.0), **steps)
+    clock.next(math.inf)
+    assert not clock.recall(late)
+
+
+def test_a_schedule_that_wakes_in_the_past_ends_the_run():
+    clock, _ = at_work((10.0,))
+    for _ in range(MAX_ALARMS):
+        assert clock.next(math.inf, alarm=0.0) == Alarm()
+    with pytest.raises(Stalled, match="wake returned 0 at second 0 again and again"):
+        clock.next(math.inf, alarm=0.0)
 
 
 def test_a_client_that_continues_after_a_pause_is_not_recalled():

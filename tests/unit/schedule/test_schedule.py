@@ -11,9 +11,11 @@ from helpers import Times, run, vec
 
 from fl_app.core.pool import ClientPool
 from fl_app.core.types import Update
+from fl_app.engine.server import Server
 from fl_app.schedule import Buffered, RandomK, RoundBlocking, k_async, synchronous
 from fl_app.schedule.bounded_staleness import BoundedStaleness
 from fl_app.schedule.clustered_quorum import ClusteredQuorum
+from fl_app.schedule.guided import Guided
 from fl_app.schedule.periodic import Periodic
 
 
@@ -212,6 +214,21 @@ def test_clients_start_at_ticks_up_to_the_bound(schedule, expected):
     result = run(schedule, num_clients=20, num_versions=8, devices=devices)
     assert [event["t"] for event in result.kind("dispatch")][:5] == expected
     assert len({event["client"] for event in result.kind("dispatch")}) > 4
+
+
+def test_schedules_know_the_second_of_an_arrival_whatever_the_server_does():
+    class Seen(Guided):
+        def take(self, buffer):
+            seconds.extend([self._now] * len(self.arrivals(buffer)))
+            return buffer
+
+    seconds = []
+    server, devices = (
+        Server(dispatch=0.3, receipt=0.1),
+        Times(lambda client, sequence: 1.0 + client),
+    )
+    result = run(Seen(concurrency=3), num_clients=3, devices=devices, server=server)
+    assert seconds == [event["t"] for event in result.kind("arrival")]
 
 
 def test_a_tick_is_later_than_now_whatever_rounding_does():
