@@ -42,6 +42,7 @@ def predict(folder: Path, arrays: Mapping[str, Array], inputs: Any) -> Array:
         raise ValueError(f"{folder} has a model without the layers that stay on its clients")
     settings = config.task
     settings.update({"path": None, "schema": str(folder / SCHEMA)})
+    settings.update(dict.fromkeys({"test_path"} & {*settings}))
     kind: Any = instantiate(settings, leave_out=COMMON_KEYS)
     task: Task = kind()
     if settings.loss is not None:  # with a user's loss, a model predicts numbers as they are

@@ -201,6 +201,9 @@ def of_run(kit: Kit, run: DictConfig | None) -> Iterator[Finding]:
     """The run of a server: settings that would make it start over, or lose orders."""
     if run is None:
         return
+    if run.client_eval_every is None and run.task.get("path", "") is None:
+        mend = "add client_eval_every=10 task.holdout=0.1 to OVERRIDES, or task.path=TABLE"
+        yield Finding("scores", False, "none: no version is evaluated", mend)
     if run.checkpoint_every is None:
         mend = "add checkpoint_every=10 to OVERRIDES"
         yield Finding("checkpoints", False, "none: a run that dies starts anew", mend)

@@ -119,6 +119,9 @@ def examples_of(
     """
     if (x_test is None) != (y_test is None):
         raise ValueError("x_test and y_test belong together: give both, or neither of them")
+    names, test_names = ([*getattr(part, "columns", ())] for part in (x_train, x_test))
+    if names and test_names and names != test_names:
+        raise ValueError("x_test must have x_train's columns in its order: give x_test[[*x_train]]")
     x, y = pair(x_train, y_train, "x_train", "y_train")
     inputs = _inputs(channels_first(x) if images else x, "x_train", tokens)
     test_inputs, test_y = None, None

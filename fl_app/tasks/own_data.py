@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from fl_app.tasks.task import Task
 
 Names = str | Sequence[str]
-READER = 16  # format of users' data in the cache; a new number makes old entries invalid
+READER = 17  # format of users' data in the cache; a new number makes old entries invalid
 # Pandas's names of columns without a name: row numbers, which could give the classes away.
 NAMELESS = r"Unnamed: \d+|__index_level_\d+__"
 STREAM = 0x7465_7374_2073_6574  # keeps the test set's random numbers apart from all others

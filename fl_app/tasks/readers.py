@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from datasets import Dataset
 
 MISSING = ["", "NA", "N/A", "NaN", "nan", "NULL", "null"]  # None may be a category
-SIGN = Bound(r"one character, or \t for a tab", lambda v: len(v) == 1 or v == r"\t")
+SIGNS = {r"\t": "\t", "tab": "\t", "semicolon": ";"}  # words, since shells and files eat quotes
+SIGN = Bound("one character, tab or semicolon", lambda v: len(v) == 1 or v in SIGNS)
 FORMS = {b"PAR1": "Parquet", b"\x1f\x8b": "gzip", b"PK\x03\x04": "Excel or zip"}
 FORMS[b"\xd0\xcf\x11\xe0"] = "Excel (.xls)"
 CODED = 1000  # first rows in which a number with a zero in front makes a column one of texts
@@ -38,8 +39,7 @@ class Csv(TableData):
 
     Args:
         test_path: file with the test set; None = a share of path.
-        separator: between the values of a line, one character; a shell needs quotes around all of
-            "task.separator=';'".
+        separator: between the values of a line: one character, tab or semicolon.
     """
 
     test_path: str | None = None
@@ -48,6 +48,12 @@ class Csv(TableData):
 
     name = "csv"
     tabular = True
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        fits, bound = self.path is not None or self.test_path is None, "null without task.path"
+        effect = "nothing would read it: a server without data gives it as task.path, too"
+        require(fits, "task.test_path", self.test_path, bound, effect)
 
     def files(self) -> Sequence[Path]:
         places = {"task.path": self.path, "task.test_path": self.test_path}
@@ -90,7 +96,7 @@ class Csv(TableData):
         """
         import pandas as pd
 
-        sign = self.separator.replace("\\t", "\t")
+        sign = SIGNS.get(self.separator, self.separator)
         expected = f"a table in UTF-8, of values separated by {sign!r} (task.separator)"
         with explaining(f"{key}={file} must be {expected}"), warnings.catch_warnings():
             # A line with more values than columns.
@@ -107,7 +113,8 @@ class Csv(TableData):
             if head.startswith("sep="):
                 raise ValueError(f"line 1 is {head!r}, which only Excel reads: remove it")
             if others:
-                remedy = f'give "task.separator={others[0]!r}"'
+                words = {sign: word for word, sign in SIGNS.items()}
+                remedy = f"give task.separator={words.get(others[0], others[0])}"
                 remedy = f"write {sign!r} instead of {others[0]!r}" if self.known else remedy
                 raise ValueError(f"its first line is {head!r}: {remedy}")
             options |= {"keep_default_na": False, "na_values": MISSING, "index_col": False}
@@ -125,6 +132,8 @@ class Csv(TableData):
                 text = f"rows have more values than line 1, {head!r}..., which must name every"
                 raise ValueError(f"{text} column: remove the lines above the names") from None
         table.columns = table.columns.str.strip()
+        for name, values in table.select_dtypes(exclude=["number", "bool"]).items():
+            table[name] = values.mask(values.astype(str).str.strip().isin(MISSING))  # padded ones
         twice = names[names.duplicated() & (names != "")]
         if len(twice):  # pandas has numbered them
             raise ValueError(f"{key}={file} has two columns {twice.iloc[0]!r}: rename one")

@@ -5,6 +5,7 @@ could only be unpickled. The results equal those of scikit-learn's `SimpleImpute
 and `OneHotEncoder`.
 """
 
+import re
 from collections import Counter
 from collections.abc import Sequence
 from decimal import Decimal
@@ -54,7 +55,7 @@ def completed(
             notes.append(f"{where}: task.missing=drop leaves out {lacking.sum()} rows")
     elif gaps.any(axis=None):
         name = gaps.columns[gaps.any()][0]
-        more = f", =median or task.ignore=[{name}]" if name in inputs else ""
+        more = f", =median or task.ignore={listed(name)}" if name in inputs else ""
         keys = f"; or, without a schema, say task.missing=drop{more}"
         raise ValueError(
             f"{where}: column {name!r} has no value (an empty cell, NA, NaN or NULL) in "
@@ -73,6 +74,11 @@ def completed(
     return table, notes
 
 
+def listed(name: object) -> str:
+    """A list of one name, as an override has it."""
+    return f"[{name}]" if re.fullmatch(r"[\w.-]+", str(name)) else f"['{name}']"
+
+
 def refuse_commas(table: pd.DataFrame, targets: Sequence[str], where: str) -> None:
     """Refuse columns of numbers with a comma, of decimals or thousands, which are read as texts.
 
@@ -86,7 +92,7 @@ def refuse_commas(table: pd.DataFrame, targets: Sequence[str], where: str) -> No
         numbers = texts.str.fullmatch(r"[-+]?(\d+(,\d+|(,\d{3})+)?|\d+(\.\d{3})+,\d+)")
         commas = texts[numbers & texts.str.contains(",", regex=False)]
         if len(commas) and numbers.mean() >= 0.5:
-            names = f", or take texts for names (task.categories=[{name}])"
+            names = f", or take texts for names (task.categories={listed(name)})"
             raise ValueError(
                 f"{where}: column {name!r} has {commas.iloc[0]!r}, whose comma makes it a text: "
                 "write numbers as 1.5 and 1200 (pandas.read_csv has decimal=',' and "
@@ -105,11 +111,11 @@ def doubts(part: Any, schema: Schema) -> list[str]:
     numeric = {column.name for column in schema.columns if column.categories is None}
     for name, values in table.drop(columns=[*part.categories], errors="ignore").items():
         texts = values.dropna().astype(str)
-        out = f"task.ignore=[{name}] leaves it out"
+        out = f"task.ignore={listed(name)} leaves it out"
         if str(name) in numeric:
             numbers = as_numbers(values).dropna()
             if (codes := texts[texts.str.fullmatch(CODE)]).size:
-                nominal = f"task.categories=[{name}] takes its values for names, {out}"
+                nominal = f"task.categories={listed(name)} takes its values for names, {out}"
                 notes.append(f"{name} has {codes.iloc[0]!r} and is taken for a number: {nominal}")
                 continue
             for end in (numbers.min(), numbers.max()):
@@ -314,15 +320,15 @@ def fit_column(values: pd.Series, train: Flags, nominal: bool, where: str, *, fi
     Raises:
         ValueError: the column has too many different texts, a wrong number, or no value.
     """
-    name = str(values.name)
+    name, key = str(values.name), listed(values.name)
     if values[train].isna().all():
         raise ValueError(
-            f"{where}: column {name!r} has no value in any training row: task.ignore=[{name}]"
+            f"{where}: column {name!r} has no value in any training row: task.ignore={key}"
         )
     present = values.dropna()
     # A text among numbers is more often a mistake than a category.
     if not nominal and as_numbers(present).notna().mean() >= 0.5:
-        otherwise = f", or take the values as names (task.categories=[{name}])"
+        otherwise = f", or take the values as names (task.categories={key})"
         numbers = numbers_of(values, where, otherwise)[train]
         median = float(numbers.median()) if fill else None
         numbers = numbers if median is None else numbers.fillna(median)
@@ -335,9 +341,9 @@ def fit_column(values: pd.Series, train: Flags, nominal: bool, where: str, *, fi
         raise ValueError(
             f"{where}: column {name!r} has {len(known)} different texts in {len(names)} rows, such "
             f"as {known[0]!r}, above the bound of {limit}: each would be an input of the model; "
-            f"take them as names with task.categories=[{name}] (at most {MAX_CATEGORIES}), or "
-            f"leave the column out with task.ignore=[{name}]; sentences need Task.from_arrays, as "
-            "tokens, which are integers"
+            f"take them as names with task.categories={key} (at most {MAX_CATEGORIES}), or leave "
+            f"the column out with task.ignore={key}; sentences need Task.from_arrays, as tokens, "
+            "which are integers"
         )
     own = names[train[values.notna()]]
     return Column(name, categories=known, fill=str(own.mode()[0]) if fill else None)

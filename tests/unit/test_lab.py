@@ -19,74 +19,21 @@ from lab.heterogeneity import ALWAYS, Line, rounds
 from lab.rack import fit, twin
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
-CONFIG = """\
-partition: {{_target_: {partition}, labels: [1]}}
-experiment: {{settings: {{n10-iid: [], n10-slow: []}}}}
-"""
-# Accuracies of seeds 5, 6 and 7 in each setting.
-SCORES = {
-    "a@n10-iid": (0.80, 0.82, 0.84),
-    "b@n10-iid": (0.79, 0.82, 0.82),  # -1, 0, -2 points of a
-    "c@n10-iid": (0.60, 0.62, 0.64),
-    "a@n10-slow": (0.50, 0.55, 0.60),
-    "b@n10-slow": (0.70, 0.75, 0.80),
-    "c@n10-slow": (0.40, 0.45, 0.50),
-}
-SECONDS = {"b@n10-slow": 31.0}  # of the others: 20
-
-
-@pytest.fixture
-def folder(tmp_path):
-    for name, accuracies in SCORES.items():
-        for seed, accuracy in zip((5, 6, 7), accuracies, strict=True):
-            cell = tmp_path / "test" / f"{name}-seed{seed}"
-            cell.mkdir(parents=True)
-            partition = "x.SlowLabels" if "slow" in name else "x.Iid"
-            (cell / "config.yaml").write_text(CONFIG.format(partition=partition))
-            summary = {"last10_accuracy": accuracy, "seed": seed, "stopped": "updates"}
-            summary |= {"virtual_seconds": SECONDS.get(name, 20.0), "recall": [1.0, accuracy]}
-            (cell / "summary.json").write_text(json.dumps(summary))
-    return tmp_path
-
-
-def print_tables(capsys, *arguments):
-    benchmark.main([str(word) for word in arguments])
-    return capsys.readouterr().out
-
-
-def test_the_tables_follow_from_the_intervals(folder, capsys):
-    output = print_tables(capsys, folder)
-    rows = [line.strip("| ").split(" | ") for line in output.splitlines() if line.startswith("| ")]
-    assert [row[0] for row in rows[1:8]] == [
-        *("all settings", "all settings, in time", "n10", "n10, in time"),
-        *("iid", "slow", "slow, in time"),
-    ]
-    assert rows[5][1:] == [
-        *("a", "82.0 [77.0, 87.0]", "b -1.0 [-3.5, +1.5]", "c -20.0 [-20.0, -20.0]")
-    ]
-    assert rows[6][1:] == ["b", "75.0 [62.6, 87.4]", "none", "a -20.0 [-20.0, -20.0]"]
-    assert rows[7][1::3] == ["a", "c -10.0 [-10.0, -10.0]"]
-    assert "| b | 75.0 [62.6, 87.4] | 31 | - | 75.0 (70.0 to 80.0) |" in output
 
 
 def test_the_tables_of_the_docs_are_those_of_the_judged_runs(capsys):
-    files = ("benchmark.csv", "benchmark_states.csv", "benchmark_networks.csv")
-    output = "".join(print_tables(capsys, DOCS / name) for name in files)
+    for name in ("benchmark.csv", "benchmark_states.csv", "benchmark_networks.csv"):
+        benchmark.main([str(DOCS / name)])
     text = (DOCS / "benchmark.md").read_text()
     rows = re.findall(r"^\|.*\d±\d.*$", text, re.MULTILINE)
     assert len(rows) == 39 + 10 + 13  # methods, where clients come and go, with networks
-    assert {*rows} <= {*output.splitlines()}
+    assert {*rows} <= {*capsys.readouterr().out.splitlines()}
 
 
 # -- measured seconds become a device file ---------------------------------------------------------
 
-TRUE = {
-    "kinds": {
-        "quick": {"seconds": 2.0, "spread": 0.1, "first": 5.0},
-        "late": {"seconds": 9.0, "spread": 0.3},
-    },
-    "boards": {"quick": 3, "late": 2},
-}
+QUICK, LATE = {"seconds": 2.0, "spread": 0.1, "first": 5.0}, {"seconds": 9.0, "spread": 0.3}
+TRUE = {"kinds": {"quick": QUICK, "late": LATE}, "boards": {"quick": 3, "late": 2}}
 
 
 def write_log(tmp_path):

@@ -133,11 +133,7 @@ def test_each_extra_installs_the_packages_in_the_messages():
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"][
         "optional-dependencies"
     ]
-    by_flower = {
-        "dp_accounting": "flwr[dp]",
-        "ray": "flwr[simulation]",
-        "datasets": "flwr-datasets",
-    }
+    by_flower = dict(dp_accounting="flwr[dp]", ray="flwr[simulation]", datasets="flwr-datasets")
     distributions = packages_distributions()
     for package, extra in EXTRAS.items():
         distribution = by_flower.get(package) or distributions[package][0].lower()

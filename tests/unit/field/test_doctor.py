@@ -186,6 +186,9 @@ def test_a_port_that_another_program_holds(out, monkeypatch):
     assert not faults(doctor.of_ports(kit, None))
 
 
+NODES_OWN = "task=csv task.schema=a.json"  # in the server's folder
+
+
 @pytest.mark.parametrize(
     ("overrides", "wrong"),
     [
@@ -194,13 +197,14 @@ def test_a_port_that_another_program_holds(out, monkeypatch):
         ("checkpoint_every=1", "deadline"),  # none
         (f"checkpoint_every=1 deadline={OFFLINE_AFTER - 1}", "deadline"),
         *((word, "run") for word in ("deadlin=600", "task.holdout=10", "task=csv task.schema=x")),
-        ("deadline=600 checkpoint_every=1 task=csv task.schema=a.json", None),  # in its folder
+        (f"deadline=600 checkpoint_every=1 {NODES_OWN}", "scores"),
+        (f"deadline=600 checkpoint_every=1 {NODES_OWN} client_eval_every=9", None),
     ],
 )
 def test_overrides_that_would_fail_a_run(out, overrides, wrong):
     (out / "server" / "a.json").write_text(json.dumps(SCHEMA))
     result = faults(examine(read(out / "server"), overrides.split()))
-    assert result.keys() & {"run", "checkpoints", "deadline"} == {wrong} - {None}
+    assert result.keys() & {"run", "checkpoints", "deadline", "scores"} == {wrong} - {None}
 
 
 @pytest.mark.parametrize(

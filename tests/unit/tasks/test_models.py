@@ -473,6 +473,7 @@ BYTES = PLANES.astype(np.uint8)
         ({"loss": nn.CrossEntropyLoss(reduction="sum")}, "loss must give the mean over a batch"),
         ({"loss": nn.functional.mse_loss}, "loss cannot process outputs of shape (2, 4) and targ"),
         ({"test": (X,)}, "x_test and y_test belong together"),
+        ({"x": pd.DataFrame(X), "test": (pd.DataFrame(X)[[2, 1, 0]], Y)}, "x_train's columns in"),
         ({"x": PLANES, "test": (BYTES, Y)}, "x_test and y_test have shapes and type (8, 8, torch"),
     ],
 )  # fmt: skip

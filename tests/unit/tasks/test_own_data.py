@@ -523,8 +523,8 @@ TEST = {"ignore": ["owner"], "test_path": "test.csv"}
         ("x,bought\n1,no,2\n", {}, r"must be .* more values than line 1, 'x'..., which must"),
         ("x,bought\n1,no\n2,no\n", {}, "only the class 'no'.*task.schema"),
         ("x,bought\n1,no\n,yes\n", {}, r"'x' has no value .*, the first of 1: .*task.ignore"),
-        ("x,bought\n1,no\n2,\n", {}, "'bought' has no value .* say task.missing=drop$"),
-        ("x,bought\n1,no\nnull,yes\n", {}, r"'x' has no value .*, NaN or NULL\) in row 2"),
+        ("x,bought\n1,no\n2, NA \n", {}, "'bought' has no value .* say task.missing=drop$"),
+        ("x,bought\n1,no\nnull ,yes\n", {}, r"'x' has no value .*, NaN or NULL\) in row 2"),
         ("PAR1\0\0\n", {}, "table in UTF-8.*: it is Parquet: write it as CSV"),
         ("\udcd0\udccf\x11\udce0", {}, r"table in UTF-8.*: it is Excel \(.xls\): write it as CSV"),
         ("x,bought\n1,1600000000.5\n2,1600000001\n", {}, "'bought' has .* subtract the mean"),
@@ -538,8 +538,8 @@ TEST = {"ignore": ["owner"], "test_path": "test.csv"}
         ("x,bought\n1,0\n2,1\n3,x\n", {}, r"'bought' needs .* as classes \(task.kind=class"),
         ("x,bought\n1,no\n2,yes\n", {"test_share": 0.5}, "2 examples, too few for a test set"),
         (
-            "x,bought\n" + "".join(f"word{i},{i % 2}\n" for i in range(40)), {},
-            r"'x' has 40 different texts in 40 rows, .* bound of 20: .*task.ignore=\[x\]",
+            "x (1),bought\n" + "".join(f"word{i},{i % 2}\n" for i in range(40)), {},
+            r"has 40 different texts in 40 rows, .* bound of 20: .*task.ignore=\['x \(1\)'\]",
         ),
         (
             "x,bought\n" + "".join(f"{i},word{i}\n" for i in range(40)), {},
@@ -555,7 +555,7 @@ TEST = {"ignore": ["owner"], "test_path": "test.csv"}
         (ROWS, TEST | {"age,city,bought\n1,Bern,no\n2,Oslo,no\n": 0}, "'city' has 'Oslo' in row 2"),
         ("x,x ,bought\n1,1,no\n", {}, "has two columns 'x'"),
         (ROWS, {"client": "bought"}, "task.client=bought must be another column: it is the target"),
-        (ROWS.replace(",", ";"), {}, r"its first line is 'age;.*: give \"task.separator=';'\"$"),
+        (ROWS.replace(",", ";"), {}, "its first line is 'age;.*: give task.separator=semicolon$"),
         (ROWS.replace(",", ";"), WITH, r"first line is 'age;.*: write ',' instead of ';'$"),
         ("sep=;\n" + ROWS.replace(",", ";"), {}, "line 1 is 'sep=;', which .*: remove it"),
         (
@@ -565,7 +565,7 @@ TEST = {"ignore": ["owner"], "test_path": "test.csv"}
         ('x,bought\n1,"0,5"\n2,"1,5"\n', {}, r"'bought' has '0,5', whose comma .*thousands=','\)$"),
         ('x,bought\n"1,200,000",0\n"1,200",1\n', {}, "'x' has '1,200,000', whose comma makes"),
         ('x,bought\n-,0\n"1.200,5",1\n', {}, "'x' has '1.200,5', whose comma makes"),
-        (ROWS, {"separator": ";;"}, r"task.separator=;; must be one character, or \\t for a tab"),
+        (ROWS, {"separator": ";;"}, "task.separator=;; must be one character, tab or semicolon"),
     ],
 )  # fmt: skip
 def test_a_table_that_does_not_fit_is_refused(text, keys, message):
@@ -573,6 +573,11 @@ def test_a_table_that_does_not_fit_is_refused(text, keys, message):
         Path("test.csv").write_text(test)
     with pytest.raises(ValueError, match=message):
         table(text, **{key: value for key, value in keys.items() if "\n" not in key})
+
+
+def test_a_test_set_without_data_is_refused():
+    with pytest.raises(ValueError, match="must be null without task"):
+        Csv(test_path="a.csv", schema=SCHEMA)
 
 
 ARRAYS = {"x_train": X, "y_train": Y}
