@@ -48,7 +48,7 @@ def main(grid: Grid, context: Context) -> None:
     overrides = overrides_of(context.run_config)
     # Without `output` the folder depends on where the SuperLink was started, so it is logged.
     output = str(context.run_config.get("output", "")) or f"outputs/flower-{context.run_id}"
-    folder = Path(output).resolve()
+    folder = Path(output).expanduser().resolve()
     log.info("python -m fl_app %s", shlex.join(overrides))
     log.info("Files go to %s", folder)
     try:

@@ -100,7 +100,7 @@ class Layout:
         arrays = []
         for entry in self.entries:
             flat = vector[self.slices[entry.name]]
-            if np.issubdtype(np.dtype(entry.dtype), np.integer):
+            if np.dtype(entry.dtype).kind in "iub":
                 flat = np.rint(flat)
             arrays.append(flat.astype(entry.dtype, copy=False).reshape(entry.shape))
         return arrays

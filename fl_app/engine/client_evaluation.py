@@ -213,8 +213,9 @@ def figures(scores: Sequence[Scores]) -> dict[str, float]:
         counted = defined or sent
         values = np.array([each.metrics[name] for each in counted], float)
         sizes = np.array([each.num_examples for each in counted], float)
-        sign = -1.0 if any(part in name for part in LOWER_IS_BETTER) else 1.0
-        pairs = (pair for part, pair in POOLED.items() if part in name)
+        negated, derived = name.startswith("neg"), name.startswith(("neg", "log"))
+        sign = -1.0 if any(part in name for part in LOWER_IS_BETTER) and not negated else 1.0
+        pairs = (pair for part, pair in POOLED.items() if part in name and not derived)
         transform, inverse = next(pairs, (np.positive, np.positive))
         with np.errstate(all="ignore"):  # a model that diverged has any loss
             result[f"{name}_mean"] = float(inverse(sizes @ transform(values) / sizes.sum()))

@@ -52,9 +52,12 @@ VISION = (
 # The error of torchvision if its compiled operators were built for another build of torch.
 NO_OPERATORS = "operator torchvision::nms does not exist"
 # Python runs this file at its start, after the files that locate this package. Then `import
-# torchvision` succeeds without its operators.
+# torchvision` succeeds without its operators. It leaves no module behind: an app brings its own.
 TOLERATED = "zz_fl_app_torchvision.pth"
-TOLERATE = "import fl_app.tasks.vision; fl_app.tasks.vision.tolerate()\n"
+TOLERATE = (
+    "import sys, fl_app.tasks.vision; fl_app.tasks.vision.tolerate(); "
+    "[sys.modules.pop(n) for n in [*sys.modules] if n.partition('.')[0] == 'fl_app']\n"
+)
 
 
 class InstallError(Exception):

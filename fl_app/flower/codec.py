@@ -102,7 +102,8 @@ def from_arrays(record: ArrayRecord, layout: Layout) -> Vector:
         ValueError: names, shapes or kinds of dtypes are not those of the layout.
     """
     arrays, entries = arrays_of(record), layout.names
-    if [*arrays] == [*map(str, range(len(entries)))]:  # of a list, as NumPyClients return it
+    numbers = [*map(str, range(len(entries)))]  # of a list, as NumPyClients return it
+    if [*arrays] == numbers and {*entries} != {*numbers}:
         arrays = dict(zip(entries, arrays.values(), strict=True))
     missing, unexpected = layout.slices.keys() - arrays.keys(), arrays.keys() - layout.slices.keys()
     if missing or unexpected:
@@ -247,8 +248,10 @@ def read_upload(
         ValueError: the reply is malformed.
         RunError: the client did not train with `needs`. All clients run the same app.
     """
-    content, ours = message.content, names.UPLOAD in message.content.config_records
-    values = content.config_records[names.UPLOAD] if ours else {}
+    content = message.content
+    values: Mapping[str, Any] = content.config_records.get(names.UPLOAD, {})
+    ours = names.TRAINER in values  # else a record of that name is the user's
+    values = values if ours else {}
     if needs and needs.rpartition(".")[2] not in str(values.get(names.TRAINER, "")).split():
         raise RunError(
             f"the ClientApp must train with {needs}: the algorithm is one of client and server, "
@@ -288,9 +291,9 @@ def read_scores(message: Message) -> Scores:
     record = _only(message.content.metric_records, "MetricRecord")
     numbers = {name: float(v) for name, v in record.items() if isinstance(v, int | float)}
     num_examples = numbers.pop(names.NUM_EXAMPLES, None)
-    if num_examples is None or not math.isfinite(num_examples):
+    if num_examples is None or not num_examples.is_integer():
         actual = "no" if num_examples is None else num_examples
-        raise ValueError(f"metrics hold {actual} {names.NUM_EXAMPLES}, expected a finite number")
+        raise ValueError(f"metrics hold {actual} {names.NUM_EXAMPLES}, expected a whole number")
     return Scores(numbers, int(num_examples))
 
 

@@ -14,7 +14,16 @@ SEQUENCE = "sequence"
 ANY_NODE = "any-node"  # the node works for client `client-id`, not for a client of its own
 APP_CONFIG = "app-config"  # the resolved configuration, YAML
 # Keys of an order's config that this project sets itself.
-RESERVED = (VERSION, CLIENT_ID, SEQUENCE, APP_CONFIG)
+RESERVED = (
+    VERSION,
+    CLIENT_ID,
+    SEQUENCE,
+    APP_CONFIG,
+    "width",
+    "window",
+    "continues",
+    "fresh_version",
+)
 FROZEN = "frozen"  # traces of frozen and private parameters (`fl_app.client.flat.FlatModel`)
 RUN = "run"  # letters and digits, the same for all ServerApps of one resumed run
 

@@ -93,6 +93,12 @@ def run(
             require(not reserved, f"keys of {key}", reserved, bound, reason)
             with explaining(f"{key} must be a ConfigRecord"):
                 codec.config_record(config or {})
+        # Flower's own strategies may go on from what they have learned.
+        learned = (
+            vars(strategy).get("_started") and strategy.state and not hasattr(strategy, "inner")
+        )
+        bound, reason = "a new object", "it would go on from what it learned in an earlier start"
+        require(not learned, "strategy", cls.__name__, bound, reason)
         strategy.validate_run(num_versions, schedule)
         if guard is not None:
             guard.validate_kinds(strategy.takes)
@@ -108,6 +114,8 @@ def run(
             stack.enter_context(disk_errors_as_run_errors(folder, AGAIN))
             files = RunFolder(folder, history, live=True)
         arrays = codec.arrays_of(initial_arrays)
+        kinds = {name: a.dtype for name, a in arrays.items() if a.dtype.kind not in "fiub"}
+        require(not kinds, "initial_arrays", kinds, "real numbers", "models are float32")
         # "d" = float64. Zeros count too, since training changes them.
         same = {n: np.array_equal(np.float32(a), a, equal_nan=True) for n, a in arrays.items()}
         if lossy := [n for n, a in arrays.items() if a.dtype == "d" or not same[n]]:
@@ -116,6 +124,7 @@ def run(
         layout = Layout.of_arrays(arrays)
         results = _Results(strategy, layout, num_versions, evaluate)
         strategy.summary()
+        vars(strategy)["_started"] = True
         num_nodes = _count_nodes(grid, schedule)
         if note := strategy.memory_cost(layout.num_trainable, num_nodes):
             log.info(note)
@@ -249,7 +258,7 @@ class _Results(Intake):
                     self.num_versions,
                     len(event.client),
                     event.age,
-                    f"{means['train_loss']:.4f}" if "train_loss" in means else "unknown",
+                    next((f"{means[n]:.4f}" for n in names.LOSS_NAMES if n in means), "unknown"),
                 )
             case ClientsEvaluated():
                 record = MetricRecord(

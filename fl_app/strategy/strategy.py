@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from fl_app.engine.guard import Guard
 
 log = logging.getLogger("flwr")
+NO_SETTINGS = ("state", "report", "shares")  # attributes of a run
 
 
 class AsyncStrategy(Algorithm, Strategy):
@@ -220,7 +221,7 @@ class AsyncStrategy(Algorithm, Strategy):
 
     def _settings(self) -> dict[str, Scalar | None]:
         """The hyper-parameters, by name."""
-        own = {k: v for k, v in vars(self).items() if k not in ("state", "report") and k[0] != "_"}
+        own = {k: v for k, v in vars(self).items() if k not in NO_SETTINGS and k[0] != "_"}
         return {name: described(value) for name, value in own.items()}
 
 
@@ -233,11 +234,13 @@ def mean_metrics(updates: Updates, loss: str = "train_loss") -> dict[str, Any]:
     """
     samples: dict[str, list[tuple[float, int]]] = {}
     for update in updates:
-        # If a foreign ClientApp sends no loss, `update.loss` is NaN, too.
-        records = update.records.get(names.METRICS, {"": names.LOSS_NAMES}).values()
-        has_loss = any(name in record for record in records for name in names.LOSS_NAMES)
-        for name, value in [*update.metrics.items(), *[(loss, update.loss)] * has_loss]:
-            samples.setdefault(name, []).append((value, update.num_examples))
+        sent: dict[str, Any] = {**update.metrics, loss: update.loss}
+        if foreign := update.records.get(names.METRICS):  # its losses keep their names
+            sent = {k: v for record in foreign.values() for k, v in record.items()}
+            sent.pop(names.NUM_EXAMPLES, None)
+        for name, value in sent.items():
+            if isinstance(value, int | float):
+                samples.setdefault(name, []).append((value, update.num_examples))
     return {k: sum(v * n for v, n in s) / sum(n for _, n in s) for k, s in samples.items()}
 
 

@@ -34,7 +34,8 @@ def tolerate() -> None:
     transforms and classification models need none of them. `fl_app.field.packages` has every
     process of such an environment call this at its start, so this module imports nothing else.
     """
-    if "torchvision" not in sys.modules:
+    present = {type(finder).__name__ for finder in sys.meta_path}  # perhaps of another copy
+    if "torchvision" not in sys.modules and _Before.__name__ not in present:
         sys.meta_path.insert(0, _Before())
 
 

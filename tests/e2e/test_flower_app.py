@@ -160,14 +160,19 @@ def test_metrics_are_means_by_examples_and_arrays_that_are_rounded_are_named(los
     def app(message, context):
         node = context.node_config["partition-id"]
         metrics = {"num-examples": 1 + 2 * node, "train_loss": losses[node], "acc": 4.0 * node}
+        metrics["loss"] = 5.0
         content = RecordDict({**message.content, "metrics": MetricRecord(metrics)})
         return Message(content, reply_to=message)
 
     arrays = {"w": np.zeros(1), "n": np.array([2**24 + 1]), "b": np.array([7])}
     result = FedBuff().start(FakeGrid(app, 2), codec.record_of(arrays), 1, schedule=synchronous(2))
     means = dict(result.train_metrics_clientapp[1])
-    assert means == pytest.approx({"train_loss": mean, "acc": 3.0}, nan_ok=True)
+    assert means == pytest.approx({"train_loss": mean, "acc": 3.0, "loss": 5.0}, nan_ok=True)
     assert "initial_arrays w, n: models are float32" in logs.text
+    strategy, parts = FedHist(), (FakeGrid(app, 2), codec.record_of(arrays), 1)
+    strategy.start(*parts, schedule=synchronous(2))
+    with pytest.raises(ValueError, match="strategy=FedHist must be a new object"):
+        strategy.start(*parts)
 
 
 class Hinting(FedBuff):

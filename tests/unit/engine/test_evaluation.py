@@ -100,7 +100,7 @@ def test_figures_of_three_clients():
 @pytest.mark.parametrize(
     ("name", "worst"),
     [
-        *(("accuracy", 0.0), ("f1", 0.0), ("r2", 0.0)),
+        *(("accuracy", 0.0), ("f1", 0.0), ("r2", 0.0), ("neg_rmse", 0.0), ("log_rmse", 9.0)),
         *(("cross_entropy", 9.0), ("nll", 9.0), ("brier_score", 9.0), ("kl_divergence", 9.0)),
         *(("hamming_distance", 9.0), ("mean_absolute_deviation", 9.0), ("rmse", 9.0)),
     ],
@@ -108,6 +108,7 @@ def test_figures_of_three_clients():
 def test_the_worst_decile_of_an_error_is_the_highest(name, worst):
     numbers = figures([Scores({name: float(i)}, 10) for i in range(10)])
     assert numbers[f"{name}_worst_decile"] == worst
+    assert name == "rmse" or numbers[f"{name}_mean"] == 4.5
 
 
 def test_a_metric_that_is_not_defined_on_a_clients_examples_counts_for_the_others():

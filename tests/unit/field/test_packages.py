@@ -22,6 +22,7 @@ from fl_app.field.make import new_kit
 from fl_app.field.packages import (
     AARCH64,
     NEVER_LOADED,
+    TOLERATE,
     TORCH,
     Environment,
     InstallError,
@@ -250,3 +251,7 @@ def test_a_stranger_reaches_the_calls_of_supernodes_alone_and_not_with_large_bod
     with caddy(server, free_ports(1)[0]) as stranger:  # while the SuperLink is down
         assert status(stranger, "POST", PUSH) == 502
         assert status(stranger, "POST", LIST_RUNS) == 403
+
+
+def test_the_start_of_a_process_leaves_no_module_of_the_package_behind():
+    python("-c", f"{TOLERATE}assert 'fl_app' not in sys.modules\nimport torchvision")

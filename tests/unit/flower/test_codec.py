@@ -13,7 +13,7 @@ from threading import Barrier
 import numpy as np
 import pytest
 from fake_grid import FakeGrid, through
-from flwr.app import Array, ArrayRecord, Message, MetricRecord, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 
 from fl_app.core.layout import Layout
 from fl_app.core.types import Order, Scores, Upload
@@ -238,6 +238,7 @@ def test_a_foreign_reply_is_a_model_whatever_its_records_are_called(loss):
     arrays = dict(reversed(INITIAL.items()))  # names decide, not the order
     content = foreign_reply(arrays, **{loss: 0.25, "f1": 0.5, "histogram": [1, 2]}).content
     records = RecordDict({"weights": content["arrays"], "results": content["metrics"]})
+    records["upload"] = ConfigRecord({"kind": "mine"})
     upload = codec.read_upload(a_message(records), LAYOUT)
     assert upload.vector.tolist() == VECTOR.tolist()
     assert (upload.kind, upload.rate_sum, upload.num_examples) == ("model", 1.0, 10)
@@ -246,6 +247,9 @@ def test_a_foreign_reply_is_a_model_whatever_its_records_are_called(loss):
     assert math.isnan(codec.read_upload(foreign_reply(), LAYOUT).loss)
     listed = {str(number): array for number, array in enumerate(INITIAL.values())}
     assert codec.read_upload(foreign_reply(listed), LAYOUT).vector.tolist() == VECTOR.tolist()
+    numbered = Layout.of_arrays({"1": np.ones(1), "0": np.ones(1)})  # names, not places
+    reply = foreign_reply({"0": np.zeros(1), "1": np.ones(1)})
+    assert codec.read_upload(reply, numbered).vector.tolist() == [1, 0]
 
 
 def test_foreign_float64_is_cast_and_overflow_is_not_finite():
@@ -272,14 +276,14 @@ def test_named_arrays_that_do_not_fit(changes, text):
         codec.read_upload(foreign_reply(arrays), LAYOUT)
 
 
-@pytest.mark.parametrize("value", [math.nan, math.inf, [3, 4], None])
+@pytest.mark.parametrize("value", [math.nan, math.inf, 1.5, [3, 4], None])
 def test_number_of_examples_is_needed(value):
     reply = foreign_reply()
     reply.content["metrics"].pop("num-examples")
     if value is not None:
         reply.content["metrics"]["num-examples"] = value
     for read in (codec.read_scores, lambda message: codec.read_upload(message, LAYOUT)):
-        with pytest.raises(ValueError, match=r"hold (no|nan|inf) num-examples, expected"):
+        with pytest.raises(ValueError, match=r"hold (no|nan|inf|1.5) num-examples, expected"):
             read(reply)
 
 

@@ -473,7 +473,7 @@ def test_evaluate_orders_have_their_own_config_and_failures_cause_no_rest(open_m
         mailbox.push(replace(order(number, bad), evaluates=True))
         (reply,) = pull(mailbox, 1)
         assert (
-            reply.error == "malformed reply: metrics hold no num-examples, expected a finite number"
+            reply.error == "malformed reply: metrics hold no num-examples, expected a whole number"
         )
     mailbox.push(order(4, bad))
     assert pull(mailbox, 1)[0].upload.num_examples == 10

@@ -99,6 +99,8 @@ def test_the_summary_logs_the_settings(logs):
         ({"num_rounds": 0}, "num_rounds=0 must be an integer >= 1: it counts"),
         ({"num_rounds": 2.5}, "num_rounds=2.5 must be an integer >= 1: it counts"),
         ({"train_config": {"version": 1}}, "keys of train_config=version must be none of version"),
+        ({"train_config": {"width": 0.5}}, "keys of train_config=width must be none of version"),
+        ({"initial_arrays": ArrayRecord([np.ones(1, complex)])}, "must be real numbers"),
         ({"timeout": 0.0}, "timeout=0.0 must be a finite number above 0"),
         ({"train_config": {"lr": {"first": 1}}}, "train_config must be a ConfigRecord: TypeError"),
         ({"schedule": 2}, "schedule=2 must be a fl_app.schedule.Schedule"),
