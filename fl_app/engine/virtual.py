@@ -159,7 +159,7 @@ class VirtualClock(Clock):
         pause = math.inf
         if self.pauses:  # of an order in steps, the epochs are unknown
             known = self.epochs > 1 and "local_steps" not in order.config
-            pause = self._now + download + start + known * epoch
+            pause = self._now + download + start + (epoch if known else 0.0)
         self._plan(order, self._now + seconds, self._ties.random(), pause=pause)
         return parts
 
