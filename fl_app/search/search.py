@@ -7,6 +7,7 @@ import shutil
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from copy import deepcopy
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -60,7 +61,8 @@ def search(settings: Settings, words: Sequence[str], folder: Path, resume: bool)
     with hydra.initialize_config_dir(str(CONF), version_base="1.3"):
         all_words = [*words, "experiment.seeds=null", f"experiment.parallel={settings.parallel}"]
         all_words += [] if settings.updates is None else [f"max_updates={settings.updates}"]
-        cells = cells_of(words, all_words)
+        config = hydra.compose("config", overrides=all_words)
+        cells = cells_of(config, words, all_words)
         budget = budget_of(settings, cells)
         spaces = {name: space_of(settings, name, cell) for name, cell in cells.items()}
         with disk_errors_as_run_errors(folder), require_writable(folder):
@@ -84,7 +86,7 @@ def search(settings: Settings, words: Sequence[str], folder: Path, resume: bool)
                     study = CellStudy(journal, name, space, first, settings.trials, settings.seed)
                     studies.append(study)
                 with processes(settings.parallel) as pool:
-                    trials = _Search(studies, settings, all_words, folder, pool, *budget)
+                    trials = _Search(studies, settings, config, all_words, folder, pool, *budget)
                     try:
                         for number in range(settings.trials):
                             trials.try_each(number)
@@ -93,10 +95,13 @@ def search(settings: Settings, words: Sequence[str], folder: Path, resume: bool)
                     trials.judge()
 
 
-def cells_of(words: Sequence[str], all_words: Sequence[str]) -> dict[str, DictConfig]:
+def cells_of(
+    config: DictConfig, words: Sequence[str], all_words: Sequence[str]
+) -> dict[str, DictConfig]:
     """The cells of the experiment, before a trial's values.
 
     Args:
+        config: composed from all words.
         words: the user's.
         all_words: these, and the search's.
 
@@ -107,7 +112,6 @@ def cells_of(words: Sequence[str], all_words: Sequence[str]) -> dict[str, DictCo
         key = word.lstrip("+").partition("=")[0]
         bound = "left out: there are search.seeds and search.parallel"
         require(key not in REFUSED, key, "...", bound, "the search has values of its own")
-    config = hydra.compose("config", overrides=list(all_words))
     bound = "the name of an experiment, such as experiment=quickstart"
     has_cells = bool(config.experiment.cells)
     require(has_cells, "experiment", "null", bound, "there are no cells to search")
@@ -185,6 +189,7 @@ class _Search:
     Attributes:
         studies: of the cells.
         settings: the keys ``search.*``.
+        config: composed from `words`.
         words: overrides of all runs.
         folder: for all files.
         pool: of processes for runs side by side.
@@ -194,6 +199,7 @@ class _Search:
 
     studies: Sequence[CellStudy]
     settings: Settings
+    config: DictConfig
     words: Sequence[str]
     folder: Path
     pool: ProcessPoolExecutor
@@ -242,8 +248,8 @@ class _Search:
         """The runs of a cell with some values, one per seed, by the names of their folders."""
         words = [*self.words, f"experiment.only=['{study.name}']", "resume=auto"]
         words.append(f"experiment.seeds={[*seeds]}")
-        # Without the values: the experiment's own algorithm may lack keys of the cell.
-        config = hydra.compose("config", overrides=words)
+        config = deepcopy(self.config)
+        config.experiment.update({"only": [study.name], "seeds": [*seeds]})
         words += values
         try:
             cells = checked_cells(config, words).values()
