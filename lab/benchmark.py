@@ -48,10 +48,9 @@ class Benchmark(Scores):
         lacks = wide.isna().stack()
         return [f"{method}@{setting}-seed{seed}" for setting, seed, method in lacks.index[lacks]]
 
-    def without(self, names: Collection[str]) -> "Benchmark":
-        """The results without some methods and settings."""
-        excluded = self.scores.method.isin(names) | self.scores.setting.isin(names)
-        return Benchmark(self.scores[~excluded])
+    def without(self, methods: Collection[str]) -> "Benchmark":
+        """The results without some methods."""
+        return Benchmark(self.scores[~self.scores.method.isin(methods)])
 
     def late(self, settings: Sequence[str]) -> list[str]:
         """Methods that need more than `LATE` times the seconds of the median one in a setting."""
@@ -68,13 +67,10 @@ class Benchmark(Scores):
             ValueError: no method has all results, or there is one seed.
         """
         table = self.table(settings)
-        require(
-            len(table) > 1 and len(table.columns) > 0,
-            "folder",
-            ", ".join(settings),
-            "settings in which a method has a result with each of several seeds",
-            "there is nothing to compare, or no interval; some runs may still go on",
-        )
+        fits, names = len(table) > 1 and len(table.columns) > 0, ", ".join(settings)
+        bound = "settings in which a method has a result with each of several seeds"
+        effect = "there is nothing to compare, or no interval; some runs may still go on"
+        require(fits, "folder", names, bound, effect)
         return str(table.mean().sort_values(ascending=False).index[0])
 
     def groups(self) -> dict[str, list[str]]:
@@ -122,8 +118,6 @@ def _row(run: Path) -> dict[str, object]:
         "method": method,
         "setting": setting,
         "seed": int(seed) if cell else config.get("seed", 0),
-        "stopped": "",
-        "chosen": "",
         "place": order.index(setting) if setting in order else len(order),
     }
     summary = read_summary(run)
@@ -259,17 +253,13 @@ def main(words: Sequence[str] | None = None) -> None:
     parser.add_argument("--csv", type=Path, metavar="FILE", help=help_csv)
     help_against = "methods with which each other one is compared, besides the best"
     parser.add_argument("--against", nargs="+", default=[], metavar="METHOD", help=help_against)
-    help_without = "methods and settings that are left out"
-    parser.add_argument("--without", nargs="+", default=[], metavar="NAME", help=help_without)
     args = parser.parse_args(words)
     try:
         results = read(args.folder)
-        for key, columns in (("without", ["method", "setting"]), ("against", ["method"])):
-            names = {*results.scores[columns].to_numpy().ravel()}
-            for name in getattr(args, key):
-                bound = f"among {', '.join(sorted(names))}"
-                require(name in names, f"--{key}", name, bound, "it has no run")
-        results = results.without(args.without)
+        names = {*results.scores.method}
+        for name in args.against:
+            bound = f"among {', '.join(sorted(names))}"
+            require(name in names, "--against", name, bound, "it has no run")
         if args.csv:
             complete = results.scores.dropna(subset="accuracy")
             complete.to_csv(args.csv, index=False, float_format="%.10g")

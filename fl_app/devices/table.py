@@ -117,13 +117,8 @@ def read_table(name: str, key: str = "devices.table") -> Table:
     table = resources.files("fl_app.devices") / "tables" / f"{name}.json"
     path = Path(name).expanduser()
     packaged = "/" not in name and table.is_file()
-    require(
-        packaged or path.is_file(),
-        key,
-        name,
-        "a file, or the name of a table of fl_app/devices/tables",
-        "the boards' seconds are unknown",
-    )
+    bound = "a file, or the name of a table of fl_app/devices/tables"
+    require(packaged or path.is_file(), key, name, bound, "the boards' seconds are unknown")
     with explaining(f"{key}={name} is no device file", "; python -m lab.rack.fit writes one"):
         text = table.read_text(encoding="utf-8") if packaged else path.read_text(encoding="utf-8")
         content = json.loads(text)
@@ -161,13 +156,8 @@ def boards_of(
         consequence = "what an order takes on another board is unknown"
         require(kind in file.kinds, "devices.boards", kind, bound, consequence)
     names = [kind for kind, number in counts.items() for _ in range(number)]
-    require(
-        len(names) == num_clients,
-        "devices.boards",
-        dict(counts),
-        f"num_clients={num_clients} boards of {known}",
-        "every client is one board",
-    )
+    fits, bound = len(names) == num_clients, f"num_clients={num_clients} boards of {known}"
+    require(fits, "devices.boards", dict(counts), bound, "every client is one board")
     return names, [file.kinds[name] for name in names]
 
 

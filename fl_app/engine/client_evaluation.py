@@ -32,7 +32,7 @@ from fl_app.engine.federation import Federation
 # Parts of the names of metrics of which a lower value is better.
 LOWER_IS_BETTER = (
     *("loss", "error", "perplexity", "rmse", "mse", "mae", "entropy", "nll", "brier"),
-    *("distance", "divergence", "deviation"),
+    *("distance", "divergence", "deviation", "neg_log_likelihood", "negative_log_likelihood"),
 )
 # Metrics that are a function of a mean over examples, by parts of their names, with its inverse and
 # itself. They are pooled: as if one client had all examples.
@@ -213,7 +213,8 @@ def figures(scores: Sequence[Scores]) -> dict[str, float]:
         counted = defined or sent
         values = np.array([each.metrics[name] for each in counted], float)
         sizes = np.array([each.num_examples for each in counted], float)
-        negated, derived = name.startswith("neg"), name.startswith(("neg", "log"))
+        derived = name.startswith(("neg", "log"))
+        negated = name.startswith("neg") and "likelihood" not in name
         sign = -1.0 if any(part in name for part in LOWER_IS_BETTER) and not negated else 1.0
         pairs = (pair for part, pair in POOLED.items() if part in name and not derived)
         transform, inverse = next(pairs, (np.positive, np.positive))

@@ -137,13 +137,9 @@ def add_helper(
     PORTS.check("--port", port, "no helper can listen there")
     nodes = sorted(kit.glob("node-*"))
     min_clients = max(2, len(nodes) // 2) if min_clients is None else min_clients
-    require(
-        2 <= min_clients <= len(nodes),
-        "--min-clients",
-        min_clients,
-        f"between 2 and the {len(nodes)} devices of the kit",
-        "a sum over one device is its upload, and one of more devices never comes",
-    )
+    bound = f"between 2 and the {len(nodes)} devices of the kit"
+    effect = "a sum over one device is its upload, and one of more devices never comes"
+    require(2 <= min_clients <= len(nodes), "--min-clients", min_clients, bound, effect)
     with _new_folder(folder) as draft:
         stamp = Kit.read(server, {}).settings.get("MADE", "")
         values = {"port": port, "least": min_clients, "made": stamp}

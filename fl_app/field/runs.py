@@ -68,13 +68,9 @@ class Supervisor:
             OSError: nobody can write to `output`.
             RunError: the run was stopped, ended early, or makes no progress.
         """
-        require(
-            _reason_of_end(output) is None or RESUME in overrides,
-            "--output",
-            output,
-            f"a folder without a finished run, unless the run is to be resumed ({RESUME})",
-            "its files would be lost",
-        )
+        fits = _reason_of_end(output) is None or RESUME in overrides
+        bound = f"a folder without a finished run, unless the run is to be resumed ({RESUME})"
+        require(fits, "--output", output, bound, "its files would be lost")
         output.mkdir(parents=True, exist_ok=True)
         (output / REFUSED).unlink(missing_ok=True)
         fruitless, furthest = 0, _log_of(output)[0]
@@ -129,14 +125,10 @@ class Supervisor:
             return run_id
         run_id, their_words = unfinished
         theirs, ours = _without_resume(their_words), _without_resume(words)
-        require(
-            theirs == ours,
-            "--output",
-            output,
-            f"a folder in which no other run is under way, but run {run_id} is ("
-            f"{' '.join(theirs)} instead of {' '.join(ours)})",
-            "two runs would write to the same files",
-        )
+        difference = f"{' '.join(theirs)} instead of {' '.join(ours)}"
+        bound = f"a folder in which no other run is under way, but run {run_id} is ({difference})"
+        effect = "two runs would write to the same files"
+        require(theirs == ours, "--output", output, bound, effect)
         self.tell(f"run {run_id} is under way in {output}: no other run is submitted")
         return run_id
 

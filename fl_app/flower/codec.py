@@ -249,9 +249,9 @@ def read_upload(
         RunError: the client did not train with `needs`. All clients run the same app.
     """
     content = message.content
-    values: Mapping[str, Any] = content.config_records.get(names.UPLOAD, {})
-    ours = names.TRAINER in values  # else a record of that name is the user's
-    values = values if ours else {}
+    sent: Mapping[str, Any] = content.config_records.get(names.UPLOAD, {})
+    ours = names.TRAINER in sent
+    values = sent if ours else {}  # a record of that name without a trainer is the user's
     if needs and needs.rpartition(".")[2] not in str(values.get(names.TRAINER, "")).split():
         raise RunError(
             f"the ClientApp must train with {needs}: the algorithm is one of client and server, "

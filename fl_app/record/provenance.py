@@ -63,14 +63,10 @@ def source_commit(folder: Path) -> tuple[str | None, bool | None]:
     if not (folder / ".git").exists():
         return None, None
     try:
-        status = subprocess.run(
-            [*GIT, "status", "--porcelain=v2", "--branch", "--", "fl_app", "conf"],
-            cwd=folder,
-            capture_output=True,
-            text=True,
-            timeout=TIMEOUT,
-            check=True,
-        ).stdout.splitlines()
+        command = [*GIT, "status", "--porcelain=v2", "--branch", "--", "fl_app", "conf"]
+        status = subprocess.check_output(
+            command, cwd=folder, stderr=subprocess.DEVNULL, text=True, timeout=TIMEOUT
+        ).splitlines()
     except (OSError, subprocess.SubprocessError):
         return None, None
     (commit,) = (line.split()[-1] for line in status if line.startswith("# branch.oid "))

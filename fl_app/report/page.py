@@ -310,14 +310,9 @@ def _troubles(cell: Cell) -> list[Part]:
 def _title(cells: Sequence[Cell]) -> str:
     """Experiment, cell or algorithms, and tasks."""
     algorithms = list(dict.fromkeys(cell.algorithm for cell in cells))
-    if len(cells) == 1:
-        name = cells[0].name
-    elif experiment := cells[0].get("experiment.name"):
-        name = experiment
-    elif len(algorithms) <= MAX_LISTED:
-        name = ", ".join(algorithms)
-    else:
-        name = f"{len(algorithms)} algorithms"
+    few = len(algorithms) <= MAX_LISTED
+    listed = ", ".join(algorithms) if few else f"{len(algorithms)} algorithms"
+    name = cells[0].name if len(cells) == 1 else cells[0].get("experiment.name") or listed
     tasks = list(dict.fromkeys(cell.task for cell in cells if cell.task))
     return f"{name} on {', '.join(tasks)}" if tasks else name
 

@@ -16,17 +16,12 @@ _PALETTE = (
 # The order is that of legends, tables and panels. Each has the next colour of the palette. Where
 # two algorithms share a colour, line styles tell them apart (`looks`).
 ALGORITHMS = (
-    *("fedavg", "fedavg_k", "fedasync", "fedbuff", "wkafl"),
-    *("fedhist", "fedasmu", "overlap_fedavg", "eafl"),
-    *("fedprox", "moon", "feddyn", "port", "aso_fed"),
-    *("fedsa (re-interpreted)", "twafl", "sasgd", "dynsgd"),
-    *("refl", "gsgm", "afl", "safl", "dp_fedbuff"),
-    *("fedavgm", "krum", "zeno", "median"),
-    *("trimmed_mean", "scaffold", "ca2fl", "cana", "fadas"),
-    *("ace", "area", "fedstaleweight", "fedstaleasync"),
-    *("asyncfeded", "ringmaster", "ringleader", "rescaled_asgd"),
-    *("dude_asgd", "mr_asyncfl", "fedpsa", "fedqs"),
-    *("fedcompass", "pisces", "fedqueue"),
+    *("fedavg", "fedavg_k", "fedasync", "fedbuff", "wkafl", "fedhist", "fedasmu", "overlap_fedavg"),
+    *("eafl", "fedprox", "moon", "feddyn", "port", "aso_fed", "fedsa (re-interpreted)", "twafl"),
+    *("sasgd", "dynsgd", "refl", "gsgm", "afl", "safl", "dp_fedbuff", "fedavgm", "krum", "zeno"),
+    *("median", "trimmed_mean", "scaffold", "ca2fl", "cana", "fadas", "ace", "area"),
+    *("fedstaleweight", "fedstaleasync", "asyncfeded", "ringmaster", "ringleader", "rescaled_asgd"),
+    *("dude_asgd", "mr_asyncfl", "fedpsa", "fedqs", "fedcompass", "pisces", "fedqueue"),
 )
 _COLOURS = dict(zip(ALGORITHMS, cycle(_PALETTE)))
 # Dash patterns: pixels drawn, pixels left out.

@@ -228,13 +228,8 @@ def make_table(cells: Sequence[Cell], target_accuracy: float, last: int = 1) -> 
     """
     shortest = min(cells, key=lambda cell: len(cell.evaluations))
     max_last = max(1, len(shortest.evaluations))
-    require(
-        1 <= last <= max_last,
-        "last",
-        last,
-        f"an integer >= 1, or final, and at most {max_last}, the evaluations of {shortest.name}",
-        "a mean is over so many evaluations",
-    )
+    bound = f"an integer >= 1, or final, and at most {max_last}, the evaluations of {shortest.name}"
+    require(1 <= last <= max_last, "last", last, bound, "a mean is over so many evaluations")
     scores = scores_of(cells)
     rows: list[Row] = []
     for series in group(cells):

@@ -10,12 +10,10 @@ from omegaconf import DictConfig, OmegaConf
 
 from fl_app.cli import dotted, refuse_epochs, refuse_surplus
 from fl_app.core.errors import require
-from fl_app.core.hyper import COUNT, Bound, or_none
+from fl_app.core.hyper import COUNT, Bound, or_none, several
 
-LIST = Bound(
-    "a list such as [a,b]", lambda value: isinstance(value, Sequence) and not isinstance(value, str)
-)
-FILLED = Bound(LIST.text, lambda value: LIST.holds(value) and len(value) > 0)
+FILLED = several("a list such as [a,b]", lambda entry: True)
+LIST = Bound(FILLED.text, lambda value: value == [] or FILLED.holds(value))
 NAME = Bound("without -seedN at its end", lambda value: not re.search(r"-seed\d+$", value))
 
 

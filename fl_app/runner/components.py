@@ -40,14 +40,10 @@ def placement(config: DictConfig) -> tuple[str, int]:
         # Cells side by side share the cores; with one core a cell needs no worker.
         share = len(os.sched_getaffinity(0)) // config.experiment.parallel
         workers = share if device == CPU and share > 1 else 0
-    require(
-        device == CPU or workers == 0,
-        "runtime.workers",
-        workers,
-        f"auto or 0 here, with runtime.device={device}",
-        "forked processes cannot use this device; runtime=ray with runtime.gpus_per_worker=1 has "
-        "workers on GPUs",
-    )
+    fits, bound = device == CPU or workers == 0, f"auto or 0 here, with runtime.device={device}"
+    effect = "forked processes cannot use this device; runtime=ray with "
+    effect += "runtime.gpus_per_worker=1 has workers on GPUs"
+    require(fits, "runtime.workers", workers, bound, effect)
     return device, int(workers)
 
 

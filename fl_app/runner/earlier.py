@@ -148,7 +148,6 @@ def refuse_other_frozen(differing: Sequence[str], folder: Path) -> None:
     if differing:
         raise ValueError(
             f"{folder} holds a run of another model: its frozen or private parameters "
-            f"{names_of(differing)} "
-            "differ, so what was trained does not fit them; restore the model's code and weights, "
-            "give another folder, or remove the run"
+            f"{names_of(differing)} differ, so what was trained does not fit them; restore the "
+            "model's code and weights, give another folder, or remove the run"
         )

@@ -19,8 +19,8 @@ class Buffered(Schedule):
         concurrency: M_c, clients at work at a time; None = every registered client.
         buffer_size: K, updates per aggregation, 1 <= K <= M_c.
         refill: when a random idle client takes the place that an arrival freed: ``"at_once"`` or
-            ``"after_aggregation"``. If `concurrency` is None, every idle client starts at once,
-            but one whose update waits only after its aggregation.
+            ``"after_aggregation"``. If `concurrency` is None, every idle client starts at once;
+            with ``"after_aggregation"`` a client starts after its own update is aggregated.
 
     Raises:
         ValueError: a bound is violated.

@@ -5,9 +5,8 @@ import json
 import shlex
 import shutil
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from copy import deepcopy
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -20,6 +19,7 @@ from fl_app.cli import CONF, compose, nearest, refuse_epochs
 from fl_app.core.errors import Diverged, Interrupted, RunError, Stalled, require
 from fl_app.core.files import disk_errors_as_run_errors, open_log, require_writable, write_text
 from fl_app.record.progress import LINE_EVERY
+from fl_app.report.cells import ENDS
 from fl_app.runner.cell import Plan
 from fl_app.runner.run import processes, run_cells
 from fl_app.runner.validate import checked_cells
@@ -30,7 +30,6 @@ from fl_app.search.study import CellStudy, open_journal
 JOURNAL, SETTINGS, LOCK, TRIALS = "study.jsonl", "search.json", "search.lock", "trials.csv"
 MAY_CHANGE = ("parallel", "folder", "trials", "test_seeds")  # when a search resumes
 ATTRS = ("number", "state", "value", "params", "user_attrs")  # columns of trials.csv
-ENDS = ("updates", "seconds", "num_versions")  # values of `stopped` of a complete run
 MAX_TOLD = 8  # cells whose best scores are told after each trial
 HEAVY = ("events.jsonl", "model.npz", "checkpoints")  # files removed after a trial
 # The search sets these keys, or trials would have other lengths.
@@ -39,6 +38,7 @@ SEARCH_KEYS = (
     *("resume", "checkpoint_every"),
 )
 REFUSED = ("seed", "experiment.seeds", "experiment.parallel")
+UNEQUAL = "cells would be compared that learn for different times"
 
 
 def search(settings: Settings, words: Sequence[str], folder: Path, resume: bool) -> None:
@@ -130,13 +130,9 @@ def budget_of(settings: Settings, cells: Mapping[str, DictConfig]) -> tuple[str,
     keys = ["max_updates" if cell.max_updates else "max_seconds" for cell in cells.values()]
     budgets = {(key, cell[key]) for key, cell in zip(keys, cells.values(), strict=True)}
     key, limit = next(iter(budgets))
-    require(
-        len(budgets) == 1 and limit is not None,
-        "search.updates",
-        settings.updates,
-        "given, unless all cells have the same max_updates, or the same max_seconds",
-        "cells would be compared that learn for different times",
-    )
+    is_one = len(budgets) == 1 and limit is not None
+    bound = "given, unless all cells have the same max_updates, or the same max_seconds"
+    require(is_one, "search.updates", settings.updates, bound, UNEQUAL)
     ends = all(cell.target_accuracy is None for cell in cells.values())
     require(ends, "target_accuracy", "...", "null", "the best trials would end before the others")
     trains = all(cell.runtime.get("train", True) for cell in cells.values())
@@ -161,9 +157,8 @@ def space_of(settings: Settings, name: str, cell: DictConfig) -> Space:
     keys = pd.json_normalize(OmegaConf.to_container(cell)).columns
     for key in space:
         if key not in keys:
-            raise ValueError(
-                f"search.space: unknown key {key!r} of cell {name}{nearest(key, keys)}"
-            )
+            problem = f"search.space: unknown key {key!r} of cell {name}"
+            raise ValueError(problem + nearest(key, keys))
         free = key.partition(".")[0] not in SEARCH_KEYS
         bound = f"none of {', '.join(SEARCH_KEYS)}"
         require(free, "search.space", key, bound, "the search sets it, or compares by it")
@@ -209,12 +204,11 @@ class _Search:
     def try_each(self, number: int) -> None:
         """Carry out one trial of every cell."""
         studies = [study for study in self.studies if study.begin(number)]
-        runs = self.folder / "runs" / str(number)
-        seeds = self.settings.seeds
-        plans = [self._plans(study, study.words, seeds) for study in studies]
+        runs, seeds = self.folder / "runs" / str(number), self.settings.seeds
         trials, tests = self.settings.trials, len(self.settings.test_seeds)
         later = len(self.studies) * ((trials - number - 1) * len(seeds) + tests)
-        summaries = self._run(plans, runs, title := f"trial {number + 1} of {trials}", later)
+        values, title = {s: s.words for s in studies}, f"trial {number + 1} of {trials}"
+        summaries = self._run(values, seeds, runs, title, later)
         for study in studies:
             results = {seed: summaries[f"{study.name}-seed{seed}"] for seed in seeds}
             scores = {seed: score_of(each, self.settings.measure) for seed, each in results.items()}
@@ -230,40 +224,19 @@ class _Search:
         if len(self.studies) <= MAX_TOLD:
             print(f"{title}; best so far: {', '.join(best) or '-'}", flush=True)
 
-    def _progress(self, title: str, runs: int, later: int) -> Callable[[int], None]:
-        """What tells, now and then, how many runs have ended."""
-        start = last = time.monotonic()
-
-        def progress(ended: int) -> None:
-            nonlocal last
-            if (now := time.monotonic()) >= last + LINE_EVERY:
-                last, minutes = now, (now - start) / 60 / ended * (runs - ended + later)
-                print(f"{title}: {ended} of {runs} runs, {minutes:.0f} min left", flush=True)
-
-        return progress
-
-    def _plans(
-        self, study: CellStudy, values: Sequence[str], seeds: Iterable[int]
-    ) -> dict[str, Plan]:
-        """The runs of a cell with some values, one per seed, by the names of their folders."""
-        words = [*self.words, f"experiment.only=['{study.name}']", "resume=auto"]
-        words.append(f"experiment.seeds={[*seeds]}")
-        config = deepcopy(self.config)
-        config.experiment.update({"only": [study.name], "seeds": [*seeds]})
-        words += values
-        try:
-            cells = checked_cells(config, words).values()
-        except ValueError as error:
-            raise ValueError(f"{study.name}: {error}") from None
-        return {f"{study.name}-seed{cell.seed}": Plan(cell, words) for cell in cells}
-
     def _run(
-        self, plans: Sequence[Mapping[str, Plan]], folder: Path, title: str, later: int = 0
+        self,
+        settings: Mapping[CellStudy, Sequence[str]],
+        seeds: Sequence[int],
+        folder: Path,
+        title: str,
+        later: int = 0,
     ) -> dict[str, dict[str, Any]]:
-        """The summaries of runs; each has the full length, or an error of its setting.
+        """The summaries of runs, by names of folders: full length, or an error of the setting.
 
         Args:
-            plans: of the runs, by cell.
+            settings: overrides of cells; each runs with every seed.
+            seeds: of the runs; without one, nothing runs.
             folder: for the files.
             title: of these runs on the console.
             later: number of runs after these.
@@ -273,17 +246,30 @@ class _Search:
             RunError: a run failed for another reason than its setting.
             Interrupted: Ctrl-C.
         """
-        runs = {name: plan for cell_plans in plans for name, plan in cell_plans.items()}
-        if not runs:
+        if not (settings and seeds):
             return {}
+        runs = dict[str, Plan]()
+        for study, values in settings.items():
+            words = [*self.words, f"experiment.only=['{study.name}']", "resume=auto"]
+            words += [f"experiment.seeds={[*seeds]}", *values]
+            self.config.experiment.update({"only": [study.name], "seeds": [*seeds]})
+            try:
+                cells = checked_cells(self.config, words).values()
+            except ValueError as error:
+                raise ValueError(f"{study.name}: {error}") from None
+            runs |= {f"{study.name}-seed{cell.seed}": Plan(cell, words) for cell in cells}
+        start = last = time.monotonic()
+
+        def tell(ended: int) -> None:
+            """Tell, now and then, how many runs have ended."""
+            nonlocal last
+            if (now := time.monotonic()) >= last + LINE_EVERY:
+                last, minutes = now, (now - start) / 60 / ended * (len(runs) - ended + later)
+                print(f"{title}: {ended} of {len(runs)} runs, {minutes:.0f} min left", flush=True)
+
+        parallel, pool = self.settings.parallel, self.pool
         out = run_cells(
-            runs,
-            folder,
-            parallel=self.settings.parallel,
-            pool=self.pool,
-            show=False,
-            progress=self._progress(title, len(runs), later),
-            figures=False,
+            runs, folder, parallel=parallel, pool=pool, show=False, progress=tell, figures=False
         )
         if out.interrupted:
             raise Interrupted(f"interrupted; what was tried so far lies in {self.folder}")
@@ -292,13 +278,9 @@ class _Search:
                 raise RunError(f"{name}: {type(problem).__name__}: {problem}")
         unit = "client_updates" if self.key == "max_updates" else "virtual_seconds"
         for name, summary in out.summaries.items():
-            require(
-                summary[unit] >= self.limit or summary["stopped"] != "num_versions",
-                "num_versions",
-                summary["num_versions"],
-                f"larger, for {name}: it ended the run before {self.key}={self.limit}",
-                "cells would be compared that learn for different times",
-            )
+            complete = summary[unit] >= self.limit or summary["stopped"] != "num_versions"
+            bound = f"larger, for {name}: it ended the run before {self.key}={self.limit}"
+            require(complete, "num_versions", summary["num_versions"], bound, UNEQUAL)
         return out.summaries
 
     def write(self) -> None:
@@ -317,12 +299,11 @@ class _Search:
         for study in self.studies:
             print(f"{study.name}: {' '.join(study.setting) or 'no trial was completed'}")
         print(f"Trials and best settings: {self.folder}")
-        folder, plans, seeds = self.folder / "test", [], self.settings.test_seeds
-        for study in self.studies:
-            if study.setting:
-                plans += [self._plans(study, study.setting, seeds)] if seeds else []
-                _remove_others(folder, study, seeds)
-        if self._run(plans, folder, "best settings"):
+        folder, seeds = self.folder / "test", self.settings.test_seeds
+        best = {study: study.setting for study in self.studies if study.setting}
+        for study in best:
+            _remove_others(folder, study, seeds)
+        if self._run(best, seeds, folder, "best settings"):
             print(f"The best settings on fresh seeds: {folder}")
 
 

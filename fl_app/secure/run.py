@@ -40,13 +40,9 @@ def validate_secure(config: DictConfig, strategy: Algorithm, schedule: Schedule)
             "server sees sums alone"
         )
     strategy.public_weights()  # it refuses a form of the algorithm with other weights
-    require(
-        client.upload in kinds,
-        "algorithm.client.upload",
-        client.upload,
-        f"{' or '.join(kinds)} with algorithm={name} and {ON}",
-        "of other kinds it uses more than a weighted sum",
-    )
+    bound = f"{' or '.join(kinds)} with algorithm={name} and {ON}"
+    effect = "of other kinds it uses more than a weighted sum"
+    require(client.upload in kinds, "algorithm.client.upload", client.upload, bound, effect)
     clipped = "the server sees no upload; clients clip theirs to secure_aggregation.clip_norm"
     for key, only, consequence in (
         ("guard.max_norm", None, clipped),
@@ -58,13 +54,10 @@ def validate_secure(config: DictConfig, strategy: Algorithm, schedule: Schedule)
         require(value == only, key, _shown(value), f"{_shown(only)} with {ON}", consequence)
     key = "secure_aggregation.losses"
     require(type(secure.losses) is bool, key, secure.losses, "true or false", "it is a switch")
-    require(
-        (secure.address is not None) == (config.runtime.name == "deployment"),
-        "secure_aggregation.address",
-        secure.address,
-        "host:port with runtime=deployment, and null without",
-        "real nodes need a helper of another party, and a simulation has its own",
-    )
+    fits = (secure.address is not None) == (config.runtime.name == "deployment")
+    bound = "host:port with runtime=deployment, and null without"
+    effect = "real nodes need a helper of another party, and a simulation has its own"
+    require(fits, "secure_aggregation.address", secure.address, bound, effect)
     settled(config, strategy, schedule)
 
 

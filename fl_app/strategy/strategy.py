@@ -230,12 +230,12 @@ def mean_metrics(updates: Updates, loss: str = "train_loss") -> dict[str, Any]:
 
     Args:
         updates: of one version.
-        loss: name under which the mean loss is returned.
+        loss: name of the mean loss; foreign clients' losses keep their own names.
     """
     samples: dict[str, list[tuple[float, int]]] = {}
     for update in updates:
         sent: dict[str, Any] = {**update.metrics, loss: update.loss}
-        if foreign := update.records.get(names.METRICS):  # its losses keep their names
+        if foreign := update.records.get(names.METRICS):
             sent = {k: v for record in foreign.values() for k, v in record.items()}
             sent.pop(names.NUM_EXAMPLES, None)
         for name, value in sent.items():

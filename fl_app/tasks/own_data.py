@@ -212,10 +212,8 @@ class OwnData(TaskKind):
         """The task on these arrays, or without any examples."""
         from fl_app.tasks.objective import objective_of  # loads torch
 
-        objective = objective_of(
-            schema.kind, schema.outputs, schema.target_mean, schema.target_deviation
-        )
-        shape = schema.input_shape
+        moments, shape = (schema.target_mean, schema.target_deviation), schema.input_shape
+        objective = objective_of(schema.kind, schema.outputs, *moments)
         if not arrays:
             arrays = {"inputs": np.empty((0, *shape), np.float32)}
             classes, numbers = np.empty(0, np.int64), np.empty((0, len(schema.outputs)), np.float32)
@@ -357,9 +355,8 @@ class TableData(OwnData):
 
 def names_of(value: Names | float | None) -> list[str]:
     """Names of columns as a list; a key may hold one name, and Hydra reads 2020 as a number."""
-    return [
-        str(each) for each in ([value] if isinstance(value, str | int | float) else value or ())
-    ]
+    values = [value] if isinstance(value, str | int | float) else value or ()
+    return [str(each) for each in values]
 
 
 def encoded_inputs(part: Part, schema: Schema) -> Array:

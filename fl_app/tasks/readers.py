@@ -122,12 +122,9 @@ class Csv(TableData):
                 rows = pd.read_csv(file, dtype=str, nrows=CODED, **options)
                 codes = rows.columns[[rows[n].str.fullmatch(CODE).any() for n in rows]]
                 as_text = self.texts().union(texts, codes.str.strip())
-                table = pd.read_csv(
-                    file,
-                    dtype={n: "str" for n in first.iloc[0] if n.strip() in as_text},
-                    low_memory=False,  # the types of columns must not depend on the size of a chunk
-                    **options,
-                )
+                types = {n: "str" for n in first.iloc[0] if n.strip() in as_text}
+                # The types of columns must not depend on the size of a chunk.
+                table = pd.read_csv(file, dtype=types, low_memory=False, **options)
             except pd.errors.ParserWarning:
                 text = f"rows have more values than line 1, {head!r}..., which must name every"
                 raise ValueError(f"{text} column: remove the lines above the names") from None

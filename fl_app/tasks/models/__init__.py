@@ -25,17 +25,8 @@ TEXT_MODELS = ("textcnn", "transformer", "char_lstm")
 MODELS = (
     *FLAT_MODELS,
     *("cnn", "lenet", "cnn_emnist", "cnn_celeba", "cnn_asmu", "mnistnet", "cnn_cifar"),
-    *(
-        "cnn_cifar_quirk",
-        "cnn_bn",
-        "alexnet",
-        "vgg11",
-        "vgg_r",
-        "resnet20",
-        "resnet_r",
-        "resnet18_gn",
-    ),
-    *TEXT_MODELS,
+    *("cnn_cifar_quirk", "cnn_bn", "alexnet", "vgg11", "vgg_r", "resnet20", "resnet_r"),
+    *("resnet18_gn", *TEXT_MODELS),
 )
 FORM = "package.module:callable"
 CHUNK = 500  # examples per forward pass of a test: they hide overhead and fit into caches

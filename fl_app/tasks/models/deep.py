@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Sequence
 from functools import partial
+from itertools import pairwise
 
 import torch
 from torch import Tensor, nn
@@ -55,22 +56,15 @@ def _residual(
     block: Callable[[int, int, int], nn.Module], inner: int, widths: Sequence[int], depth: int
 ) -> list[nn.Module]:
     """`depth` blocks of each width; a block that widens the image halves its size."""
-    layers = []
-    for outer in (width for width in widths for _ in range(depth)):
-        layers.append(block(inner, outer, 2 if outer > inner else 1))
-        inner = outer
-    return layers
+    sizes = pairwise([inner, *(width for width in widths for _ in range(depth))])
+    return [block(inner, outer, 2 if outer > inner else 1) for inner, outer in sizes]
 
 
 def resnet20(shape: Shape, num_classes: int) -> nn.Module:
     """ResNet-20 as He et al. use it on CIFAR, 16-32-64 channels; 269,722 parameters, 10 classes."""
     require_shape("resnet20", shape, min(shape[1:]) >= 8, "at least 8x8")
-    layers: list[nn.Module] = [
-        nn.Conv2d(shape[0], 16, 3, 1, 1, bias=False),
-        nn.BatchNorm2d(16),
-        nn.ReLU(),
-    ]
-    layers += _residual(Block, 16, (16, 32, 64), 3)
+    first = nn.Conv2d(shape[0], 16, 3, 1, 1, bias=False)
+    layers = [first, nn.BatchNorm2d(16), nn.ReLU(), *_residual(Block, 16, (16, 32, 64), 3)]
     return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), *dense([64, num_classes]))
 
 

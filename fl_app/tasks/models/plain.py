@@ -38,12 +38,10 @@ def convolutions(
     for step in plan:
         if isinstance(step, str):
             layers.append(nn.MaxPool2d(2))
-            continue
-        layers.append(nn.Conv2d(channels, step, kernel, padding=padding))
-        if norm is not None:
-            layers.append(norm(step))
-        layers.append(nn.ReLU())
-        channels = step
+        else:
+            norms = [] if norm is None else [norm(step)]
+            layers += [nn.Conv2d(channels, step, kernel, padding=padding), *norms, nn.ReLU()]
+            channels = step
     return layers
 
 

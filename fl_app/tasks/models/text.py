@@ -109,5 +109,4 @@ def char_lstm(shape: Shape, num_classes: int) -> nn.Module:
 
 
 def _require_language(name: str, shape: Shape, num_classes: int) -> None:
-    fits = shape[1] == num_classes
-    require_shape(name, shape, fits, "whose classes are their vocabulary")
+    require_shape(name, shape, shape[1] == num_classes, "whose classes are their vocabulary")

@@ -210,12 +210,10 @@ def test_obstacles_to_batches(data, reason):
     assert reason in obstacle(LocalTrainer(data))
 
 
-@pytest.mark.parametrize(
-    ("hook", "reason"),
-    [("should_stop", "Theirs has a should_stop of its own"), ("correct", "Theirs does not say")],
-)
-def test_trainers_that_do_not_declare_batches(hook, reason):
-    assert obstacle(overridden(LocalTrainer, hook)(task())).startswith(reason)
+@pytest.mark.parametrize("hook", ["penalty", "loss", "should_stop", "correct"])
+def test_trainers_that_do_not_declare_batches(hook):
+    reason = "does not say" if hook == "correct" else f"has a {hook} of its own"
+    assert obstacle(overridden(LocalTrainer, hook)(task())).startswith(f"Theirs {reason}")
 
 
 @pytest.mark.parametrize(

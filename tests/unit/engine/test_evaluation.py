@@ -103,6 +103,7 @@ def test_figures_of_three_clients():
         *(("accuracy", 0.0), ("f1", 0.0), ("r2", 0.0), ("neg_rmse", 0.0), ("log_rmse", 9.0)),
         *(("cross_entropy", 9.0), ("nll", 9.0), ("brier_score", 9.0), ("kl_divergence", 9.0)),
         *(("hamming_distance", 9.0), ("mean_absolute_deviation", 9.0), ("rmse", 9.0)),
+        ("neg_log_likelihood", 9.0),
     ],
 )
 def test_the_worst_decile_of_an_error_is_the_highest(name, worst):

@@ -223,10 +223,8 @@ def test_schedules_know_the_second_of_an_arrival_whatever_the_server_does():
             return buffer
 
     seconds = []
-    server, devices = (
-        Server(dispatch=0.3, receipt=0.1),
-        Times(lambda client, sequence: 1.0 + client),
-    )
+    server = Server(dispatch=0.3, receipt=0.1)
+    devices = Times(lambda client, sequence: 1.0 + client)
     result = run(Seen(concurrency=3), num_clients=3, devices=devices, server=server)
     assert seconds == [event["t"] for event in result.kind("arrival")]
 
