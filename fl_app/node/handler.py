@@ -70,8 +70,13 @@ class MessageHandler:
                 _log_result(order, result, time.monotonic() - began)
             if isinstance(result, Scores):
                 return codec.pack_scores(message, result)
-            dtype, lineage = trainer.upload_dtype, " ".join(trainer.lineage)
-            return codec.pack_upload(message, result, client.layout, dtype=dtype, lineage=lineage)
+            return codec.pack_upload(
+                message,
+                result,
+                client.layout,
+                dtype=trainer.upload_dtype,
+                lineage=" ".join(trainer.lineage),
+            )
         except Exception as error:
             if not any_node:  # of a simulated node, the server logs it, once
                 log.exception("the order could not be carried out")
@@ -130,9 +135,15 @@ def _carry_out(client: "TrainerClient", order: Order, folder: Path | None) -> Up
 def _log_result(order: Order, result: Upload | Scores, seconds: float) -> None:
     """Log the result of an order, in a line."""
     loss = result.metrics.get(names.LOSS, math.nan) if isinstance(result, Scores) else result.loss
-    kind, examples = "evaluate" if order.evaluates else "train", result.num_examples
-    text = f"client {order.client_id}: {kind} order from version {order.base_version} done in"
-    log.info("%s %.1f s: %s examples, loss %.4g", text, seconds, examples, loss)
+    log.info(
+        "client %s: %s order from version %s done in %.1f s: %s examples, loss %.4g",
+        order.client_id,
+        "evaluate" if order.evaluates else "train",
+        order.base_version,
+        seconds,
+        result.num_examples,
+        loss,
+    )
 
 
 # -- settings of an order and of the node ----------------------------------------------------------

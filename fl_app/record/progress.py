@@ -5,7 +5,6 @@ import multiprocessing
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import KW_ONLY, dataclass, field
-from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
@@ -54,14 +53,19 @@ class Progress:
         self._bar: RichProgress | None = None
         if self.console.is_interactive and multiprocessing.parent_process() is None:
             self.every = REFRESH_EVERY
-            name = TextColumn("{task.description:12}", markup=False)
-            status = TextColumn("{task.fields[status]}", markup=False)
-            left = TimeRemainingColumn(compact=True, elapsed_when_finished=True)
-            columns = name, BarColumn(bar_width=None), status, left
-            drawn: Any = {"console": self.console, "auto_refresh": False, "get_time": self.wall}
-            self._bar = RichProgress(*columns, expand=True, **drawn)
-            total = 1.0 if min(self._ends) < math.inf else None
-            self._task = self._bar.add_task(self.label, total=total, status=self._status())
+            self._bar = RichProgress(
+                TextColumn("{task.description:12}", markup=False),
+                BarColumn(bar_width=None),
+                TextColumn("{task.fields[status]}", markup=False),
+                TimeRemainingColumn(compact=True, elapsed_when_finished=True),
+                console=self.console,
+                expand=True,
+                auto_refresh=False,
+                get_time=self.wall,
+            )
+            self._task = self._bar.add_task(
+                self.label, total=1.0 if min(self._ends) < math.inf else None, status=self._status()
+            )
             self._bar.start()
         self._due = self.wall() + min(self.every, FIRST_LINE)
 

@@ -35,7 +35,10 @@ BOARDS = {"equal": {"rpi5": 15}, "mixed": {"rpi5": 10, "rpi4": 5}}
 UPDATES = {"fedavg-iid": 195, "fedavg-noniid": 425, "iid": 343, "noniid": 750}
 CELL = re.compile(r"(.+)@(equal|mixed)-(iid|noniid)(?:-seed(.+))?")
 REACHED = "s to 60 %"
-COLUMNS = ["updates", "s", REACHED, "updates/s", "share rpi4", "age rpi5", "age rpi4"]
+FORMS = {
+    **{"s": ",.0f", REACHED: ",.0f", "updates/s": ".3f", "share rpi4": ".1%"},
+    **{"age rpi5": ".2f", "age rpi4": ".2f"},
+}
 SYNCHRONOUS = "fedavg"
 
 Run = tuple[str, str, str, str]  # algorithm, boards, data, seed
@@ -122,16 +125,34 @@ def main(arguments: Sequence[str] | None = None) -> None:
     for (algorithm, boards, data, seed), events in chain(*(table.items() for table in sources)):
         for same_boards in BOARDS if algorithm == SYNCHRONOUS else [boards]:
             scores[algorithm, same_boards, data, seed] |= scores_in(events)
-    rows: dict[Run, dict[str, float]] = {}
-    for run in sorted(runs, key=lambda run: (run[:3], not scores[run])):
-        algorithm, boards, data, _ = run
+    titles = ["setting", "runs", "trained", "updates", *FORMS]
+    print("|".join(["", *titles, ""]), "|---" * len(titles) + "|", sep="\n")
+    for setting in sorted({run[:3] for run in runs}):
+        algorithm, boards, data = setting
         kinds, _ = boards_of("pi_rack", BOARDS[boards], 15)
-        others = [row for other, row in rows.items() if other[:3] == run[:3] and REACHED in row]
-        counts = [row["updates"] for row in others]
-        counts = counts or [UPDATES.get(f"{algorithm}-{data}", UPDATES[data])]
-        rows[run] = prediction(runs[run], kinds, round(fmean(counts)), scores[run])
-    table = pd.DataFrame.from_dict(rows, "index", columns=COLUMNS).groupby(level=[0, 1, 2])
-    print(table.agg(["count", "mean", "std"]).stack().to_string(float_format="{:,.3f}".format))
+        runs_of_setting = [run for run in runs if run[:3] == setting]
+        rows: list[dict[str, float]] = []
+        for run in sorted(runs_of_setting, key=lambda run: not scores[run]):
+            counts = [row["updates"] for row in rows if REACHED in row]
+            counts = counts or [UPDATES.get(f"{algorithm}-{data}", UPDATES[data])]
+            rows.append(prediction(runs[run], kinds, round(fmean(counts)), scores[run]))
+        table = pd.DataFrame(rows, columns=["updates", *FORMS])
+        times = table[REACHED].dropna()
+        texts = [f"{algorithm}@{boards}-{data}", str(len(rows)), str(len(times) or "")]
+        texts += [f"{table.updates.mean():.0f}"]
+        texts += [
+            mean_text(times if column == REACHED else table[column], form)
+            for column, form in FORMS.items()
+        ]
+        print("|".join(["", *texts, ""]))
+
+
+def mean_text(values: "pd.Series[float]", form: str) -> str:
+    """Mean and standard deviation of the runs; "" if a run has no value."""
+    if values.empty or values.hasnans:
+        return ""
+    mean = format(values.mean(), form)
+    return f"{mean} ± {format(values.std(), form)}" if len(values) > 1 else mean
 
 
 if __name__ == "__main__":
